@@ -1,0 +1,36 @@
+# make demo: environment, install, the main job on every place that is there
+# make test: environment, install, the whole suite
+# make lint: ruff, mypy, import-linter
+
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= auto
+
+.PHONY: demo test lint env opencl clean
+
+demo: env
+	$(BIN)/fluidlite demo
+
+test: env
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+env: .venv/ready opencl
+
+.venv/ready: pyproject.toml plugins/fluidlite-fpga/pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]" --editable plugins/fluidlite-fpga
+	touch $@
+
+# OpenCL needs a driver. Where apt and root are there, take Debian's PoCL; else say what to install, and go on.
+opencl: .venv/ready
+	@sh tools/opencl.sh $(BIN)/python
+
+clean:
+	rm -rf .venv

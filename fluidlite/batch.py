@@ -1,0 +1,38 @@
+"""``batch``: a reader of samples to a reader of lists of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+
+
+def batch(
+    reader: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = False
+) -> Callable[[], Iterator[list[Any]]]:
+    """Return a reader of batches.
+
+    Parameters
+    ----------
+    reader : callable
+        Makes an iterable of samples each time it is called.
+    batch_size : int
+        1 or more.
+    drop_last : bool
+        Leave out a last batch that is smaller.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ProgramError(f"batch_size is {batch_size!r}; expected an int of 1 or more")
+
+    def batches() -> Iterator[list[Any]]:
+        held: list[Any] = []
+        for sample in reader():
+            held.append(sample)
+            if len(held) == batch_size:
+                yield held
+                held = []
+        if held and not drop_last:
+            yield held
+
+    return batches

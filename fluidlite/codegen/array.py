@@ -1,0 +1,437 @@
+"""Python source of array calls for a typed expression.
+
+Two styles. ``out``: functions of the namespace write into outputs and temporaries, as NumPy's and CuPy's do;
+large problems of several steps go in blocks that stay in cache. ``pure``: Array-API functions alone.
+Outputs may be the memory of inputs: nothing is written to an output while an input is still to be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE
+from fluidlite.codegen.pattern import Flags
+from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.codegen.typed import Instr, Typed
+
+BLOCK = 65536
+"""Elements of one block: a few of them fit into a core's second-level cache."""
+
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the source depends on beside the typed expression.
+
+    Attributes
+    ----------
+    positions : mapping of slot to position in ``io.tensors``
+    flags : mapping of slot to tuple of bool
+        Which collapsed dims the operand has.
+    natural : bool
+        Operands are used as they are; else they are reshaped to collapsed dims.
+    blocked : bool
+        Loop over blocks of the first collapsed dim.
+    alias : mapping of output slot to input slot
+        The one input whose variable the output is; another output might share memory with any input.
+    guarded : bool
+        Write only while the context's status word is clear (the pure style).
+    """
+
+    positions: Mapping[str, int]
+    flags: Mapping[str, Flags]
+    natural: bool
+    blocked: bool
+    alias: Mapping[str, str]
+    guarded: bool = False
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Source of ``make(env)``, which returns ``(run, bind)``; scratch dtypes of the blocked form; the layout's form."""
+
+    source: str
+    scratch: tuple[str, ...]
+    natural: bool
+
+
+class _Emitter:
+    def __init__(self, code: Typed, layout: Layout) -> None:
+        self.code = code
+        self.layout = layout
+        rank = len(next(iter(layout.flags.values())))
+        self.full: Flags = (True,) * rank
+        self.flags: list[Flags] = []
+        self.names: list[str] = []
+        self.bound: dict[str, str] = {}  # name -> expression over env
+        self.fetch: list[str] = []
+        self.lines: list[str] = []
+        for i, instr in enumerate(code.instrs):
+            self.flags.append(self._flags(instr))
+            self.names.append(f"v{i}")
+
+    def _flags(self, instr: Instr) -> Flags:
+        if instr.op == "input":
+            return self.layout.flags[instr.value]
+        if instr.op in ("uniform", "gaussian"):
+            return self.full
+        none: Flags = (False,) * len(self.full)
+        for arg in instr.args:
+            none = tuple(a or b for a, b in zip(none, self.flags[arg], strict=True))
+        return none
+
+    def bind(self, name: str, expression: str) -> str:
+        self.bound[name] = expression
+        return name
+
+    def xp(self, name: str) -> str:
+        if name.startswith("@"):
+            self.bind("xp", "env.xp")
+            return f"{self.bind('f_' + name[1:], 'env.helper(' + repr(name[1:]) + ')')}(xp, "
+        return f"{self.bind('f_' + name, 'env.function(' + repr(name) + ')')}("
+
+    def dtype(self, dtype: str) -> str:
+        return self.bind(f"t_{dtype}", f"env.dtype({dtype!r})")
+
+    def function(self, instr: Instr) -> str:
+        primitive = PRIMITIVES[instr.op]
+        operands = self.code.instrs[instr.args[0]].dtype
+        return (primitive.xp_int if operands in ALL_INTS else "") or primitive.xp
+
+    def stored(self, slot: str) -> str:
+        return self.code.inputs[slot]
+
+    def inputs(self, reshape: bool) -> None:
+        for i, instr in enumerate(self.code.instrs):
+            if instr.op != "input":
+                continue
+            position = self.layout.positions[instr.value]
+            if reshape:
+                shape = self.bind(f"shape_{i}", f"env.shapes[{instr.value!r}]")
+                self.bind("reshape", "env.reshape")
+                self.fetch.append(f"a{i} = reshape(t[{position}].array(), {shape})")
+            else:
+                self.fetch.append(f"a{i} = t[{position}].array()")
+            self.names[i] = f"a{i}"
+
+    def text(self, factory: list[str]) -> str:
+        lines = ["def make(env):", *(f"    {name} = {value}" for name, value in self.bound.items())]
+        lines += ["    def run(context, io):", "        t = io.tensors"]
+        lines += ["        " + line for line in self.fetch] + ["        " + line for line in self.lines]
+        lines += ["    def bind(context, io):", "        t = io.tensors"]
+        lines += ["        " + line for line in self.fetch]
+        lines += ["    " + line for line in factory]
+        lines += ["    return run, bind"]
+        return "\n".join(lines) + "\n"
+
+    def closure(self) -> list[str]:
+        if len(self.lines) == 1 and self.lines[0].startswith("f_") and self.lines[0].count("(") == 1:
+            name, _, rest = self.lines[0].partition("(")
+            self.bind("partial", "env.partial")
+            return [f"    return partial({name}, {rest}"]
+        return ["    def bound():", *("        " + line for line in self.lines), "    return bound"]
+
+    def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
+        call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value}, {self.bind('device', 'env.device')})"
+        return f"{self.bind('reshape', 'env.reshape')}({call}, {shape})"
+
+
+class _OutEmitter(_Emitter):
+    """Functions with a place for their result."""
+
+    def emit(self) -> Emitted:
+        code, layout = self.code, self.layout
+        self.inputs(reshape=not layout.natural)
+        self.scratch: list[str] = []
+        self.free: dict[str, list[str]] = {}
+        self.temporary: dict[int, str] = {}  # value -> buffer of ours that holds it
+        self.last = self._last_uses()
+        outputs = self._outputs()
+        inner: list[int] = []
+        for i, instr in enumerate(code.instrs):
+            if instr.op in ("const", "scalar"):
+                self.names[i] = self._number(i, instr)
+            elif instr.op == "input":
+                if self.stored(instr.value) in HALVES:
+                    inner.append(i) if self.flags[i] == self.full else self._load(i)
+            elif self.flags[i] == self.full:
+                inner.append(i)
+            else:
+                self._small(i, instr)
+        before = self.lines
+        self.lines = []
+        for i in inner:
+            self._step(i, code.instrs[i], outputs)
+        self._finish(outputs)
+        if layout.blocked:
+            self._loop(before)
+        else:
+            self.lines = before + self.lines
+        return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural)
+
+    def _number(self, i: int, instr: Instr) -> str:
+        source = repr(instr.value) if instr.op == "const" else f"env.scalars[{instr.value}]"
+        if instr.op == "const" and instr.value != instr.value or source in ("inf", "-inf"):
+            source = f"float({source!r})"
+        return self.bind(f"c{i}", f"{self.dtype(instr.dtype)}({source})")
+
+    def _last_uses(self) -> dict[int, int]:
+        end = len(self.code.instrs)
+        last: dict[int, int] = {}
+        for i, instr in enumerate(self.code.instrs):
+            for arg in instr.args:
+                last[arg] = i
+            if instr.op == "input" and self.stored(instr.value) in HALVES:
+                last[i] = max(last.get(i, 0), i)
+        for _, _, value in self.code.outputs:
+            last[value] = end
+        return last
+
+    def _outputs(self) -> dict[str, str]:
+        names = {}
+        for k, (slot, _, _) in enumerate(self.code.outputs):
+            name = names[slot] = f"o{k}"
+            self.fetch += [f"{name} = t[{self.layout.positions[slot]}]",
+                           f"if {name}.allocation is None: {name}.allocate(context)"]  # fmt: skip
+            if self.layout.natural:
+                self.fetch.append(f"{name} = {name}.array()")
+            else:
+                shape = self.bind(f"shape_{name}", f"env.shapes[{slot!r}]")
+                self.fetch.append(f"{name} = {self.bind('reshape', 'env.reshape')}({name}.array(), {shape})")
+        return names
+
+    def _load(self, i: int) -> None:
+        self.lines.append(f"v{i} = {self.names[i]}.astype({self.dtype('float32')})")
+        self.names[i] = f"v{i}"
+
+    def _small(self, i: int, instr: Instr) -> None:
+        """A value that lacks a dim: computed once, before any block."""
+        self.lines.append(f"v{i} = {self._value(instr)}")
+
+    def _value(self, instr: Instr) -> str:
+        args = ", ".join(self.names[arg] for arg in instr.args)
+        if instr.op == "cast":
+            return self._cast(instr, args)
+        return f"{self.xp(self.function(instr))}{args})"
+
+    def _cast(self, instr: Instr, arg: str) -> str:
+        given = self.code.instrs[instr.args[0]].dtype
+        if instr.value in HALVES:
+            return f"{arg}.astype({self.dtype(instr.value)}).astype({self.dtype('float32')})"
+        if instr.dtype in ALL_INTS and given.startswith("float"):
+            return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
+        return f"{arg}.astype({self.dtype(instr.dtype)})"
+
+    def _target(self, i: int, outputs: Mapping[str, str]) -> str | None:
+        """The output that this value can be written to at once."""
+        for slot, dtype, value in self.code.outputs:
+            if value != i or dtype != self.code.instrs[i].dtype or self.layout.flags[slot] != self.full:
+                continue
+            alias = self.layout.alias.get(slot)
+            for j, instr in enumerate(self.code.instrs):
+                if instr.op != "input" or (alias is not None and instr.value != alias):
+                    continue
+                if self.stored(instr.value) not in HALVES and self.last.get(j, -1) > i:
+                    break
+            else:
+                return outputs[slot]
+        return None
+
+    def _step(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> None:
+        name = f"v{i}"
+        if instr.op in ("uniform", "gaussian"):
+            if self.layout.blocked:
+                self.bind("inner", "env.inner")
+                value = self.random(instr, "b * inner", "m * inner", f"(m, *{self.bind('rest', 'env.rest')})")
+            else:
+                value = self.random(instr, "0", self.bind("size", "env.size"), self.bind("dims", "env.dims"))
+            self.lines.append(f"{name} = {value}")
+            self.temporary[i] = name
+            return
+        load = instr.op == "input"
+        plain_cast = load or (
+            instr.op == "cast" and instr.value not in HALVES
+            and not (instr.dtype in ALL_INTS and self.code.instrs[instr.args[0]].dtype.startswith("float"))
+        )  # fmt: skip
+        function = "" if load or instr.op == "cast" else self.function(instr)
+        placed = plain_cast or (function and not function.startswith("@") and instr.op != "where")
+        if not placed:
+            self.lines.append(f"{name} = {self._value(instr)}")
+            self._release(i, instr)
+            self.temporary[i] = name
+            return
+        target = self._target(i, outputs)
+        self._release(i, instr)
+        mine = target is None
+        fresh = False
+        if target is None:
+            pool = self.free.get(instr.dtype)
+            if pool:
+                target = pool.pop()
+            elif self.layout.blocked:
+                target = f"s{len(self.scratch)}"
+                self.scratch.append(instr.dtype)
+            else:
+                target, fresh = name, True
+        source = self.names[i] if load else ", ".join(self.names[arg] for arg in instr.args)
+        if plain_cast:
+            if fresh:
+                self.lines.append(f"{target} = {source}.astype({self.dtype(instr.dtype)})")
+            else:
+                self.lines.append(f"{self.xp('copyto')}{target}, {source}, 'unsafe')")
+        elif fresh:
+            self.lines.append(f"{target} = {self.xp(function)}{source})")
+        else:
+            named = "out=" if function in ("maximum", "minimum") else ""  # NumPy deprecates the positional form of these
+            self.lines.append(f"{self.xp(function)}{source}, {named}{target})")
+        self.names[i] = target
+        if mine:
+            self.temporary[i] = target
+
+    def _release(self, i: int, instr: Instr) -> None:
+        for arg in set(instr.args):
+            if self.last.get(arg) == i and arg in self.temporary:
+                self.free.setdefault(self.code.instrs[arg].dtype, []).append(self.temporary.pop(arg))
+
+    def _finish(self, outputs: Mapping[str, str]) -> None:
+        """Sums first, then outputs that are inputs, then what waits in temporaries."""
+        copies: list[tuple[bool, str]] = []
+        for slot, dtype, value in self.code.outputs:
+            name, out, flags = self.names[value], outputs[slot], self.layout.flags[slot]
+            if name == out:
+                continue
+            instr = self.code.instrs[value]
+            axes = tuple(k for k, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
+            if axes:
+                add = self.bind("f_add_reduce", "env.function('add').reduce")
+                kind = self.dtype(instr.dtype)
+                if dtype == instr.dtype:
+                    self.lines.append(f"{add}({name}, {axes}, {kind}, {out}, True)")
+                    continue
+                self.lines.append(f"r_{out} = {add}({name}, {axes}, {kind}, None, True)")
+                name = f"r_{out}"
+            elif instr.op == "input":
+                alias = self.layout.alias.get(slot)
+                if alias == instr.value:
+                    continue  # it is that variable already
+                if any(given == instr.value for other, given in self.layout.alias.items() if other != slot):
+                    self.lines.append(f"r_{out} = {name}.copy()")
+                    name = f"r_{out}"
+            copies.append((instr.op != "input", f"{self.xp('copyto')}{out}, {name}, 'unsafe')"))
+        self.lines += [line for _, line in sorted(copies, key=lambda pair: pair[0])]
+
+    def _loop(self, before: list[str]) -> None:
+        body = self.lines
+        used = "\n".join(body)
+        slices = []
+        for i, instr in enumerate(self.code.instrs):
+            if instr.op == "input" and self.layout.flags[instr.value][0] and f"a{i}" in used:
+                slices.append(f"x{i} = a{i}[b:e]")
+        renamed = [_rename(line, {s.split(" ")[2].split("[")[0]: s.split(" ")[0] for s in slices}) for line in body]
+        outs = {f"o{k}": f"y{k}" for k, (slot, _, _) in enumerate(self.code.outputs) if self.layout.flags[slot][0]}
+        renamed = [_rename(line, outs) for line in renamed]
+        slices += [f"{new} = {old}[b:e]" for old, new in outs.items()]
+        setup = []
+        if self.scratch:
+            offsets, shape = self.bind("offsets", "env.offsets"), self.bind("block", "env.block")
+            setup.append("w = io.workspace.array()")
+            for k, dtype in enumerate(self.scratch):
+                setup.append(f"w{k} = w[{offsets}[{k}]:{offsets}[{k + 1}]].view({self.dtype(dtype)})"
+                             f"[:{self.bind('volume', 'env.volume')}].reshape({shape})")  # fmt: skip
+                slices.append(f"s{k} = w{k}[:m]")
+        rows, step = self.bind("rows", "env.rows"), self.bind("step", "env.step")
+        head = [f"for b in range(0, {rows}, {step}):", f"    e = min(b + {step}, {rows})", "    m = e - b"]
+        self.lines = before + setup + head + ["    " + line for line in slices + renamed]
+
+
+def _rename(line: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"\b[a-z]\d+\b", lambda match: names.get(match.group(0), match.group(0)), line)
+
+
+class _PureEmitter(_Emitter):
+    """Array-API functions that return new arrays."""
+
+    def emit(self) -> Emitted:
+        self.inputs(reshape=not self.layout.natural)
+        for k, (slot, _, _) in enumerate(self.code.outputs):
+            self.fetch += [f"o{k} = t[{self.layout.positions[slot]}]",
+                           f"if o{k}.allocation is None: o{k}.allocate(context)", f"o{k} = o{k}.array()"]  # fmt: skip
+        for i, instr in enumerate(self.code.instrs):
+            if instr.op in ("const", "scalar"):
+                source = repr(instr.value) if instr.op == "const" else f"env.scalars[{instr.value}]"
+                source = f"float({source!r})" if source in ("inf", "-inf", "nan") else source
+                self.names[i] = self.bind(f"c{i}", source)
+            elif instr.op == "input":
+                if self.stored(instr.value) in HALVES:
+                    self.lines.append(f"v{i} = {self.xp('astype')}a{i}, {self.dtype('float32')})")
+                    self.names[i] = f"v{i}"
+            else:
+                self.lines.append(f"v{i} = {self._value(instr)}")
+        for k, (slot, dtype, value) in enumerate(self.code.outputs):
+            self.lines += self._result(k, slot, dtype, value)
+        for k, (slot, _, value) in enumerate(self.code.outputs):
+            value_text = f"r{k}"
+            if self.layout.guarded and slot in self.layout.alias:
+                value_text = f"{self.xp('where')}context.status_array()[0] == 0, r{k}, o{k})"
+            self.lines.append(f"o{k}[...] = {value_text}")
+        return Emitted(self.text(self.closure()), (), self.layout.natural)
+
+    def _value(self, instr: Instr) -> str:
+        if instr.op in ("uniform", "gaussian"):
+            self.bind("device", "env.device")
+            call = f"{self.xp('@' + instr.op)}0, {self.bind('size', 'env.size')}, io.random, {instr.value}, o0.device)"
+            return f"{self.xp('reshape')}{call}, {self.bind('dims', 'env.dims')})"
+        if instr.op == "cast":
+            arg = self._array(instr.args[0])
+            if instr.value in HALVES:
+                arg = f"{self.xp('astype')}{arg}, {self.dtype(instr.value)})"
+                return f"{self.xp('astype')}{arg}, {self.dtype('float32')})"
+            return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
+        function = self.function(instr)
+        given = [self.code.instrs[arg].op in ("const", "scalar") for arg in instr.args]
+        if instr.op in _OPERATORS and not function.startswith("@") and not all(given):
+            a, b = (self.names[arg] for arg in instr.args)
+            return f"{a} {_OPERATORS[instr.op]} {b}"
+        return f"{self.xp(function)}{', '.join(self._array(arg) for arg in instr.args)})"
+
+    def _array(self, value: int) -> str:
+        instr = self.code.instrs[value]
+        if instr.op not in ("const", "scalar"):
+            return self.names[value]
+        return f"{self.xp('@as_number')}{self.names[value]}, o0, {instr.dtype!r})"
+
+    def _result(self, k: int, slot: str, dtype: str, value: int) -> list[str]:
+        name, flags = self._array(value), self.layout.flags[slot]
+        axes = tuple(j for j, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
+        instr = self.code.instrs[value]
+        if axes:
+            self.bind("f_sum", "env.function('sum')")
+            name = f"f_sum({name}, axis={axes}, dtype={self.dtype(instr.dtype)}, keepdims=True)"
+        if dtype != instr.dtype:
+            name = f"{self.xp('astype')}{name}, {self.dtype(dtype)})"
+        if not self.layout.natural:
+            shape = self.bind(f"shape_o{k}", f"env.shapes[{slot!r}]")
+            name = f"{self.xp('broadcast_to')}{name}, {shape})"
+            name = f"{self.xp('reshape')}{name}, {self.bind(f'final_o{k}', f'env.finals[{slot!r}]')})"
+        elif self.flags[value] == self.full and any(i.op == "input" for i in (instr,)):
+            name = f"{self.xp('asarray')}{name}, copy=True)"  # an output may share memory with this input
+        return [f"r{k} = {name}"]
+
+
+def emit(code: Typed, layout: Layout, style: str) -> Emitted:
+    """Write the source of a typed expression; ``style`` is ``"out"`` or ``"pure"``."""
+    return _OutEmitter(code, layout).emit() if style == "out" else _PureEmitter(code, layout).emit()
+
+
+def scratch_bytes(scratch: tuple[str, ...], volume: int) -> list[int]:
+    """Offsets of the scratch buffers of a blocked run in its workspace, and the end."""
+    offsets = [0]
+    for dtype in scratch:
+        offsets.append(offsets[-1] + -(-volume * ITEMSIZE[dtype] // 64) * 64)
+    return offsets

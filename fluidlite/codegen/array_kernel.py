@@ -1,0 +1,117 @@
+"""Generated kernels for the array capability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from types import CodeType
+from typing import Any
+
+from fluidlite.codegen import functions
+from fluidlite.codegen.array import BLOCK, Emitted, Layout, emit, scratch_bytes
+from fluidlite.codegen.bounded import Bounded
+from fluidlite.codegen.lower import alias_of, refusal, typed_of
+from fluidlite.codegen.pattern import Pattern, pattern_of
+from fluidlite.codegen.typed import Typed
+from fluidlite.framework.call import Call
+
+_emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048)
+
+
+class Environment:
+    """What generated source reads once, when its ``make(env)`` is called."""
+
+    partial = partial
+
+    def __init__(self, context: Any, style: str) -> None:
+        self.array = context.array
+        self.xp = context.array.xp
+        self.style = style
+        self.device: Any = None
+        self.scalars: tuple[Any, ...] = ()
+
+    def function(self, name: str) -> Any:
+        """A function of the namespace."""
+        return getattr(self.xp, name)
+
+    def helper(self, name: str) -> Any:
+        """A function that the namespace lacks, taking it first."""
+        extra = self.array.extra(name) if name == "erf" else None
+        return getattr(functions, name) if extra is None else lambda xp, x: extra(x)
+
+    def dtype(self, name: str) -> Any:
+        """A dtype of the namespace."""
+        return functions.dtype_object(self.xp, name)
+
+    @property
+    def reshape(self) -> Callable[[Any, tuple[int, ...]], Any]:
+        """A function that gives an array other dims; with ``out`` style a view."""
+        return _reshape if self.style == "out" else self.xp.reshape
+
+    def sizes(self, call: Call, pattern: Pattern, code: Typed, emitted: Emitted) -> int:
+        """Set the numbers of one problem; return the bytes of workspace."""
+        self.size = pattern.size
+        self.dims = pattern.domain if emitted.natural else pattern.dims
+        self.shapes = {slot: pattern.shape(slot) for slot in pattern.flags}
+        self.finals = {slot: call.dims(slot) for slot, _, _ in code.outputs}
+        self.rows, *self.rest = pattern.dims
+        self.inner = prod(self.rest)
+        self.step = min(self.rows, max(1, BLOCK // max(self.inner, 1)))
+        self.block = (self.step, *self.rest)
+        self.volume = self.step * self.inner
+        self.offsets = scratch_bytes(emitted.scratch, self.volume)
+        return self.offsets[-1]
+
+
+def _reshape(array: Any, dims: tuple[int, ...]) -> Any:
+    return array.reshape(dims)
+
+
+class ArrayGenerator:
+    """Makes kernels of scalar expressions out of array calls."""
+
+    def refuse(self, call: Call, unit: Any) -> str | None:
+        """Why no kernel can be generated, or None."""
+        if unit.array is None:
+            return "the device has no array namespace"
+        return refusal(call, unit.info.dtypes)
+
+    def prepare(self, call: Call, context: Any) -> Any:
+        """Return ``run(context, io)``."""
+        code = typed_of(call)
+        pattern = pattern_of(call, code.inputs, (slot for slot, _, _ in code.outputs))
+        capability = context.array
+        alias = alias_of(call)
+        guarded = bool(alias) and not capability.eager
+        style = "out" if capability.out and not guarded else "pure"
+        reduces = any(not all(pattern.flags[slot]) for slot, _, _ in code.outputs)
+        steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
+        blocked = style == "out" and capability.eager and not reduces and pattern.size > BLOCK and (
+            steps > 1 or any(i.op in ("uniform", "gaussian") for i in code.instrs)
+        )  # fmt: skip
+        layout = Layout(
+            {slot: call.index[slot] for slot in pattern.flags},
+            pattern.flags, pattern.natural and not blocked and not reduces, blocked, alias, guarded,
+        )  # fmt: skip
+        key = (
+            code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs, style,
+            tuple(layout.positions.items()), tuple(layout.flags.items()), layout.natural, blocked, guarded,
+            tuple(alias.items()),
+        )  # fmt: skip
+
+        def make() -> tuple[Emitted, CodeType]:
+            emitted = emit(code, layout, style)
+            return emitted, compile(emitted.source, f"<fluidlite {call.op.type}>", "exec")
+
+        emitted, compiled = _emitted.get(key, make)
+        env = Environment(context, style)
+        env.scalars = code.values(call.attrs)
+        workspace = env.sizes(call, pattern, code, emitted)
+        namespace: dict[str, Any] = {}
+        exec(compiled, namespace)
+        run, bind = namespace["make"](env)
+        run.bind, run.source = bind, emitted.source
+        if workspace:
+            run.workspace = workspace
+        return run

@@ -1,0 +1,207 @@
+"""Generated kernels for the dialect capability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE, compute_dtype
+from fluidlite.codegen.bounded import Bounded
+from fluidlite.codegen.dialect import LANES, Source, Writer
+from fluidlite.codegen.lower import alias_of, refusal, typed_of
+from fluidlite.codegen.pattern import Pattern, pattern_of
+from fluidlite.codegen.typed import Typed
+from fluidlite.framework.call import Call
+
+PART = 8192
+"""Elements that are worth a part of their own when few sums are long."""
+PARTS = 64
+"""At most so many items share one reduction's work."""
+
+_sources: WeakKeyDictionary[Any, Bounded[tuple[Source, ...]]] = WeakKeyDictionary()
+
+
+@dataclass
+class Step:
+    """One launch: kernel, items, and where each argument comes from."""
+
+    kernel: Any
+    items: int
+    group: int | None
+    arguments: list[tuple[str, Any]]
+
+
+class DialectGenerator:
+    """Makes kernels of scalar expressions in a dialect's C."""
+
+    def refuse(self, call: Call, unit: Any) -> str | None:
+        """Why no kernel can be generated, or None."""
+        if unit.dialect is None:
+            return "the device has no dialect"
+        reason = refusal(call, unit.info.dtypes)
+        if reason is not None:
+            return reason
+        code = typed_of(call)
+        for dtype in {*code.inputs.values(), *(d for _, d, _ in code.outputs), *(i.dtype for i in code.instrs)}:
+            needed = "int16" if dtype in HALVES else dtype
+            if needed not in unit.dialect.types:
+                return f"the dialect has no {dtype}"
+        return None
+
+    def prepare(self, call: Call, context: Any) -> Any:
+        """Return ``run(context, io)``."""
+        code = typed_of(call)
+        pattern = pattern_of(call, code.inputs, (slot for slot, _, _ in code.outputs))
+        guarded = bool(alias_of(call))
+        plain = _Plan(call, code, pattern, context, False)
+        guard = _Plan(call, code, pattern, context, True) if guarded else plain
+        return runner(plain, guard, call.index)
+
+
+class _Plan:
+    """The launches of one call."""
+
+    def __init__(self, call: Call, code: Typed, pattern: Pattern, context: Any, guarded: bool) -> None:
+        self.code, self.pattern = code, pattern
+        self.scalars = code.values(call.attrs)
+        self.workspace = 0
+        self.steps: list[Step] = []
+        self.sources: list[str] = []
+        self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
+        dialect = context.dialect
+        cache = _sources.setdefault(dialect, Bounded(1024))
+        writer = Writer(code, dialect, pattern.flags, guarded)
+        entry = "fl_" + call.op.type.replace(".", "_")
+        values = writer.value_flags
+        full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
+        for output in code.outputs:
+            slot, _, value = output
+            flags = pattern.flags[slot]
+            if any(v and not f for v, f in zip(values[value], flags, strict=True)):
+                self._reduce(writer, cache, entry, output, context, guarded)
+            else:
+                full.setdefault(tuple(k for k, f in enumerate(flags) if f), []).append(output)
+        for dims, outputs in sorted(full.items()):
+            self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
+
+    def _steps_of(self, slot: str) -> list[int]:
+        steps, step = [0] * len(self.pattern.dims), 1
+        for k in range(len(steps) - 1, -1, -1):
+            if self.pattern.flags[slot][k]:
+                steps[k] = step
+                step *= self.pattern.dims[k]
+        return steps
+
+    def _key(self, guarded: bool, *rest: Any) -> tuple[Any, ...]:
+        code = self.code
+        return (code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs,
+                tuple(s for _, s in code.scalars), tuple(self.pattern.flags.items()), guarded, rest)  # fmt: skip
+
+    def _add(self, source: Source, context: Any, items: int, group: int | None, parts: int = 1) -> None:
+        kernel = context.compile(source.text, source.entry, source.parameters)
+        arguments: list[tuple[str, Any]] = []
+        for kind, what in source.arguments:
+            if kind == "size":
+                arguments.append(("number", self.pattern.dims[what]))
+            elif kind == "stride":
+                arguments.append(("number", self._strides[what[0]][what[1]]))
+            elif kind == "scalar":
+                arguments.append(("number", self.scalars[what]))
+            elif kind in ("parts", "items"):
+                arguments.append(("number", parts if kind == "parts" else items))
+            else:
+                arguments.append((kind, what))
+        self.steps.append(Step(kernel, items, group, arguments))
+        self.sources.append(source.text)
+
+    def _elementwise(
+        self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, outputs: tuple[tuple[str, str, int], ...],
+        dims: tuple[int, ...], context: Any, guarded: bool,
+    ) -> None:  # fmt: skip
+        key = self._key(guarded, entry, outputs, dims)
+        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
+        sizes = [self.pattern.dims[k] for k in dims]
+        if not any(kind == "size" for kind, _ in source.arguments):
+            self._add(source, context, prod(sizes), None)
+        else:
+            self._add(source, context, prod(sizes[:-1]) * -(-sizes[-1] // LANES), None)
+
+    def _reduce(
+        self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int], context: Any,
+        guarded: bool,
+    ) -> None:  # fmt: skip
+        slot, dtype, value = output
+        dims, flags = self.pattern.dims, self.pattern.flags[slot]
+        kept = [k for k, flag in enumerate(flags) if flag]
+        summed = [k for k, flag in enumerate(writer.value_flags[value]) if flag and not flags[k]]
+        by_column = bool(kept) and kept[-1] > summed[-1]
+        size = prod(dims[k] for k in kept)
+        rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
+        items = rows * (-(-dims[kept[-1]] // LANES) if by_column else 1)
+        work = size * prod(dims[k] for k in summed)
+        parts = max(1, min(dims[summed[0]], -(-PARTS // max(items, 1)), work // PART))
+        name = f"{entry}_sum_{slot.partition('@')[0].lower()}"
+        key = self._key(guarded, name, output, parts > 1)
+
+        def make() -> tuple[Source, ...]:
+            if parts == 1:
+                return (writer.reduction(name, output, False),)
+            return (writer.reduction(name + "_parts", output, True), writer.finish(name, output))
+
+        sources = cache.get(key, make)
+        self._add(sources[0], context, items * parts, 1 if items * parts <= 256 else None, parts)
+        if parts > 1:
+            compute = writer.code.instrs[value].dtype
+            held = "int64" if compute in ALL_INTS or compute == "bool" else compute_dtype(compute)
+            self.workspace = max(self.workspace, size * parts * ITEMSIZE[held])
+            self._add(sources[1], context, size, None, parts)
+
+
+def runner(plain: _Plan, guard: _Plan, positions: Mapping[str, int]) -> Any:
+    """Return ``run(context, io)`` over the launches; with ``bind``, ``source`` and ``workspace``."""
+
+    def launches(context: Any, io: Any) -> Sequence[tuple[Step, list[Any]]]:
+        plan = guard if guard is not plain and getattr(context, "suspect", True) else plain
+        found = []
+        for step in plan.steps:
+            args: list[Any] = []
+            for kind, what in step.arguments:
+                if kind == "number":
+                    args.append(what)
+                elif kind in ("in", "out"):
+                    tensor = io.tensors[positions[what]]
+                    if tensor.allocation is None:
+                        tensor.allocate(context)
+                    args += tensor.span()[:2]
+                elif kind == "partial":
+                    args += io.workspace.span()[:2]
+                elif kind == "random":
+                    args.append(io.random[what])
+                else:
+                    args += context.status_args()
+            found.append((step, args))
+        return found
+
+    def run(context: Any, io: Any) -> None:
+        for step, args in launches(context, io):
+            context.launch(step.kernel, step.items, args, step.group)
+
+    def bind(context: Any, io: Any) -> Callable[[], None]:
+        if guard is not plain or any(kind == "random" for step in plain.steps for kind, _ in step.arguments):
+            return lambda: run(context, io)
+        ready = launches(context, io)
+
+        def bound() -> None:
+            for step, args in ready:
+                context.launch(step.kernel, step.items, args, step.group)
+
+        return bound
+
+    run.bind = bind  # type: ignore[attr-defined]
+    run.source = "\n".join(plain.sources)  # type: ignore[attr-defined]
+    if plain.workspace:
+        run.workspace = plain.workspace  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,329 @@
+"""C text of what a dialect lacks: mathematical functions, integer division, half types, Philox.
+
+Every function is named ``fl_<name>_<dtype>``; :func:`library` returns the text of those that are asked for, and
+of those they call. Bits are read through unions, which C, OpenCL C and CUDA C all have.
+
+Accuracy of our own functions: 2 to 3 ulp; ``sin`` and ``cos`` up to arguments of 1e4 (float32) and 1e6 (float64),
+``pow`` loses as many bits as ``y log x`` has before its point, unless the dialect has doubles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from string import Template
+
+from fluidlite.base.dtypes import ALL_INTS
+from fluidlite.codegen import functions as f
+from fluidlite.codegen import philox
+
+_CALL = re.compile(r"\bfl_(\w+?)_(float32|float64|float16|bfloat16|u?int\d+|any)(?:_(float32|float64))?\b")
+
+
+def literal(value: object, dtype: str) -> str:
+    """A number as C text of a compute dtype."""
+    if dtype == "bool":
+        return "1" if value else "0"
+    if dtype in ALL_INTS:
+        number = int(value)  # type: ignore[call-overload]
+        if dtype == "int64":
+            return f"({number + 1}L - 1)" if number == -(2**63) else f"({number}L)" if number < 0 else f"{number}L"
+        return f"({number + 1} - 1)" if number == -(2**31) else f"({number})" if number < 0 else str(number)
+    real = float(value)  # type: ignore[arg-type]
+    if real != real:
+        return f"fl_bits_{dtype}({'0x7fc00000u' if dtype == 'float32' else '0x7ff8000000000000UL'})"
+    if math.isinf(real) or (dtype == "float32" and abs(real) > 3.4028235677973366e38):
+        sign = "-" if real < 0 else ""
+        return f"({sign}fl_bits_{dtype}({'0x7f800000u' if dtype == 'float32' else '0x7ff0000000000000UL'}))"
+    text = format(real, ".9g" if dtype == "float32" else ".17g")
+    text += "" if "." in text or "e" in text else ".0"
+    text += "f" if dtype == "float32" else ""
+    return f"({text})" if text.startswith("-") else text
+
+
+def _horner(coefficients: Sequence[float], x: str, dtype: str) -> str:
+    """Nested multiplications, the lowest coefficient first."""
+    text = literal(coefficients[-1], dtype)
+    for coefficient in reversed(coefficients[:-1]):
+        text = f"({text} * {x} + {literal(coefficient, dtype)})"
+    return text
+
+
+def _real(name: str, dtype: str) -> str:
+    """Body of a mathematical function on floats; ``$T`` its type, ``$U`` the unsigned type of its size."""
+    single = dtype == "float32"
+
+    def lit(value: float) -> str:
+        return literal(value, dtype)
+
+    def odd(terms: int) -> str:  # atanh's series over z = s * s
+        return _horner([1 / (2 * k + 1) for k in range(terms)], "z", dtype)
+
+    inf, nan = lit(math.inf), lit(math.nan)
+    bias, shift, exponents = (127, 23, 255) if single else (1023, 52, 2047)
+    whole = lit(2.0**shift)
+    this = f"_{dtype}"
+    if name == "bits":
+        return ""
+    if name == "pow2":  # 2 ** k of a normal result
+        return f"return fl_bits{this}(($U)(k + {bias}) << {shift});"
+    if name == "abs":
+        return "return x < 0 ? -x : (x == 0 ? ($T)0 : x);"
+    if name == "trunc":
+        return f"return (x < {whole} && x > -{whole}) ? ($T)($L)x : x;"
+    if name == "floor":
+        return f"const $T t = fl_trunc{this}(x); return t > x ? t - 1 : t;"
+    if name == "ceil":
+        return f"const $T t = fl_trunc{this}(x); return t < x ? t + 1 : t;"
+    if name == "round":
+        return f"const $T t = fl_trunc{this}(x), d = x - t; return d >= {lit(0.5)} ? t + 1 : (d <= {lit(-0.5)} ? t - 1 : t);"
+    if name == "sqrt":
+        up, down = (2.0**24, 2.0**-12) if single else (2.0**54, 2.0**-27)
+        start = "(v.u >> 1) + 0x1fbd1df5u" if single else "(v.u >> 1) + 0x1ff7a3bea91d9b1bUL"
+        steps = "r = (r + y / r) * " + lit(0.5) + "; "
+        return (
+            f"if (!(x > 0) || x == {inf}) return x >= 0 || x != x ? x : {nan}; "
+            f"const int tiny = x < {lit(2.0**-100 if single else 2.0**-900)}; const $T y = tiny ? x * {lit(up)} : x; "
+            f"union fl_union{this} v; v.f = y; v.u = {start}; $T r = v.f; {steps * (4 if single else 5)}"
+            f"return tiny ? r * {lit(down)} : r;"
+        )
+    if name == "exp":
+        top, bottom = (88.8, -104.0) if single else (709.8, -745.2)
+        hi, lo = (0.693359375, -2.12194440e-4) if single else (6.93147180369123816490e-01, 1.90821492927058770002e-10)
+        series = _horner([1 / math.factorial(k) for k in range(8 if single else 14)], "r", dtype)
+        return (
+            f"if (x != x) return x; if (x > {lit(top)}) return {inf}; if (x < {lit(bottom)}) return 0; "
+            f"const int k = (int)(x * {lit(1 / math.log(2))} + (x < 0 ? {lit(-0.5)} : {lit(0.5)})); "
+            f"const $T r = (x - ($T)k * {lit(hi)}) - ($T)k * {lit(lo)}; const int half = k / 2; "
+            f"return {series} * fl_pow2{this}(half) * fl_pow2{this}(k - half);"
+        )
+    if name == "expm1":
+        series = _horner([1 / math.factorial(k) for k in range(1, 11 if single else 18)], "x", dtype)
+        return f"if (x < {lit(0.5)} && x > {lit(-0.5)}) return x * {series}; return fl_exp{this}(x) - 1;"
+    if name == "log":
+        hi, lo = (0.693359375, -2.12194440e-4) if single else (6.93147180369123816490e-01, 1.90821492927058770002e-10)
+        scale, power = (2.0**25, 25) if single else (2.0**54, 54)
+        series = _horner([1 / (2 * k + 3) for k in range(5 if single else 11)], "z", dtype)
+        return (
+            f"if (!(x > 0)) return x == 0 ? -{inf} : {nan}; if (x == {inf}) return x; int e = 0; "
+            f"if (x < {lit(2.0 ** (1 - bias))}) {{ x *= {lit(scale)}; e = -{power}; }} "
+            f"union fl_union{this} v; v.f = x; e += (int)(v.u >> {shift}) - {bias}; "
+            f"v.u = (v.u & ((($U)1 << {shift}) - 1)) | (($U){bias} << {shift}); $T m = v.f; "
+            f"if (m > {lit(math.sqrt(2))}) {{ m *= {lit(0.5)}; e += 1; }} "
+            f"const $T g = m - 1, s = g / (g + 2), z = s * s, q = g * g * {lit(0.5)}; "
+            f"const $T tail = s * (q + 2 * z * {series}); "
+            f"return ($T)e * {lit(hi)} + (g - (q - (tail + ($T)e * {lit(lo)})));"
+        )
+    if name == "log1p":
+        return (
+            f"if (x < {lit(0.25)} && x > {lit(-0.25)}) {{ const $T s = x / (2 + x), z = s * s; "
+            f"return 2 * s * {odd(6 if single else 12)}; }} return fl_log{this}(1 + x);"
+        )
+    if name == "tanh":
+        return (
+            f"if (x != x) return x; const $T a = x < 0 ? -x : x; $T t = 1; "
+            f"if (a < {lit(20.0)}) {{ t = fl_expm1{this}(2 * a); t = t / (t + 2); }} return x < 0 ? -t : t;"
+        )
+    if name in ("sin", "cos"):
+        parts = (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8) if single else (
+            1.57079632673412561417e00, 6.07710050650619224932e-11, 2.02226624879595063154e-21)  # fmt: skip
+        terms = 6 if single else 11
+        sine = _horner([(-1) ** k / math.factorial(2 * k + 1) for k in range(terms)], "z", dtype)
+        cosine = _horner([(-1) ** k / math.factorial(2 * k) for k in range(terms)], "z", dtype)
+        return (
+            f"if (x != x || x - x != x - x) return {nan}; "
+            f"const $L k = ($L)(x * {lit(2 / math.pi)} + (x < 0 ? {lit(-0.5)} : {lit(0.5)})); const $T n = ($T)k; "
+            f"const $T r = ((x - n * {lit(parts[0])}) - n * {lit(parts[1])}) - n * {lit(parts[2])}, z = r * r; "
+            f"const int q = (int)((k + {1 if name == 'cos' else 0}) & 3); "
+            f"const $T v = (q & 1) ? {cosine} : r * {sine}; return (q & 2) ? -v : v;"
+        )
+    if name == "erf" and single:
+        return (
+            f"const $T a = x < 0 ? -x : x; if (a >= {lit(f.ERF_END)}) return x < 0 ? -1 : 1; const $T z = x * x; "
+            f"return x * ({_horner(f.ERF_P, 'z', dtype)} / {_horner(f.ERF_Q, 'z', dtype)});"
+        )
+    if name == "erf":
+        def cody(first: float, coefficients: Sequence[float], v: str) -> str:
+            text = f"{lit(first)} * {v}" if first != 1 else v
+            for coefficient in coefficients[:-1]:
+                text = f"({text} + {lit(coefficient)}) * {v}"
+            return f"({text} + {lit(coefficients[-1])})"
+
+        return (
+            f"const $T y = x < 0 ? -x : x, z = y * y; if (x != x) return x; if (y >= 6) return x < 0 ? -1 : 1; "
+            f"if (y <= {lit(0.46875)}) return x * {cody(f.CODY_A[4], f.CODY_A[:4], 'z')} / {cody(1, f.CODY_B, 'z')}; "
+            f"$T r; if (y <= 4) r = {cody(f.CODY_C[8], f.CODY_C[:8], 'y')} / {cody(1, f.CODY_D, 'y')}; "
+            f"else {{ const $T w = 1 / z; r = ({lit(f.INV_SQRT_PI)} - w * {cody(f.CODY_P[5], f.CODY_P[:5], 'w')} / "
+            f"{cody(1, f.CODY_Q, 'w')}) / y; }} r = 1 - fl_exp{this}(-z) * r; return x < 0 ? -r : r;"
+        )
+    if name == "fmod":  # exact: subtract the divisor times powers of two, the largest first
+        return (
+            f"$T r = x < 0 ? -x : x; const $T d = y < 0 ? -y : y; "
+            f"if (x != x || y != y || d == 0 || r == {inf}) return {nan}; if (d == {inf}) return x; "
+            f"$T t = d; while (t <= r * {lit(0.5)}) t *= 2; while (r >= d) {{ if (r >= t) r -= t; t *= {lit(0.5)}; }} "
+            "return x < 0 ? -r : r;"
+        )
+    if name == "mod":
+        return f"$T r = fl_fmod{this}(x, y); if (r != 0 && ((r < 0) != (y < 0))) r += y; return r;"
+    if name == "pow":
+        return (
+            f"if (y == 0 || x == 1) return 1; if (x != x || y != y) return x + y; "
+            f"const $T a = x < 0 ? -x : x, b = y < 0 ? -y : y; const int big = b >= {lit(2.0 ** (shift + 1))}; "
+            f"const int whole = big || fl_trunc{this}(y) == y; const int odd = whole && !big && (($L)b & 1); $T r; "
+            f"if (b == {inf}) r = a == 1 ? 1 : ((a > 1) == (y > 0) ? {inf} : 0); "
+            f"else if (a == 0 || a == {inf}) r = (a == 0) == (y > 0) ? 0 : {inf}; "
+            f"else {{ if (x < 0 && !whole) return {nan}; r = fl_powexp{this}(a, y); }} "
+            "return x < 0 && odd ? -r : r;"
+        )
+    if name == "powexp":
+        return f"return fl_exp{this}(y * fl_log{this}(x));"
+    if name == "powexp_wide":
+        return "return (float)fl_exp_float64((double)y * fl_log_float64((double)x));"
+    if name == "gaussian":
+        return (
+            f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {lit(2.0**-24)}; "
+            f"$T w = -fl_log{this}((1 - x) * (1 + x)); $T p; "
+            f"if (w < 5) {{ w = w - {lit(2.5)}; p = {_horner(philox.CENTRAL[::-1], 'w', dtype)}; }} "
+            f"else {{ w = fl_sqrt{this}(w) - 3; p = {_horner(philox.TAIL[::-1], 'w', dtype)}; }} "
+            f"return x * {lit(philox.SQRT2)} * p;"
+        )
+    raise KeyError(name)
+
+
+_TWO = ("fmod", "mod", "pow", "powexp")
+_OWN = ("bits", "mod", "pow2", "powexp", "gaussian")  # never the dialect's
+
+_INTEGER = {
+    "int_div": "if (b == 0) return 0; if (b == -1) return ($T)(0 - ($U)a); return ($T)(a / b);",
+    "int_floor_div": "if (b == 0) return 0; if (b == -1) return ($T)(0 - ($U)a); "
+    "const $T q = ($T)(a / b); return ($T)(a % b != 0 && ((a < 0) != (b < 0)) ? q - 1 : q);",
+    "int_mod": "if (b == 0 || b == -1) return 0; const $T r = ($T)(a % b); "
+    "return ($T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);",
+    "int_pow": "if (b < 0) return ($T)(a == 1 ? 1 : (a == -1 ? (b & 1 ? -1 : 1) : 0)); "
+    "$U r = 1, s = ($U)a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
+}
+
+_HALF = {
+    "load_float16": """$function float fl_load_float16(const $H word) {
+  const $U32 h = ($U32)word & 0xffffu, e = (h >> 10) & 31u, m = h & 1023u, sign = (h & 0x8000u) << 16;
+  union fl_union_float32 v;
+  if (e == 31u) v.u = sign | 0x7f800000u | (m << 13);
+  else if (e != 0u) v.u = sign | ((e + 112u) << 23) | (m << 13);
+  else { v.f = (float)m * 5.9604644775390625e-8f; v.u |= sign; }
+  return v.f;
+}
+""",
+    "store_float16": """$function $H fl_store_float16(const float value) {
+  union fl_union_float32 v;
+  v.f = value;
+  const $U32 sign = (v.u >> 16) & 0x8000u;
+  $U32 a = v.u & 0x7fffffffu;
+  if (a > 0x7f800000u) a = 0x7e00u;
+  else if (a >= 0x47800000u) a = 0x7c00u;
+  else if (a < 0x38800000u) { v.u = a; v.f += 0.5f; a = v.u - 0x3f000000u; } /* the sum rounds to a multiple of 2^-24 */
+  else a = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  return ($H)(sign | a);
+}
+""",
+    "load_bfloat16": """$function float fl_load_bfloat16(const $H word) {
+  union fl_union_float32 v;
+  v.u = (($U32)word & 0xffffu) << 16;
+  return v.f;
+}
+""",
+    "store_bfloat16": """$function $H fl_store_bfloat16(const float value) {
+  union fl_union_float32 v;
+  v.f = value;
+  if ((v.u & 0x7fffffffu) > 0x7f800000u) v.u = (v.u >> 16) | 0x40u;
+  else v.u = (v.u + 0x7fffu + ((v.u >> 16) & 1u)) >> 16;
+  return ($H)v.u;
+}
+""",
+}
+
+_PHILOX = f"""$function $U32 fl_philox_any(const $L i, $U32 k0, $U32 k1, const $U32 run, const $U32 stream) {{
+  const $U64 block = ($U64)i >> 2;
+  $U32 c0 = ($U32)block, c1 = ($U32)(block >> 32), c2 = run, c3 = stream;
+  for (int round = 0; round < {philox.ROUNDS}; ++round) {{
+    const $U64 p0 = ($U64){philox.M0:#x}u * c0, p1 = ($U64){philox.M1:#x}u * c2;
+    c0 = ($U32)(p1 >> 32) ^ c1 ^ k0; c1 = ($U32)p1;
+    c2 = ($U32)(p0 >> 32) ^ c3 ^ k1; c3 = ($U32)p0;
+    k0 += {philox.W0:#x}u; k1 += {philox.W1:#x}u;
+  }}
+  const int lane = (int)(i & 3);
+  return lane < 2 ? (lane == 0 ? c0 : c1) : (lane == 2 ? c2 : c3);
+}}
+"""
+
+
+def math_call(name: str, dtype: str, math_names: Mapping[str, str | None]) -> str:
+    """The function to call for a primitive: the dialect's, else ours. ``name.dtype`` in the table goes first."""
+    if name in _INTEGER:
+        return f"fl_{name}_{dtype}"
+    if name not in _OWN:
+        keys = (f"{name}.{dtype}", name, *(("fabs",) if name == "abs" else ()))
+        for key in keys:
+            found = math_names.get(key)
+            if found is not None:
+                return found
+    return f"fl_{name}_{dtype}"
+
+
+def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
+    """Text of one function; ``given`` is the second dtype of its name, if any."""
+    if name in ("load", "store"):
+        return _HALF[f"{name}_{dtype}"]
+    if name == "philox":
+        return _PHILOX
+    if name == "to" and given:  # fl_to_int32_float32: truncate, saturate, NaN is 0
+        bits = int(dtype.removeprefix("u").removeprefix("int"))
+        low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return (
+            f"$function {types[dtype]} fl_to_{dtype}_{given}(const {types[given]} x) {{ if (x != x) return 0; "
+            f"if (x >= {literal(float(high + 1), given)}) return {literal(high, dtype)}; "
+            f"if (x <= {literal(float(low), given)}) return {literal(low, dtype)}; return ({types[dtype]})x; }}\n"
+        )
+    local = {"T": types[dtype], "U": types["uint64" if dtype in ("int64", "float64") else "uint32"]}
+    if name in _INTEGER:
+        body = f"$function $T fl_{name}_{dtype}($T a, $T b) {{ {_INTEGER[name]} }}\n"
+    elif name == "bits":
+        body = f"$function $T fl_bits_{dtype}(const $U word) {{ union fl_union_{dtype} v; v.u = word; return v.f; }}\n"
+    else:
+        wide = name == "powexp" and dtype == "float32" and "float64" in types
+        given_args = {"pow2": "const int k", "gaussian": "const $U32 word"}.get(
+            name, "const $T x, const $T y" if name in _TWO else "$T x"
+        )
+        text = _real("powexp_wide" if wide else name, dtype)
+        text = re.sub(r"\bfl_([a-z0-9]+)_(float32|float64)(?=\()", lambda m: math_call(m[1], m[2], names), text)
+        body = f"$function $T fl_{name}_{dtype}({given_args}) {{ {text} }}\n"
+    return Template(body).safe_substitute(local)
+
+
+def library(text: str, words: Mapping[str, str], types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
+    """Return the text of every function of ours that ``text`` calls, each before its first use."""
+    done: dict[str, str] = {}
+    unions: set[str] = set()
+
+    def visit(source: str) -> None:
+        for match in _CALL.finditer(source):
+            name = match.group(0)
+            if name in done or match[1] == "union":
+                continue
+            function = _one(match[1], match[2], match[3] or "", types, names)
+            done[name] = ""  # reserved: functions do not call themselves
+            visit(function)
+            unions.update(re.findall(r"union fl_union_(float32|float64)", function))
+            done.pop(name)
+            done[name] = function
+
+    visit(text)
+    shared = {
+        "function": words["function"], "L": types["int64"], "U32": types["uint32"], "U64": types["uint64"],
+        "H": "unsigned short",
+    }  # fmt: skip
+    head = [
+        f"union fl_union_{dtype} {{ {types['uint32' if dtype == 'float32' else 'uint64']} u; {types[dtype]} f; }};\n"
+        for dtype in sorted(unions)
+    ]
+    return "".join(head) + "".join(Template(function).safe_substitute(shared) for function in done.values())

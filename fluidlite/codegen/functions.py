@@ -1,0 +1,172 @@
+"""What array namespaces lack, in Array-API functions: the helpers that generated array code calls as ``H.name``.
+
+Each takes the namespace first and returns new arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.codegen.philox import gaussian, uniform
+
+__all__ = [
+    "as_number", "cast", "dtype_object", "erf", "floor_div", "gaussian", "int_div", "int_floor_div", "int_mod",
+    "int_pow", "round", "uniform",
+]  # fmt: skip
+
+ERF_P = (1.12837915, 0.190398317, 0.0527474282, 0.00376520827, 0.000284863954, 2.05002603e-06)
+ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e-05)
+"""erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8: our fit, for float32."""
+ERF_END = 3.92
+
+# W. J. Cody, Rational Chebyshev approximations for the error function (1969), for float64.
+CODY_A = (3.16112374387056560e00, 1.13864154151050156e02, 3.77485237685302021e02, 3.20937758913846947e03,
+          1.85777706184603153e-1)  # fmt: skip
+CODY_B = (2.36012909523441209e01, 2.44024637934444173e02, 1.28261652607737228e03, 2.84423683343917062e03)
+CODY_C = (5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e01, 2.98635138197400131e02,
+          8.81952221241769090e02, 1.71204761263407058e03, 2.05107837782607147e03, 1.23033935479799725e03,
+          2.15311535474403846e-8)  # fmt: skip
+CODY_D = (1.57449261107098347e01, 1.17693950891312499e02, 5.37181101862009858e02, 1.62138957456669019e03,
+          3.29079923573345963e03, 4.36261909014324716e03, 3.43936767414372164e03, 1.23033935480374942e03)  # fmt: skip
+CODY_P = (3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1, 1.60837851487422766e-2,
+          6.58749161529837803e-4, 1.63153871373020978e-2)  # fmt: skip
+CODY_Q = (2.56852019228982242e00, 1.87295284992346047e00, 5.27905102951428412e-1, 6.05183413124413191e-2,
+          2.33520497626869185e-3)  # fmt: skip
+INV_SQRT_PI = 0.56418958354775628695
+
+
+def dtype_object(xp: Any, dtype: str) -> Any:
+    """The namespace's dtype of that name; bfloat16 of ml_dtypes where it has none."""
+    found = getattr(xp, dtype, None)
+    return NUMPY[dtype] if found is None else found
+
+
+def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:
+    """A number as an array without dims, where ``like`` lives."""
+    return xp.asarray(value, dtype=dtype_object(xp, dtype), device=like.device)
+
+
+def _full(xp: Any, like: Any, value: Any) -> Any:
+    return xp.full_like(like, value)
+
+
+def cast(xp: Any, x: Any, dtype: str) -> Any:
+    """Convert by the table's rule: float to integer truncates, saturates, and makes 0 of NaN."""
+    target = dtype_object(xp, dtype)
+    if dtype == "bool":
+        return x != 0
+    if not dtype.startswith(("int", "uint")) or not xp.isdtype(x.dtype, "real floating"):
+        return xp.astype(x, target)
+    limits = xp.iinfo(target)
+    low, high = int(limits.min), int(limits.max)
+    over = x >= float(high + 1)
+    under = x < float(low)
+    safe = xp.where(over | under | (x != x), _full(xp, x, 0.0), x)
+    result = xp.astype(safe, target)
+    return xp.where(over, _full(xp, result, high), xp.where(under, _full(xp, result, low), result))
+
+
+def round(xp: Any, x: Any) -> Any:
+    """Nearest whole number, halves away from zero; exact, unlike ``floor(x + 0.5)``."""
+    whole = xp.trunc(x)
+    return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
+
+
+def floor_div(xp: Any, a: Any, b: Any) -> Any:
+    """``floor(a / b)`` of floats."""
+    return xp.floor(a / b)
+
+
+def _broadcast(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    both: list[Any] = list(xp.broadcast_arrays(xp.asarray(a), xp.asarray(b)))
+    return both[0], both[1]
+
+
+def int_div(xp: Any, a: Any, b: Any) -> Any:
+    """Quotient truncated toward zero, 0 of a division by zero, wrapped for the lowest by -1."""
+    a, b = _broadcast(xp, a, b)
+    one, zero = _full(xp, b, 1), _full(xp, b, 0)
+    if not xp.isdtype(b.dtype, "signed integer"):
+        return xp.where(b == 0, zero, a // xp.where(b == 0, one, b))
+    safe = xp.where((b == 0) | (b == -1), one, b)
+    quotient = a // safe
+    quotient = xp.where((quotient * safe != a) & ((a < 0) != (safe < 0)), quotient + one, quotient)
+    return xp.where(b == 0, zero, xp.where(b == -1, zero - a, quotient))
+
+
+def int_floor_div(xp: Any, a: Any, b: Any) -> Any:
+    """Quotient rounded down, 0 of a division by zero."""
+    a, b = _broadcast(xp, a, b)
+    one, zero = _full(xp, b, 1), _full(xp, b, 0)
+    if not xp.isdtype(b.dtype, "signed integer"):
+        return int_div(xp, a, b)
+    safe = xp.where((b == 0) | (b == -1), one, b)
+    return xp.where(b == 0, zero, xp.where(b == -1, zero - a, a // safe))
+
+
+def int_mod(xp: Any, a: Any, b: Any) -> Any:
+    """Remainder with the divisor's sign, 0 of a division by zero."""
+    a, b = _broadcast(xp, a, b)
+    one, zero = _full(xp, b, 1), _full(xp, b, 0)
+    if xp.isdtype(b.dtype, "signed integer"):
+        safe = xp.where((b == 0) | (b == -1), one, b)
+        return xp.where((b == 0) | (b == -1), zero, a % safe)
+    return xp.where(b == 0, zero, a % xp.where(b == 0, one, b))
+
+
+def int_pow(xp: Any, a: Any, b: Any) -> Any:
+    """Power by squaring, wrapping; a negative exponent gives 0, except of 1 and -1."""
+    a, b = _broadcast(xp, a, b)
+    one, zero = _full(xp, a, 1), _full(xp, a, 0)
+    result, square = one, a
+    left = xp.where(b < 0, b & 1, b)  # 1 and -1 to a negative power: only whether it is odd counts
+    for _ in range(8 * xp.iinfo(b.dtype).bits // 8):
+        result = xp.where((left & 1) != 0, result * square, result)
+        square = square * square
+        left = left >> 1
+    if not xp.isdtype(b.dtype, "signed integer"):
+        return result
+    return xp.where((b < 0) & (a != one) & (a != zero - one), zero, result)
+
+
+def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
+    result = x * coefficients[-1] + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        result = result * x + coefficient
+    return result
+
+
+def erf(xp: Any, x: Any) -> Any:
+    """The error function, for namespaces that have none."""
+    if x.dtype == xp.float64:
+        return _erf64(xp, x)
+    end = _full(xp, x, ERF_END)
+    inside = xp.where(xp.abs(x) < end, x, end)
+    square = inside * inside
+    value = inside * (_horner(ERF_P, square) / _horner(ERF_Q, square))
+    return xp.where(x != x, x, xp.where(xp.abs(x) < end, value, xp.sign(x)))
+
+
+def _erf64(xp: Any, x: Any) -> Any:
+    size = xp.abs(x)
+    one = _full(xp, size, 1.0)
+    y = xp.where(size < 27.0, size, one)
+    z = y * y
+    near_n, near_d = z * CODY_A[4], z
+    for a, b in zip(CODY_A[:3], CODY_B[:3], strict=True):
+        near_n, near_d = (near_n + a) * z, (near_d + b) * z
+    near = x * (near_n + CODY_A[3]) / (near_d + CODY_B[3])
+    mid_n, mid_d = y * CODY_C[8], y
+    for c, d in zip(CODY_C[:7], CODY_D[:7], strict=True):
+        mid_n, mid_d = (mid_n + c) * y, (mid_d + d) * y
+    decay = xp.exp(-z)
+    middle = decay * (mid_n + CODY_C[7]) / (mid_d + CODY_D[7])
+    r = one / xp.where(y < 1.0, one, z)
+    far_n, far_d = r * CODY_P[5], r
+    for p, q in zip(CODY_P[:4], CODY_Q[:4], strict=True):
+        far_n, far_d = (far_n + p) * r, (far_d + q) * r
+    far = decay * (INV_SQRT_PI - r * (far_n + CODY_P[4]) / (far_d + CODY_Q[4])) / y
+    rest = one - xp.where(y <= 4.0, middle, far)
+    outside = xp.sign(x) * xp.where(size < 6.0, rest, one)
+    return xp.where(x != x, x, xp.where(size <= 0.46875, near, outside))

@@ -1,0 +1,57 @@
+"""From a call to its typed expression, traced once for each operator, static attributes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from fluidlite.codegen.bounded import Bounded
+from fluidlite.codegen.expr import trace
+from fluidlite.codegen.typed import Typed, typed
+from fluidlite.framework.call import Call
+from fluidlite.framework.layout import PLAIN
+from fluidlite.framework.opdef import OpDef
+
+_cache: WeakKeyDictionary[OpDef, Bounded[Typed]] = WeakKeyDictionary()
+_MOST = 256
+
+
+def typed_of(call: Call) -> Typed:
+    """The typed expression of a call: what it wants of the operator's outputs."""
+    op = call.op
+    rule = op.scalar
+    assert rule is not None
+    static = tuple((name, type(v).__name__, v) for name, v in call.attrs.items() if not _is_float(op, name, v))
+    inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
+    outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
+    key = (static, tuple(inputs.items()), tuple(outputs.items()))
+    cache = _cache.setdefault(op, Bounded(_MOST))
+    return cache.get(key, lambda: typed(trace(rule, op, call.attrs), inputs, outputs))
+
+
+def _is_float(op: OpDef, name: str, value: object) -> bool:
+    attr = op.attr(name)
+    return attr is not None and attr.type == "float" and value is not None
+
+
+def alias_of(call: Call) -> Mapping[str, str]:
+    """For each output that is an input's variable, updated in place: that input."""
+    return {out: given for out, given in call.op.must_alias.items() if out in call.outs and given in call.ins}
+
+
+def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
+    """Why no generated kernel can run this call, whatever the capability."""
+    if call.op.scalar is None:
+        return "no expression"
+    for slot, specs in (*call.ins.items(), *call.outs.items()):
+        given = call.op.input(slot)
+        if given is not None and given.metadata_only:
+            continue
+        for spec in specs:
+            if spec.dtype not in dtypes:
+                return f"{slot} is {spec.dtype}, which the device does not compute"
+            if spec.kind != "dense":
+                return f"{slot} is {spec.kind}"
+            if spec.layout != PLAIN:
+                return f"{slot} lies in layout {spec.layout.name}"
+    return None

@@ -1,0 +1,236 @@
+"""Types of a traced expression: a flat list of instructions in which equal expressions are one.
+
+Half types are loaded as float32 and rounded where they are stored. Sub-expressions of numbers and float
+attributes alone are scalars: the host computes them, in float64, once a prepared kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_INTS, FLOATS, HALVES, NUMPY, compute_dtype
+from fluidlite.codegen.expr import Expr, Traced
+from fluidlite.codegen.primitives import PRIMITIVES
+
+
+class Instr(NamedTuple):
+    """One value: ``op`` of earlier values ``args``, in compute dtype ``dtype``.
+
+    Beside the primitives there are ``input`` (value: slot), ``const`` (value: number), ``scalar`` (value: its
+    number among the scalars), ``uniform`` and ``gaussian`` (value: sub-stream), ``cast`` (value: target dtype).
+    """
+
+    op: str
+    dtype: str
+    args: tuple[int, ...] = ()
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A typed expression.
+
+    Attributes
+    ----------
+    instrs : tuple of Instr
+        Every value in order of computation.
+    inputs : mapping of slot to storage dtype
+        Only those that are read.
+    outputs : tuple of (slot, storage dtype, index of its value)
+    scalars : tuple of (Expr, dtype)
+        What the host computes of attributes.
+    """
+
+    instrs: tuple[Instr, ...]
+    inputs: Mapping[str, str]
+    outputs: tuple[tuple[str, str, int], ...]
+    scalars: tuple[tuple[Expr, str], ...]
+
+    def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The scalars as Python numbers, for these attributes."""
+        return tuple(number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars)
+
+
+def promote(a: str, b: str) -> str:
+    """The compute dtype in which two typed operands meet."""
+    if a == b:
+        return a
+    if a in FLOATS or b in FLOATS:
+        if a in FLOATS and b in FLOATS:
+            return "float64"
+        return a if a in FLOATS else b
+    return str(np.promote_types(a, b))
+
+
+def number(value: Any, dtype: str) -> Any:
+    """A Python number as it is after conversion to a compute dtype: integers truncate and saturate."""
+    if dtype == "bool":
+        return bool(value)
+    if dtype in ALL_INTS:
+        if isinstance(value, float):
+            if value != value:
+                return 0
+            limits = np.iinfo(dtype)
+            return limits.max if value >= limits.max else limits.min if value <= limits.min else int(value)
+        return int(np.array(int(value) & (2**64 - 1), np.uint64).astype(dtype))
+    return float(value)
+
+
+def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
+    """Compute an expression of numbers and attributes on the host, in float64 or exact integers."""
+    if expr.op == "const":
+        return expr.value
+    if expr.op == "param":
+        return attrs[expr.value]
+    args = [evaluate(arg, attrs) for arg in expr.args]
+    if expr.op == "cast":
+        dtype = expr.value
+        return float(NUMPY[dtype].type(args[0])) if dtype in (*FLOATS, *HALVES) else number(args[0], dtype)
+    primitive = PRIMITIVES[expr.op]
+    if primitive.kind in ("float", "test") or expr.op == "div" or any(isinstance(arg, float) for arg in args):
+        wide = [np.asarray(arg if isinstance(arg, bool) and primitive.kind != "arithmetic" else float(arg)) for arg in args]
+    else:
+        wide = [np.asarray(arg if primitive.kind in ("logical", "where") else int(arg)) for arg in args]
+    with np.errstate(all="ignore"):
+        return np.asarray(primitive.reference(*wide)).item()
+
+
+class _Typer:
+    def __init__(self, inputs: Mapping[str, str], default: str) -> None:
+        self.inputs = inputs
+        self.default = default
+        self.instrs: list[Instr] = []
+        self.known: dict[Instr, int] = {}
+        self.scalars: list[tuple[Expr, str]] = []
+        self.scalar_keys: dict[tuple[str, str], int] = {}
+        self.done: dict[int, int | None] = {}  # id of an expression (kept alive by its trace) -> value, None: weak
+
+    def emit(self, op: str, dtype: str, args: tuple[int, ...] = (), value: Any = None) -> int:
+        instr = Instr(op, dtype, args, value)
+        key = instr._replace(value=(type(value).__name__, repr(value)))  # 0, 0.0, -0.0 and False are not one constant
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = len(self.instrs)
+            self.instrs.append(instr)
+        return found
+
+    def weak(self, expr: Expr, dtype: str) -> int:
+        """A value of numbers and attributes, in the dtype that it takes."""
+        if expr.op == "const":
+            return self.emit("const", dtype, (), number(expr.value, dtype))
+        if _constant(expr):
+            return self.emit("const", dtype, (), number(evaluate(expr, {}), dtype))
+        key = (repr(expr), dtype)
+        index = self.scalar_keys.get(key)
+        if index is None:
+            index = self.scalar_keys[key] = len(self.scalars)
+            self.scalars.append((expr, dtype))
+        return self.emit("scalar", dtype, (), index)
+
+    def convert(self, value: int, dtype: str) -> int:
+        given = self.instrs[value]
+        if given.dtype == dtype:
+            return value
+        if given.op == "const":
+            return self.emit("const", dtype, (), number(given.value, dtype))
+        return self.emit("cast", dtype, (value,), dtype)
+
+    def strong(self, expr: Expr, dtype: str) -> int:
+        value = self.visit(expr)
+        return self.weak(expr, dtype) if value is None else value
+
+    def visit(self, expr: Expr) -> int | None:
+        """The typed value of an expression; None if it has only numbers and attributes."""
+        if id(expr) not in self.done:
+            self.done[id(expr)] = self._visit(expr)
+        return self.done[id(expr)]
+
+    def _visit(self, expr: Expr) -> int | None:
+        op = expr.op
+        if op in ("const", "param"):
+            return None
+        if op == "input":
+            return self.emit("input", compute_dtype(self.inputs[expr.value]), (), expr.value)
+        if op in ("uniform", "gaussian"):
+            return self.convert(self.emit(op, "float32", (), expr.value), self.default)
+        args = [self.visit(arg) for arg in expr.args]
+        if all(arg is None for arg in args):
+            return None
+        if op == "cast":
+            (arg,) = args
+            assert arg is not None
+            if expr.value in HALVES:  # rounded to the half type, carried on as float32
+                return self.emit("cast", "float32", (self.convert(arg, "float32"),), expr.value)
+            return self.convert(arg, expr.value)
+        return self._apply(op, expr, args)
+
+    def _apply(self, op: str, expr: Expr, args: list[int | None]) -> int:
+        kind = PRIMITIVES[op].kind
+        if kind == "where":
+            condition = self.convert(self.strong(expr.args[0], "bool"), "bool")
+            pair = self._meet(expr.args[1:], args[1:], plain=True)
+            return self.emit(op, self.instrs[pair[0]].dtype, (condition, *pair))
+        if kind == "logical":
+            return self.emit(op, "bool", tuple(self.convert(self.strong(arg, "bool"), "bool") for arg in expr.args))
+        values = self._meet(expr.args, args, plain=op in ("equal", "not_equal"))
+        dtype = self.instrs[values[0]].dtype
+        if kind in ("float", "test") and dtype not in FLOATS:
+            values = tuple(self.convert(value, "float32") for value in values)
+            dtype = "float32"
+        if kind == "whole" and dtype not in FLOATS:
+            return values[0]
+        return self.emit(op, "bool" if kind in ("compare", "test") else dtype, values)
+
+    def _meet(self, exprs: tuple[Expr, ...], args: list[int | None], plain: bool) -> tuple[int, ...]:
+        """Operands in one dtype; unless ``plain``, bool counts as int32."""
+        dtypes = [self.instrs[arg].dtype for arg in args if arg is not None]
+        dtype = dtypes[0] if dtypes else self.default
+        for other in dtypes[1:]:
+            dtype = promote(dtype, other)
+        if dtype == "bool" and not plain:
+            dtype = "int32"
+        if dtype == "bool" and not all(isinstance(e.value, bool) for e, a in zip(exprs, args, strict=True) if a is None):
+            dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
+        return tuple(
+            self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)
+            for expr, arg in zip(exprs, args, strict=True)
+        )
+
+
+def _constant(expr: Expr) -> bool:
+    return expr.op == "const" or (expr.op != "param" and all(_constant(arg) for arg in expr.args))
+
+
+def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Typed:
+    """Type a traced rule for storage dtypes of its inputs and of the outputs that are wanted."""
+    floats = [compute_dtype(inputs[slot]) for slot in traced.inputs if compute_dtype(inputs[slot]) in FLOATS]
+    stored = [compute_dtype(dtype) for dtype in outputs.values() if compute_dtype(dtype) in FLOATS]
+    typer = _Typer(inputs, (floats or stored or ["float32"])[0])
+    results = []
+    for slot, expr in zip(traced.outputs, traced.expressions, strict=True):
+        if slot in outputs:
+            compute = compute_dtype(outputs[slot])
+            value = typer.convert(typer.strong(expr, compute), compute)
+            results.append((slot, outputs[slot], value))
+    instrs, index = _live(typer.instrs, [value for _, _, value in results])
+    read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
+    return Typed(
+        instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars)
+    )
+
+
+def _live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
+    """Only what the roots need, renumbered."""
+    needed = set(roots)
+    for i in range(len(instrs) - 1, -1, -1):
+        if i in needed:
+            needed.update(instrs[i].args)
+    index = {old: new for new, old in enumerate(sorted(needed))}
+    kept = tuple(
+        instrs[old]._replace(args=tuple(index[arg] for arg in instrs[old].args)) for old in sorted(needed)
+    )
+    return kept, index

@@ -1,0 +1,44 @@
+"""A thin ``fluid.core`` for old programs: the names of Fluid's compiled core that scripts use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.base.errors import FluidError as EnforceNotMet
+from fluidlite.framework.scope import Scope
+from fluidlite.framework.tensor import Tensor as LoDTensor
+from fluidlite.framework.vartype import VarType
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
+
+__all__ = [
+    "CPUPlace", "CUDAPinnedPlace", "CUDAPlace", "EnforceNotMet", "LoDTensor", "OpenCLPlace", "Place", "Scope", "VarDesc",
+    "get_cuda_device_count", "is_compiled_with_cuda", "op_support_gpu",
+]  # fmt: skip
+
+
+class VarDesc:
+    """Fluid's ``core.VarDesc``; only its ``VarType`` is of use."""
+
+    VarType = VarType
+
+
+def get_cuda_device_count() -> int:
+    """How many CUDA devices can be used."""
+    return sum(place.kind == "cuda" for place in devices.places())
+
+
+def is_compiled_with_cuda() -> bool:
+    """Whether a CUDA place can be used now (there is nothing compiled to ask)."""
+    return get_cuda_device_count() > 0
+
+
+def op_support_gpu(type: str) -> bool:
+    """Whether a CUDA place would run the operator itself, judged by its kernels and expression."""
+    from fluidlite.framework.kernels import kernels
+    from fluidlite.framework.registry import ops
+
+    op: Any = ops.find(type)
+    if op is None or op.host_only is not None:
+        return False
+    return op.scalar is not None or any({"cuda", "array", "dialect"} & set(k.places) for k in kernels.of(type))

@@ -1,0 +1,225 @@
+"""The Executor: feeds, a plan from the cache, a run, fetches."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
+from fluidlite.executor.feeds import feed_tensors
+from fluidlite.framework.choose import generation
+from fluidlite.framework.explain import Report
+from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.plan import Plan
+from fluidlite.framework.planner import plan_block
+from fluidlite.framework.policy import Policy, policy
+from fluidlite.framework.program import Program, default_main_program
+from fluidlite.framework.scope import Scope, global_scope
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.transfer import borrow
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.platform.pool import get_context
+
+_MOST_PLANS = 256
+
+
+class Executor:
+    """Runs programs on a place.
+
+    Parameters
+    ----------
+    place : Place or str
+        ``"cpu"``, ``fluid.CUDAPlace(0)``, ``"opencl:0"``, a plugin's ...
+    libraries : mapping of place kind to library names, optional
+        Preferred libraries of this executor.
+    fallback : {"error", "warn", "allow"}, optional
+        This executor's own fallback policy.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable
+        With the root cause, if the place cannot be used.
+    """
+
+    def __init__(
+        self,
+        place: PlaceLike = "cpu",
+        libraries: Mapping[str, Sequence[str]] | None = None,
+        fallback: str | None = None,
+        mode: str = "interpreted",
+    ) -> None:
+        self.place: Place = devices.unit(place).place
+        get_context(self.place)
+        if mode != "interpreted":
+            raise ProgramError(f"mode is {mode!r}; expected 'interpreted'")
+        self.mode = mode
+        self._libraries = dict(libraries or {})
+        self._fallback = fallback
+        self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+        self._generation: tuple[int, ...] = ()
+        self._warned: set[int] = set()
+        self._last: Plan | None = None
+        self._state_names: dict[tuple[int, int], tuple[str, ...]] = {}
+        self.closed = False
+
+    def _policy(self) -> Policy:
+        base = policy()
+        if self._libraries:
+            base = base.with_libraries(self._libraries)
+        if self._fallback is not None:
+            base = Policy(self._fallback, base.libraries, base.exclude)
+        return base
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        fetch_list: Sequence[Variable | str] | Variable | str | None = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = True,
+    ) -> list[Any]:
+        """Run a program once.
+
+        Parameters
+        ----------
+        program : Program, optional
+            Default: the main program.
+        feed : mapping of name to array or Tensor, optional
+            Borrowed, and only read, until the run returns.
+        fetch_list : variables or names, optional
+        scope : Scope, optional
+            Where state lives; default: the global scope.
+        return_numpy : bool
+            NumPy arrays, or (False) tensors with their LoD. Both own their memory.
+
+        Returns
+        -------
+        list
+            One value a fetched variable.
+
+        Raises
+        ------
+        FluidError
+            One clear error with the operator and the user's line; the next run works.
+        """
+        if self.closed:
+            raise ProgramError("the executor is closed")
+        program = program if program is not None else default_main_program()
+        if not isinstance(program, Program):
+            raise ProgramError(f"Executor.run takes a Program, got {type(program).__name__}")
+        if isinstance(feed, (list, tuple)):
+            if len(feed) > 1:
+                raise ProgramError(f"the feed is a list of {len(feed)} mappings; an Executor has one place, give one mapping")
+            feed = feed[0] if feed else None
+        if feed is not None and not isinstance(feed, Mapping):
+            raise ProgramError(f"the feed is {type(feed).__name__}; expected a mapping of names to arrays")
+        scope = scope if scope is not None else global_scope()
+        names = _fetch_names(program, fetch_list)
+        block = program.global_block()
+        tensors = feed_tensors(block, feed, get_context(devices.host())) if feed else {}
+        plan = self._plan(program, tensors, names, scope)
+        self._last = plan
+        fetched = run_plan(plan, program, tensors, scope)
+        if return_numpy:
+            for name, (_, spec) in zip(names, fetched, strict=True):
+                if spec.lod:
+                    raise FetchError(
+                        f"variable {name!r} holds LoD {[list(level) for level in spec.lod]}, which a NumPy array cannot"
+                        "\n  Do: exe.run(..., return_numpy=False)"
+                    )
+            return [array for array, _ in fetched]
+        host = get_context(devices.host())
+        return [borrow(array, spec, host) for array, spec in fetched]
+
+    def _plan(self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...], scope: Scope) -> Plan:
+        now = generation()
+        if now != self._generation:
+            self._plans.clear()
+            self._generation = now
+        wanted = self._policy()
+        state: list[tuple[str, Spec, Place]] = []
+        for name in self._persistables(program):
+            variable = scope.find_var(name)
+            if variable is not None and variable.tensor.allocation is not None:
+                tensor = variable.tensor
+                state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
+        given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
+        key = (program.serial, program.edits, given, fetches, tuple(state), wanted)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = plan_block(
+                program, self.place, {name: (spec, place) for name, spec, place in given},  # type: ignore[misc]
+                {name: (spec, place) for name, spec, place in state}, fetches, wanted,
+            )  # fmt: skip
+            self._plans[key] = plan
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+            self._warn(program, plan, wanted)
+        else:
+            self._plans.move_to_end(key)
+        return plan
+
+    def _persistables(self, program: Program) -> tuple[str, ...]:
+        key = (program.serial, program.edits)
+        names = self._state_names.get(key)
+        if names is None:
+            if len(self._state_names) > _MOST_PLANS:
+                self._state_names.clear()
+            used = {n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+            names = tuple(v.name for v in program.list_vars() if v.persistable)
+            self._state_names[key] = names = tuple(n for n in names if n in used) or names
+        return names
+
+    def _warn(self, program: Program, plan: Plan, wanted: Policy) -> None:
+        if wanted.fallback != "warn" or program.serial in self._warned:
+            return
+        fallen = [line.op.type for line in plan.lines if line.how == "fallback"]
+        if fallen:
+            self._warned.add(program.serial)
+            kinds = ", ".join(sorted(set(fallen)))
+            warnings.warn(
+                f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} and run on {devices.host()}: {kinds}. "
+                "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
+                FallbackWarning,
+                stacklevel=4,
+            )
+
+    def explain_last(self) -> Report:
+        """What the last run did: the plan that it ran.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was run yet.
+        """
+        if self._last is None:
+            raise ProgramError("this executor has run nothing yet")
+        return Report(self._last)
+
+    def close(self) -> None:
+        """Let go of cached plans; runs raise afterwards."""
+        self._plans.clear()
+        self.closed = True
+
+
+def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
+    if fetch_list is None:
+        return ()
+    items = [fetch_list] if isinstance(fetch_list, (str, Variable)) else list(fetch_list)
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str):
+            raise FetchError(f"fetch_list holds {item!r}; expected variables or names")
+        if program.global_block().find_var(name) is None:
+            raise FetchError(f"fetch_list names {name!r}, which the program does not have")
+        names.append(name)
+    return tuple(names)

@@ -1,0 +1,160 @@
+"""Call: one use of an operator, as hashable metadata. Inference, planner and kernels all see this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.spec import Dims, Lod, Spec
+from fluidlite.platform.place import Place
+
+
+class Call:
+    """Metadata of one use of an operator.
+
+    Attributes
+    ----------
+    op : OpDef
+    ins, outs : mapping of slot to tuple of Spec
+        Only slots that are given (inputs) or wanted (outputs). Dims may hold -1 at build time.
+    attrs : mapping
+        Canonical values of every attribute of the definition.
+    place : Place or None
+        Where it will run; None at build time.
+    training : bool
+        Whether the program reads gradients of it.
+    """
+
+    __slots__ = ("_hash", "attrs", "index", "ins", "op", "outs", "place", "training")
+
+    def __init__(
+        self,
+        op: OpDef,
+        ins: Mapping[str, tuple[Spec, ...]],
+        outs: Mapping[str, tuple[Spec, ...]],
+        attrs: Mapping[str, Any],
+        place: Place | None = None,
+        training: bool = False,
+    ) -> None:
+        self.op = op
+        self.ins = ins
+        self.outs = outs
+        self.attrs = attrs
+        self.place = place
+        self.training = training
+        index: dict[str, int] = {}
+        position = 0
+        for slot, specs in (*ins.items(), *outs.items()):
+            index[slot] = position
+            position += len(specs)
+        self.index = index
+        self._hash = hash((op.type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), place, training))
+
+    def has(self, slot: str) -> bool:
+        """Whether the input slot was given, or the output slot is wanted."""
+        return slot in self.index
+
+    def count(self, slot: str) -> int:
+        """Number of variables in the slot."""
+        return len(self.ins.get(slot, ()) or self.outs.get(slot, ()))
+
+    def spec(self, slot: str, i: int = 0) -> Spec:
+        """Metadata of the ``i``-th variable of an input or output slot."""
+        specs = self.ins.get(slot)
+        if specs is None:
+            specs = self.outs[slot]
+        return specs[i]
+
+    def specs(self, slot: str) -> tuple[Spec, ...]:
+        """Metadata of all variables of a slot; empty if absent."""
+        return self.ins.get(slot) or self.outs.get(slot) or ()
+
+    def dims(self, slot: str, i: int = 0) -> Dims:
+        """Dims of the ``i``-th variable of a slot."""
+        return self.spec(slot, i).dims
+
+    def dtype(self, slot: str, i: int = 0) -> str:
+        """Dtype of the ``i``-th variable of a slot."""
+        return self.spec(slot, i).dtype
+
+    def lod(self, slot: str, i: int = 0) -> Lod:
+        """LoD offsets of the ``i``-th variable of a slot."""
+        return self.spec(slot, i).lod
+
+    def attr(self, name: str) -> Any:
+        """Value of an attribute."""
+        return self.attrs[name]
+
+    @property
+    def known(self) -> bool:
+        """Whether all dims of inputs are known."""
+        return all(spec.known for specs in self.ins.values() for spec in specs)
+
+    @property
+    def key_dtype(self) -> str | None:
+        """The dtype that chooses the kernel: of the definition's ``kernel_dtype`` slot, else of the first variable."""
+        slot = self.op.kernel_dtype
+        if slot is not None and slot in self.index:
+            return self.spec(slot).dtype
+        for specs in (*self.ins.values(), *self.outs.values()):
+            for spec in specs:
+                return spec.dtype
+        return None
+
+    def with_outs(self, outs: Mapping[str, tuple[Spec, ...]]) -> Call:
+        """Return the same call with inferred outputs."""
+        return Call(self.op, self.ins, outs, self.attrs, self.place, self.training)
+
+    def at(self, place: Place) -> Call:
+        """Return the same call on a place."""
+        return Call(self.op, self.ins, self.outs, self.attrs, place, self.training)
+
+    # What inference functions raise. The framework puts operator and user's line before the message.
+
+    def fail(self, slot: str, expected: str, got: Any = None, do: str = "") -> NoReturn:
+        """Raise ShapeError: ``slot`` should be ``expected``."""
+        shown = self.shown(slot) if got is None else got
+        raise ShapeError(f"{slot} is {shown}; expected {expected}." + (f"\n  Do: {do}" if do else ""))
+
+    def fail_dtype(self, slot: str, expected: str | Sequence[str], do: str = "") -> NoReturn:
+        """Raise DtypeError: the slot's dtype is wrong."""
+        names = expected if isinstance(expected, str) else ", ".join(expected)
+        raise DtypeError(f"{slot} is {self.shown(slot)}; expected dtype {names}." + (f"\n  Do: {do}" if do else ""))
+
+    def fail_attr(self, name: str, expected: str, do: str = "") -> NoReturn:
+        """Raise AttributeValueError: the attribute does not suit the inputs."""
+        raise AttributeValueError(
+            f"attribute {name!r} is {self.attrs[name]!r}; expected {expected}." + (f"\n  Do: {do}" if do else "")
+        )
+
+    def need(self, condition: bool, slot: str, expected: str, do: str = "") -> None:
+        """Raise ShapeError unless ``condition``."""
+        if not condition:
+            self.fail(slot, expected, do=do)
+
+    def shown(self, slot: str) -> str:
+        """The slot's metadata as an error shows it."""
+        specs = self.specs(slot)
+        return ", ".join(map(repr, specs)) if specs else "absent"
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.op.type, self.ins, self.outs, self.attrs, self.place, self.training)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Call) and self._hash == other._hash and self.op is other.op and self._key() == other._key()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{slot}={self.shown(slot)}" for slot in self.ins)
+        return f"{self.op.type}({ins})"
+
+
+def located(error: ProgramError, what: str) -> ProgramError:
+    """Return the same error with the operator and the user's line before its message."""
+    return type(error)(f"{what}: {error}")

@@ -1,0 +1,137 @@
+"""Saying an operator with others: the ``build`` object that a decomposition writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.framework.call import Call
+from fluidlite.framework.operator import check_attrs
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.whereabouts import NOWHERE
+
+
+@dataclass(eq=False)
+class Value:
+    """A value inside a decomposition: ``("in" | "out" | "tmp", slot, index)``, and its metadata once it is known."""
+
+    role: str
+    slot: str
+    index: int
+    spec: Spec | None = None
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Its dims."""
+        if self.spec is None:
+            raise ProgramError("a decomposition reads a value before it writes it")
+        return self.spec.dims
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operator of a decomposition."""
+
+    call: Call
+    ins: tuple[Value, ...]
+    outs: tuple[Value, ...]
+
+
+class Build:
+    """Collects the parts of one decomposition."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.parts: list[Part] = []
+        self._temps = 0
+
+    def input(self, slot: str, i: int = 0) -> Value:
+        """The ``i``-th input of a slot."""
+        return Value("in", slot, i, self.call.spec(slot, i))
+
+    def output(self, slot: str, i: int = 0) -> Value:
+        """The ``i``-th output of a slot, to be written."""
+        return Value("out", slot, i)
+
+    def temp(self) -> Value:
+        """A new temporary."""
+        self._temps += 1
+        return Value("tmp", "", self._temps - 1)
+
+    def __call__(
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Append an operator; an output given as None becomes a temporary. Returns its outputs (one: itself)."""
+        definition = ops.get(type)
+        ins = {slot: _values(given) for slot, given in inputs.items() if given is not None}
+        for slot in definition.inputs:
+            if slot.name not in ins and not slot.dispensable:
+                raise ProgramError(f"the decomposition of {self.call.op.type} leaves out {type}'s input {slot.name}")
+        outs = {
+            slot: [value if value is not None else self.temp() for value in (given if isinstance(given, (list, tuple)) else [given])]
+            for slot, given in outputs.items()
+        }
+        clean, _ = check_attrs(definition, attrs, NOWHERE)
+        ordered_in = {s.name: tuple(v.spec for v in ins[s.name]) for s in definition.inputs if s.name in ins}
+        placeholder = Spec.of((), "float32")
+        ordered_out = {s.name: (placeholder,) * len(outs[s.name]) for s in definition.outputs if s.name in outs}
+        call = Call(definition, ordered_in, ordered_out, clean, self.call.place, self.call.training)  # type: ignore[arg-type]
+        assert definition.infer is not None
+        results = definition.infer(call)
+        specs: dict[str, tuple[Spec, ...]] = {}
+        for slot, values in ordered_out.items():
+            found = results[slot]
+            specs[slot] = (found,) if isinstance(found, Spec) else tuple(found)[: len(values)]
+            for value, spec in zip(outs[slot], specs[slot], strict=True):
+                value.spec = spec
+        self.parts.append(
+            Part(
+                call.with_outs(specs),
+                tuple(value for slot in ordered_in for value in ins[slot]),
+                tuple(value for slot in ordered_out for value in outs[slot]),
+            )
+        )
+        made = [value for slot in outs for value in outs[slot]]
+        return made[0] if len(made) == 1 else made
+
+
+def _values(given: Any) -> list[Value]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def decompose(call: Call) -> list[Part] | str:
+    """The parts of a call, or the reason why it cannot be said with others."""
+    assert call.op.decompose is not None
+    build = Build(call)
+    reason = call.op.decompose(call, build)
+    if isinstance(reason, str):
+        return reason
+    written = {(part_out.slot, part_out.index) for part in build.parts for part_out in part.outs if part_out.role == "out"}
+    for slot, specs in call.outs.items():
+        for i in range(len(specs)):
+            if (slot, i) not in written:
+                return f"it does not write {slot}"
+    return build.parts
+
+
+def spliced(outer: Part, inner: tuple[Part, ...], number: int) -> list[Part]:
+    """The parts of a part's own decomposition, with the outer part's values in place of its inputs and outputs."""
+    known: dict[tuple[str, str, int], Value] = {}
+    for role, slots, values in (("in", outer.call.ins, outer.ins), ("out", outer.call.outs, outer.outs)):
+        names = [(slot, i) for slot, specs in slots.items() for i in range(len(specs))]
+        known.update({(role, slot, i): value for (slot, i), value in zip(names, values, strict=True)})
+
+    def outside(value: Value) -> Value:
+        key = (value.role, value.slot, value.index)
+        if key not in known:
+            known[key] = Value("tmp", f"{number}.{value.slot}", value.index, value.spec)
+        return known[key]
+
+    return [Part(p.call, tuple(map(outside, p.ins)), tuple(map(outside, p.outs))) for p in inner]

@@ -1,0 +1,221 @@
+"""explain: a Plan as a report for people (text) and programs (data)."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import FeedError
+from fluidlite.framework.plan import Move, Plan
+from fluidlite.framework.planner import plan_block
+from fluidlite.framework.policy import HOWS, Policy, policy
+from fluidlite.framework.program import Program
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+
+
+class Report:
+    """What runs where, with which kernel, what moves, and why others were refused.
+
+    ``str(report)`` is :meth:`text`; :meth:`data` gives the same as plain dicts; :meth:`html` as a table.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Operators by how they got their kernel, copies between places, and bytes (None where dims are unknown)."""
+        hows = Counter(line.how for line in self.plan.lines)
+        moves = self.plan.moves
+        sizes = [move.spec.nbytes for move in moves]
+        return {
+            "place": str(self.plan.place),
+            "operators": len(self.plan.lines),
+            "pruned": self.plan.pruned,
+            **{how: hows.get(how, 0) for how in HOWS},
+            "control": hows.get("control", 0),
+            "feeds": sum(move.why == "feed" for move in moves),
+            "transfers": sum(move.why != "feed" for move in moves),
+            "fetches": len(self.plan.fetches),
+            "bytes": sum(sizes) if all(size >= 0 for size in sizes) else None,
+            "libraries": sorted(
+                {c.library for line in self.plan.lines if line.choice for c in (line.choice.part_choices or (line.choice,))}
+            ),
+        }
+
+    def copies(self) -> dict[Place, dict[str, int]]:
+        """How many copies in and out a run makes through each place's context, fetches included."""
+        counts: dict[Place, dict[str, int]] = {}
+
+        def count(place: Place, direction: str) -> None:
+            counts.setdefault(place, {"copy_in": 0, "copy_out": 0})[direction] += 1
+
+        for move in self.plan.moves:
+            if not move.spec.size:
+                continue
+            if not devices.unit(move.source).info.host:
+                count(move.source, "copy_out")
+            if not devices.unit(move.target).info.host:
+                count(move.target, "copy_in")
+        for _, _, place, spec in self.plan.fetches:
+            if spec.size:
+                count(place, "copy_out")
+        return counts
+
+    def data(self) -> list[dict[str, Any]]:
+        """One dict an operator."""
+        rows = []
+        for line in self.plan.lines:
+            choice = line.choice
+            rows.append(
+                {
+                    "op": line.op.type,
+                    "line": str(line.op.line),
+                    "outputs": line.op.output_arg_names,
+                    "how": line.how,
+                    "place": str(choice.place) if choice else str(self.plan.place),
+                    "library": choice.library if choice else "",
+                    "kernel": choice.text if choice else "run(frame)",
+                    "parts": [
+                        {"op": p.call.op.type, "how": c.how, "library": c.library, "dims": [list(v.dims) for v in p.outs]}
+                        for p, c in zip(choice.parts, choice.part_choices, strict=True)
+                    ]
+                    if choice
+                    else [],
+                    "moves": [_move_data(move) for move in line.moves],
+                    "refused": [list(item) for item in choice.refused] if choice else [],
+                }
+            )
+        return rows
+
+    def text(self, refused: bool = False) -> str:
+        """A line an operator: outputs, kernel, how, place, moves with bytes. With ``refused``, the candidates left out."""
+        rows: list[tuple[str, str, str, str]] = []
+        notes: list[list[str]] = []
+        for line in self.plan.lines:
+            choice = line.choice
+            outs = ", ".join(line.op.output_arg_names[:2]) + (", ..." if len(line.op.output_arg_names) > 2 else "")
+            kernel = choice.text if choice else "run(frame)"
+            rows.append((line.op.type, line.how, str(choice.place) if choice else "", f"{kernel} -> {outs}"))
+            note = [f"move {m.name} {m.source} -> {m.target}, {_bytes(m.spec)} ({m.why})" for m in line.moves]
+            if choice is not None and (refused or line.how == "fallback"):
+                note += [f"not {candidate}: {reason}" for candidate, reason in choice.refused]
+            if choice is not None and line.how == "pinned":
+                note.append(f"pinned: {line.op.definition.host_only}")
+            notes.append(note)
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+        lines = [f"Plan on {self.plan.place}"]
+        for row, note, line in zip(rows, notes, self.plan.lines, strict=True):
+            lines.append("  " + "  ".join(row[i].ljust(widths[i]) for i in range(3)) + f"  {row[3]}  # {line.op.line}")
+            lines += [f"      {item}" for item in note]
+        for name, _, place, spec in self.plan.fetches:
+            lines.append(f"  fetch {name} from {place}, {_bytes(spec)}")
+        lines.append(self.summary_line())
+        return "\n".join(lines)
+
+    def summary_line(self) -> str:
+        """The last line of the text."""
+        s = self.summary
+        hows = ", ".join(f"{s[how]} {how}" for how in (*HOWS, "control") if s[how])
+        size = "unknown bytes" if s["bytes"] is None else f"{s['bytes']:,} bytes"
+        pruned = f"; {s['pruned']} pruned" if s["pruned"] else ""
+        return (
+            f"{s['operators']} operators: {hows or 'none'}{pruned}; "
+            f"{s['feeds']} feeds copied, {s['transfers']} transfers, {s['fetches']} fetches, {size} moved"
+        )
+
+    def html(self) -> str:
+        """The report as an HTML table."""
+        head = "".join(f"<th>{h}</th>" for h in ("operator", "how", "place", "kernel", "moves", "line"))
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in (
+                row["op"], row["how"], row["place"], row["kernel"],
+                "; ".join(f"{m['name']} {m['from']} → {m['to']} ({m['bytes']} B)" for m in row["moves"]), row["line"],
+            )) + "</tr>"
+            for row in self.data()
+        )  # fmt: skip
+        return f"<table><caption>{html.escape(self.summary_line())}</caption><tr>{head}</tr>{body}</table>"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+def _move_data(move: Move) -> dict[str, Any]:
+    return {
+        "name": move.name, "from": str(move.source), "to": str(move.target), "bytes": max(move.spec.nbytes, 0), "why": move.why,
+    }  # fmt: skip
+
+
+def _bytes(spec: Spec) -> str:
+    return f"{spec.nbytes:,} bytes" if spec.nbytes >= 0 else f"{spec!r} bytes unknown"
+
+
+def feed_spec(variable: Variable, value: Any) -> Spec:
+    """The Spec that explain assumes for a feed: a shape, an array, a Tensor, or a Spec."""
+    declared = variable._spec()
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, Tensor):
+        return value.spec or declared
+    if isinstance(value, np.ndarray):
+        return Spec.of(value.shape, declared.dtype, lod_level=declared.lod_level)
+    try:
+        dims = tuple(int(d) for d in value)
+    except (TypeError, ValueError):
+        raise FeedError(f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array") from None
+    return Spec.of(dims, declared.dtype, lod_level=declared.lod_level)
+
+
+def explain(
+    program: Program | None = None,
+    place: PlaceLike = "cpu",
+    feed: Mapping[str, Any] | None = None,
+    fetch_list: Sequence[Variable | str] | None = None,
+    policy_: Policy | None = None,
+) -> Report:
+    """Show, before running, which kernel will run each operator where, what moves, and why.
+
+    Parameters
+    ----------
+    program : Program, optional
+        Default: the main program.
+    place : Place or str
+    feed : mapping of name to dims or array
+        What is left out keeps its declared dims, -1 included.
+    fetch_list : variables or names, optional
+        What the run would fetch; if left out, every operator is shown.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
+    """
+    from fluidlite.framework.program import default_main_program
+
+    program = program if program is not None else default_main_program()
+    where = devices.unit(place).place
+    host = devices.host()
+    block = program.global_block()
+    feeds: dict[str, tuple[Spec, Place]] = {}
+    for name, value in (feed or {}).items():
+        feeds[name] = (feed_spec(block.var(name), value), host)
+    if fetch_list is None:
+        written = [name for op in block.ops for name in op.output_arg_names]
+        read = {name for op in block.ops for name in op.input_arg_names}
+        fetches = [name for name in dict.fromkeys(written) if name not in read and block.find_var(name)]
+        plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
+        plan.fetches = []
+    else:
+        fetches = [f if isinstance(f, str) else f.name for f in fetch_list]
+        plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
+    return Report(plan)

@@ -1,0 +1,289 @@
+"""The interpreter: runs a Plan step by step. The reference that compiled code is held against."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import DeviceError, FluidError, OutOfMemoryError, OutOfRangeError, ProgramError
+from fluidlite.framework import transfer
+from fluidlite.framework.call import Call, located
+from fluidlite.framework.choose import Choice
+from fluidlite.framework.io import IO
+from fluidlite.framework.kernels import Run
+from fluidlite.framework.observe import Observer, observation, observers
+from fluidlite.framework.plan import Control, Launch, Move, Plan
+from fluidlite.framework.program import Program
+from fluidlite.framework.scope import Scope
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import ContextBase
+from fluidlite.platform.place import Place
+from fluidlite.platform.pool import get_context
+
+_process_seed = secrets.randbits(63) | 1
+_MOST_PREPARED = 4096
+_NO_RANDOM = (0, 0, 0, 0)
+
+
+class Frame:
+    """One run: values by key, the contexts of its places, and the scope."""
+
+    __slots__ = ("contexts", "feeds", "fetched", "place", "plan", "program", "scope", "values")
+
+    def __init__(self, plan: Plan, program: Program, scope: Scope, values: dict[str, Tensor]) -> None:
+        self.plan = plan
+        self.program = program
+        self.scope = scope
+        self.place = plan.place
+        self.values = values
+        self.contexts: dict[Place, Context] = {}
+        self.fetched: list[Any] = []
+
+    def get(self, name: str) -> Tensor:
+        """Value of a variable, for operators that run themselves."""
+        return self.values[name]
+
+    def set(self, name: str, tensor: Tensor) -> None:
+        """Give a variable a value."""
+        self.values[name] = tensor
+
+
+def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> list[Any]:
+    """Run a plan; return the fetched values as fresh host arrays, each with its Spec.
+
+    Raises
+    ------
+    FluidError
+        With the operator and the user's line. The next run works.
+    """
+    values: dict[str, Tensor] = dict(feeds)
+    for name, read in plan.state.items():
+        if read:
+            variable = scope.find_var(name)
+            assert variable is not None
+            values[name] = variable.tensor
+    frame = Frame(plan, program, scope, values)
+    for place in plan.places:
+        frame.contexts[place] = get_context(place)
+    with ExitStack() as stack:
+        for context in frame.contexts.values():
+            stack.enter_context(context.lock)
+            if type(context.raw).activate is not ContextBase.activate:
+                stack.enter_context(context.raw.activate())
+        for name in plan.state:
+            if name in values:
+                transfer.ready(values[name], frame.contexts.get(values[name].place or plan.place) or get_context(plan.place))
+        _run_steps(frame, observers())
+        return _finish(frame)
+
+
+def _run_steps(frame: Frame, watching: list[Observer]) -> None:
+    values, contexts = frame.values, frame.contexts
+    step: Any = None
+    try:
+        for step in frame.plan.steps:
+            kind = type(step)
+            if kind is Launch:
+                _launch(step, frame, values, contexts[step.choice.place], watching)
+            elif kind is Move:
+                _move(step, frame)
+                continue
+            else:
+                _control(step, frame)
+            for key in step.free:
+                values.pop(key, None)
+    except OutOfRangeError as exc:
+        raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
+    except OutOfMemoryError as exc:
+        raise OutOfMemoryError(f"{_what(step)}: {exc}") from exc
+    except ProgramError as exc:
+        raise located(exc, _what(step)) from exc
+    except DeviceError as exc:
+        raise _with_prefix(exc, _what(step)) from exc
+    except FluidError:
+        raise
+    except MemoryError as exc:
+        raise OutOfMemoryError(f"{_what(step)}: out of memory: {exc}") from exc
+    except Exception as exc:
+        where = step.choice.place if isinstance(step, Launch) else frame.place
+        raise DeviceError(f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}") from exc
+
+
+def _what(step: Any) -> str:
+    if isinstance(step, (Launch, Control)):
+        return str(step.op)
+    return f"moving {step.name} from {step.source} to {step.target}" if isinstance(step, Move) else "the run"
+
+
+def _with_prefix(error: DeviceError, prefix: str) -> DeviceError:
+    again = type(error)(f"{prefix}: {error}")
+    again.__dict__.update({k: v for k, v in error.__dict__.items() if not k.startswith("__")})
+    return again
+
+
+def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Context, watching: list[Observer]) -> None:
+    call = step.call
+    tensors: list[Tensor] = []
+    for key, spec in zip(step.ins, step.in_specs, strict=True):
+        if key is None:
+            tensors.append(Tensor.of(spec, context.place))
+        else:
+            tensors.append(values[key])
+    made: list[Tensor] = []
+    for out in step.outs:
+        if out.shares >= 0:
+            tensor = tensors[out.shares]
+            if tensor.spec is not out.spec:
+                shared = Tensor()
+                shared.share_data_with(tensor)
+                shared.spec = out.spec
+                shared._array = None
+                tensor = shared
+            tensor.version += 1
+        else:
+            tensor = Tensor.of(out.spec, context.place)
+        made.append(tensor)
+    tensors += made
+    if not step.skip:
+        if step.writes_state and context.suspect and not step.choice.guarded:
+            raise_late(frame, [context])
+        run = step.run if step.run_context is context else _prepare(step, context)
+        random = _NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
+        workspace = None
+        if step.workspace is not None:
+            workspace = Tensor.of(step.workspace, context.place)
+            workspace.allocate(context)
+        result = run(context, IO(call, tensors, context, step.op_index, random, workspace))
+        if result is not None:
+            _take(result, made, context)
+    for out, tensor in zip(step.outs, made, strict=True):
+        values[out.key] = tensor
+        if out.state and out.shares < 0:
+            if tensor.allocation is None:
+                tensor.allocate(context)
+            variable = frame.scope.find_var(out.key) or frame.scope.var(out.key)
+            variable.tensor.share_data_with(tensor)
+            values[out.key] = variable.tensor
+    if watching:
+        seen = observation(step, tensors)
+        for observer in watching:
+            observer(seen)
+
+
+def _prepare(step: Launch, context: Context) -> Run:
+    run = prepared(step.choice, step.call, context)
+    nbytes = getattr(run, "workspace", 0)
+    step.workspace = Spec.of((nbytes,), "uint8") if nbytes else None
+    step.run, step.run_context = run, context
+    return run
+
+
+def prepared(choice: Choice, call: Call, context: Context) -> Run:
+    """The prepared kernel of a call: one bounded cache a context, shared by all that run kernels."""
+    cache: OrderedDict[Any, Run] = context.__dict__.setdefault("prepared", OrderedDict())
+    key = (call, choice.kernel, choice.capability)
+    run = cache.get(key)
+    if run is None:
+        with context.guarded(f"preparing {call.op.type}"):
+            run = choice.prepare(call, context)
+        if not callable(run):
+            where = choice.kernel.origin if choice.kernel is not None else choice.capability
+            raise DeviceError(f"the kernel of {call.op.type} ({where}) prepared {run!r}; expected run(context, io)")
+        cache[key] = run
+        if len(cache) > _MOST_PREPARED:
+            cache.popitem(last=False)
+    return run
+
+
+def _take(result: Any, made: list[Tensor], context: Context) -> None:
+    """Take arrays that a kernel returned: adopt them, or copy where memory is already bound."""
+    arrays = result if isinstance(result, (tuple, list)) else (result,)
+    if len(arrays) != len(made):
+        raise DeviceError(f"the kernel returned {len(arrays)} arrays for {len(made)} outputs")
+    for tensor, array in zip(made, arrays, strict=True):
+        spec = tensor.spec
+        if array is None or spec is None:
+            continue
+        if tuple(array.shape) != spec.dims:
+            raise DeviceError(f"the kernel returned dims {list(array.shape)}, inference found {list(spec.dims)}")
+        if tensor.allocation is None:
+            adopted = transfer.adopt(array, spec, context)
+            if adopted is not None and str(array.dtype).endswith(spec.dtype):
+                tensor.allocation = adopted.allocation
+                continue
+            tensor.allocate(context)
+        tensor.array()[...] = array
+
+
+def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, int]:
+    """Philox words of a run: key (2), run number, stream."""
+    seed, stream = random
+    if stream < 0:
+        return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0, 0
+    number = scope.next_run(stream, seed)
+    key = seed or _process_seed
+    return key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF, number & 0xFFFFFFFF, stream
+
+
+def _move(step: Move, frame: Frame) -> None:
+    source = frame.values[step.from_key]
+    context = frame.contexts[step.target]
+    if not step.into_state:
+        frame.values[step.to_key] = transfer.transfer(source, context)
+        return
+    if step.why == "state":
+        source.move_to(step.target)
+        return
+    variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
+    held = variable.tensor
+    if held.allocation is not None and held.place == step.target and held.spec == source.spec:
+        transfer.transfer(source, context, into=held)
+        held.version += 1
+    else:
+        held.share_data_with(transfer.transfer(source, context))
+    frame.values[step.to_key] = held
+
+
+def _control(step: Control, frame: Frame) -> None:
+    assert step.op.definition.run is not None
+    step.op.definition.run(frame, step.op)
+
+
+def _finish(frame: Frame) -> list[Any]:
+    """Read what was fetched and the status words, behind one wait a context."""
+    fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
+    touched: dict[Place, Context] = {}
+    for name, key, place, spec in frame.plan.fetches:
+        context = frame.contexts[place]
+        tensor = frame.values.get(key)
+        if tensor is None:
+            raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
+        fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
+        touched[place] = context
+    raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=touched)
+    return fetched
+
+
+def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
+    """Wait, and raise the first late error that a status word holds."""
+    words = [(context, context.begin_status()) for context in suspects]
+    waiting = dict(wait_for or {})
+    waiting.update({context.place: context for context in suspects})
+    for context in waiting.values():
+        context.wait()
+    for context, word in words:
+        late = context.end_status(word)
+        if late is not None:
+            index, value, bound = late
+            op = frame.plan.lines[index].op if index < len(frame.plan.lines) else None
+            raise OutOfRangeError(
+                f"{op or 'an operator'}: index {value} is out of range; expected 0 to {bound - 1}"
+                f"\n  Found on {context.place}; operators after it wrote no state"
+            )

@@ -1,0 +1,244 @@
+"""The global map of kernels: operator -> place kind or capability -> library, dtypes, layouts, kinds.
+
+A kernel is ``prepare(call, context) -> run``, and ``run(context, io)`` computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from fluidlite.base.bell import ensure_loaded
+from fluidlite.base.errors import RegistryError
+from fluidlite.framework.call import Call
+from fluidlite.framework.io import IO
+
+CAPABILITIES = ("array", "dialect", "memory")
+"""Where a kernel can be registered for all devices that have the capability (``memory``: every device)."""
+
+Run = Callable[[Any, IO], Any]
+Supports = Callable[[Call], "str | None"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A computing library: its name, the place kinds it serves and its rank (the highest is preferred)."""
+
+    name: str
+    places: tuple[str, ...]
+    rank: int = 0
+    doc: str = ""
+    origin: str = ""
+
+
+@dataclass(eq=False)
+class Kernel:
+    """How one operator computes on some places with one library.
+
+    Attributes
+    ----------
+    op : str
+        Operator type.
+    places : tuple of str
+        Place kinds (``"cpu"``), patterns (``"torch:*"``) or capabilities (``"array"``, ``"dialect"``, ``"memory"``).
+    library : str
+    dtypes : tuple of str, mapping of slot to tuple of str, or None
+        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
+    layouts : mapping of slot to layout name
+    kinds : tuple of str
+        Kinds of tensor it takes.
+    supports : callable or None
+        ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
+    indexes : bool
+        It records late errors in the context's status word.
+    guarded : bool
+        It takes the status word and writes nothing once that is set.
+    inplace : bool
+        Outputs may share memory with inputs where the definition allows.
+    """
+
+    op: str
+    places: tuple[str, ...]
+    function: Callable[..., Any]
+    library: str = "plain"
+    dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ("dense",)
+    supports: Supports | None = None
+    indexes: bool = False
+    guarded: bool = False
+    inplace: bool = False
+    override: bool = False
+    origin: str = ""
+    identity: str = ""
+
+    def __post_init__(self) -> None:
+        parameters = len(inspect.signature(self.function).parameters)
+        if parameters not in (1, 2):
+            raise RegistryError(
+                f"kernel for {self.op!r} ({self.origin}) takes {parameters} arguments; "
+                "give it two, prepare(call, context) -> run, or one, the plain form f(ctx)"
+            )
+        self.plain = parameters == 1
+
+    def prepare(self, call: Call, context: Any) -> Run:
+        """Return ``run(context, io)`` for this call."""
+        if not self.plain:
+            run: Run = self.function(call, context)
+            return run
+        from fluidlite.framework.plainform import plain_run
+
+        return plain_run(self.function, call)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.op!r}, {', '.join(self.places)}, {self.library!r})"
+
+
+class KernelRegistry:
+    """All kernels and libraries; ``generation`` rises with each change, and caches watch it."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._kernels: dict[str, list[Kernel]] = {}
+        self._libraries: dict[str, Library] = {"plain": Library("plain", ("*",), 0, "the framework's own kernels")}
+        self._lock = threading.RLock()
+
+    def add(self, kernel: Kernel) -> None:
+        """Register a kernel; the same key twice is an error unless it says ``override=True``."""
+        with self._lock:
+            known = self._kernels.setdefault(kernel.op, [])
+            for other in list(known):
+                if other is kernel:
+                    return
+                if not _clash(kernel, other):
+                    continue
+                if kernel.override or (kernel.identity and kernel.identity == other.identity):
+                    known.remove(other)  # an override, or a notebook cell that is run again
+                else:
+                    raise RegistryError(
+                        f"a kernel for operator {kernel.op!r} on {', '.join(kernel.places)} with library "
+                        f"{kernel.library!r} is registered twice: at {other.origin} and at {kernel.origin}.\n"
+                        "  Do: name another library=, or say override=True"
+                    )
+            known.append(kernel)
+            self.generation += 1
+
+    def remove(self, kernel: Kernel) -> None:
+        """Take a kernel out again (a plugin that was dropped, or a test)."""
+        with self._lock:
+            if kernel in self._kernels.get(kernel.op, ()):
+                self._kernels[kernel.op].remove(kernel)
+                self.generation += 1
+
+    def add_library(self, library: Library) -> None:
+        """Register a library."""
+        with self._lock:
+            other = self._libraries.get(library.name)
+            if other is not None and other != library:
+                raise RegistryError(f"library {library.name!r} is registered twice: {other.origin}, {library.origin}")
+            self._libraries[library.name] = library
+            self.generation += 1
+
+    def remove_library(self, library: Library) -> None:
+        """Take a library out again."""
+        with self._lock:
+            self._libraries.pop(library.name, None)
+            self.generation += 1
+
+    def library(self, name: str) -> Library:
+        """The library of that name; an undeclared one has rank 0."""
+        return self._libraries.get(name) or Library(name, ("*",), 0)
+
+    def libraries(self) -> list[Library]:
+        """All declared libraries."""
+        ensure_loaded()
+        return list(self._libraries.values())
+
+    def of(self, op: str) -> tuple[Kernel, ...]:
+        """All kernels of an operator, in the order of registration."""
+        return tuple(self._kernels.get(op, ()))
+
+    def __iter__(self) -> Iterator[Kernel]:
+        ensure_loaded()
+        return iter([kernel for kernels in self._kernels.values() for kernel in kernels])
+
+
+def _clash(a: Kernel, b: Kernel) -> bool:
+    if a.library != b.library or not set(a.places) & set(b.places) or not set(a.kinds) & set(b.kinds):
+        return False
+    if dict(a.layouts) != dict(b.layouts):
+        return False
+    if isinstance(a.dtypes, tuple) and isinstance(b.dtypes, tuple):
+        return bool(set(a.dtypes) & set(b.dtypes))
+    return True
+
+
+kernels = KernelRegistry()
+collecting = threading.local()
+"""``collecting.active`` is true while the loader imports a plugin: decorators then only make Kernel objects."""
+
+
+def register_kernel(
+    op: str,
+    *places: str,
+    library: str = "plain",
+    dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None,
+    layouts: Mapping[str, str] | None = None,
+    kinds: tuple[str, ...] = ("dense",),
+    supports: Supports | None = None,
+    indexes: bool = False,
+    guarded: bool = False,
+    inplace: bool = False,
+    override: bool = False,
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Register a function as the kernel of operator ``op`` on ``places``.
+
+    The function takes two arguments, ``prepare(call, context)``, and returns ``run(context, io)``;
+    or one, ``f(ctx)``, the plain form (see docs/kernels.md). Outside the loading of a plugin the kernel
+    counts at once; a plugin hands its modules over in ``register_kernels(register)``.
+
+    Raises
+    ------
+    RegistryError
+        If the key is taken (both origins are named), or the function takes another number of arguments.
+    """
+    if not places:
+        raise RegistryError(f"register_kernel({op!r}): name at least one place kind, or 'array', 'dialect', 'memory'")
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        code = getattr(function, "__code__", None)
+        frame = sys._getframe(1)
+        origin = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        kernel = Kernel(
+            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace,
+            override, origin, f"{function.__module__}.{function.__qualname__}",
+        )  # fmt: skip
+        if not getattr(collecting, "active", False):
+            kernels.add(kernel)
+        return kernel
+
+    return decorate
+
+
+def kernels_of(module: ModuleType) -> list[Kernel]:
+    """The Kernel objects that a module holds, submodules of a package included."""
+    found: list[Kernel] = []
+    for value in vars(module).values():
+        if isinstance(value, Kernel) and value not in found:
+            found.append(value)
+        elif isinstance(value, ModuleType) and value.__name__.startswith(module.__name__ + "."):
+            found.extend(kernel for kernel in kernels_of(value) if kernel not in found)
+    return found
+
+
+def matches(kernel_place: str, kind: str) -> bool:
+    """Whether a kernel's place text names a kind: equal, or by a pattern that ends in ``:*``."""
+    return kernel_place == kind or (kernel_place.endswith(":*") and kind.startswith(kernel_place[:-1]))

@@ -1,0 +1,258 @@
+"""Operator: one use of a definition in a block, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.errors import AttributeValueError, ProgramError
+from fluidlite.framework.call import Call, located
+from fluidlite.framework.opdef import GRAD, OpDef, Slot
+from fluidlite.framework.registry import HINTS
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.whereabouts import Line
+
+if TYPE_CHECKING:
+    from fluidlite.framework.program import Block
+
+EMPTY = "@EMPTY@"
+"""Fluid's name for an output that nobody wants, or an input that is absent."""
+
+
+class Operator:
+    """One operator of a block.
+
+    Attributes
+    ----------
+    type : str
+    inputs, outputs : dict of slot to list of variable names
+    attrs : dict
+        Every attribute of the definition, in canonical form.
+    hints : dict
+        Fluid's hint attributes that the definition does not declare (kept, not read).
+    id : int
+        Kept by clone and by passes.
+    role : str
+        ``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.
+    line : Line
+        Where the user made it.
+    """
+
+    __slots__ = ("attrs", "block", "definition", "hints", "id", "inputs", "line", "namescope", "outputs", "role", "type")
+
+    def __init__(
+        self,
+        block: Block,
+        definition: OpDef,
+        inputs: dict[str, list[str]],
+        outputs: dict[str, list[str]],
+        attrs: dict[str, Any],
+        hints: dict[str, Any],
+        id: int,
+        role: str,
+        line: Line,
+        namescope: str = "",
+    ) -> None:
+        self.block = block
+        self.definition = definition
+        self.type = definition.type
+        self.inputs = inputs
+        self.outputs = outputs
+        self.attrs = attrs
+        self.hints = hints
+        self.id = id
+        self.role = role
+        self.line = line
+        self.namescope = namescope
+
+    def __str__(self) -> str:
+        return f"operator {self.type} ({self.line})"
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{slot}={names}" for slot, names in self.inputs.items())
+        outs = ", ".join(f"{slot}={names}" for slot, names in self.outputs.items())
+        return f"Operator({self.type}: {ins} -> {outs})"
+
+    # Fluid's accessors
+
+    def input(self, slot: str) -> list[str]:
+        """Names of the variables in an input slot."""
+        return list(self.inputs.get(slot, ()))
+
+    def output(self, slot: str) -> list[str]:
+        """Names of the variables in an output slot."""
+        return list(self.outputs.get(slot, ()))
+
+    @property
+    def input_names(self) -> list[str]:
+        """The input slots that are given."""
+        return list(self.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The output slots that are given."""
+        return list(self.outputs)
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """All variables that it reads."""
+        return [name for names in self.inputs.values() for name in names]
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """All variables that it writes."""
+        return [name for names in self.outputs.values() for name in names]
+
+    def attr(self, name: str) -> Any:
+        """Value of an attribute or hint."""
+        if name in self.attrs:
+            return self.attrs[name]
+        if name in self.hints:
+            return self.hints[name]
+        raise AttributeValueError(f"{self} has no attribute {name!r}; it has {', '.join(self.attrs) or 'none'}")
+
+    def has_attr(self, name: str) -> bool:
+        """Whether it has an attribute or hint of that name."""
+        return name in self.attrs or name in self.hints
+
+    def all_attrs(self) -> dict[str, Any]:
+        """All attributes."""
+        return {**self.attrs, **self.hints}
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Change an attribute; it is checked, and the outputs are inferred again."""
+        attr = self.definition.attr(name)
+        if attr is None:
+            self.hints[name] = value
+        else:
+            self.attrs[name] = attr.check(value)
+            self.infer()
+        self.block.program.touch()
+
+    _set_attr = set_attr
+
+    def rename_input(self, old: str, new: str) -> None:
+        """Read another variable."""
+        for names in self.inputs.values():
+            names[:] = [new if name == old else name for name in names]
+        self.block.program.touch()
+
+    def rename_output(self, old: str, new: str) -> None:
+        """Write another variable."""
+        for names in self.outputs.values():
+            names[:] = [new if name == old else name for name in names]
+        self.block.program.touch()
+
+    # Inference
+
+    def call(self) -> Call | None:
+        """Build-time metadata, or None while an input's dims are not declared."""
+        ins: dict[str, tuple[Spec, ...]] = {}
+        for slot, names in self.inputs.items():
+            specs = [self.block.var(name).spec for name in names]
+            if any(spec is None for spec in specs):
+                return None
+            ins[slot] = tuple(spec for spec in specs if spec is not None)
+        placeholder = Spec.of((), "float32")
+        outs = {slot: (placeholder,) * len(names) for slot, names in self.outputs.items()}
+        return Call(self.definition, ins, outs, self.attrs)
+
+    def infer(self) -> None:
+        """Infer the outputs' dims and dtypes, and declare them so."""
+        infer = self.definition.infer
+        if infer is None:
+            return
+        call = self.call()
+        if call is None:
+            return
+        try:
+            check_dtypes(call)
+            results = infer(call)
+        except ProgramError as exc:
+            raise located(exc, str(self)) from None
+        for slot, names in self.outputs.items():
+            specs = results.get(slot)
+            if specs is None:
+                continue
+            for name, spec in zip(names, (specs,) if isinstance(specs, Spec) else specs, strict=True):
+                if name != EMPTY:
+                    self.block.var(name).declare(spec)
+
+
+def check_dtypes(call: Call) -> None:
+    """Raise DtypeError where a slot's dtype is not one that the definition takes."""
+    for slot, allowed in call.op.dtypes.items():
+        for spec in call.ins.get(slot, ()):
+            if spec.dtype not in allowed:
+                call.fail_dtype(slot, allowed)
+
+
+def check_slots(
+    definition: OpDef, given: Mapping[str, Any] | None, side: str, line: Line, block: Block
+) -> dict[str, list[str]]:
+    """Turn what the user gave for slots into names, or raise ProgramError."""
+    slots = definition.inputs if side == "input" else definition.outputs
+    known = {slot.name: slot for slot in slots}
+    what = f"operator {definition.type} ({line})"
+    clean: dict[str, list[str]] = {}
+    given = given or {}
+    for name in given:
+        if name not in known:
+            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
+    for slot in slots:
+        names = _names(given.get(slot.name), slot, side, what, block)
+        if not names:
+            if side == "input" and not slot.dispensable:
+                raise ProgramError(f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else ""))
+            continue
+        clean[slot.name] = names
+    return clean
+
+
+def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[str]:
+    if value is None:
+        return []
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(items) > 1 and not slot.duplicable:
+        raise ProgramError(f"{what}: {side} slot {slot.name!r} takes one variable, got {len(items)}")
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str):
+            raise ProgramError(f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name")
+        if name != EMPTY and block.find_var(name) is None:
+            raise ProgramError(f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have")
+        names.append(name)
+    return [name for name in names if name != EMPTY] if side == "input" else names
+
+
+def check_attrs(definition: OpDef, given: Mapping[str, Any] | None, line: Line) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Canonical attributes of the definition, and hints; or AttributeValueError."""
+    what = f"operator {definition.type} ({line})"
+    given = dict(given or {})
+    clean: dict[str, Any] = {}
+    for attr in definition.attrs:
+        value = given.pop(attr.name, None)
+        if value is None:
+            if attr.required:
+                raise AttributeValueError(f"{what}: attribute {attr.name!r} ({attr.type}) is missing")
+            clean[attr.name] = attr.check(attr.default) if attr.default is not None else None
+            continue
+        try:
+            clean[attr.name] = attr.check(value)
+        except ProgramError as exc:
+            raise located(exc, what) from None
+    hints = {name: value for name, value in given.items() if name in HINTS}
+    unknown = [name for name in given if name not in HINTS]
+    if unknown:
+        raise AttributeValueError(
+            f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"
+        )
+    return clean, hints
+
+
+def grad_name(name: str) -> str:
+    """Name of a variable's gradient: ``x@GRAD``."""
+    return name + GRAD
+
+

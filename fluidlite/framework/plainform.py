@@ -1,0 +1,52 @@
+"""The plain form of a kernel: one function of a context object, as in Fluid's ``Compute(ctx)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fluidlite.framework.call import Call
+from fluidlite.framework.io import IO
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.place import Place
+
+
+class ExecutionContext:
+    """What a plain kernel sees: inputs and outputs as tensors, attributes, place and device context."""
+
+    __slots__ = ("_io", "device_context")
+
+    def __init__(self, io: IO, device_context: Any) -> None:
+        self._io = io
+        self.device_context = device_context
+
+    @property
+    def place(self) -> Place:
+        """Where it runs."""
+        place: Place = self.device_context.place
+        return place
+
+    def has(self, slot: str) -> bool:
+        """Whether an input is given, or an output wanted."""
+        return self._io.has(slot)
+
+    def input(self, slot: str, i: int = 0) -> Tensor:
+        """An input tensor; ``.data()`` is its native array."""
+        return self._io.tensor(slot, i)
+
+    def output(self, slot: str, i: int = 0) -> Tensor:
+        """An output tensor; ``.mutable_data(ctx.place)`` returns the buffer that is bound to it."""
+        return self._io.tensor(slot, i)
+
+    def attr(self, name: str) -> Any:
+        """An attribute's value."""
+        return self._io.call.attrs[name]
+
+
+def plain_run(function: Callable[[ExecutionContext], Any], call: Call) -> Callable[[Any, IO], Any]:
+    """Wrap ``f(ctx)`` into the one calling convention."""
+
+    def run(context: Any, io: IO) -> Any:
+        return function(ExecutionContext(io, context))
+
+    return run

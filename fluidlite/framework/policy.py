@@ -1,0 +1,80 @@
+"""What the user prefers when kernels are chosen: fallback, and libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fluidlite.base.errors import RegistryError
+
+FALLBACKS = ("error", "warn", "allow")
+HOWS = ("native", "generated", "generic", "decomposed", "fallback", "pinned")
+"""The words for how an operator gets its kernel, in the order in which they are tried (pinned stands beside)."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Preferences, as a hashable value.
+
+    Attributes
+    ----------
+    fallback : {"error", "warn", "allow"}
+        What happens when a place has no kernel for an operator: raise, run it on the fallback place with one
+        warning a program, or do that without a word.
+    libraries : tuple of (place kind, names)
+        Preferred libraries, first to last; others follow by rank.
+    exclude : tuple of str
+        Ways not to use (tests hold "generated" against "generic" by it).
+    """
+
+    fallback: str = "warn"
+    libraries: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def preferred(self, kind: str) -> tuple[str, ...]:
+        """The preferred libraries of a place kind."""
+        return dict(self.libraries).get(kind, ())
+
+    def with_libraries(self, libraries: Mapping[str, Sequence[str]]) -> Policy:
+        """The same with other preferences."""
+        merged = dict(self.libraries) | {kind: tuple(names) for kind, names in libraries.items()}
+        return replace(self, libraries=tuple(sorted(merged.items())))
+
+
+_current = Policy()
+
+
+def policy() -> Policy:
+    """The process-wide preferences."""
+    return _current
+
+
+def set_fallback(mode: str) -> None:
+    """Say what happens when a place has no kernel for an operator: ``"error"``, ``"warn"`` (default) or ``"allow"``."""
+    global _current
+    if mode not in FALLBACKS:
+        raise RegistryError(f"fallback is {mode!r}; expected one of {', '.join(FALLBACKS)}")
+    _current = replace(_current, fallback=mode)
+
+
+def get_fallback() -> str:
+    """The present fallback mode."""
+    return _current.fallback
+
+
+def set_libraries(kind: str, names: Sequence[str]) -> None:
+    """Prefer libraries on a kind of place, first to last; ``[]`` goes back to ranks.
+
+    Raises
+    ------
+    RegistryError
+        If no such library is declared.
+    """
+    global _current
+    from fluidlite.framework.kernels import kernels
+
+    known = {library.name for library in kernels.libraries()}
+    for name in names:
+        if name not in known:
+            raise RegistryError(f"no library is called {name!r}; there are {', '.join(sorted(known))}")
+    _current = _current.with_libraries({kind: names})

@@ -1,0 +1,195 @@
+"""Programs as versioned JSON. Reading checks everything and never runs code."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from fluidlite.base.errors import FluidError, SavedModelError
+from fluidlite.framework.operator import Operator, check_attrs, check_slots
+from fluidlite.framework.program import FORMAT_VERSION, Block, Program
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.framework.whereabouts import Line
+
+_FORMAT = "fluidlite.program"
+_MOST_BLOCKS, _DEEPEST = 10_000, 64
+
+
+def dumps(program: Program) -> str:
+    """Write a program as JSON text. Lines keep the file's name, not its directory."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "version": FORMAT_VERSION,
+            "random_seed": program.random_seed,
+            "feed": program.feed_names,
+            "fetch": program.fetch_names,
+            "blocks": [_block(block) for block in program.blocks],
+        },
+        indent=1,
+        allow_nan=True,
+    )
+
+
+def _block(block: Block) -> dict[str, Any]:
+    return {
+        "idx": block.idx,
+        "parent": block.parent_idx,
+        "vars": [_variable(variable) for variable in block.vars.values()],
+        "ops": [_operator(op) for op in block.ops],
+    }
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    record: dict[str, Any] = {"name": variable.name, "type": variable.type}
+    if variable.spec is not None:
+        record |= {"dims": list(variable.spec.dims), "dtype": variable.spec.dtype, "lod_level": variable.spec.lod_level}
+    for flag in ("persistable", "stop_gradient", "is_data"):
+        if getattr(variable, flag):
+            record[flag] = True
+    if isinstance(variable, Parameter):
+        record["parameter"] = {"trainable": variable.trainable, "learning_rate": _rate(variable)}
+    return record
+
+
+def _rate(parameter: Parameter) -> float:
+    rate = parameter.optimize_attr.get("learning_rate", 1.0)
+    return float(rate) if isinstance(rate, (int, float)) else 1.0
+
+
+def _operator(op: Operator) -> dict[str, Any]:
+    return {
+        "type": op.type,
+        "version": op.definition.version,
+        "id": op.id,
+        "inputs": op.inputs,
+        "outputs": op.outputs,
+        "attrs": {name: value for name, value in op.attrs.items() if value is not None},
+        "hints": {name: value for name, value in op.hints.items() if isinstance(value, (str, int, float, bool))},
+        "role": op.role,
+        "line": [os.path.basename(op.line.file), op.line.number, op.line.api],
+        "scope": op.namescope,
+    }
+
+
+class _Reader:
+    """Takes typed fields out of parsed JSON, or says what is wrong where."""
+
+    def __init__(self, record: Any, where: str) -> None:
+        if not isinstance(record, dict):
+            raise SavedModelError(f"not a program: {where} is {type(record).__name__}, expected an object")
+        self.record = record
+        self.where = where
+
+    def get(self, name: str, types: type | tuple[type, ...], default: Any = None, required: bool = True) -> Any:
+        if name not in self.record:
+            if required:
+                raise SavedModelError(f"not a program: {self.where} has no {name!r}")
+            return default
+        value = self.record[name]
+        boolean = isinstance(value, bool) and types is int
+        if not isinstance(value, types) or boolean:
+            raise SavedModelError(f"not a program: {self.where}.{name} is {value!r:.80}")
+        return value
+
+
+def loads(text: str | bytes) -> Program:
+    """Read a program; see :meth:`Program.from_json`."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise SavedModelError(f"not a program: the JSON is truncated or malformed ({exc})") from None
+    top = _Reader(record, "the file")
+    if top.record.get("format") != _FORMAT:
+        raise SavedModelError(f"not a program: format is {top.record.get('format')!r:.60}, expected {_FORMAT!r}")
+    version = top.get("version", int)
+    if version > FORMAT_VERSION or version < 1:
+        raise SavedModelError(
+            f"the program is of format version {version}; this fluidlite reads versions 1 to {FORMAT_VERSION}\n  Do: update fluidlite"
+        )
+    blocks = top.get("blocks", list)
+    if not 1 <= len(blocks) <= _MOST_BLOCKS:
+        raise SavedModelError(f"not a program: it has {len(blocks)} blocks")
+    program = Program()
+    program._random_seed = top.get("random_seed", int, 0, required=False)
+    program.feed_names = _texts(top.get("feed", list, [], required=False), "feed")
+    program.fetch_names = _texts(top.get("fetch", list, [], required=False), "fetch")
+    program.blocks = []
+    try:
+        for index, item in enumerate(blocks):
+            program.blocks.append(_read_block(program, index, _Reader(item, f"block {index}")))
+        for index, item in enumerate(blocks):
+            _read_operators(program.blocks[index], item, len(blocks))
+    except SavedModelError:
+        raise
+    except FluidError as exc:
+        raise SavedModelError(f"not a valid program: {exc}") from exc
+    return program
+
+
+def _texts(items: list[Any], where: str) -> list[str]:
+    if not all(isinstance(item, str) for item in items):
+        raise SavedModelError(f"not a program: {where} holds something else than names")
+    return items
+
+
+def _read_block(program: Program, index: int, record: _Reader) -> Block:
+    parent = record.get("parent", int)
+    if not -1 <= parent < index or (index and parent < 0):
+        raise SavedModelError(f"not a program: block {index} says that its parent is {parent}")
+    block = Block(program, index, parent)
+    for number, item in enumerate(record.get("vars", list)):
+        field = _Reader(item, f"block {index} variable {number}")
+        name = field.get("name", str)
+        spec = None
+        if "dims" in field.record:
+            dims = field.get("dims", list)
+            if not all(isinstance(d, int) and not isinstance(d, bool) and -1 <= d < 2**48 for d in dims) or len(dims) > _DEEPEST:
+                raise SavedModelError(f"not a program: variable {name!r} has dims {dims!r:.80}")
+            spec = Spec.of(dims, field.get("dtype", str), lod_level=field.get("lod_level", int, 0, required=False))
+        flags = {f: field.get(f, bool, False, required=False) for f in ("persistable", "stop_gradient", "is_data")}
+        if "parameter" in field.record:
+            if spec is None:
+                raise SavedModelError(f"not a program: parameter {name!r} has no dims")
+            options = _Reader(field.get("parameter", dict), f"parameter {name!r}")
+            rate = options.get("learning_rate", (int, float), 1.0, required=False)
+            variable: Variable = Parameter(
+                block, name, spec.dims, spec.dtype, trainable=options.get("trainable", bool, True, required=False),
+                optimize_attr={"learning_rate": float(rate)}, stop_gradient=flags["stop_gradient"],
+            )  # fmt: skip
+        else:
+            variable = Variable(block, name, spec, **flags, kind=field.get("type", str, "dense", required=False))
+        block.vars[name] = variable
+    return block
+
+
+def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
+    program = block.program
+    for number, raw in enumerate(item.get("ops", [])):
+        record = _Reader(raw, f"block {block.idx} operator {number}")
+        definition = ops.get(record.get("type", str))
+        version = record.get("version", int, 1, required=False)
+        if version > definition.version:
+            raise SavedModelError(
+                f"operator {definition.type!r} is of definition version {version}; this fluidlite knows {definition.version}"
+            )
+        where = record.get("line", list, ["?", 0, ""], required=False)
+        if len(where) != 3 or not isinstance(where[1], int):
+            raise SavedModelError(f"not a program: the line of operator {number} is {where!r:.60}")
+        line = Line(os.path.basename(str(where[0])), where[1], str(where[2]))
+        attrs, _ = check_attrs(definition, record.get("attrs", dict), line)
+        for attr in definition.attrs:
+            if attr.type == "block" and not 0 <= attrs[attr.name] < count:
+                raise SavedModelError(f"operator {definition.type!r} runs block {attrs[attr.name]}; there are {count}")
+        op = Operator(
+            block, definition, check_slots(definition, record.get("inputs", dict), "input", line, block),
+            check_slots(definition, record.get("outputs", dict), "output", line, block), attrs,
+            record.get("hints", dict, {}, required=False), record.get("id", int), record.get("role", str, "forward", required=False),
+            line, record.get("scope", str, "", required=False),
+        )  # fmt: skip
+        op.infer()
+        program._next_id = max(program._next_id, op.id + 1)
+        block.ops.append(op)

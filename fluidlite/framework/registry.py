@@ -1,0 +1,204 @@
+"""The global map of operators, and ``register_op``, which declares one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fluidlite.base.bell import ensure_loaded
+from fluidlite.base.errors import OperatorNotFoundError, RegistryError
+from fluidlite.framework.opdef import (
+    GRAD,
+    Attr,
+    GradRule,
+    Infer,
+    OpDef,
+    Reference,
+    Sample,
+    ScalarRule,
+    Slot,
+)
+
+_TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
+
+HINTS = frozenset(
+    {"op_role", "op_role_var", "op_namescope", "op_callstack", "op_device", "use_cudnn", "use_mkldnn", "use_quantizer",
+     "is_test", "force_cpu", "data_format", "workspace_size_MB", "exhaustive_search", "mkldnn_data_type",
+     "fuse_with_relu"}
+)  # fmt: skip
+"""Attributes of Fluid that any operator takes: roles and hints. One that a definition declares is checked as such."""
+
+
+class OpRegistry:
+    """All operator definitions, by type."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._ops: dict[str, OpDef] = {}
+        self._lock = threading.RLock()
+
+    def add(self, op: OpDef, override: bool = False) -> None:
+        """Register a definition; the same type twice is an error that names both origins."""
+        with self._lock:
+            other = self._ops.get(op.type)
+            if other is not None and other is not op and not override:
+                raise RegistryError(
+                    f"operator {op.type!r} is registered twice: at {other.origin} and at {op.origin}.\n"
+                    "  Do: name it otherwise, or say override=True"
+                )
+            self._ops[op.type] = op
+            self.generation += 1
+
+    def remove(self, op: OpDef) -> None:
+        """Take a definition out again."""
+        with self._lock:
+            if self._ops.get(op.type) is op:
+                del self._ops[op.type]
+                self.generation += 1
+
+    def find(self, type: str) -> OpDef | None:
+        """The definition of that type, or None."""
+        found = self._ops.get(type)
+        if found is None:
+            ensure_loaded()
+            found = self._ops.get(type)
+        return found
+
+    def get(self, type: str) -> OpDef:
+        """The definition of that type.
+
+        Raises
+        ------
+        OperatorNotFoundError
+            With the closest names.
+        """
+        found = self.find(type)
+        if found is None:
+            near = difflib.get_close_matches(str(type), self._ops, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise OperatorNotFoundError(f"no operator is called {type!r}{hint}\n  Do: fluidlite ops lists all")
+        return found
+
+    def __iter__(self) -> Iterator[OpDef]:
+        ensure_loaded()
+        return iter(sorted(self._ops.values(), key=lambda op: op.type))
+
+    def __contains__(self, type: str) -> bool:
+        return self.find(type) is not None
+
+    def __len__(self) -> int:
+        ensure_loaded()
+        return len(self._ops)
+
+
+ops = OpRegistry()
+collecting = threading.local()
+"""``collecting.found`` is a list while the loader imports a plugin's operators; None or absent otherwise."""
+
+
+def _slots(slots: Iterable[Slot | str]) -> tuple[Slot, ...]:
+    return tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
+
+
+def register_op(
+    type: str,
+    *,
+    inputs: Iterable[Slot | str] = (),
+    outputs: Iterable[Slot | str] = (),
+    attrs: Iterable[Attr] = (),
+    infer: Infer | None = None,
+    grad: GradRule | Callable[..., Any] | None = None,
+    scalar: ScalarRule | None = None,
+    decompose: Callable[..., Any] | None = None,
+    kernel_dtype: str | None = None,
+    may_alias: Mapping[str, str] | None = None,
+    must_alias: Mapping[str, str] | None = None,
+    view: tuple[str, str] | None = None,
+    host_only: str | None = None,
+    random: bool = False,
+    dynamic: bool = False,
+    run: Callable[..., None] | None = None,
+    reference: Reference | None = None,
+    samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
+    dtypes: Mapping[str, tuple[str, ...]] | None = None,
+    doc: str = "",
+    source: str = "",
+    version: int = 1,
+    override: bool = False,
+) -> OpDef:
+    """Declare an operator, once.
+
+    Parameters
+    ----------
+    type : str
+        Its name, as in Fluid.
+    inputs, outputs : slots
+        In order; a text is a plain slot.
+    attrs : attributes
+        Typed, checked, with defaults.
+    infer : callable
+        ``infer(call) -> {output slot: Spec or list of Spec}``: pure; at build time dims may be -1, at bind time
+        they are exact. It raises through ``call.fail`` and its siblings.
+    grad : GradRule or callable
+        ``grad(maker)`` appends gradient operators; see :mod:`fluidlite.framework.backward`.
+    scalar : ScalarRule
+        The operator as a function of scalars: kernels are generated from it.
+    decompose : callable
+        ``decompose(call, build)`` says it with other operators; see :mod:`fluidlite.framework.decompose`.
+    kernel_dtype : str
+        The slot whose dtype chooses the kernel (default: the first input's).
+    may_alias, must_alias : mapping of output slot to input slot
+        Pairs that may share memory; pairs that are one variable updated in place.
+    view : (output slot, input slot)
+        The output has the input's bytes under other dims.
+    host_only : str
+        Pins the operator to the host; the text is the reason.
+    random, dynamic : bool
+        It draws random numbers; its outputs' dims depend on values.
+    run : callable
+        ``run(frame)`` of an operator without kernels (control flow, ...).
+    reference : callable
+        ``reference(inputs, attrs) -> outputs`` in float64 NumPy, written without fluidlite's kernels.
+    samples : list of Sample, or a function that makes it
+    dtypes : mapping of slot to tuple of str
+        Dtypes a slot takes; anything else is a DtypeError at build time.
+
+    Raises
+    ------
+    RegistryError
+        If the type is taken or malformed, or the declaration contradicts itself.
+    """
+    if not _TYPE.match(type):
+        raise RegistryError(f"{type!r} is not an operator type; use lower-case words, such as 'elementwise_add'")
+    frame = sys._getframe(1)
+    op = OpDef(
+        type=type, inputs=_slots(inputs), outputs=_slots(outputs), attrs=tuple(attrs), infer=infer, grad=grad,
+        scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
+        must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, run=run,
+        reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, source=source, version=version,
+        origin=f"{frame.f_code.co_filename}:{frame.f_lineno}",
+    )  # fmt: skip
+    for out, given in {**op.may_alias, **op.must_alias}.items():
+        if op.output(out) is None or op.input(given) is None:
+            raise RegistryError(f"operator {type!r}: alias {out!r} <- {given!r} names an unknown slot")
+    if infer is None and run is None:
+        raise RegistryError(f"operator {type!r} needs an inference function, or run(frame)")
+    if isinstance(grad, GradRule):
+        for name in grad.reads:
+            base = name.removesuffix(GRAD)
+            known = op.output(base) if name.endswith(GRAD) else (op.input(name) or op.output(name))
+            if known is None:
+                raise RegistryError(f"operator {type!r}: its gradient reads unknown slot {name!r}")
+        for name in grad.writes:
+            if op.input(name) is None:
+                raise RegistryError(f"operator {type!r}: its gradient writes unknown slot {name!r}")
+    found = getattr(collecting, "found", None)
+    if found is not None:
+        found.append((op, override))
+    else:
+        ops.add(op, override)
+    return op

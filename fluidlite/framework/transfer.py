@@ -1,0 +1,225 @@
+"""Copies of tensors: host to device and back, inside a place, and between any two places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ITEMSIZE, NUMPY
+from fluidlite.base.errors import TensorError
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.memory import memory_of
+from fluidlite.memory.allocation import Allocation
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import PlaceLike
+from fluidlite.platform.pool import get_context
+
+
+def _host_bytes(span: Span) -> memoryview:
+    """Host memory as bytes; a device that says ``host`` has handles with the buffer protocol."""
+    return memoryview(span.handle).cast("B")[span.offset : span.offset + span.nbytes]
+
+
+def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of a C-contiguous array, of any dtype and rank."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def is_host(context: Context) -> bool:
+    """Whether the context's place is host memory."""
+    return context.unit.info.host
+
+
+def ready(tensor: Tensor, context: Context) -> None:
+    """Order what ``context`` does next after the work that made the tensor."""
+    allocation = tensor.allocation
+    if allocation is not None and allocation.context is not context:
+        allocation.ready_for(context)
+
+
+def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
+    """Copy a contiguous tensor to the context's place; LoD goes with it. One copy, or two through the host."""
+    spec, place = source.spec, source.place
+    assert spec is not None and place is not None
+    if source._strides is not None:
+        return _transfer_strided(source, context, into)
+    target = into if into is not None else Tensor.of(spec, context.place)
+    if target.allocation is None:
+        target.allocate(context)
+    if not spec.nbytes:
+        return target
+    dst = target.span()
+    src = source.span()
+    if place == context.place:
+        ready(source, context)
+        context.copy_within(dst, src)
+        return target
+    owner = get_context(place)
+    ready(source, owner)
+    if is_host(context):
+        owner.copy_out(_host_bytes(dst), src)
+        owner.wait()
+    elif owner.unit.info.host:
+        context.copy_in(dst, _host_bytes(src))
+    elif not owner.copy_peer(dst, context, src):
+        bounce = np.empty(spec.nbytes, np.uint8)
+        owner.copy_out(memoryview(bounce), src)
+        owner.wait()
+        context.copy_in(dst, memoryview(bounce))
+    return target
+
+
+def _transfer_strided(source: Tensor, context: Context, into: Tensor | None) -> Tensor:
+    spec = source.spec
+    assert spec is not None
+    target = into if into is not None else Tensor.of(spec, context.place)
+    if target.allocation is None:
+        target.allocate(context)
+    write_host(target, read_host(source))
+    return target
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy of a strided view on the same place."""
+    if tensor._strides is None:
+        return tensor
+    assert tensor.place is not None
+    return _transfer_strided(tensor, get_context(tensor.place), None)
+
+
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy between two tensors of equal dims and dtype, wherever they are."""
+    assert target.place is not None
+    if target.allocation is source.allocation and target._byte_offset == source._byte_offset:
+        return
+    transfer(source, get_context(target.place), target)
+
+
+def write_host(target: Tensor, array: np.ndarray[Any, Any], context: Context | None = None) -> None:
+    """Copy a host array into an allocated tensor of the same dims and dtype."""
+    spec, place = target.spec, target.place
+    assert spec is not None and place is not None
+    if not spec.size:
+        return
+    if context is None:
+        context = get_context(place)
+    ready(target, context)
+    array = np.ascontiguousarray(array, NUMPY[spec.dtype])
+    if target._strides is None:
+        context.copy_in(target.span(), bytes_of(array))
+        return
+    span = target.span()
+    whole = np.empty(span.nbytes, np.uint8)  # a strided view: what lies between its elements must stay
+    context.copy_out(memoryview(whole), span)
+    context.wait()
+    _strided(whole, spec, target._strides)[...] = array.reshape(spec.dims)
+    context.copy_in(span, memoryview(whole))
+
+
+def _strided(raw: np.ndarray[Any, Any], spec: Spec, strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    size = ITEMSIZE[spec.dtype]
+    return np.ndarray(spec.dims, NUMPY[spec.dtype], raw, strides=tuple(s * size for s in strides))
+
+
+class _Keeper:
+    """Keeps an allocation alive for as long as a NumPy view of it lives."""
+
+    def __init__(self, view: np.ndarray[Any, Any], allocation: Allocation) -> None:
+        self.allocation = allocation
+        self.__array_interface__ = view.__array_interface__
+
+
+def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
+    """Enqueue a copy to a fresh host array, which is valid after ``context.wait()``."""
+    spec = source.spec
+    assert spec is not None
+    ready(source, context)
+    if source._strides is not None:
+        return read_host(source).copy()
+    out = np.empty(spec.dims, NUMPY[spec.dtype])
+    if spec.nbytes:
+        context.copy_out(bytes_of(out), source.span())
+    return out
+
+
+def read_host(source: Tensor) -> np.ndarray[Any, Any]:
+    """The values as a NumPy array: a view of host memory (an arena's: a copy), else a copy."""
+    spec, place = source.spec, source.place
+    if spec is None or place is None or source.allocation is None:
+        raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
+    context = get_context(place)
+    allocation = source.allocation
+    allocation.live_block()
+    if is_host(context):
+        ready(source, context)
+        view = source.array()
+        if not allocation.cacheable or not spec.size:
+            return np.array(view)
+        kept = np.asarray(_Keeper(view, allocation))
+        return kept if kept.dtype == NUMPY[spec.dtype] else kept.view(NUMPY[spec.dtype])
+    if source._strides is None:
+        out = begin_read(source, context)
+        context.wait()
+        return out
+    ready(source, context)
+    span = source.span()
+    whole = np.empty(span.nbytes, np.uint8)
+    context.copy_out(memoryview(whole), span)
+    context.wait()
+    return np.array(_strided(whole, spec, source._strides))
+
+
+def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:
+    """A tensor over a caller's C-contiguous host array, read-only until the caller takes it back."""
+    flat = array.reshape(-1).view(np.uint8)
+    allocation = memory_of(context.place, context).adopt(flat, spec.nbytes, context, counted=False)
+    return Tensor.of(spec, context.place, allocation)
+
+
+def adopt(array: Any, spec: Spec, context: Context) -> Tensor | None:
+    """A tensor over an array that a kernel returned, without a copy; None if the place cannot."""
+    handle = context.array.adopt(array)
+    if handle is None:
+        return None
+    return Tensor.of(spec, context.place, memory_of(context.place, context).adopt(handle, spec.nbytes, context))
+
+
+def dlpack_source(tensor: Tensor) -> Any:
+    """The object whose DLPack methods speak for the tensor."""
+    assert tensor.place is not None
+    unit = devices.unit(tensor.place)
+    if unit.array is None or unit.info.dlpack is None:
+        raise TensorError(f"{tensor.place} takes no part in DLPack; use numpy(), or to('cpu') first")
+    if tensor.dtype == "bfloat16" and unit.info.host:
+        raise TensorError("NumPy cannot hand out bfloat16 by DLPack; cast to float32 first")
+    return tensor.numpy() if unit.info.host else tensor.array()
+
+
+def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
+    """Make a tensor over another library's array, without a copy where the place allows.
+
+    Raises
+    ------
+    TensorError
+        If no place here has memory of that DLPack device type.
+    """
+    kind, index = source.__dlpack_device__()
+    for where in devices.places():
+        unit = devices.unit(where)
+        if unit.info.dlpack == int(kind) and (unit.info.host or where.index == index) and unit.array is not None:
+            array = unit.array.extra("from_dlpack")(source)
+            from fluidlite.framework.vartype import dtype_of
+
+            spec = Spec.of(tuple(array.shape), dtype_of(array.dtype))
+            context = get_context(where)
+            tensor = adopt(array, spec, context)
+            if tensor is None:
+                tensor = Tensor().set(np.asarray(array), where) if unit.info.host else None
+            if tensor is None:
+                raise TensorError("the array is strided; make it contiguous first")
+            return tensor if place is None else tensor.to(place)
+    raise TensorError(f"no place here holds memory of DLPack device type {int(kind)}")

@@ -1,0 +1,235 @@
+"""Variable and Parameter: named values of a block, with operators on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.errors import ProgramError, ShapeError
+from fluidlite.framework.opdef import GRAD
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.vartype import VarType, dtype_of
+
+if TYPE_CHECKING:
+    from fluidlite.framework.program import Block
+
+
+class Variable:
+    """A named value of a block.
+
+    Attributes
+    ----------
+    name : str
+    block : Block
+    spec : Spec or None
+        Declared dims (-1: known when it runs), dtype and LoD levels; None until something says.
+    persistable : bool
+        It lives in the scope from run to run.
+    stop_gradient : bool
+        No gradient flows through it.
+    is_data : bool
+        It is to be fed.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        spec: Spec | None = None,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        is_data: bool = False,
+        kind: str = VarType.LOD_TENSOR,
+    ) -> None:
+        self.block = block
+        self.name = name
+        self.spec = spec
+        self.persistable = persistable
+        self.stop_gradient = stop_gradient
+        self.is_data = is_data
+        self.type = kind
+        self.error_clip: Any = None
+
+    def declare(self, spec: Spec) -> None:
+        """Take the dims and dtype that inference found."""
+        self.spec = spec
+
+    def _spec(self) -> Spec:
+        if self.spec is None:
+            raise ProgramError(f"variable {self.name!r} has no declared dims; create it with shape= and dtype=")
+        return self.spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Declared dims; -1 where they are known only when it runs."""
+        return self._spec().dims
+
+    @property
+    def dtype(self) -> str:
+        """Declared dtype."""
+        return self._spec().dtype
+
+    @property
+    def lod_level(self) -> int:
+        """Number of LoD levels."""
+        return self.spec.lod_level if self.spec is not None else 0
+
+    @property
+    def grad_name(self) -> str:
+        """Name of its gradient."""
+        return self.name + GRAD
+
+    def astype(self, dtype: Any) -> Variable:
+        """Append a cast."""
+        out = self.block.create_temporary(dtype_of(dtype))
+        self.block.append_op(
+            "cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)}
+        )
+        return out
+
+    def _scaled(self, scale: float, bias: float) -> Variable:
+        out = self.block.create_temporary(self.dtype)
+        self.block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
+        return out
+
+    def _binary(self, type: str, other: Any, reverse: bool = False) -> Variable:
+        block = self.block.program.current_block()
+        if not isinstance(other, Variable):
+            if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
+                return NotImplemented
+            number = float(other)
+            if not reverse and self.dtype not in ("int32", "int64", "bool") or number == int(number):
+                if type == "elementwise_add":
+                    return self._scaled(1.0, number)
+                if type == "elementwise_sub":
+                    return self._scaled(-1.0, number) if reverse else self._scaled(1.0, -number)
+                if type == "elementwise_mul":
+                    return self._scaled(number, 0.0)
+                if type == "elementwise_div" and not reverse and self.dtype not in ("int32", "int64"):
+                    return self._scaled(1.0 / number, 0.0)
+            other = block.constant_like(self, number)
+        left, right = (other, self) if reverse else (self, other)
+        axis = -1
+        if len(left.shape) < len(right.shape):
+            raise ShapeError(
+                f"{type} of {left.name} {list(left.shape)} and {right.name} {list(right.shape)}: the left side must have the higher rank"
+            )
+        out = block.create_temporary(left.dtype)
+        block.append_op(type, {"X": left, "Y": right}, {"Out": out}, {"axis": axis})
+        return out
+
+    def __add__(self, other: Any) -> Variable:
+        return self._binary("elementwise_add", other)
+
+    def __radd__(self, other: Any) -> Variable:
+        return self._binary("elementwise_add", other, reverse=True)
+
+    def __sub__(self, other: Any) -> Variable:
+        return self._binary("elementwise_sub", other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        return self._binary("elementwise_sub", other, reverse=True)
+
+    def __mul__(self, other: Any) -> Variable:
+        return self._binary("elementwise_mul", other)
+
+    def __rmul__(self, other: Any) -> Variable:
+        return self._binary("elementwise_mul", other, reverse=True)
+
+    def __truediv__(self, other: Any) -> Variable:
+        return self._binary("elementwise_div", other)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return self._binary("elementwise_div", other, reverse=True)
+
+    def __pow__(self, other: Any) -> Variable:
+        return self._binary("elementwise_pow", other)
+
+    def __rpow__(self, other: Any) -> Variable:
+        return self._binary("elementwise_pow", other, reverse=True)
+
+    def __neg__(self) -> Variable:
+        return self._scaled(-1.0, 0.0)
+
+    def __lt__(self, other: Any) -> Variable:
+        return self._binary("less_than", other)
+
+    def __le__(self, other: Any) -> Variable:
+        return self._binary("less_equal", other)
+
+    def __gt__(self, other: Any) -> Variable:
+        return self._binary("greater_than", other)
+
+    def __ge__(self, other: Any) -> Variable:
+        return self._binary("greater_equal", other)
+
+    # == and != stay Python's: variables are keys of dicts, and Fluid 1.x leaves them so.
+
+    def __getitem__(self, key: Any) -> Variable:
+        """Slice by ints and slices (step 1) along the leading axes."""
+        keys = key if isinstance(key, tuple) else (key,)
+        axes, starts, ends, gone = [], [], [], []
+        for axis, item in enumerate(keys):
+            if isinstance(item, slice):
+                if item.step not in (None, 1):
+                    raise ProgramError(f"variable {self.name!r} is sliced with step {item.step}; only 1 is possible")
+                if item.start is None and item.stop is None:
+                    continue
+                start, stop = item.start or 0, item.stop if item.stop is not None else 2**31 - 1
+            elif isinstance(item, int):
+                start, stop = item, item + 1 if item != -1 else 2**31 - 1
+                gone.append(axis)
+            else:
+                raise ProgramError(f"variable {self.name!r} is indexed by {item!r}; use ints and slices")
+            axes.append(axis)
+            starts.append(start)
+            ends.append(stop)
+        if not axes:
+            return self
+        block = self.block.program.current_block()
+        out = block.create_temporary(self.dtype)
+        block.append_op(
+            "slice", {"Input": self}, {"Out": out}, {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone}
+        )
+        return out
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Readable text."""
+        return str(self)
+
+    def __str__(self) -> str:
+        marks = "".join(
+            f", {mark}"
+            for mark, on in (("persistable", self.persistable), ("stop_gradient", self.stop_gradient), ("data", self.is_data))
+            if on
+        )
+        return f"{self.name}: {self.spec!r}{marks}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+class Parameter(Variable):
+    """A persistable variable that training changes.
+
+    Attributes
+    ----------
+    trainable : bool
+    optimize_attr : dict
+        ``{"learning_rate": factor}``.
+    regularizer, gradient_clip_attr : object or None
+    """
+
+    def __init__(self, block: Block, name: str, shape: Sequence[int], dtype: Any, **options: Any) -> None:
+        dims = tuple(int(d) for d in shape)
+        if any(d < 0 for d in dims):
+            raise ShapeError(f"parameter {name!r} has dims {list(dims)}; every one must be known")
+        super().__init__(block, name, Spec.of(dims, dtype_of(dtype)), persistable=True)
+        self.trainable: bool = options.pop("trainable", True)
+        self.optimize_attr: dict[str, Any] = options.pop("optimize_attr", None) or {"learning_rate": 1.0}
+        self.regularizer = options.pop("regularizer", None)
+        self.gradient_clip_attr = options.pop("gradient_clip_attr", None)
+        self.do_model_average = options.pop("do_model_average", None)
+        self.stop_gradient = options.pop("stop_gradient", False) or not self.trainable
+        if options:
+            raise ProgramError(f"parameter {name!r} got unknown options {sorted(options)}")

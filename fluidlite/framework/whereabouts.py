@@ -1,0 +1,44 @@
+"""The user's line: where in their program an operator was made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Line(NamedTuple):
+    """A place in the user's program, and the function of ours that was called there (``layers.fc``)."""
+
+    file: str
+    number: int
+    api: str
+
+    def __str__(self) -> str:
+        where = f"{os.path.basename(self.file)}:{self.number}"
+        return f"{where}, {self.api}" if self.api else where
+
+
+NOWHERE = Line("?", 0, "")
+
+
+def users_line() -> Line:
+    """Walk up the stack to the first frame outside the package."""
+    frame = sys._getframe(1)
+    api = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PACKAGE):
+            return Line(file, frame.f_lineno, api)
+        name = frame.f_code.co_name
+        if not name.startswith(("_", "<")):
+            module = frame.f_globals.get("__name__", "")
+            room = module.removeprefix("fluidlite.").split(".")[0]
+            api = f"{room}.{name}" if room != "fluidlite" else name
+        back = frame.f_back
+        if back is None:
+            break
+        frame = back
+    return NOWHERE

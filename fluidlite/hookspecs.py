@@ -1,0 +1,38 @@
+"""The five hooks of a plugin. Called once a plugin, in this order; what they register is staged, and kept only if all return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+PROJECT = "fluidlite"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def register_devices(register: Callable[[Any], None]) -> None:
+    """Offer devices with ``register(device)``. Import no driver here: ``Device.probe`` does."""
+
+
+@hookspec
+def register_libraries(register: Callable[[Any], None]) -> None:
+    """Name computing libraries with ``register(Library(name, places, rank))``."""
+
+
+@hookspec
+def register_operators(register: Callable[[Any | ModuleType], None]) -> None:
+    """Declare what new operators mean: ``register(opdef)``, or ``register(module)`` that calls ``register_op``."""
+
+
+@hookspec
+def register_kernels(register: Callable[[Any | ModuleType], None]) -> None:
+    """Say how operators compute: ``register(kernel)`` or ``register(module)``. One for an unknown operator is reported."""
+
+
+@hookspec
+def register_passes(register: Callable[[Any], None]) -> None:
+    """Add graph passes, each to a named phase of the pipeline."""

@@ -1,0 +1,24 @@
+"""maxout: the kernels only ask the functors for the implementation of their context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.operators.math import maxout_functor, maxout_grad_functor
+from fluidlite.plugin import Call, Context, register_kernel
+
+from . import math as _implementations
+
+__all__ = ["_implementations", "maxout", "maxout_grad"]
+
+
+@register_kernel("maxout", "array")
+def maxout(call: Call, context: Context) -> Any:
+    """Out = the greatest of each group of channels."""
+    return maxout_functor.on(context)(context, call)
+
+
+@register_kernel("maxout_grad", "array")
+def maxout_grad(call: Call, context: Context) -> Any:
+    """The gradient of maxout."""
+    return maxout_grad_functor.on(context)(context, call)

@@ -1,0 +1,94 @@
+"""Finds ``cblas_?gemm`` behind NumPy and calls it by address."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+# Prefix and suffix of the symbols by build of NumPy, and the integers that they take.
+_SPELLINGS = (("scipy_cblas_", "64_", ctypes.c_int64), ("cblas_", "64_", ctypes.c_int64), ("cblas_", "", ctypes.c_int))
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_SHORT = 1 << 18  # multiplications of a product so short that giving up the interpreter's lock costs more
+
+
+@dataclass(frozen=True)
+class Routine:
+    """One ``cblas_?gemm``: the function that keeps the interpreter's lock, the one that releases it, its types."""
+
+    keeping: Any
+    releasing: Any
+    integer: Any
+    number: Any
+
+
+@cache
+def find(dtype: str) -> Routine | None:
+    """Return the routine for float32 or float64, or None if NumPy was built with another library."""
+    letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
+    try:
+        path = np._core._multiarray_umath.__file__  # type: ignore[attr-defined]
+        libraries = ctypes.PyDLL(path), ctypes.CDLL(path)
+    except (AttributeError, OSError):
+        return None
+    for prefix, suffix, integer in _SPELLINGS:
+        name = f"{prefix}{letter}gemm{suffix}"
+        if all(hasattr(library, name) for library in libraries):
+            keeping, releasing = (library[name] for library in libraries)
+            keeping.restype = releasing.restype = None
+            routine = Routine(keeping, releasing, integer, number)
+            return routine if _is_right(routine, dtype) else None
+    return None
+
+
+def _is_right(routine: Routine, dtype: str) -> bool:
+    """Multiply two small matrices: integers of the wrong size would show."""
+    a, b = np.arange(6, dtype=dtype).reshape(2, 3), np.arange(12, dtype=dtype).reshape(3, 4)
+    out = np.full((2, 4), np.nan, dtype)
+    Product(routine, 2, 4, 3, 3, False, 4, False, 1.0).bind(a.ctypes.data, b.ctypes.data, out.ctypes.data, False)()
+    return bool((out == a @ b).all())
+
+
+class Product:
+    """``out = alpha * op(a) @ op(b) (+ out)`` of row-major matrices; the fixed arguments are converted once.
+
+    Parameters
+    ----------
+    routine : Routine
+    m, n, k : int
+        Rows and columns of the product, and the length of the contraction; all positive.
+    a_columns, b_columns : int
+        Columns of the matrices as they are stored.
+    a_transposed, b_transposed : bool
+    alpha : float
+    """
+
+    def __init__(
+        self, routine: Routine, m: int, n: int, k: int,
+        a_columns: int, a_transposed: bool, b_columns: int, b_transposed: bool, alpha: float,
+    ) -> None:  # fmt: skip
+        integer, number = routine.integer, routine.number
+        turned = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (a_transposed, b_transposed)]
+        self._call = routine.keeping if m * n * k <= _SHORT else routine.releasing
+        self._head = (ctypes.c_int(_ROW_MAJOR), *turned, integer(m), integer(n), integer(k), number(alpha))
+        self._columns = integer(a_columns), integer(b_columns), integer(n)
+        self._keep = number(0.0), number(1.0)
+
+    def __call__(self, a: int, b: int, out: int, add: bool) -> None:
+        """Multiply the matrices at these addresses."""
+        columns, address = self._columns, ctypes.c_void_p
+        self._call(
+            *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out), columns[2]
+        )
+
+    def bind(self, a: int, b: int, out: int, add: bool) -> Callable[[], None]:
+        """Return the call with its addresses fixed."""
+        columns, address = self._columns, ctypes.c_void_p
+        return partial(
+            self._call, *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out),
+            columns[2],
+        )  # fmt: skip

@@ -1,0 +1,21 @@
+"""Kernels in the words of a dialect: written once, compiled by OpenCL and by any plugin's C.
+
+No barriers, no local memory, no atomics: a work item computes one element, row or tile of the output by
+itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: another batch size compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fluidlite.plugin import hookimpl
+
+
+@hookimpl
+def register_kernels(register: Callable[[Any], None]) -> None:
+    """Hand the families over."""
+    from . import creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax
+
+    for module in (creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax):
+        register(module)

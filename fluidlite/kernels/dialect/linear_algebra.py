@@ -1,0 +1,133 @@
+"""matmul, mul and their gradients: each is one or two GEMMs, whose geometry ``gemms_of`` works out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from fluidlite.plugin import IO, ITEMSIZE, Call, Context, Gemm, Span, compute_dtype, gemms_of, register_kernel
+
+from .gemm import columns_for, gemm, tiles
+from .source import HEAVY, part
+from .strided import Mover, filler, mover, steps_of
+
+Step = Callable[[Context, IO], None]
+_ALIGN = 256
+"""Bytes to which parts of the workspace are aligned."""
+
+
+def _products(call: Call, context: Context) -> Any:
+    """Run the GEMMs of a call one after the other, in one workspace."""
+    made = [_product(product, call, context) for product in gemms_of(call)]
+    steps = [step for step, _ in made]
+
+    def run(context: Context, io: IO) -> None:
+        for step in steps:
+            step(context, io)
+
+    run.workspace = max((need for _, need in made), default=0)  # type: ignore[attr-defined]
+    return run
+
+
+def _product(product: Gemm, call: Call, context: Context) -> tuple[Step, int]:
+    """Return the step that computes one product, and the bytes of workspace it takes."""
+    a, b, out = product.a, product.b, product.out
+    m, n, k = product.m, product.n, product.k
+    stored, dtype = call.dtype(out), compute_dtype(call.dtype(out))
+    size = prod(call.dims(out))
+    if not size:
+        return (lambda context, io: None), 0
+    if not k or 0 in product.batch:  # the sum of nothing
+        zeros = filler(context, stored, 0.0)
+        return (lambda context, io: zeros(context, io.span(out), size)), 0
+    need = 0
+    convert_a, a_start = None, 0
+    if stored != dtype:
+        convert_a, need = _flat(context, stored, dtype, prod(product.a_dims)), _room(product.a_dims, dtype)
+    prepare_b, b_start = None, need
+    if product.b_transposed and n > 1 and k > 1:
+        prepare_b = _transposer(context, stored, dtype, product.b_dims)
+    elif stored != dtype:
+        prepare_b = _flat(context, stored, dtype, prod(product.b_dims))
+    if prepare_b is not None:
+        need += _room(product.b_dims, dtype)
+    kept, summed = _batches(product)
+    columns = columns_for(n, dtype)
+    kernel = gemm(context, dtype, stored, columns, len(kept), len(summed))
+    a_steps = (1, m) if product.a_transposed else (k, 1)
+    numbers = (m, n, k, *a_steps, n, product.alpha, *sum(kept, ()), *sum(summed, ()))
+    items = tiles(m, n, dtype, [axis[0] for axis in kept])
+
+    def step(context: Context, io: IO) -> None:
+        left, right = io.span(a), io.span(b)
+        if need:
+            assert io.workspace is not None
+            scratch: Span = io.workspace.span()
+            if convert_a is not None:
+                convert_a(context, left, part(scratch, a_start))
+                left = part(scratch, a_start)
+            if prepare_b is not None:
+                prepare_b(context, right, part(scratch, b_start))
+                right = part(scratch, b_start)
+        kernel(context, items, (left, right, io.span(out)), numbers, HEAVY)
+
+    return step, need
+
+
+def _room(dims: tuple[int, ...], dtype: str) -> int:
+    return -(-prod(dims) * ITEMSIZE[dtype] // _ALIGN) * _ALIGN
+
+
+def _flat(context: Context, stored: str, dtype: str, size: int) -> Mover:
+    return mover(context, stored, dtype, (size,), (1,), (1,))
+
+
+def _transposer(context: Context, stored: str, dtype: str, dims: tuple[int, ...]) -> Mover:
+    count, rows, columns = prod(dims[:-2]), dims[-2], dims[-1]
+    size = rows * columns
+    return mover(context, stored, dtype, (count, columns, rows), (size, 1, columns), (size, rows, 1))
+
+
+def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """Return (size, step in A, step in B) of the batch axes: those that are kept, neighbours joined, and summed."""
+    axes = []
+    rank = len(product.batch)
+    for dims in (product.a_dims, product.b_dims):
+        padded = (1,) * (rank + 2 - len(dims)) + dims
+        axes.append([0 if size == 1 else step for size, step in zip(padded, steps_of(padded), strict=True)][:rank])
+    kept: list[tuple[int, int, int]] = []
+    summed: list[tuple[int, int, int]] = []
+    for axis, (size, step_a, step_b) in enumerate(zip(product.batch, *axes, strict=True)):
+        if size == 1:
+            continue
+        chosen = summed if axis in product.summed else kept
+        if chosen and chosen[-1][1:] == (size * step_a, size * step_b):
+            chosen[-1] = (chosen[-1][0] * size, step_a, step_b)
+        else:
+            chosen.append((size, step_a, step_b))
+    return kept, summed
+
+
+@register_kernel("matmul", "dialect")
+def matmul(call: Call, context: Context) -> Any:
+    """Out = alpha * op(X) @ op(Y)."""
+    return _products(call, context)
+
+
+@register_kernel("matmul_grad", "dialect")
+def matmul_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = alpha * Out@GRAD @ op(Y)^T, Y@GRAD = alpha * op(X)^T @ Out@GRAD."""
+    return _products(call, context)
+
+
+@register_kernel("mul", "dialect")
+def mul(call: Call, context: Context) -> Any:
+    """Out = X @ Y, both flattened to matrices."""
+    return _products(call, context)
+
+
+@register_kernel("mul_grad", "dialect")
+def mul_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = Out@GRAD @ Y^T, Y@GRAD = X^T @ Out@GRAD."""
+    return _products(call, context)

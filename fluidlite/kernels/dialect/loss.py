@@ -1,0 +1,153 @@
+"""cross_entropy and softmax_with_cross_entropy with gradients: a row an item.
+
+A class outside its row, unless it is ``ignore_index``, is recorded in the status word, and the row costs 0.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
+
+from .softmax import softmax_words
+from .source import Buffer, build, ctype, dealt, function, load, store
+
+_STATUS = Buffer("status", "int64", True)
+_CLASS = """
+  const index_t at = gid * n, chosen = label[gid];
+  $T cost = 0;
+  if (chosen != ignore) {
+    if (chosen < 0 || chosen >= n) bad_index(status, op_id, chosen, n);
+    else { $cost }
+  }
+"""
+_SHARES = """
+  const index_t at = gid * n;
+  $T cost = 0;
+  for (index_t j = 0; j < n; ++j) { $cost }
+"""
+_SOFTMAX = """
+  const index_t at = gid * n;
+  $T most = $first;
+  for (index_t j = 1; j < n; ++j) { const $T y = $x; most = y > most || y != y ? y : most; }
+  $T total = 0;
+  for (index_t j = 0; j < n; ++j) { const $T e = $exp($x - most); total += e; $keep }
+  const $T log_total = $log(total);
+"""
+
+
+def _label(call: Call) -> tuple[bool, str]:
+    return call.attr("soft_label"), call.dtype("Label")
+
+
+@register_kernel("cross_entropy", "dialect", indexes=True)
+def cross_entropy(call: Call, context: Context) -> Any:
+    """Y = -log(X[Label]), or -sum(Label log(X)); -log(0) counts as 1e20."""
+    dtype = call.dtype("X")
+    soft, label = _label(call)
+    kind, log = ctype(context, compute_dtype(dtype)), function(context, "log")
+    where = "at + j" if soft else "at + chosen"
+    one = f"const {kind} c = -{log}({load(dtype, f'x[{where}]')}), d = c > ({kind})1e20 ? ({kind})1e20 : c; "
+    one += f"cost += {load(label, 'label[at + j]')} * d;" if soft else "cost = d;"
+    body = (_SHARES if soft else _CLASS) + "  " + store(context, dtype, "out[gid]", "cost")
+    buffers = [Buffer("x", dtype), Buffer("label", label), Buffer("out", dtype, True)]
+    return _launcher(call, context, "cross_entropy", buffers, ("X", "Label", "Y"), body, {"T": kind, "cost": one}, "X")
+
+
+_CLASS_GRAD = """
+  const index_t at = gid * n, chosen = label[gid];
+  const $T scale = chosen == ignore ? 0 : $dy;
+  for (index_t j = 0; j < n; ++j) { $store }
+"""
+_SHARES_GRAD = """
+  const index_t at = gid * n;
+  const $T scale = $dy;
+  for (index_t j = 0; j < n; ++j) { $store }
+"""
+
+
+@register_kernel("cross_entropy_grad", "dialect")
+def cross_entropy_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = -Y@GRAD / X at the label, or -Y@GRAD Label / X."""
+    dtype = call.dtype("X")
+    soft, label = _label(call)
+    kind, x = ctype(context, compute_dtype(dtype)), load(dtype, "x[at + j]")
+    share = f"-scale * {load(label, 'label[at + j]')} / {x}"
+    value = share if soft else f"j == chosen && chosen != ignore ? -scale / {x} : ({kind})0"
+    words = {"T": kind, "dy": load(dtype, "dy[gid]"), "store": store(context, dtype, "dx[at + j]", value)}
+    buffers = [Buffer("x", dtype), Buffer("label", label), Buffer("dy", dtype), Buffer("dx", dtype, True)]
+    slots = ("X", "Label", "Y@GRAD", "X@GRAD")
+    body = _SHARES_GRAD if soft else _CLASS_GRAD
+    return _launcher(call, context, "cross_entropy_grad", buffers, slots, body, words, "X")
+
+
+@register_kernel("softmax_with_cross_entropy", "dialect", indexes=True)
+def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
+    """Softmax = softmax(Logits); Loss = log(sum(exp(Logits))) - Logits[Label], or its mean over soft labels."""
+    dtype = call.dtype("Logits")
+    soft, label = _label(call)
+    words = softmax_words(context, dtype)
+    body = _SOFTMAX
+    buffers, slots = [Buffer("x", dtype), Buffer("label", label)], ["Logits", "Label"]
+    if call.has("Softmax"):
+        body += "  for (index_t j = 0; j < n; ++j) { $store }\n"
+        buffers.append(Buffer("out", dtype, True))
+        slots.append("Softmax")
+    else:
+        words["keep"] = ""
+    if soft:
+        words["cost"] = f"cost += {load(label, 'label[at + j]')} * (log_total - ({words['x']} - most));"
+    else:
+        words["cost"] = f"cost = log_total - ({load(dtype, 'x[at + chosen]')} - most);"
+    rest = (_SHARES if soft else _CLASS).replace("const index_t at = gid * n, chosen", "const index_t chosen")
+    body += rest.replace("  const index_t at = gid * n;\n", "") + "  " + store(context, dtype, "loss[gid]", "cost")
+    buffers.append(Buffer("loss", dtype, True))
+    slots.append("Loss")
+    return _launcher(call, context, "softmax_with_cross_entropy", buffers, tuple(slots), body, words, "Logits")
+
+
+@register_kernel("softmax_with_cross_entropy_grad", "dialect")
+def softmax_with_cross_entropy_grad(call: Call, context: Context) -> Any:
+    """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; Loss@GRAD (Softmax - Label) if soft."""
+    dtype = call.dtype("Softmax")
+    soft, label = _label(call)
+    kind, y = ctype(context, compute_dtype(dtype)), load(dtype, "y[at + j]")
+    target = load(label, "label[at + j]") if soft else f"(j == chosen ? ({kind})1 : ({kind})0)"
+    words = {
+        "T": kind, "dy": load(dtype, "dloss[gid]"),
+        "store": store(context, dtype, "dx[at + j]", f"scale * ({y} - {target})"),
+    }  # fmt: skip
+    buffers = [Buffer("y", dtype), Buffer("label", label), Buffer("dloss", dtype), Buffer("dx", dtype, True)]
+    slots = ("Softmax", "Label", "Loss@GRAD", "Logits@GRAD")
+    body = _SHARES_GRAD if soft else _CLASS_GRAD
+    return _launcher(call, context, "softmax_with_cross_entropy_grad", buffers, slots, body, words, "Softmax")
+
+
+def _launcher(
+    call: Call,
+    context: Context,
+    name: str,
+    buffers: list[Buffer],
+    slots: tuple[str, ...],
+    body: str,
+    words: dict[str, str],
+    scores: str,
+) -> Any:
+    """Return ``run`` of a kernel over the rows of ``scores``; hard labels come with ``ignore`` and the status word."""
+    dims = call.dims(scores)
+    rows, n = prod(dims[:-1]), dims[-1]
+    checked = "bad_index(" in body
+    kernel = build(
+        context, f"{name}_{buffers[0].dtype}", [*buffers, *([_STATUS] if checked else [])],
+        ["n", "ignore", "op_id"], body, words,
+    )  # fmt: skip
+    ignore = call.attr("ignore_index")
+
+    def run(context: Context, io: IO) -> None:
+        spans = [io.span(slot) for slot in slots]
+        if checked:
+            spans.append(context.status_span())
+        kernel(context, rows, spans, (n, ignore, io.op_id), dealt(rows))
+
+    return run

@@ -1,0 +1,185 @@
+"""Sums, maxima and minima over any axes.
+
+The axes of a contiguous tensor collapse to alternating kept and reduced ones. If the last is reduced, an item
+makes one element of the result with 16 partial results side by side; if it is kept, an item makes 16 consecutive
+elements. Where that gives few items for much work, the longest reduced axis is cut into parts, whose partial
+results a second launch reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from fluidlite.plugin import ITEMSIZE, Context, Span, compute_dtype
+
+from .source import Buffer, build, ctype, dealt, decode, load, store
+from .strided import collapsed, steps_of
+
+LANES = 16
+ENOUGH = 32
+PART = 8192
+"""With fewer items than ``ENOUGH``, work is cut into parts of about so many elements."""
+
+_STEP = {
+    "sum": "{0} = {0} + {1};",
+    "max": "{{ const $T y = {1}; {0} = y > {0}$nan ? y : {0}; }}",
+    "min": "{{ const $T y = {1}; {0} = y < {0}$nan ? y : {0}; }}",
+}
+
+_ROWS = """
+  const index_t kept = gid / parts, part = gid - kept * parts;
+  const index_t from = part * length, to = from + length < whole ? from + length : whole;
+  index_t at = 0;
+  $decode
+  $T acc[$lanes];
+  for (int v = 0; v < $lanes; ++v) acc[v] = $start;
+  $loops {
+    const index_t base = $base;
+    index_t c = $from;
+    for (; c + $lanes <= $to; c += $lanes)
+      for (int v = 0; v < $lanes; ++v) { $step_v }
+    for (; c < $to; ++c) { $step_0 }
+  }
+  $tree
+  const index_t place = part * kept_size + kept;
+  $store
+"""
+
+_COLUMNS = """
+  const index_t chunks = (inner + $lanes - 1) / $lanes;
+  const index_t row = gid / chunks, j = (gid - row * chunks) * $lanes;
+  const index_t kept = row / parts, part = row - kept * parts;
+  const index_t from = part * length, to = from + length < whole ? from + length : whole;
+  const index_t left_over = inner - j < $lanes ? inner - j : $lanes;
+  const int width = (int)left_over;
+  index_t at = j;
+  $decode
+  $T acc[$lanes];
+  for (int v = 0; v < width; ++v) acc[v] = $start;
+  if (width == $lanes) {
+    $loops { const index_t base = $base; for (int v = 0; v < $lanes; ++v) { $step } }
+  } else {
+    $loops { const index_t base = $base; for (int v = 0; v < width; ++v) { $step } }
+  }
+  for (int v = 0; v < width; ++v) {
+    const index_t place = (part * kept_size + kept) * inner + j + v;
+    $store
+  }
+"""
+
+
+class Reducer(NamedTuple):
+    """``run(context, source, target, workspace)`` with the bytes of workspace that it takes."""
+
+    run: Callable[[Context, Span, Span, Span | None], None]
+    workspace: int
+
+
+def reducer(
+    context: Context, how: str, source: str, target: str, dims: Sequence[int], axes: Sequence[int], count: int = 0
+) -> Reducer:
+    """Reduce ``dims`` over ``axes`` by ``how`` (``"sum"``, ``"max"``, ``"min"``), and divide by ``count`` unless 0."""
+    dtype = compute_dtype(source)
+    kept_dims = [size for axis, size in enumerate(dims) if axis not in axes]
+    parts, launch = _stage(context, how, source, target, dims, axes, count, cut=True)
+    if parts == 1:
+        return Reducer(lambda context, a, b, _: launch(context, a, b), 0)
+    _, first = _stage(context, how, source, dtype, dims, axes, 0, cut=True)
+    _, second = _stage(context, how, dtype, target, (parts, *kept_dims), (0,), count, cut=False)
+
+    def run(context: Context, source: Span, target: Span, workspace: Span | None) -> None:
+        assert workspace is not None
+        first(context, source, workspace)
+        second(context, workspace, target)
+
+    return Reducer(run, parts * prod(kept_dims) * ITEMSIZE[dtype])
+
+
+def _stage(
+    context: Context,
+    how: str,
+    source: str,
+    target: str,
+    dims: Sequence[int],
+    axes: Sequence[int],
+    count: int,
+    cut: bool,
+) -> tuple[int, Callable[[Context, Span, Span], None]]:
+    """Return the number of parts, and one launch that reduces each of them."""
+    # a kept axis has steps in the result, a reduced one none: so neighbours of one kind collapse
+    marks = [0 if axis in axes else 1 for axis in range(len(dims))]
+    inner_steps = steps_of(tuple(size if mark else 1 for size, mark in zip(dims, marks, strict=True)))
+    marked = [step if mark else 0 for step, mark in zip(inner_steps, marks, strict=True)]
+    merged = collapsed(dims, steps_of(dims), marked)
+    kept = [(size, step) for size, step, mark in merged if mark]
+    reduced = [(size, step) for size, step, mark in merged if not mark]
+    empty = 0 in [dims[axis] for axis in axes]
+    if empty:  # the sum of nothing: loops that run over nothing
+        kept, reduced = [(prod(size for d, size in enumerate(dims) if d not in axes), 0)], [(0, 0)]
+    reduced = reduced or [(1, 1 if not kept else 0)]
+    rows = not kept or reduced[-1][1] == 1
+    inner = 1 if rows else kept[-1][0]
+    outer = kept if rows else kept[:-1]
+    longest = max(range(len(reduced)), key=lambda d: reduced[d][0])
+    whole = reduced[longest][0]
+    kept_size = prod(size for size, _ in outer)
+    items = kept_size * (1 if rows else -(-inner // LANES))
+    work = prod(size for size, _ in reduced) * kept_size * inner
+    parts = 1
+    if cut and items < ENOUGH and work >= 2 * PART:
+        parts = min(whole, -(-work // PART), max(1, ENOUGH * 4 // items))
+    length = -(-whole // parts) if whole else 1
+    parts = -(-whole // length) if whole else 1
+    kernel = build(
+        context, f"reduce_{how}_{'rows' if rows else 'columns'}_{source}_{target}",
+        [Buffer("x", source), Buffer("out", target, True)],
+        ["parts", "length", "whole", "inner", "kept_size", "count",
+         *(f"{word}{d}" for d in range(len(outer)) for word in ("n", "s")),
+         *(f"{word}{d}" for d in range(len(reduced)) for word in ("m", "r"))],
+        _ROWS if rows else _COLUMNS,
+        _words(context, how, source, target, rows, len(outer), len(reduced), longest, bool(count)),
+    )  # fmt: skip
+    numbers = (parts, length, whole, inner, kept_size, count or 1, *sum(outer, ()), *sum(reduced, ()))
+    total = items * parts
+    group = dealt(total) if work // max(total, 1) < 4096 else 1
+
+    def launch(context: Context, source: Span, target: Span) -> None:
+        kernel(context, total, (source, target), numbers, group)
+
+    return parts, launch
+
+
+def _words(
+    context: Context, how: str, source: str, target: str, rows: bool, kept: int, reduced: int, longest: int, mean: bool
+) -> dict[str, str]:
+    """The words that fill the templates in for a number of axes and the axis that is cut."""
+    dtype = compute_dtype(source)
+    kind = ctype(context, dtype)
+    step = _STEP[how].replace("$T", kind).replace("$nan", " || y != y" if "float" in dtype else "")
+
+    def bounds(d: int) -> tuple[str, str]:
+        return ("from", "to") if d == longest else ("0", f"m{d}")
+
+    looped = range(reduced - 1) if rows else range(reduced)
+    loops = " ".join(f"for (index_t i{d} = {bounds(d)[0]}; i{d} < {bounds(d)[1]}; ++i{d})" for d in looped)
+    base = " + ".join(["at", *(f"i{d} * r{d}" for d in looped)])
+    start = "0"
+    if how != "sum":  # any element of the part will do
+        offset = f" + from * r{longest}"
+        start = load(source, f"x[at{offset}{'' if rows else ' + v'}]")
+    result = "acc[0]" if rows else "acc[v]"
+    tree = [
+        f"for (int v = 0; v < {half}; ++v) {{ {step.format('acc[v]', f'acc[v + {half}]')} }}" for half in (8, 4, 2, 1)
+    ]
+    return {
+        "T": kind, "lanes": str(LANES), "start": start, "loops": loops, "base": base,
+        "decode": decode("kept", [(f"n{d}", (("at", f"s{d}"),)) for d in range(kept)]) if kept else "",
+        "from": bounds(reduced - 1)[0], "to": bounds(reduced - 1)[1],
+        "step_v": step.format("acc[v]", load(source, "x[base + c + v]")),
+        "step_0": step.format("acc[0]", load(source, "x[base + c]")),
+        "step": step.format("acc[v]", load(source, "x[base + v]")),
+        "tree": "\n  ".join(tree),
+        "store": store(context, target, "out[place]", f"{result} / ({kind})count" if mean else result),
+    }  # fmt: skip

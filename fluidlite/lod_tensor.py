@@ -1,0 +1,63 @@
+"""Making tensors of sequences (LoD tensors)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import TensorError
+from fluidlite.framework.lod import lod_from_lengths
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.place import PlaceLike
+
+Lengths = Sequence[Sequence[int]]
+
+
+def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) -> Tensor:
+    """Make a LoD tensor.
+
+    Parameters
+    ----------
+    data : array, Tensor, or list of sequences
+        An array holds all sequences one after another. A list holds one list of numbers (or rows) a sequence
+        of the lowest level; numbers become rows of one element.
+    recursive_seq_lens : list of lists
+        LENGTHS, coarsest level first: ``[[2, 3]]`` is two sequences, of 2 and of 3 rows.
+    place : Place or str
+
+    Raises
+    ------
+    TensorError
+        If the lengths do not cover the rows.
+    """
+    if isinstance(data, Tensor):
+        array = data.numpy()
+    elif isinstance(data, list):
+        lengths = [len(sequence) for sequence in data]
+        if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
+            raise TensorError(
+                f"data has sequences of lengths {lengths}, but recursive_seq_lens ends with "
+                f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'nothing'}"
+            )
+        rows = [np.asarray(sequence) for sequence in data if len(sequence)]
+        array = np.concatenate(rows, axis=0) if rows else np.zeros(0, np.int64)
+        if array.ndim == 1:
+            array = array.reshape(-1, 1)
+    else:
+        array = np.asarray(data)
+    lod = lod_from_lengths(recursive_seq_lens, array.shape[0] if array.ndim else None)
+    return Tensor().set(array, place, [list(level) for level in lod])
+
+
+def create_random_int_lodtensor(
+    recursive_seq_lens: Lengths, base_shape: Sequence[int], place: PlaceLike, low: int, high: int
+) -> Tensor:
+    """Make a LoD tensor of random int64 numbers from ``low`` to ``high``, both included.
+
+    ``base_shape`` is the dims of one row.
+    """
+    rows = sum(recursive_seq_lens[-1]) if recursive_seq_lens else 0
+    data = np.random.randint(low, high + 1, [rows, *base_shape], np.int64)
+    return create_lod_tensor(data, recursive_seq_lens, place)

@@ -1,0 +1,128 @@
+"""Memory of a place: alloc, free, used (Fluid's three), and what one wants to know beside them."""
+
+from __future__ import annotations
+
+import threading
+
+from fluidlite.base.errors import AllocationError
+from fluidlite.memory.allocation import Allocation
+from fluidlite.memory.arena import Arena as _Arena
+from fluidlite.memory.place_memory import STRATEGIES, MemoryStats, PlaceMemory
+from fluidlite.platform.context import Context
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.platform.pool import get_context
+
+__all__ = [
+    "Allocation", "MemoryStats", "alloc", "arena", "free", "leaks", "peak", "reserved", "reset_peak", "set_limit",
+    "set_strategy", "stats", "trim", "used",
+]  # fmt: skip
+
+_memories: dict[tuple[Place, int], PlaceMemory] = {}
+_lock = threading.RLock()
+
+
+def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
+    """The memory of a place (made at its first use)."""
+    unit = devices.unit(place)
+    key = (unit.place, id(unit))
+    found = _memories.get(key)
+    if found is None:
+        with _lock:
+            found = _memories.get(key)
+            if found is None:
+                found = _memories[key] = PlaceMemory(unit, context or get_context(unit.place))
+    return found
+
+
+def alloc(place: PlaceLike, nbytes: int, context: Context | None = None) -> Allocation:
+    """Allocate ``nbytes`` on a place.
+
+    Parameters
+    ----------
+    place : Place or str
+    nbytes : int
+        0 or more.
+    context : Context, optional
+        Whose work will use it; the thread's default context of the place if left out.
+
+    Raises
+    ------
+    OutOfMemoryError
+        Names place, asked, used and reserved; the process can go on.
+    """
+    context = context or get_context(place)
+    return memory_of(place, context).alloc(nbytes, context)
+
+
+def free(allocation: Allocation, place: PlaceLike | None = None) -> None:
+    """Give an allocation back.
+
+    Raises
+    ------
+    AllocationError
+        On a double free, on something that is no allocation, and when ``place`` is another place than its own.
+    """
+    if not isinstance(allocation, Allocation):
+        raise AllocationError(f"foreign free: {allocation!r} was not made by memory.alloc")
+    if place is not None and Place.parse(place) != allocation.place:
+        raise AllocationError(f"foreign free: the allocation is on {allocation.place}, not on {Place.parse(place)}")
+    allocation.memory.free(allocation)
+
+
+def used(place: PlaceLike) -> int:
+    """Bytes asked for on a place and not yet freed."""
+    return memory_of(place).stats().used
+
+
+def reserved(place: PlaceLike) -> int:
+    """Bytes held from the device: used, padding and cached."""
+    return memory_of(place).stats().reserved
+
+
+def peak(place: PlaceLike) -> int:
+    """The highest :func:`used` so far."""
+    return memory_of(place).stats().peak
+
+
+def reset_peak(place: PlaceLike) -> None:
+    """Let :func:`peak` start again from what is used now."""
+    memory_of(place).reset_peak()
+
+
+def stats(place: PlaceLike) -> MemoryStats:
+    """All numbers of a place."""
+    return memory_of(place).stats()
+
+
+def leaks(place: PlaceLike) -> str:
+    """One line on what is still allocated on a place; "" if nothing is."""
+    now = stats(place)
+    if not now.live:
+        return ""
+    return f"{now.place}: {now.live} allocations of {now.used:,} bytes are still held ({now.allocations} made, {now.frees} freed)"
+
+
+def trim(place: PlaceLike) -> None:
+    """Give cached blocks back to the device."""
+    memory_of(place).trim()
+
+
+def set_limit(place: PlaceLike, nbytes: int | None) -> None:
+    """Let a place hold at most ``nbytes`` (used and padding); None lifts the limit."""
+    memory_of(place).limit = nbytes
+
+
+def set_strategy(place: PlaceLike, name: str) -> None:
+    """Choose how a place allocates: ``"pool"`` or ``"direct"``; only while nothing is allocated."""
+    if name not in STRATEGIES:
+        raise AllocationError(f"{name!r} is not an allocation strategy; use one of {', '.join(STRATEGIES)}")
+    memory_of(place).use_strategy(name)
+
+
+def arena(place: PlaceLike, nbytes: int, context: Context | None = None) -> _Arena:
+    """Preallocate ``nbytes`` on a place; see :class:`fluidlite.memory.arena.Arena`."""
+    context = context or get_context(place)
+    return _Arena(memory_of(place, context), nbytes, context)
+
+

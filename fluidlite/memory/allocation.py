@@ -1,0 +1,118 @@
+"""Block and Allocation: a piece of raw memory, and the one who holds it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.errors import AllocationError
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.place import Place
+
+if TYPE_CHECKING:
+    from fluidlite.memory.place_memory import PlaceMemory
+
+
+class Block:
+    """One raw handle of a device, reused by one allocation after another.
+
+    ``views`` keeps finished arrays of it by spec: making one costs more than a small operator.
+    """
+
+    __slots__ = ("address", "allocator", "context", "handle", "size", "views")
+
+    def __init__(self, handle: Any, size: int, allocator: Any, context: Context | None) -> None:
+        self.handle = handle
+        self.size = size
+        self.allocator = allocator
+        self.context = context
+        self.views: dict[Any, Any] = {}
+        find = getattr(allocator, "address", None)
+        self.address: int | None = find(handle) if find is not None else None
+
+
+class Allocation:
+    """Memory that somebody holds: opaque (a handle need not be an address), freed once.
+
+    Attributes
+    ----------
+    place : Place
+    nbytes : int
+        What was asked for.
+    offset : int
+        Byte offset inside the block.
+    context : Context
+        The context it belongs to; another one that uses it says so with :meth:`used_by`.
+    """
+
+    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "place", "users")
+
+    def __init__(
+        self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int = 0, owned: bool = True
+    ) -> None:
+        self.memory = memory
+        self.place: Place = memory.place
+        self.block: Block | None = block
+        self.nbytes = nbytes
+        self.offset = offset
+        self.context = context
+        self.owned = owned
+        self.users: set[Context] | None = None
+
+    def live_block(self) -> Block:
+        """The block, or AllocationError if the allocation was freed."""
+        block = self.block
+        if block is None:
+            raise AllocationError(
+                f"use after free: {self.nbytes} bytes on {self.place} were given back by memory.free"
+                "\n  Do: keep the allocation until its last use, or let its tensor free it"
+            )
+        return block
+
+    def span(self) -> Span:
+        """Its bytes."""
+        return Span(self.live_block().handle, self.offset, self.nbytes)
+
+    def address(self) -> int:
+        """Its address, where the place's allocator gives addresses."""
+        address = self.live_block().address
+        if address is None:
+            raise AllocationError(f"memory of {self.place} has no address; use span()")
+        return address + self.offset
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether finished arrays of it may be kept (an arena's may not: a reset must be seen)."""
+        return True
+
+    def used_by(self, context: Context) -> None:
+        """Say that another context has work in flight on it, so that its block waits for that before reuse."""
+        if context is not self.context:
+            if self.users is None:
+                self.users = set()
+            self.users.add(context)
+
+    def ready_for(self, context: Context) -> None:
+        """Order later work of ``context`` after what the owner has enqueued so far."""
+        owner = self.context
+        if context is owner or owner.closed:
+            return
+        self.used_by(context)
+        with owner.lock:
+            event = owner.record()
+        context.wait_for(event)
+
+    def __del__(self) -> None:
+        # Finalisers may run anywhere, locks held or not: only queue. The next alloc, free or used drains.
+        block = self.block
+        if block is not None and self.owned:
+            self.block = None
+            self.memory.dead.append((block, self.nbytes, self.users, self.context))
+
+    def __repr__(self) -> str:
+        state = "freed" if self.block is None else "live"
+        return f"Allocation({self.nbytes} bytes on {self.place}, {state})"
+
+
+Dead = deque[tuple[Block, int, "set[Context] | None", Context]]

@@ -1,0 +1,198 @@
+"""The memory of one place: one strategy, one lock, one set of counts."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from fluidlite.base.errors import AllocationError, OutOfMemoryError
+from fluidlite.memory.allocation import Allocation, Block, Dead
+from fluidlite.memory.strategies import CachingPool, Direct, Strategy, default_strategy, size_class
+from fluidlite.platform.context import Context
+from fluidlite.platform.devices import Unit
+from fluidlite.platform.place import Place
+
+STRATEGIES: dict[str, type[Direct] | type[CachingPool]] = {"direct": Direct, "pool": CachingPool}
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """Numbers of one place, in bytes where they are sizes.
+
+    ``used`` is what was asked for and not yet freed, ``padding`` what rounding adds to it, ``reserved`` what is
+    held from the device (used + padding + cached), ``peak`` the highest ``used`` so far (see ``reset_peak``).
+    """
+
+    place: Place
+    strategy: str
+    used: int
+    padding: int
+    reserved: int
+    peak: int
+    live: int
+    allocations: int
+    frees: int
+
+
+class PlaceMemory:
+    """Allocates, frees and counts on one place. Thread-safe."""
+
+    def __init__(self, unit: Unit, context: Context) -> None:
+        self.unit = unit
+        self.place = unit.place
+        self.alignment = unit.info.alignment
+        self.strategy: Strategy = default_strategy(unit, context)
+        self.lock = threading.RLock()
+        self.dead: Dead = deque()
+        self.limit: int | None = None
+        self._waiting: list[tuple[Block, list[Any]]] = []
+        self._sizes: dict[int, int] = {}
+        self.used_bytes = 0
+        self.padding = 0
+        self.peak = 0
+        self.live = 0
+        self.allocations = 0
+        self.frees = 0
+
+    def alloc(self, nbytes: int, context: Context) -> Allocation:
+        """Return memory for ``nbytes`` (0 is fine) that belongs to ``context``.
+
+        Raises
+        ------
+        OutOfMemoryError
+            After the pool was emptied and the device asked once more.
+        """
+        size = self._sizes.get(nbytes)
+        if size is None:
+            if nbytes < 0:
+                raise AllocationError(f"cannot allocate {nbytes} bytes on {self.place}")
+            size = size_class(nbytes, self.alignment)
+            if len(self._sizes) < 4096:
+                self._sizes[nbytes] = size
+        with self.lock:
+            if self.dead or self._waiting:
+                self._drain()
+            if self.limit is not None and self.used_bytes + self.padding + size > self.limit:
+                raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
+            try:
+                block = self.strategy.take(size, context)
+            except MemoryError:
+                block = self._retry(nbytes, size, context)
+            self._count(nbytes, size)
+        return Allocation(self, block, nbytes, context)
+
+    def _count(self, nbytes: int, size: int) -> None:
+        self.used_bytes += nbytes
+        self.padding += size - nbytes
+        self.live += 1
+        self.allocations += 1
+        if self.used_bytes > self.peak:
+            self.peak = self.used_bytes
+
+    def _retry(self, nbytes: int, size: int, context: Context) -> Block:
+        self.strategy.trim()
+        try:
+            return self.strategy.take(size, context)
+        except MemoryError as exc:
+            raise self._out_of_memory(nbytes, str(exc)) from exc
+
+    def _out_of_memory(self, nbytes: int, why: str) -> OutOfMemoryError:
+        return OutOfMemoryError(
+            f"out of memory on {self.place}: asked for {nbytes:,} bytes, used {self.used_bytes:,}, "
+            f"reserved {self.strategy.reserved:,}" + (f" ({why})" if why else "")
+            + "\n  Do: use a smaller batch, or free what you hold; the process can go on"
+        )  # fmt: skip
+
+    def adopt(self, handle: Any, nbytes: int, context: Context, counted: bool = True) -> Allocation:
+        """Hold memory that somebody else allocated; with ``counted`` it counts as used until it is dropped."""
+        block = Block(handle, nbytes, self._foreign(), context)
+        if counted:
+            with self.lock:
+                self._count(nbytes, nbytes)
+        return Allocation(self, block, nbytes, context, owned=counted)
+
+    def _foreign(self) -> Any:
+        return _Foreign(self.strategy)
+
+    def free(self, allocation: Allocation) -> None:
+        """Give an allocation back, once."""
+        with self.lock:
+            block = allocation.block
+            if block is None:
+                raise AllocationError(
+                    f"double free: these {allocation.nbytes} bytes on {self.place} were freed before"
+                    "\n  Do: free an allocation once; one that a tensor holds is freed with it"
+                )
+            if not allocation.owned:
+                raise AllocationError(f"foreign free: {allocation!r} is borrowed or part of an arena; it is not yours to free")
+            allocation.block = None
+            self.dead.append((block, allocation.nbytes, allocation.users, allocation.context))
+            self._drain()
+
+    def _drain(self) -> None:
+        while self.dead:
+            block, nbytes, users, owner = self.dead.popleft()
+            self.used_bytes -= nbytes
+            self.padding -= block.size - nbytes
+            self.live -= 1
+            self.frees += 1
+            if type(block.allocator) is _Foreign:
+                continue  # somebody else's memory: dropping the handle is all
+            events = [] if self.unit.lost else [user.record() for user in users or () if not user.closed]
+            if events and not all(event.done() for event in events):
+                self._waiting.append((block, events))
+            else:
+                self.strategy.give(block)
+        if self._waiting:
+            still = []
+            for block, events in self._waiting:
+                if self.unit.lost or all(event.done() for event in events):
+                    self.strategy.give(block)
+                else:
+                    still.append((block, events))
+            self._waiting = still
+
+    def use_strategy(self, name: str) -> None:
+        """Change the strategy: "direct" or "pool". Live blocks keep their own."""
+        with self.lock:
+            self._drain()
+            if self.live:
+                raise AllocationError(f"{self.place} has {self.live} live allocations; change the strategy before there are any")
+            self.strategy.trim()
+            self.strategy = STRATEGIES[name](self.unit)
+
+    def trim(self) -> None:
+        """Give cached blocks back to the device."""
+        with self.lock:
+            self._drain()
+            self.strategy.trim()
+
+    def stats(self) -> MemoryStats:
+        """Numbers now."""
+        with self.lock:
+            self._drain()
+            return MemoryStats(
+                self.place, self.strategy.name, self.used_bytes, self.padding, self.strategy.reserved, self.peak, self.live,
+                self.allocations, self.frees,
+            )  # fmt: skip
+
+    def reset_peak(self) -> None:
+        """Let ``peak`` start again from what is used now."""
+        with self.lock:
+            self._drain()
+            self.peak = self.used_bytes
+
+
+class _Foreign:
+    """Stands for the allocator of memory that is not ours."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def address(self, handle: Any) -> int | None:
+        ours = self._strategy
+        raw = getattr(ours, "_raw", ours)
+        find = getattr(raw.allocator(None), "address", None) if isinstance(raw, Direct) else None
+        return find(handle) if find is not None else None

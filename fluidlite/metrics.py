@@ -1,0 +1,243 @@
+"""Metrics that are kept on the host, batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import ProgramError
+
+__all__ = [
+    "Accuracy", "Auc", "ChunkEvaluator", "CompositeMetric", "EditDistance", "MetricBase", "Precision", "Recall",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+
+class MetricBase:
+    """A metric: ``update`` takes a batch, ``eval`` gives the value so far, ``reset`` starts again.
+
+    State is what a subclass keeps in public attributes of number or array type.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name if name is not None else type(self).__name__
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _states(self) -> dict[str, Any]:
+        kept = (int, float, np.number, np.ndarray)
+        return {k: v for k, v in vars(self).items() if not k.startswith("_") and isinstance(v, kept)}
+
+    def reset(self) -> None:
+        """Set the state back to zero."""
+        for name, value in self._states().items():
+            setattr(self, name, np.zeros_like(value) if isinstance(value, np.ndarray) else type(value)(0))
+
+    def get_config(self) -> dict[str, Any]:
+        """The metric's name and state."""
+        return {"name": self._name, "states": dict(self._states())}
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Take one batch."""
+        raise NotImplementedError(f"{type(self).__name__} must define update")
+
+    def eval(self) -> Any:
+        """The value over all batches so far."""
+        raise NotImplementedError(f"{type(self).__name__} must define eval")
+
+
+class CompositeMetric(MetricBase):
+    """Several metrics that take the same batches."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self._metrics: list[MetricBase] = []
+
+    def add_metric(self, metric: MetricBase) -> None:
+        """Add a metric."""
+        if not isinstance(metric, MetricBase):
+            raise ProgramError(f"add_metric got {type(metric).__name__}; expected a MetricBase")
+        self._metrics.append(metric)
+
+    def reset(self) -> None:
+        """Reset all."""
+        for metric in self._metrics:
+            metric.reset()
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Give a batch to all."""
+        for metric in self._metrics:
+            metric.update(preds, labels)
+
+    def eval(self) -> list[Any]:
+        """The values, in the order in which the metrics were added."""
+        return [metric.eval() for metric in self._metrics]
+
+
+def _binary(preds: Any, labels: Any, who: MetricBase) -> tuple[Array, Array]:
+    """Predictions rounded to 0 or 1, and labels; flat, of one length."""
+    predicted, truth = np.asarray(preds), np.asarray(labels)
+    if predicted.size != truth.size:
+        raise ProgramError(f"{who}: {predicted.size} predictions, but {truth.size} labels")
+    return np.rint(predicted.astype(np.float64)).astype(np.int64).ravel(), truth.astype(np.int64).ravel()
+
+
+class Precision(MetricBase):
+    """Of what was predicted 1, the part that is 1. Predictions are probabilities of class 1."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tp = 0
+        self.fp = 0
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Take predictions and labels of a batch."""
+        predicted, truth = _binary(preds, labels, self)
+        self.tp += int(np.sum((predicted == 1) & (truth == 1)))
+        self.fp += int(np.sum((predicted == 1) & (truth != 1)))
+
+    def eval(self) -> float:
+        """The precision; 0 if nothing was predicted 1."""
+        positive = self.tp + self.fp
+        return self.tp / positive if positive else 0.0
+
+
+class Recall(MetricBase):
+    """Of what is 1, the part that was predicted 1. Predictions are probabilities of class 1."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tp = 0
+        self.fn = 0
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Take predictions and labels of a batch."""
+        predicted, truth = _binary(preds, labels, self)
+        self.tp += int(np.sum((predicted == 1) & (truth == 1)))
+        self.fn += int(np.sum((predicted != 1) & (truth == 1)))
+
+    def eval(self) -> float:
+        """The recall; 0 if nothing is 1."""
+        relevant = self.tp + self.fn
+        return self.tp / relevant if relevant else 0.0
+
+
+class Accuracy(MetricBase):
+    """The weighted mean of batches' accuracies, such as ``layers.accuracy`` gives."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.value = 0.0
+        self.weight = 0.0
+
+    def update(self, value: Any, weight: Any) -> None:
+        """Take the accuracy of a batch, and how many samples it has."""
+        rate, count = np.asarray(value), np.asarray(weight)
+        if rate.size != 1 or count.size != 1 or float(count.ravel()[0]) < 0:
+            raise ProgramError(
+                f"{self}: value is {value!r} and weight {weight!r}; expected one number each, weight 0 or more"
+            )
+        self.value += float(rate.ravel()[0]) * float(count.ravel()[0])
+        self.weight += float(count.ravel()[0])
+
+    def eval(self) -> float:
+        """The accuracy so far."""
+        if not self.weight:
+            raise ProgramError(f"{self} has no batch yet\n  Do: call update first")
+        return self.value / self.weight
+
+
+class ChunkEvaluator(MetricBase):
+    """Precision, recall and F1 of chunks, of the counts that ``layers.chunk_eval`` gives."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.num_infer_chunks = 0
+        self.num_label_chunks = 0
+        self.num_correct_chunks = 0
+
+    def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
+        """Take the counts of a batch."""
+        counts = [int(np.asarray(n).reshape(())) for n in (num_infer_chunks, num_label_chunks, num_correct_chunks)]
+        self.num_infer_chunks += counts[0]
+        self.num_label_chunks += counts[1]
+        self.num_correct_chunks += counts[2]
+
+    def eval(self) -> tuple[float, float, float]:
+        """Precision, recall, F1."""
+        correct = self.num_correct_chunks
+        precision = correct / self.num_infer_chunks if self.num_infer_chunks else 0.0
+        recall = correct / self.num_label_chunks if self.num_label_chunks else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
+        return precision, recall, f1
+
+
+class EditDistance(MetricBase):
+    """The mean distance of sequences, and the rate of those that are wrong, of what ``layers.edit_distance`` gives."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.total_distance = 0.0
+        self.seq_num = 0
+        self.instance_error = 0
+
+    def update(self, distances: Any, seq_num: Any) -> None:
+        """Take the distances of a batch, and its number of sequences."""
+        array = np.asarray(distances)
+        self.seq_num += int(np.asarray(seq_num).reshape(()))
+        self.total_distance += float(np.sum(array))
+        self.instance_error += int(np.sum(array > 0))
+
+    def eval(self) -> tuple[float, float]:
+        """Mean distance, and the part of the sequences whose distance is not 0."""
+        if not self.seq_num:
+            raise ProgramError(f"{self} has no batch yet\n  Do: call update first")
+        return self.total_distance / self.seq_num, self.instance_error / self.seq_num
+
+
+class Auc(MetricBase):
+    """The area under the receiver operating characteristic, by counting scores in buckets.
+
+    Parameters
+    ----------
+    name : str, optional
+    curve : str
+        ``"ROC"``.
+    num_thresholds : int
+        How many buckets; their width bounds the error.
+    """
+
+    def __init__(self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095) -> None:
+        super().__init__(name)
+        if curve != "ROC":
+            raise ProgramError(f"curve is {curve!r}; expected 'ROC'")
+        if num_thresholds < 1:
+            raise ProgramError(f"num_thresholds is {num_thresholds}; expected 1 or more")
+        self._num_thresholds = num_thresholds
+        self.positives = np.zeros(num_thresholds + 1, np.int64)
+        self.negatives = np.zeros(num_thresholds + 1, np.int64)
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Take scores of class 1, as [rows], [rows, 1] or (class 0, class 1) as [rows, 2], and labels."""
+        scores, truth = np.asarray(preds, np.float64), np.asarray(labels).ravel()
+        scores = scores[:, -1] if scores.ndim == 2 else scores.ravel()
+        if scores.shape != truth.shape:
+            raise ProgramError(f"{self}: {scores.size} predictions, but {truth.size} labels")
+        if scores.size and not (np.all(scores >= 0) and np.all(scores <= 1)):
+            raise ProgramError(f"{self}: predictions must be probabilities, from 0 to 1")
+        buckets = (scores * self._num_thresholds).astype(np.int64)
+        size = self._num_thresholds + 1
+        self.positives += np.bincount(buckets[truth != 0], minlength=size)
+        self.negatives += np.bincount(buckets[truth == 0], minlength=size)
+
+    def eval(self) -> float:
+        """The area; 0 if there is no positive or no negative sample."""
+        positives = np.concatenate([[0], np.cumsum(self.positives[::-1])])
+        negatives = np.concatenate([[0], np.cumsum(self.negatives[::-1])])
+        if not positives[-1] or not negatives[-1]:
+            return 0.0
+        heights = (positives[1:] + positives[:-1]) / 2
+        return float(np.sum(np.diff(negatives) * heights)) / float(positives[-1]) / float(negatives[-1])

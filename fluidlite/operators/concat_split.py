@@ -1,0 +1,148 @@
+"""Tensors joined and divided along an axis: concat, split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
+from fluidlite.framework.registry import register_op
+from fluidlite.framework.spec import Spec
+from fluidlite.operators.inference import (
+    Inferred,
+    agree,
+    all_agree,
+    like,
+    merged,
+    normal_axis,
+)
+from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand
+
+# concat and split --------------------------------------------------------------------------------------------------
+
+_CONCAT_ATTRS = (Attr("axis", "int", 0, doc="the axis along which X lie one behind the other"),)
+
+
+def _infer_concat(call: Call) -> Inferred:
+    specs = call.specs("X")
+    if not specs:
+        call.fail("X", "one tensor or more")
+    first = specs[0]
+    axis = normal_axis(call, "axis", call.attr("axis"), first.rank)
+    known: list[int] = list(first.dims)
+    known[axis] = 0
+    for spec in specs:
+        if spec.dtype != first.dtype:
+            call.fail_dtype("X", f"{first.dtype} in all of them")
+        dims = [0 if i == axis else d for i, d in enumerate(spec.dims)]
+        if not all_agree(known, dims):
+            call.fail("X", f"tensors of equal dims, but for axis {axis}")
+        known = list(merged(known, dims))
+    sizes = [spec.dims[axis] for spec in specs]
+    known[axis] = -1 if -1 in sizes else sum(sizes)
+    # Along axis 0 the sequences of X[0] no longer cover the rows.
+    return {"Out": like(first, known) if axis else Spec.of(known, first.dtype)}
+
+
+register_op(
+    "concat",
+    inputs=(Slot("X", duplicable=True),),
+    outputs=("Out",),
+    attrs=_CONCAT_ATTRS,
+    infer=_infer_concat,
+    grad=GradRule("concat_grad", ("X", "Out@GRAD"), ("X",)),
+    dtypes={"X": ALL},
+    reference=lambda inputs, attrs: {"Out": np.concatenate(inputs["X"], axis=attrs["axis"])},
+    samples=lambda: [
+        Sample({"X": [rand(2, 3), rand(4, 3, seed=1)]}, {}, ("X",), name="rows", dtypes=EVERY),
+        Sample({"X": [rand(3, 2), rand(3, 1, seed=1), rand(3, 4)]}, {"axis": 1}, ("X",), name="columns", dtypes=EVERY),
+        Sample({"X": [rand(2, 3, 4), rand(2, 2, 4, seed=1)]}, {"axis": -2}, ("X",), name="middle"),
+        Sample({"X": [rand(3)]}, {}, ("X",), name="single"),
+        Sample({"X": [rand(0, 3), rand(2, 3)]}, {}, name="one_empty"),
+        Sample({"X": [ints(2), ints(3)]}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": [bools(2), bools(3)]}, {}, name="bool", dtypes=("bool",)),
+    ],
+    doc="Out = the tensors X one behind the other along axis",
+    source="Fluid concat_op.cc",
+)
+
+register_op(
+    "concat_grad",
+    inputs=(Slot("X", duplicable=True, metadata_only=True), Slot("Out@GRAD")),
+    outputs=(Slot("X@GRAD", duplicable=True, dispensable=True),),
+    attrs=_CONCAT_ATTRS,
+    infer=lambda call: {"X@GRAD": [like(spec) for spec in call.specs("X")]},
+    kernel_dtype="Out@GRAD",
+    doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
+)
+
+
+def _infer_split(call: Call) -> Inferred:
+    x = call.spec("X")
+    axis = normal_axis(call, "axis", call.attr("axis"), x.rank)
+    whole, num, sections = x.dims[axis], call.attr("num"), list(call.attr("sections"))
+    if sections:
+        if sections.count(-1) > 1 or any(s < -1 for s in sections):
+            call.fail_attr("sections", "sizes of 0 or more, at most one of them -1")
+        if -1 in sections and whole >= 0:
+            sections[sections.index(-1)] = whole - sum(s for s in sections if s >= 0)
+        if -1 not in sections and (not agree(sum(sections), whole) or min(sections) < 0):
+            call.fail_attr("sections", f"sizes that sum to {whole}, dim {axis} of X ({call.shown('X')})")
+    else:
+        if num < 1:
+            call.fail_attr("num", "1 or more, since sections is empty")
+        if whole >= 0 and whole % num:
+            call.fail_attr("num", f"a divisor of {whole}, dim {axis} of X ({call.shown('X')})")
+        sections = [whole // num if whole >= 0 else -1] * num
+
+    def part(n: int) -> Spec:
+        dims = (*x.dims[:axis], n, *x.dims[axis + 1 :])
+        return like(x, dims) if axis else Spec.of(dims, x.dtype)
+
+    return {"Out": [part(n) for n in sections]}
+
+
+def _grad_split(maker: Any) -> None:
+    given = maker.output_grad("Out")
+    maker.append("concat", {"X": given}, {"Out": maker.input_grad("X")}, {"axis": maker.op.attr("axis")})
+
+
+def _reference_split(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, axis = inputs["X"], attrs["axis"]
+    if not attrs["sections"]:
+        return {"Out": np.split(x, attrs["num"], axis)}
+    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in attrs["sections"] if v >= 0) for s in attrs["sections"]]
+    return {"Out": np.split(x, np.cumsum(sections)[:-1], axis)}
+
+
+register_op(
+    "split",
+    inputs=("X",),
+    outputs=(Slot("Out", duplicable=True),),
+    attrs=(
+        Attr("num", "int", 0, minimum=0, doc="how many equal parts, if sections is empty"),
+        Attr("sections", "ints", (), doc="the size of each part; one may be -1: what remains"),
+        Attr("axis", "int", 0, doc="the axis that is divided"),
+    ),
+    infer=_infer_split,
+    grad=_grad_split,
+    dtypes={"X": ALL},
+    reference=_reference_split,
+    samples=lambda: [
+        Sample({"X": rand(6, 6)}, {"num": 3}, ("X",), name="rows", dtypes=EVERY),
+        Sample({"X": rand(3, 6)}, {"num": 2, "axis": 1}, ("X",), name="columns", dtypes=EVERY),
+        Sample({"X": rand(3, 6)}, {"sections": [1, 3, 2], "axis": -1}, ("X",), name="sections", dtypes=WIDE),
+        Sample({"X": rand(2, 7, 3)}, {"sections": [2, -1, 1], "axis": 1}, ("X",), name="remainder"),
+        Sample({"X": rand(4)}, {"num": 1}, ("X",), name="single"),
+        Sample({"X": rand(2, 3)}, {"sections": [0, 2]}, name="empty_part"),
+        Sample({"X": ints(4)}, {"num": 2}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(4)}, {"num": 2}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(0, 4)}, {"num": 2, "axis": 1}, name="empty"),
+    ],
+    doc="Out = the parts of X along axis",
+    source="Fluid split_op.cc",
+)

@@ -1,0 +1,275 @@
+"""Operators declared as functions of scalars: slots, inference and the gradient operator follow from the functions.
+
+    unary("relu", lambda x: maximum(x, 0), grad=lambda out, dout: where(out > 0, dout, 0))
+
+declares ``relu`` and ``relu_grad``, which reads Out and Out@GRAD and nothing else. Kernels are generated.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from fluidlite.base.dtypes import dtype_name
+from fluidlite.codegen.expr import parameters, slots_of, snake
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import GRAD, Attr, GradRule, Infer, OpDef, Reference, Sample, ScalarRule, Slot
+from fluidlite.framework.registry import register_op
+from fluidlite.framework.spec import Spec
+
+Function = Callable[..., Any]
+OutDtype = Union[str, Callable[[Call], str], Mapping[str, Any], None]
+Samples = Union[Callable[[], Iterable[Sample]], Sequence[Sample]]
+Dtypes = Union[Mapping[str, tuple[str, ...]], tuple[str, ...], None]
+Slots = Union[Mapping[str, Slot], Iterable[Slot], None]
+
+AXIS = Attr("axis", "int", -1, minimum=-1, doc="dim of X at which the dims of Y start; -1: they end with X's last dim")
+
+
+def camel(name: str) -> str:
+    """The slot that a parameter names: ``learning_rate`` is ``LearningRate``."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def scalar_op(
+    type: str,
+    function: Function,
+    *,
+    outputs: tuple[str, ...] = ("Out",),
+    attrs: Iterable[Attr] = (),
+    grad: Function | GradRule | None = None,
+    reference: Reference | None = None,
+    samples: Samples = (),
+    dtypes: Dtypes = None,
+    out_dtype: OutDtype = None,
+    infer: Infer | None = None,
+    slots: Slots = None,
+    may_alias: Mapping[str, str] | None = None,
+    must_alias: Mapping[str, str] | None = None,
+    doc: str = "",
+    source: str = "",
+    random: bool = False,
+    grad_attrs: Iterable[Attr] | None = None,
+    differentiable: tuple[str, ...] | None = None,
+    broadcasts: bool = False,
+) -> OpDef:
+    """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
+
+    Parameters
+    ----------
+    type : str
+    function : callable
+        Positional parameters are input slots in snake case, keyword-only ones attributes; it returns a symbol, or
+        one for each of ``outputs``.
+    outputs : tuple of str
+        Output slots.
+    attrs : attributes
+    grad : callable, GradRule or None
+        A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
+        returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
+        parameter ``maker`` makes gradient operators itself, as in ``register_op``.
+    reference, samples, doc, source, random, must_alias
+        As in ``register_op``.
+    dtypes : mapping of slot to dtypes, or the dtypes of every input
+    out_dtype : str, callable or mapping of output slot to one of these
+        Dtype of the outputs; default: the first input's.
+    infer : callable
+        Default: outputs have the first input's dims and LoD, and all inputs one dtype and equal dims.
+    slots : slots, or mapping of name to Slot
+        Definitions that differ from a plain slot; further inputs that the function does not read.
+    may_alias : mapping
+        Default: the first output may share the first input's memory, if their dtypes are one.
+    grad_attrs : attributes
+        Those of the gradient operator; default: the operator's.
+    differentiable : tuple of str
+        Input slots that have gradients; default: the first.
+    broadcasts : bool
+        Inputs differ in dims, so that the gradient needs the dims of each.
+    """
+    names, _ = parameters(function)
+    special = _by_name(slots)
+    inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
+    extra = tuple(slot for name, slot in special.items() if name not in outputs and slot not in inputs)
+    inputs += extra
+    attrs = tuple(attrs)
+    if may_alias is None:
+        plain = infer is None and out_dtype is None and not must_alias and bool(names)
+        may_alias = {outputs[0]: inputs[0].name} if plain else {}
+    slots_out = tuple(special.get(name, Slot(name)) for name in outputs)
+    if differentiable is None:
+        differentiable = (inputs[0].name,) if inputs else ()
+    rule: Any = grad
+    if callable(grad) and not isinstance(grad, GradRule) and parameters(grad)[0] != ("maker",):
+        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, broadcasts)
+    op = register_op(
+        type, inputs=inputs, outputs=slots_out, attrs=attrs,
+        infer=infer or _same(inputs, outputs, out_dtype), grad=rule, scalar=ScalarRule(function, outputs),
+        may_alias=may_alias, must_alias=must_alias, random=random, reference=reference, samples=samples,
+        dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
+        doc=doc, source=source,
+    )  # fmt: skip
+    op.origin = _origin()
+    if isinstance(rule, GradRule) and callable(grad):
+        declared = attrs if grad_attrs is None else tuple(grad_attrs)
+        _register_grad(op, rule, grad, declared, doc)
+    return op
+
+
+def unary(type: str, function: Function, **options: Any) -> OpDef:
+    """Declare an operator from X to Out of the same dims, LoD shared; Out may share X's memory. See scalar_op."""
+    return scalar_op(type, function, **options)
+
+
+def binary(
+    type: str,
+    function: Function,
+    *,
+    attrs: Iterable[Attr] = (),
+    infer: Infer | None = None,
+    out_dtype: OutDtype = None,
+    may_alias: Mapping[str, str] | None = None,
+    **options: Any,
+) -> OpDef:
+    """Declare an operator of X and Y, with Fluid's broadcasting of Y by ``axis``; gradients ``(dX, dY)``.
+
+    A gradient is written as if no dim were broadcast: the sum over broadcast dims is the framework's.
+    """
+    if may_alias is None:
+        may_alias = {"Out": "X"} if out_dtype is None and infer is None else {}
+    return scalar_op(
+        type, function, attrs=(*attrs, AXIS), infer=infer or _broadcast(out_dtype), may_alias=may_alias,
+        differentiable=options.pop("differentiable", ("X", "Y")), broadcasts=True, out_dtype=out_dtype, **options,
+    )  # fmt: skip
+
+
+def _by_name(slots: Slots) -> dict[str, Slot]:
+    if slots is None:
+        return {}
+    return dict(slots) if isinstance(slots, Mapping) else {slot.name: slot for slot in slots}
+
+
+def _origin() -> str:
+    """The line that declares the operator, outside this file."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+# Gradients ---------------------------------------------------------------------------------------------------------
+
+
+def _grad_rule(
+    type: str,
+    function: Function,
+    inputs: tuple[Slot, ...],
+    outputs: tuple[Slot, ...],
+    writes: tuple[str, ...],
+    broadcasts: bool,
+) -> GradRule:
+    known = [slot.name for slot in (*inputs, *outputs)] + [slot.name + GRAD for slot in outputs]
+    reads = slots_of(parameters(function)[0], known, f"the gradient of {type!r}")
+    dims = tuple(slot for slot in writes if slot not in reads) if broadcasts else ()
+    order = (*(slot.name for slot in inputs), *(slot.name for slot in outputs))
+    forward = sorted((slot for slot in (*reads, *dims) if not slot.endswith(GRAD)), key=order.index)
+    return GradRule(type + "_grad", (*forward, *(slot for slot in reads if slot.endswith(GRAD))), writes)
+
+
+def _register_grad(op: OpDef, rule: GradRule, function: Function, attrs: tuple[Attr, ...], doc: str) -> None:
+    names, _ = parameters(function)
+    read = {name for name in rule.reads if snake(name) in names}
+    first = next(name for name in (*(n for n in rule.reads if n.endswith(GRAD)), *rule.reads))
+    inputs = tuple(Slot(name, metadata_only=name not in read) for name in rule.reads)
+    grads = tuple(slot + GRAD for slot in rule.writes)
+    known = set(rule.reads)
+
+    def infer(call: Call) -> dict[str, Spec]:
+        found = {}
+        for slot, grad in zip(rule.writes, grads, strict=True):
+            spec = call.spec(slot if slot in known else first)
+            found[grad] = Spec.of(spec.dims, call.dtype(first) if slot not in known else spec.dtype,
+                                  lod=spec.lod, lod_level=spec.lod_level)  # fmt: skip
+        return found
+
+    made = register_op(
+        rule.type, inputs=inputs, outputs=tuple(Slot(name, dispensable=True) for name in grads), attrs=attrs,
+        infer=infer, scalar=ScalarRule(function, grads), kernel_dtype=first, may_alias={grads[0]: first},
+        doc=f"the gradient of {op.type}" + (f": {doc}" if doc else ""), source=op.source,
+    )  # fmt: skip
+    made.origin = op.origin
+
+
+# Inference ---------------------------------------------------------------------------------------------------------
+
+
+def _result_dtype(call: Call, slot: str, out_dtype: OutDtype, default: str) -> str:
+    if isinstance(out_dtype, Mapping):
+        return _result_dtype(call, slot, out_dtype.get(slot), default)
+    if out_dtype is None:
+        return default
+    return dtype_name(out_dtype(call) if callable(out_dtype) else out_dtype)
+
+
+def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: OutDtype) -> Infer:
+    read = tuple(slot.name for slot in inputs if not slot.dispensable)
+
+    def infer(call: Call) -> dict[str, Spec]:
+        spec = call.spec(read[0])
+        dims = list(spec.dims)
+        for slot in read[1:]:
+            other = call.spec(slot)
+            if other.dtype != spec.dtype:
+                call.fail_dtype(slot, f"{spec.dtype}, as {read[0]}", do="cast one of them with layers.cast")
+            agree = len(other.dims) == len(dims) and all(
+                a == b or -1 in (a, b) for a, b in zip(dims, other.dims, strict=True)
+            )
+            call.need(agree, slot, f"the dims of {read[0]}, {list(spec.dims)}")
+            dims = [b if a == -1 else a for a, b in zip(dims, other.dims, strict=True)]
+        return {
+            slot: Spec.of(dims, _result_dtype(call, slot, out_dtype, spec.dtype), spec.lod, spec.lod_level)
+            for slot in outputs
+        }
+
+    return infer
+
+
+def _broadcast(out_dtype: OutDtype) -> Infer:
+    def infer(call: Call) -> dict[str, Spec]:
+        x, y = call.spec("X"), call.spec("Y")
+        if x.dtype != y.dtype:
+            call.fail_dtype("Y", f"{x.dtype}, as X", do="cast one of them with layers.cast")
+        dims = broadcast_dims(call)
+        return {"Out": Spec.of(dims, _result_dtype(call, "Out", out_dtype, x.dtype), x.lod, x.lod_level)}
+
+    return infer
+
+
+def broadcast_dims(call: Call) -> tuple[int, ...]:
+    """Dims of ``X op Y`` by Fluid's rule, -1 where unknown; raise ShapeError with the rule if there are none."""
+    x, y, axis = call.dims("X"), call.dims("Y"), call.attr("axis")
+    if all(d == 1 for d in y) and len(y) <= max(len(x), 1):
+        return x
+    if len(y) > len(x):
+        call.fail("Y", f"at most the {len(x)} dims of X, {list(x)}", do="give the tensor of more dims as X")
+    start = len(x) - len(y) if axis == -1 else axis
+    kept = y
+    while len(y) < len(x) and kept and kept[-1] == 1:
+        kept = kept[:-1]
+    if len(y) == len(x):
+        start = 0
+    placed = (1,) * start + kept + (1,) * (len(x) - start - len(kept))
+    fits = len(placed) == len(x) and all(a == b or 1 in (a, b) or -1 in (a, b) for a, b in zip(x, placed, strict=True))
+    if not fits:
+        where = f"end with X's last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
+        call.fail("Y", f"dims that broadcast to X, {list(x)}, when they {where}",
+                  do="set axis to the dim of X at which Y's dims start, or reshape Y")  # fmt: skip
+    return tuple(max(a, b) if 1 in (a, b) and -1 not in (a, b) else _known(a, b) for a, b in zip(x, placed, strict=True))
+
+
+def _known(a: int, b: int) -> int:
+    """One dim of two that are equal or 1: of -1 and a number over 1 the number."""
+    if a == b:
+        return a
+    low, high = sorted((a, b))
+    return high if low == -1 and high != 1 else (low if low == -1 else high)

@@ -1,0 +1,1 @@
+"""Places, devices and their contexts."""

@@ -1,0 +1,275 @@
+"""Context: the framework's hold on a plugin's DeviceContext.
+
+It counts copies, wraps exceptions with the place, compiles each source once, keeps library
+handles and the status word for late errors. Attributes it does not know are the plugin's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError, OutOfRangeError
+from fluidlite.platform.device import Event, Span
+from fluidlite.platform.devices import Unit
+
+_STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused
+_MOST_COMPILED = 4096
+
+
+@dataclass
+class Counts:
+    """Copies that went through a context: numbers and bytes. Status words are counted apart."""
+
+    copy_in: int = 0
+    copy_out: int = 0
+    copy_within: int = 0
+    copy_peer: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    launches: int = 0
+    status_reads: int = 0
+
+    def reset(self) -> None:
+        """Set every count to zero."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, 0)
+
+
+class Context:
+    """One in-order queue of a place, as kernels and copies see it.
+
+    Attributes
+    ----------
+    place : Place
+    unit : Unit
+        The device's facts and capabilities.
+    raw : DeviceContext
+        The plugin's own context; unknown attributes of this object are looked up there.
+    counts : Counts
+    lock : threading.RLock
+        Held by whoever uses the queue.
+    """
+
+    def __init__(self, unit: Unit, raw: Any) -> None:
+        self.unit = unit
+        self.raw = raw
+        self.place = unit.place
+        self.array = unit.array
+        self.xp = unit.array.xp if unit.array is not None else None
+        self.dialect = unit.dialect
+        self.counts = Counts()
+        self.lock = threading.RLock()
+        self.closed = False
+        self._compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._handles: dict[str, Any] = {}
+        self._status: Span | None = None
+        self._allocator: Any = None
+        self._suspect = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "raw":  # not yet set: a constructor failed
+            raise AttributeError(name)
+        return getattr(self.raw, name)
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads a kernel may use; None leaves it to the library."""
+        return getattr(self.raw, "threads", None)
+
+    @threads.setter
+    def threads(self, number: int | None) -> None:
+        self.raw.threads = number
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Give exceptions of the plugin the place and what was being done; a lost device poisons its place."""
+        self.unit.raise_if_lost()
+        try:
+            yield
+        except DeviceLost as exc:
+            self.unit.lost = self.unit.lost or str(exc)
+            raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
+        except (FluidError, MemoryError):
+            raise
+        except Exception as exc:
+            raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
+
+    # Copies
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes to the device; ``src`` may be reused on return."""
+        if not dst.nbytes:
+            return
+        with self.guarded(f"copying {dst.nbytes} bytes in"):
+            self.raw.copy_in(dst, src)
+        self.counts.copy_in += 1
+        self.counts.bytes_in += dst.nbytes
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Copy device bytes to the host; ``dst`` is valid after :meth:`wait`."""
+        if not src.nbytes:
+            return
+        with self.guarded(f"copying {src.nbytes} bytes out"):
+            self.raw.copy_out(dst, src)
+        self.counts.copy_out += 1
+        self.counts.bytes_out += src.nbytes
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy inside the place."""
+        if not dst.nbytes:
+            return
+        with self.guarded(f"copying {dst.nbytes} bytes inside"):
+            self.raw.copy_within(dst, src)
+        self.counts.copy_within += 1
+
+    def copy_peer(self, dst: Span, dst_context: Context, src: Span) -> bool:
+        """Copy straight to another place's context, if the plugin can."""
+        with self.guarded(f"copying {src.nbytes} bytes to {dst_context.place}"):
+            done: bool = self.raw.copy_peer(dst, dst_context.raw, src)
+        self.counts.copy_peer += done
+        return done
+
+    # Order
+
+    def record(self) -> Event:
+        """Mark this point of the queue."""
+        with self.guarded("recording an event"):
+            event: Event = self.raw.record()
+            return event
+
+    def wait_for(self, event: Event) -> None:
+        """Make later work wait for the event."""
+        with self.guarded("waiting for an event"):
+            self.raw.wait_for(event)
+
+    def wait(self) -> None:
+        """Block until the queue is idle."""
+        with self.guarded("waiting for the queue"):
+            self.raw.wait()
+
+    # Library handles and compiled kernels
+
+    def handle(self, name: str, make: Callable[[], Any]) -> Any:
+        """A library handle, made when it is first asked for and kept with the context."""
+        found = self._handles.get(name)
+        if found is None:
+            with self.guarded(f"making the handle {name!r}"):
+                found = self._handles[name] = make()
+        return found
+
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        """Compile dialect source once; ``parameters`` are "buffer" or dtype names."""
+        key = (source, entry, parameters)
+        found = self._compiled.get(key)
+        if found is None:
+            try:
+                with self.guarded(f"compiling {entry}"):
+                    found = self.dialect.compile(self.raw, source, entry, parameters)
+            except CompileError as exc:
+                raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
+            self._compiled[key] = found
+            if len(self._compiled) > _MOST_COMPILED:
+                self._compiled.popitem(last=False)
+        return found
+
+    def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
+        """Enqueue ``items`` work items of a compiled kernel."""
+        if items <= 0:
+            return
+        self.counts.launches += 1
+        try:
+            self.dialect.launch(self.raw, kernel, items, args, group)
+        except Exception as exc:
+            with self.guarded("launching a kernel"):
+                raise exc
+
+    # The status word
+
+    def status_span(self) -> Span:
+        """The device's ``long[4]``: operator id + 1 of the first late error (0: none), value, bound."""
+        if self._status is None:
+            alignment = self.unit.info.alignment
+            size = -(-_STATUS_BYTES // alignment) * alignment
+            with self.guarded("allocating the status word"):
+                self._allocator = self.unit.device.allocator(self.place.index)
+                self._status = Span(self._allocator.allocate(size), 0, _STATUS_BYTES)
+                self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
+        self._suspect = True
+        return self._status
+
+    def status_args(self) -> tuple[Any, int]:
+        """The status word as two launch arguments: handle and byte offset."""
+        span = self.status_span()
+        return span.handle, span.offset
+
+    def status_array(self) -> Any:
+        """The status word as an int64 array of the place's namespace."""
+        return self.array.wrap(self.status_span(), (4,), "int64", None)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a kernel that can fail late was launched since the status word was last read."""
+        return self._suspect
+
+    def begin_status(self) -> np.ndarray[Any, Any] | None:
+        """Enqueue the read of the status word if a kernel may have set it; valid after :meth:`wait`."""
+        if not self._suspect or self._status is None:
+            return None
+        host = np.zeros(4, np.int64)
+        with self.guarded("reading the status word"):
+            self.raw.copy_out(memoryview(host).cast("B"), self._status)
+        self.counts.status_reads += 1
+        return host
+
+    def end_status(self, host: np.ndarray[Any, Any] | None) -> tuple[int, int, int] | None:
+        """After a wait: (operator id, value, bound) of the first late error, which is cleared, or None."""
+        if host is None:
+            return None
+        self._suspect = False
+        if not host[0]:
+            return None
+        assert self._status is not None
+        with self.guarded("clearing the status word"):
+            self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
+        return int(host[0]) - 1, int(host[1]), int(host[2])
+
+    def check_index(self, indices: Any, bound: int, io: Any) -> Any:
+        """Make array indices safe: out of range raises at once on eager places, else is recorded; returns them clipped."""
+        xp = self.xp
+        if self.array.eager:
+            if indices.size and (int(xp.min(indices)) < 0 or int(xp.max(indices)) >= bound):
+                flat = xp.reshape(indices, (-1,))
+                bad = next(int(v) for v in flat if v < 0 or v >= bound)
+                raise OutOfRangeError(f"index {bad} is out of range; expected 0 to {bound - 1}")
+            return indices
+        status = self.status_array()
+        wrong = xp.reshape((indices < 0) | (indices >= bound), (-1,))
+        first = xp.argmax(wrong)
+        failed = (status[0] == 0) & xp.any(wrong)
+        value = xp.astype(xp.reshape(indices, (-1,))[first], xp.int64) if indices.size else status[1]
+        status[1] = xp.where(failed, value, status[1])
+        status[2] = xp.where(failed, xp.asarray(bound, dtype=xp.int64), status[2])
+        status[0] = xp.where(failed, xp.asarray(io.op_id + 1, dtype=xp.int64), status[0])
+        return xp.clip(indices, 0, max(bound - 1, 0))
+
+    def close(self) -> None:
+        """Let go of the queue and its handles."""
+        if self.closed:
+            return
+        self.closed = True
+        self._compiled.clear()
+        self._handles.clear()
+        if self._status is not None and self.unit.lost is None:
+            self._allocator.release(self._status.handle)
+            self._status = None
+        self.raw.close()
+
+    def __repr__(self) -> str:
+        return f"Context({str(self.place)!r})"

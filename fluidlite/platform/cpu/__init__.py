@@ -1,0 +1,179 @@
+"""The CPU as a plugin like any other: NumPy memory, immediate copies, NumPy as array namespace."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.plugin import (
+    AllocatorBase,
+    ArrayBase,
+    ContextBase,
+    DeviceBase,
+    DeviceInfo,
+    DoneEvent,
+    Event,
+    Span,
+    hookimpl,
+    numpy_dtype,
+)
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+WIDE = 256  # elements of a row from which an addition a row beats an index an element
+
+
+class CPUAllocator(AllocatorBase):
+    """Raw host memory: a handle is a flat ``uint8`` array that starts at a multiple of 64 bytes."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return ``nbytes`` of memory of any content, or raise MemoryError."""
+        try:
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        except (ValueError, OverflowError) as exc:  # more than an address can count
+            raise MemoryError(str(exc)) from exc
+        start = -self._start(raw) % ALIGNMENT
+        return raw[start : start + nbytes]
+
+    def release(self, handle: Any) -> None:
+        """Nothing to do: the memory goes with the last array that views it."""
+
+    def address(self, handle: Any) -> int | None:
+        """Return the address of the first byte."""
+        return self._start(handle)
+
+    @staticmethod
+    def _start(array: np.ndarray[Any, Any]) -> int:
+        start: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
+        return start
+
+
+class CPUContext(ContextBase):
+    """A queue that is always idle: every call has done its work when it returns."""
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes in."""
+        dst.handle[dst.offset : dst.offset + dst.nbytes] = np.frombuffer(src, np.uint8)
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Copy host bytes out."""
+        np.frombuffer(dst, np.uint8)[:] = src.handle[src.offset : src.offset + src.nbytes]
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy from span to span."""
+        dst.handle[dst.offset : dst.offset + dst.nbytes] = src.handle[src.offset : src.offset + src.nbytes]
+
+    def record(self) -> Event:
+        """Return an event that has happened."""
+        return DoneEvent()
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+def _scatter_add(out: Any, index: Any, values: Any) -> None:
+    """Add ``values[i]`` to ``out[index[i]]`` along axis 0, in the order of ``i``, repeated indices included."""
+    index = np.asarray(index).reshape(-1)
+    rows = np.broadcast_to(values, (index.size, *out.shape[1:]))
+    width = int(np.prod(out.shape[1:]))
+    if out.ndim == 1 or not out.flags.c_contiguous:
+        np.add.at(out, index, rows)
+    elif width < WIDE:  # add.at is fast on flat arrays only: measured 3.5 times on rows of 64
+        np.add.at(out.reshape(-1), (index[:, None] * width + np.arange(width)).reshape(-1), rows.reshape(-1))
+    else:
+        for position, target in enumerate(index.tolist()):
+            out[target] += rows[position]
+
+
+class NumPyArrays(ArrayBase):
+    """The array capability: NumPy over a handle's bytes.
+
+    Its extras: ``scatter_add(out, index, values)`` (axis 0, repeated indices add up), ``take_along_axis``,
+    ``put_along_axis`` and ``from_dlpack``. NumPy has no ``erf``.
+    """
+
+    xp = np
+    out = True
+    eager = True
+    _extras: Mapping[str, Any] = {
+        "scatter_add": _scatter_add,
+        "take_along_axis": np.take_along_axis,
+        "put_along_axis": np.put_along_axis,
+        "from_dlpack": np.from_dlpack,
+    }
+
+    def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
+        """View a span as an array; ``strides`` in elements, None for C order."""
+        kind = numpy_dtype(dtype)
+        steps = None if strides is None else tuple(step * kind.itemsize for step in strides)
+        return np.ndarray(dims, kind, span.handle, span.offset, steps)
+
+    def adopt(self, array: Any) -> Any:
+        """Return an array's bytes as a handle, if it is C-contiguous and owns its memory; else None.
+
+        A view is refused, for it may be one of a kernel's inputs: adopted, two tensors would share memory.
+        """
+        if not isinstance(array, np.ndarray):
+            return None
+        flags = array.flags
+        return array.reshape(-1).view(np.uint8) if flags.owndata and flags.c_contiguous and flags.writeable else None
+
+    def extra(self, name: str) -> Any:
+        """Return one of the extras above, or None."""
+        return self._extras.get(name)
+
+
+class CPUDevice(DeviceBase):
+    """The host: always there, always one."""
+
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        self._arrays = NumPyArrays()
+
+    def probe(self) -> int:
+        """There is one CPU place, whatever the number of sockets."""
+        return 1
+
+    def info(self, index: int) -> DeviceInfo:
+        """Name and memory as the system tells them."""
+        return DeviceInfo(name=_processor_name(), memory=_physical_memory(), alignment=ALIGNMENT, host=True, dlpack=1)
+
+    def allocator(self, index: int) -> CPUAllocator:
+        """Make an allocator."""
+        return CPUAllocator()
+
+    def context(self, index: int, queue: int) -> CPUContext:
+        """Make a context."""
+        return CPUContext(self.place(index))
+
+    def array(self, index: int) -> NumPyArrays:
+        """NumPy."""
+        return self._arrays
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:  # not Linux
+        pass
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+
+
+@hookimpl
+def register_devices(register: Any) -> None:
+    """Hand the CPU over."""
+    register(CPUDevice())

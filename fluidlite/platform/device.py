@@ -1,0 +1,342 @@
+"""What a device is: the protocols a plugin fulfils, and base classes with every default.
+
+A memory-only device is six functions: ``probe``, ``allocate``, ``release``, ``copy_in``,
+``copy_out`` and ``wait``. The array and the dialect capability make it fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from fluidlite.platform.place import Place
+
+
+class Span(NamedTuple):
+    """A byte range of one raw handle: what copies and kernels of a device see of memory."""
+
+    handle: Any
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Facts of one device. Fields are only ever added, with defaults.
+
+    ``memory`` is in bytes (None: unknown), ``alignment`` in bytes: every allocation starts at a multiple of it.
+    ``dtypes`` are those the device can compute with; ``tolerance`` loosens the conformance kit's
+    relative tolerance, per dtype. ``host`` says that its raw handles are host memory
+    with the buffer protocol (the fallback place and the home of feeds and fetches is the device that says so).
+    ``dlpack`` is the device type number of the DLPack standard, where arrays are exchanged by it.
+    """
+
+    name: str
+    memory: int | None = None
+    alignment: int = 64
+    queues: int = 1
+    dtypes: tuple[str, ...] = (
+        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+    )  # fmt: skip
+    layouts: tuple[str, ...] = ("NCHW", "NHWC")
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    host: bool = False
+    dlpack: int | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory))
+
+
+@runtime_checkable
+class Event(Protocol):
+    """A point in a queue."""
+
+    def done(self) -> bool:
+        """Whether the work before it has finished. Callable from any thread."""
+        ...
+
+    def wait(self) -> None:
+        """Block until it has; raise what failed."""
+        ...
+
+
+class DoneEvent:
+    """The event of work that has already finished."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+class Allocator(Protocol):
+    """Raw memory of one device. The framework pools, counts, retries and orders."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return a raw handle of ``nbytes`` (> 0, a multiple of ``info.alignment``) or raise MemoryError."""
+        ...
+
+    def release(self, handle: Any) -> None:
+        """Give a handle back; called once, after the device's last use of it."""
+        ...
+
+
+class AllocatorBase:
+    """Defaults of an allocator.
+
+    Attributes
+    ----------
+    pooled : bool
+        True if the library pools by itself; then the framework makes one allocator
+        a context (so that reuse follows the queue's order) and keeps no pool of its own.
+    """
+
+    pooled = False
+
+    def address(self, handle: Any) -> int | None:
+        """Return the handle's address as a number for C calls, or None if it has none."""
+        return None
+
+    def trim(self) -> None:
+        """Give cached memory back to the device (called when it is out of memory)."""
+
+
+class DeviceContext(Protocol):
+    """One in-order queue and the library handles of its place; one thread at a time."""
+
+    place: Place
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Enqueue host to device. ``src`` (contiguous bytes) may be reused on return."""
+        ...
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Enqueue device to host. ``dst`` (writable bytes) is valid after ``wait`` or a later event."""
+        ...
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Enqueue a copy inside the place; the ranges do not overlap."""
+        ...
+
+    def copy_peer(self, dst: Span, dst_context: DeviceContext, src: Span) -> bool:
+        """Copy straight to another place, or return False: the framework goes through the host."""
+        ...
+
+    def record(self) -> Event:
+        """Mark this point of the queue."""
+        ...
+
+    def wait_for(self, event: Event) -> None:
+        """Make later work wait for an event; a foreign event blocks the host."""
+        ...
+
+    def wait(self) -> None:
+        """Block until the queue is idle; raise what failed, DeviceLost if the device is gone."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the queue and its handles; may be called twice."""
+        ...
+
+
+class ContextBase:
+    """Defaults of a context: no events (recording waits), copies inside a place through the host."""
+
+    threads: int | None = None
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define copy_in")
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define copy_out")
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        host = memoryview(bytearray(src.nbytes))
+        self.copy_out(host, src)
+        self.wait()
+        self.copy_in(dst, host)
+
+    def copy_peer(self, dst: Span, dst_context: DeviceContext, src: Span) -> bool:
+        return False
+
+    def record(self) -> Event:
+        self.wait()
+        return DoneEvent()
+
+    def wait_for(self, event: Event) -> None:
+        event.wait()
+
+    def wait(self) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define wait")
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def activate(self) -> AbstractContextManager[Any]:
+        """Make this queue the current one of its library's globals; entered once around a run, not per kernel."""
+        return nullcontext()
+
+
+class ArrayNamespace(Protocol):
+    """The array capability: device bytes as arrays of an Array-API namespace."""
+
+    xp: Any
+
+    def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
+        """View bytes as a writable array, no copy; ``strides`` in elements, None for C order."""
+        ...
+
+    def extra(self, name: str) -> Any:
+        """Return a function beyond the standard (``"erf"``, ``"scatter_add"``, ...) or None."""
+        ...
+
+
+class ArrayBase:
+    """Defaults of the array capability.
+
+    Attributes
+    ----------
+    xp : module
+        Array-API functions. Arrays must be writable in place (immutable libraries are not supported).
+    out : bool
+        Whether elementwise functions take the place of their result as an ``out=`` argument, as NumPy's do.
+    eager : bool
+        Whether reading one value costs no synchronisation (host memory): index checks then raise at once.
+    """
+
+    xp: Any = None
+    out = False
+    eager = False
+
+    def extra(self, name: str) -> Any:
+        return None
+
+    def adopt(self, array: Any) -> Any:
+        """Return the raw handle of an array that the library has just made, or None: the framework copies it."""
+        return None
+
+
+class Dialect(Protocol):
+    """The dialect capability: a C-like language that the device compiles.
+
+    ``words`` : ``kernel`` (prefix of an entry point), ``function`` (prefix of a helper), ``buffer``
+    (qualifier of a pointer to device memory), ``constant`` (qualifier of a constant table), ``each``
+    (a statement head that runs the braces after it once for each ``gid`` from 0 to ``items``, in
+    this work item: OpenCL has ``const long gid = get_global_id(0); if (gid < items)``, plain C
+    a ``for``), ``restrict``, and ``prologue`` (text put before every source).
+    ``types`` : C names by dtype; a missing dtype is refused with that reason.
+    ``math`` : function name by primitive (``"exp"``: ``"exp"``); None or missing: the framework emits its own polynomial.
+    """
+
+    words: Mapping[str, str]
+    types: Mapping[str, str]
+    math: Mapping[str, str | None]
+
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        """Compile; ``parameters`` names each argument's type ("buffer" or a dtype). Raise CompileError(log)."""
+        ...
+
+    def launch(self, context: Any, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
+        """Enqueue ``items`` work items. ``args`` follow ``parameters``: raw handles for buffers, else Python numbers.
+
+        ``group`` is a hint for the number of items of one work group.
+        """
+        ...
+
+
+class DialectBase:
+    """Defaults of the dialect capability: plain C words.
+
+    Attributes
+    ----------
+    name : str
+        Part of the key under which compiled kernels are cached.
+    vector : str or None
+        A format for a vector type, such as ``"{type}{width}"``; None: loops over arrays are emitted.
+    """
+
+    name = "c"
+    words: Mapping[str, str] = {
+        "kernel": "void",
+        "function": "static inline",
+        "buffer": "",
+        "constant": "static const",
+        "each": "for (long gid = 0; gid < items; ++gid)",
+        "restrict": "restrict",
+        "prologue": "",
+    }
+    types: Mapping[str, str] = {
+        "bool": "unsigned char", "uint8": "unsigned char", "int8": "signed char", "int16": "short",
+        "int32": "int", "int64": "long", "float32": "float", "float64": "double",
+        "uint32": "unsigned int", "uint64": "unsigned long",
+    }  # fmt: skip
+    math: Mapping[str, str | None] = {}
+    vector: str | None = None
+
+    def __init__(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+
+class Device(Protocol):
+    """What a plugin hands over for one kind of place."""
+
+    kind: str
+
+    def probe(self) -> int:
+        """How many devices; raise DeviceUnavailable(reason). Called once, on first need; import drivers here."""
+        ...
+
+    def info(self, index: int) -> DeviceInfo:
+        """Facts and limits of one device."""
+        ...
+
+    def allocator(self, index: int) -> Any:
+        """Make an allocator of raw memory."""
+        ...
+
+    def context(self, index: int, queue: int) -> Any:
+        """Make a context on queue ``queue``, 0 <= queue < info.queues."""
+        ...
+
+    def array(self, index: int) -> Any:
+        """Return the array capability, or None."""
+        ...
+
+    def dialect(self, index: int) -> Any:
+        """Return the dialect capability, or None."""
+        ...
+
+
+class DeviceBase:
+    """Defaults of a device: no array namespace, no dialect, minimal facts."""
+
+    kind = ""
+
+    def probe(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} must define probe")
+
+    def info(self, index: int) -> DeviceInfo:
+        return DeviceInfo(name=f"{self.kind} {index}")
+
+    def allocator(self, index: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define allocator")
+
+    def context(self, index: int, queue: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define context")
+
+    def array(self, index: int) -> Any:
+        return None
+
+    def dialect(self, index: int) -> Any:
+        return None
+
+    def place(self, index: int) -> Place:
+        """The place of device ``index``."""
+        return Place(self.kind, index)

@@ -1,0 +1,246 @@
+"""OpenCL's device, memory and queues, through pyopencl."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import deque
+from typing import Any
+
+from fluidlite.platform.opencl.dialect import OpenCLDialect
+from fluidlite.plugin import (
+    AllocatorBase,
+    ContextBase,
+    DeviceBase,
+    DeviceInfo,
+    DeviceLost,
+    DeviceUnavailable,
+    Event,
+    Place,
+    Span,
+)
+
+QUEUES = 4
+# Up to this size a host copy and a queued write (4 us) beat a blocking write (60 us on PoCL); from 64 KB they do not.
+STAGED = 32 * 1024
+# How many host buffers of copies in flight a context keeps alive; the oldest is waited for beyond that.
+IN_FLIGHT = 64
+
+
+class Board:
+    """One OpenCL device with the ``cl.Context`` that all its queues and pools share."""
+
+    def __init__(self, cl: Any, device: Any) -> None:
+        self.cl = cl
+        self.device = device
+        self.context = cl.Context([device])
+        self.dialect = OpenCLDialect(cl, device)
+        self._lost = {cl.status_code.DEVICE_NOT_AVAILABLE, cl.status_code.INVALID_COMMAND_QUEUE}
+
+    def finish(self, wait: Any) -> None:
+        """Call ``wait()``; tell a device that is gone from work that failed."""
+        try:
+            wait()
+        except self.cl.Error as exc:
+            if exc.code in self._lost:
+                raise DeviceLost(f"{self.device.name.strip()} no longer answers: {exc}") from exc
+            raise
+
+
+class OpenCLAllocator(AllocatorBase):
+    """A pyopencl memory pool; a handle is a ``PooledBuffer``."""
+
+    pooled = True
+
+    def __init__(self, board: Board) -> None:
+        self._cl = board.cl
+        self._limit: int = board.device.max_mem_alloc_size
+        # the queue serves to migrate a new buffer to the device, so that a lack of memory shows here and not later
+        queue = board.cl.CommandQueue(board.context)
+        self._pool = board.cl.tools.MemoryPool(board.cl.tools.ImmediateAllocator(queue))
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return a buffer of ``nbytes``, or raise MemoryError."""
+        if nbytes > self._limit:
+            raise MemoryError(
+                f"{nbytes} bytes are asked for in one piece; this OpenCL device's limit "
+                f"(CL_DEVICE_MAX_MEM_ALLOC_SIZE) is {self._limit}"
+            )
+        try:
+            return self._pool.allocate(nbytes)
+        except self._cl.MemoryError as exc:
+            raise MemoryError(str(exc)) from exc
+
+    def release(self, handle: Any) -> None:
+        """Give a buffer back to the pool."""
+        handle.release()
+
+    def trim(self) -> None:
+        """Free what the pool holds unused."""
+        self._pool.free_held()
+
+
+class OpenCLEvent:
+    """A marker in a queue."""
+
+    def __init__(self, board: Board, marker: Any) -> None:
+        self.board = board
+        self.marker = marker
+
+    def done(self) -> bool:
+        """Whether the work before the marker has finished, well or badly (a failed command's status is negative)."""
+        status: int = self.marker.command_execution_status
+        return status <= 0
+
+    def wait(self) -> None:
+        """Block until it has."""
+        self.board.finish(self.marker.wait)
+
+
+class OpenCLContext(ContextBase):
+    """One in-order command queue."""
+
+    def __init__(self, place: Place, board: Board) -> None:
+        super().__init__(place)
+        self.board = board
+        self.queue = board.cl.CommandQueue(board.context)
+        self._copy = board.cl.enqueue_copy
+        # pyopencl's event of a host copy holds the host buffer, and blocks when it is dropped too early
+        self._copies: deque[Any] = deque(maxlen=IN_FLIGHT)
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Write host bytes to a span: small ones from a copy of them, without waiting for the queue."""
+        if not dst.nbytes:
+            return
+        if dst.nbytes > STAGED:
+            self._copy(self.queue, dst.handle, src, dst_offset=dst.offset, is_blocking=True)
+            return
+        staged = bytes(src)
+        self._copies.append(self._copy(self.queue, dst.handle, staged, dst_offset=dst.offset, is_blocking=False))
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Read a span; ``dst`` is filled after ``wait`` or a later event."""
+        if src.nbytes:
+            self._copies.append(self._copy(self.queue, dst, src.handle, src_offset=src.offset, is_blocking=False))
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy from span to span of this place."""
+        if src.nbytes:
+            self._copy(
+                self.queue,
+                dst.handle,
+                src.handle,
+                dst_offset=dst.offset,
+                src_offset=src.offset,
+                byte_count=src.nbytes,
+            )
+
+    def copy_peer(self, dst: Span, dst_context: Any, src: Span) -> bool:
+        """Copy to another queue of the same ``cl.Context``: OpenCL buffers are not known outside theirs."""
+        if not isinstance(dst_context, OpenCLContext) or dst_context.board is not self.board:
+            return False
+        self.wait_for(dst_context.record())
+        self.copy_within(dst, src)
+        dst_context.wait_for(self.record())
+        return True
+
+    def record(self) -> Event:
+        """Put a marker into the queue, and flush: only then may other queues and threads wait for it."""
+        marker = self.board.cl.enqueue_marker(self.queue)
+        self.queue.flush()
+        return OpenCLEvent(self.board, marker)
+
+    def wait_for(self, event: Event) -> None:
+        """Hold later work back until the event; an event of another device blocks the host."""
+        if isinstance(event, OpenCLEvent) and event.board is self.board:
+            self.board.cl.enqueue_barrier(self.queue, wait_for=[event.marker])
+        else:
+            event.wait()
+
+    def wait(self) -> None:
+        """Block until the queue is idle."""
+        self.board.finish(self.queue.finish)
+        self._copies.clear()
+
+    def close(self) -> None:
+        """Finish and let go of the queue."""
+        if self.queue is not None:
+            self.wait()
+            self.queue = None
+
+
+class OpenCLDevice(DeviceBase):
+    """All OpenCL devices of version 1.2 or later, ordered by platform."""
+
+    kind = "opencl"
+
+    def __init__(self) -> None:
+        self._cl: Any = None
+        self._devices: list[Any] = []
+        self._boards: dict[int, Board] = {}
+        self._lock = threading.Lock()
+
+    def probe(self) -> int:
+        """Find platforms and devices."""
+        try:
+            cl = importlib.import_module("pyopencl")
+            importlib.import_module("pyopencl.tools")
+        except ImportError as exc:
+            raise DeviceUnavailable(f"pyopencl cannot be imported ({exc}); pip install fluidlite[opencl]") from exc
+        self._cl = cl
+        self._devices = _find_devices(cl)
+        if not self._devices:
+            raise DeviceUnavailable(
+                "no OpenCL 1.2 platform with a device was found; install the driver of your device, or for the CPU, "
+                "on Debian: apt-get install pocl-opencl-icd ocl-icd-libopencl1"
+            )
+        return len(self._devices)
+
+    def info(self, index: int) -> DeviceInfo:
+        """Facts as OpenCL tells them."""
+        device = self._devices[index]
+        dtypes = DeviceInfo.dtypes
+        if "cl_khr_fp64" not in device.extensions.split():
+            dtypes = tuple(name for name in dtypes if name != "float64")
+        return DeviceInfo(
+            name=f"{device.name.strip()} ({device.platform.name.strip()})",
+            memory=device.global_mem_size,
+            alignment=max(64, device.mem_base_addr_align // 8),  # OpenCL counts it in bits
+            queues=QUEUES,
+            dtypes=dtypes,
+        )
+
+    def allocator(self, index: int) -> OpenCLAllocator:
+        """Make a pool."""
+        return OpenCLAllocator(self._board(index))
+
+    def context(self, index: int, queue: int) -> OpenCLContext:
+        """Make a command queue; OpenCL does not number its queues."""
+        return OpenCLContext(self.place(index), self._board(index))
+
+    def dialect(self, index: int) -> OpenCLDialect:
+        """OpenCL C as the device compiles it."""
+        return self._board(index).dialect
+
+    def _board(self, index: int) -> Board:
+        with self._lock:
+            if index not in self._boards:
+                self._boards[index] = Board(self._cl, self._devices[index])
+            return self._boards[index]
+
+
+def _find_devices(cl: Any) -> list[Any]:
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:  # the loader has no driver at all
+        return []
+    devices: list[Any] = []
+    # the loader lists platforms in the order of a folder, which may change: sort them by name
+    for platform in sorted(platforms, key=lambda each: (each.name, each.version)):
+        try:
+            found = platform.get_devices()
+        except cl.Error:  # a driver without a device
+            continue
+        # "OpenCL 1.2 vendor's text"
+        devices += [each for each in found if tuple(map(int, each.version.split()[1].split("."))) >= (1, 2)]
+    return devices

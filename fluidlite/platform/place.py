@@ -1,0 +1,98 @@
+"""Place: where data lives, as a value with a text form."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Union
+
+from fluidlite.base.errors import PlaceError
+
+_KIND = re.compile(r"[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)*\Z")
+
+
+class Place:
+    """One device's memory: a kind and an index. The set of kinds is open.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"``, ``"opencl"``, ``"torch:mps"``, ...: lower case words joined by colons.
+    index : int
+        Which device of that kind, from 0.
+
+    Places are equal, and hash, by (kind, index) alone; ``str(place)`` always shows the index
+    and :meth:`parse` reads it back. Every API that takes a place takes its text too.
+    """
+
+    __slots__ = ("_hash", "index", "kind")
+    kind: str
+    index: int
+    _hash: int
+
+    def __init__(self, kind: str, index: int = 0) -> None:
+        if not isinstance(kind, str) or not _KIND.match(kind):
+            raise PlaceError(f"{kind!r} is not a place kind; a kind is lower-case words, such as 'cpu' or 'torch:mps'")
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            raise PlaceError(f"the index of place {kind!r} is {index!r}; it must be an int of 0 or more")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "_hash", hash((kind, index)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Place is a value; {name!r} cannot be set")
+
+    @staticmethod
+    def parse(text: Union[str, Place]) -> Place:
+        """Read ``kind[:index]``; the last ``:digits`` is the index. A Place passes through.
+
+        Raises
+        ------
+        PlaceError
+            If the text has not that form.
+        """
+        if isinstance(text, Place):
+            return text
+        if not isinstance(text, str):
+            raise PlaceError(f"{text!r} is not a place; give a Place or text such as 'cpu' or 'opencl:0'")
+        kind, colon, last = text.rpartition(":")
+        if colon and last.isdecimal() and last.isascii():
+            return Place(kind, int(last))
+        return Place(text, 0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.kind == other.kind and self.index == other.index
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"Place({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Place, (self.kind, self.index))
+
+
+PlaceLike = Union[Place, str]
+
+
+def CPUPlace() -> Place:
+    """Return ``Place("cpu", 0)``."""
+    return Place("cpu", 0)
+
+
+def CUDAPlace(index: int = 0) -> Place:
+    """Return ``Place("cuda", index)``; whether such a device is there shows when it is used."""
+    return Place("cuda", index)
+
+
+def OpenCLPlace(index: int = 0) -> Place:
+    """Return ``Place("opencl", index)``; whether such a device is there shows when it is used."""
+    return Place("opencl", index)
+
+
+def CUDAPinnedPlace() -> Place:
+    """Fluid's name for host memory that a GPU reads quickly; here it is the CPU's place."""
+    return CPUPlace()

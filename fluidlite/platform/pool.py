@@ -1,0 +1,117 @@
+"""The context pool: one default context a place and thread, and more on request."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+
+from fluidlite.base.errors import DeviceError
+from fluidlite.base.log import logger
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.devices import Unit, devices
+from fluidlite.platform.place import Place, PlaceLike
+
+_local = threading.local()
+_all: weakref.WeakSet[Context] = weakref.WeakSet()
+_queues: dict[Place, itertools.count[int]] = {}
+_lock = threading.RLock()
+_at_close: list[Callable[[], None]] = []
+
+
+class _PerThread(dict[Place, Context]):
+    """A thread's default contexts; they close when the thread ends."""
+
+    def __del__(self) -> None:
+        for context in self.values():
+            try:
+                context.close()
+            except Exception as exc:
+                logger.debug("closing %r: %s", context, exc)
+
+
+def get_context(place: PlaceLike) -> Context:
+    """The calling thread's default context of a place.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable, DeviceLost, DeviceError
+        If the place cannot be used.
+    """
+    if type(place) is not Place:
+        place = Place.parse(place)
+    try:
+        mine: _PerThread = _local.contexts
+    except AttributeError:
+        mine = _local.contexts = _PerThread()
+    context = mine.get(place)
+    if context is None:
+        context = mine[place] = new_context(place)
+    context.unit.raise_if_lost()
+    return context
+
+
+def new_context(place: PlaceLike) -> Context:
+    """Make a further context of a place; devices with few queues share them in turn."""
+    unit = devices.unit(place)
+    unit.raise_if_lost()
+    with _lock:
+        queue = next(_queues.setdefault(unit.place, itertools.count())) % max(unit.info.queues, 1)
+        try:
+            raw = unit.device.context(unit.place.index, queue)
+        except DeviceError:
+            raise
+        except Exception as exc:
+            raise DeviceError(f"{unit.place} cannot make a context: {type(exc).__name__}: {exc}") from exc
+        context = Context(unit, raw)
+        if not unit.checked:
+            _check_round_trip(unit, context)
+            unit.checked = True
+        _all.add(context)
+    return context
+
+
+def _check_round_trip(unit: Unit, context: Context) -> None:
+    """Refuse a device whose copies do not bring back what was written, before anybody computes on it."""
+    size = max(unit.info.alignment, 64)
+    size = -(-size // unit.info.alignment) * unit.info.alignment
+    sent = bytes((7 * i + 3) % 251 for i in range(size))
+    back = bytearray(size)
+    with context.guarded("checking its copies"):
+        allocator = unit.device.allocator(unit.place.index)
+        handle = allocator.allocate(size)
+        try:
+            context.raw.copy_in(Span(handle, 0, size), memoryview(sent))
+            context.raw.copy_out(memoryview(back), Span(handle, 0, size))
+            context.raw.wait()
+        finally:
+            allocator.release(handle)
+    if bytes(back) != sent:
+        wrong = next(i for i in range(size) if back[i] != sent[i])
+        raise DeviceError(
+            f"{unit.place} is not usable: copy_out brought back other bytes than copy_in wrote (from byte {wrong} of {size})"
+        )
+
+
+def open_contexts() -> list[Context]:
+    """Every context that is open now."""
+    return [context for context in list(_all) if not context.closed]
+
+
+def at_close(function: Callable[[], None]) -> None:
+    """Run ``function`` at exit, after the contexts have closed (memory does)."""
+    _at_close.append(function)
+
+
+@atexit.register
+def _close_all() -> None:
+    for context in open_contexts():
+        try:
+            context.close()
+        except Exception as exc:
+            logger.debug("closing %r at exit: %s", context, exc)
+    for function in _at_close:
+        function()

@@ -1,0 +1,42 @@
+"""Names for what the user did not name: ``fc_0.w_0``, ``fc_0.tmp_1``, ... as Fluid makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Generator:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.ids: dict[str, int] = {}
+
+    def __call__(self, key: str) -> str:
+        number = self.ids.get(key, 0)
+        self.ids[key] = number + 1
+        return f"{self.prefix}{key}_{number}"
+
+
+_generator = _Generator()
+
+
+def generate(key: str) -> str:
+    """Return ``key_0``, ``key_1``, ... in turn."""
+    return _generator(key)
+
+
+def switch(new: _Generator | None = None) -> _Generator:
+    """Start numbering anew (or with ``new``); return the generator that was in use."""
+    global _generator
+    old, _generator = _generator, new if new is not None else _Generator()
+    return old
+
+
+@contextmanager
+def guard(new_generator: str | _Generator | None = None) -> Iterator[None]:
+    """``with unique_name.guard():`` names inside start anew, with a prefix if a text is given."""
+    old = switch(_Generator(new_generator) if isinstance(new_generator, str) else new_generator)
+    try:
+        yield
+    finally:
+        switch(old)

@@ -1,0 +1,48 @@
+"""A simulated accelerator for fluidlite: a process of its own, with its own memory and a command queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fluidlite.plugin import Library, hookimpl
+
+from fluidlite_fpga.device import FpgaDevice
+
+__all__ = ["FpgaDevice", "clear_command_log", "command_log"]
+
+_device = FpgaDevice()
+
+
+@hookimpl
+def register_devices(register: Callable[[Any], None]) -> None:
+    """Hand over the device."""
+    register(_device)
+
+
+@hookimpl
+def register_libraries(register: Callable[[Any], None]) -> None:
+    """Declare the library that the kernels belong to."""
+    register(Library(name="fpgann", places=("fpga",), rank=10))
+
+
+@hookimpl
+def register_kernels(register: Callable[[Any], None]) -> None:
+    """Hand over the kernels."""
+    from fluidlite_fpga import kernels
+
+    register(kernels)
+
+
+def command_log(index: int = 0) -> list[dict[str, Any]]:
+    """Return what board ``index`` has executed, oldest first.
+
+    Each command is a dict of ``command`` (a kernel's name, ``"copy_in"``, ``"allocate"``, ...),
+    ``dtype``, ``dims`` (of each operand of a kernel) and ``nbytes``. Empty if the board was not used yet.
+    """
+    return _device.command_log(index)
+
+
+def clear_command_log(index: int = 0) -> None:
+    """Forget what board ``index`` has executed so far."""
+    _device.clear_command_log(index)

@@ -1,0 +1,115 @@
+"""The device that the plugin hands over, and the allocator of a board's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from typing import Any
+
+from fluidlite.plugin import AllocatorBase, DeviceBase, DeviceError, DeviceInfo, DeviceLost, DeviceUnavailable
+
+from fluidlite_fpga.context import FpgaContext
+from fluidlite_fpga.link import Link
+from fpga_simulator import wire
+from fpga_simulator.memory import ALIGNMENT
+from fpga_simulator.wire import Op
+
+BOARDS = "FLUIDLITE_FPGA_BOARDS"
+MEMORY = "FLUIDLITE_FPGA_MEMORY"
+
+
+class FpgaAllocator(AllocatorBase):
+    """Raw memory of a board; a handle is an address there, and means nothing to the host."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def allocate(self, nbytes: int) -> int:
+        """Let the board find ``nbytes`` and return their address; raise MemoryError if it cannot."""
+        answer = self._link.call(Op.ALLOCATE, f"allocation of {nbytes} bytes", wire.ADDRESS.pack(nbytes))
+        return int.from_bytes(answer, "little")
+
+    def release(self, handle: int) -> None:
+        """Give memory back; that of a lost board went with it."""
+        with contextlib.suppress(DeviceLost):
+            self._link.call(Op.RELEASE, f"release of {handle:#x}", wire.ADDRESS.pack(handle))
+
+
+class FpgaDevice(DeviceBase):
+    """Simulated boards. The process of a board starts with its first context or allocator.
+
+    Parameters
+    ----------
+    boards : int, optional
+        How many there are; by default the environment's ``FLUIDLITE_FPGA_BOARDS``, or 1.
+    memory : int, optional
+        Bytes of memory of each; by default the environment's ``FLUIDLITE_FPGA_MEMORY``, or 256 MiB.
+    """
+
+    kind = "fpga"
+
+    def __init__(self, boards: int | None = None, memory: int | None = None) -> None:
+        self._boards = boards
+        self._memory = memory
+        self._links: dict[int, Link] = {}
+        self._starting = threading.Lock()
+
+    def probe(self) -> int:
+        """Return the number of boards."""
+        if os.name != "posix":
+            raise DeviceUnavailable("the simulated board needs POSIX: its process inherits a socket")
+        if self._memory is None:
+            self._memory = _setting(MEMORY, 256 << 20)
+        if self._boards is None:
+            self._boards = _setting(BOARDS, 1)
+        return self._boards
+
+    def info(self, index: int) -> DeviceInfo:
+        """Return the facts of a board. It stores every dtype; its kernels say what they compute in."""
+        self.probe()
+        return DeviceInfo(name=f"simulated FPGA board {index}", memory=self._memory, alignment=ALIGNMENT)
+
+    def allocator(self, index: int) -> FpgaAllocator:
+        """Return an allocator of a board's memory."""
+        return FpgaAllocator(self.link(index))
+
+    def context(self, index: int, queue: int) -> FpgaContext:
+        """Return a context on a board's queue; it has one, and contexts share it."""
+        return FpgaContext(self.place(index), self.link(index))
+
+    def link(self, index: int) -> Link:
+        """Return the link to a board, which starts if this is its first use."""
+        memory = self.info(index).memory or 0
+        with self._starting:
+            if index not in self._links:
+                try:
+                    self._links[index] = Link(str(self.place(index)), memory)
+                except OSError as error:
+                    raise DeviceError(f"{self.place(index)}: the board's process cannot start: {error}") from error
+            return self._links[index]
+
+    def command_log(self, index: int) -> list[dict[str, Any]]:
+        """Return what a board has executed, oldest first; nothing if it was not used yet."""
+        if index not in self._links:
+            return []
+        log: list[dict[str, Any]] = json.loads(self._links[index].call(Op.LOG, "query of the log"))
+        return log
+
+    def clear_command_log(self, index: int) -> None:
+        """Forget what a board has executed so far."""
+        if index in self._links:
+            self._links[index].call(Op.CLEAR_LOG, "clearing of the log")
+
+    def close(self) -> None:
+        """End all boards."""
+        for link in self._links.values():
+            link.close()
+
+
+def _setting(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise DeviceUnavailable(f"the environment's {name} is {text!r}; it must be a whole number")
+    return int(text)

@@ -1,0 +1,52 @@
+"""The operating system's side of a board: a child process that ends when its socket does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import fpga_simulator
+
+_PATIENCE = 5.0
+"""Seconds that a board whose connection has ended gets to end too."""
+
+
+class BoardProcess:
+    """The process of one board.
+
+    It is a fresh interpreter, not a fork (the parent has threads and drivers), and in a session of
+    its own, so that Ctrl-C in a terminal interrupts the host's program only.
+
+    Parameters
+    ----------
+    link : socket.socket
+        The board's end of the connection.
+    memory : int
+        Bytes of the board's memory.
+    """
+
+    def __init__(self, link: socket.socket, memory: int) -> None:
+        root = str(Path(fpga_simulator.__file__).parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", fpga_simulator.__name__, str(link.fileno()), str(memory)],
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            pass_fds=(link.fileno(),),
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def end(self) -> str:
+        """Wait for the process, whose connection has ended, and return how it ended."""
+        try:
+            code = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return "left the connection and was ended"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

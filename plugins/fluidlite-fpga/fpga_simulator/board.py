@@ -1,0 +1,124 @@
+"""The board: takes commands from its queue, executes them in order, answers those that ask."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from fpga_simulator import wire
+from fpga_simulator.kernels import KERNELS, Operands
+from fpga_simulator.memory import Memory, OutOfMemory
+from fpga_simulator.wire import Body, Launch, Op, Status
+
+_LOG_LENGTH = 100_000
+
+
+class Board:
+    """One simulated accelerator.
+
+    Parameters
+    ----------
+    link : socket.socket
+        Where commands come from and answers go.
+    capacity : int
+        Bytes of device memory.
+    """
+
+    def __init__(self, link: socket.socket, capacity: int) -> None:
+        self._link = link
+        self._memory = Memory(capacity)
+        self._log: deque[dict[str, Any]] = deque(maxlen=_LOG_LENGTH)
+        self._execute: dict[Op, Callable[[Body], bytes | memoryview | None]] = {
+            Op.ALLOCATE: self._allocate,
+            Op.RELEASE: self._release,
+            Op.COPY_IN: self._copy_in,
+            Op.COPY_OUT: self._copy_out,
+            Op.COPY_WITHIN: self._copy_within,
+            Op.LAUNCH: self._launch,
+            Op.FENCE: self._fence,
+            Op.LOG: self._read_log,
+            Op.CLEAR_LOG: self._clear_log,
+        }
+
+    def serve(self) -> None:
+        """Execute commands until the driver is gone."""
+        try:
+            while True:
+                self._serve_one()
+        except (EOFError, ConnectionError):
+            return
+
+    def _serve_one(self) -> None:
+        header, body = wire.receive(self._link)
+        op, status = Op(header.code), Status.OK
+        try:
+            answer = self._execute[op](body)
+        except (EOFError, ConnectionError):
+            raise
+        except OutOfMemory as error:
+            status, answer = Status.OUT_OF_MEMORY, _text(op, error)
+        except Exception as error:  # whatever a command does, the board goes on
+            status, answer = Status.FAILED, _text(op, error)
+        body.skip()
+        if answer is not None:
+            wire.send(self._link, status, header.queue, header.sequence, b"", memoryview(answer))
+
+    def _note(self, command: str, nbytes: int, dtype: str = "", dims: list[tuple[int, ...]] | None = None) -> None:
+        self._log.append({"command": command, "dtype": dtype, "dims": dims or [], "nbytes": nbytes})
+
+    def _allocate(self, body: Body) -> bytes:
+        (nbytes,) = body.take(wire.ADDRESS)
+        address = self._memory.allocate(nbytes)
+        self._note("allocate", nbytes)
+        return wire.ADDRESS.pack(address)
+
+    def _release(self, body: Body) -> bytes:
+        (address,) = body.take(wire.ADDRESS)
+        self._memory.release(address)
+        self._note("release", 0)
+        return b""
+
+    def _copy_in(self, body: Body) -> None:
+        (address,) = body.take(wire.ADDRESS)
+        view = self._memory.view(address, body.left)
+        body.into(view.data)
+        self._note("copy_in", view.nbytes)
+
+    def _copy_out(self, body: Body) -> memoryview:
+        address, nbytes = body.take(wire.RANGE)
+        view = self._memory.view(address, nbytes)
+        self._note("copy_out", nbytes)
+        return view.data
+
+    def _copy_within(self, body: Body) -> None:
+        to, source, nbytes = body.take(wire.MOVE)
+        self._memory.view(to, nbytes)[:] = self._memory.view(source, nbytes)
+        self._note("copy_within", nbytes)
+
+    def _launch(self, body: Body) -> None:
+        launch = Launch.unpack(body)
+        if launch.kernel not in KERNELS:
+            raise LookupError(f"the board has no kernel {launch.kernel!r}; it has {', '.join(KERNELS)}")
+        operands = Operands(self._memory, launch)
+        try:
+            KERNELS[launch.kernel](operands, launch.numbers, launch.scalars)
+        except Exception as error:
+            raise RuntimeError(f"{launch.kernel}: {error}") from error
+        self._note(launch.kernel, operands.nbytes, launch.dtype, operands.dims)
+
+    def _fence(self, body: Body) -> bytes:
+        return b""
+
+    def _read_log(self, body: Body) -> bytes:
+        return json.dumps(list(self._log)).encode()
+
+    def _clear_log(self, body: Body) -> bytes:
+        self._log.clear()
+        return b""
+
+
+def _text(op: Op, error: Exception) -> bytes:
+    return f"{op.name.lower()}: {str(error) or repr(error)}".encode()

@@ -1,0 +1,145 @@
+"""The protocol between driver and board: frames of one header, fixed fields and raw bytes.
+
+The driver sends commands, which the board executes in the order of their arrival. A command is
+answered if it asks for something, or if it failed; answers come in the order of the commands too.
+"""
+
+from __future__ import annotations
+
+import socket
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple
+
+_HEADER = Struct("<HIQQ")
+_LAUNCH = Struct("<16s8sHHH")
+_CHUNK = 1 << 16
+
+ADDRESS = Struct("<Q")
+RANGE = Struct("<QQ")
+MOVE = Struct("<QQQ")
+
+
+class Op(IntEnum):
+    """What a command asks for; in brackets its body, and after the arrow the body of its answer.
+
+    ``COPY_IN``, ``COPY_WITHIN`` and ``LAUNCH`` are answered only if they fail.
+    """
+
+    ALLOCATE = 1  # (nbytes) -> address
+    RELEASE = 2  # (address) -> nothing
+    COPY_IN = 3  # (address, data)
+    COPY_OUT = 4  # (address, nbytes) -> data
+    COPY_WITHIN = 5  # (to, from, nbytes)
+    LAUNCH = 6  # (a packed Launch)
+    FENCE = 7  # () -> nothing
+    LOG = 8  # () -> JSON
+    CLEAR_LOG = 9  # () -> nothing
+
+
+class Status(IntEnum):
+    """How a command ended; the body of an answer that is not OK is its text."""
+
+    OK = 0
+    FAILED = 1
+    OUT_OF_MEMORY = 2
+
+
+class Header(NamedTuple):
+    """Start of every frame: an Op (in answers a Status), who sent the command, its number, and the body's size."""
+
+    code: int
+    queue: int
+    sequence: int
+    nbytes: int
+
+    def pack(self) -> bytes:
+        """Return the header's bytes."""
+        return _HEADER.pack(*self)
+
+
+class Launch(NamedTuple):
+    """Body of a LAUNCH: which kernel, the dtype it computes in, and its arguments."""
+
+    kernel: str
+    dtype: str
+    addresses: tuple[int, ...]
+    numbers: tuple[int, ...]
+    scalars: tuple[float, ...]
+
+    def pack(self) -> bytes:
+        """Return the body's bytes."""
+        counts = len(self.addresses), len(self.numbers), len(self.scalars)
+        head = _LAUNCH.pack(self.kernel.encode(), self.dtype.encode(), *counts)
+        return head + _arguments(*counts).pack(*self.addresses, *self.numbers, *self.scalars)
+
+    @classmethod
+    def unpack(cls, body: Body) -> Launch:
+        """Read what ``pack`` made."""
+        kernel, dtype, addresses, numbers, scalars = body.take(_LAUNCH)
+        arguments = body.take(_arguments(addresses, numbers, scalars))
+        split = addresses + numbers
+        return cls(
+            kernel.rstrip(b"\0").decode(),
+            dtype.rstrip(b"\0").decode(),
+            arguments[:addresses],
+            arguments[addresses:split],
+            arguments[split:],
+        )
+
+
+def _arguments(addresses: int, numbers: int, scalars: int) -> Struct:
+    return Struct(f"<{addresses}Q{numbers}q{scalars}d")
+
+
+class Body:
+    """The rest of a frame, read from the socket piece by piece."""
+
+    def __init__(self, link: socket.socket, nbytes: int) -> None:
+        self._link = link
+        self.left = nbytes
+
+    def into(self, view: memoryview) -> None:
+        """Fill ``view`` with the next bytes."""
+        while view.nbytes:
+            view = view[self._receive(view) :]
+
+    def take(self, fields: Struct) -> tuple[Any, ...]:
+        """Read fixed fields."""
+        data = bytearray(fields.size)
+        self.into(memoryview(data))
+        return fields.unpack(data)
+
+    def rest(self) -> bytes:
+        """Read all that is left."""
+        data = bytearray(self.left)
+        self.into(memoryview(data))
+        return bytes(data)
+
+    def skip(self) -> None:
+        """Throw away what is left."""
+        scratch = memoryview(bytearray(min(self.left, _CHUNK)))
+        while self.left:
+            self._receive(scratch)
+
+    def _receive(self, view: memoryview) -> int:
+        if not self.left:
+            raise ValueError("a frame is shorter than its fields")
+        count = self._link.recv_into(view, min(view.nbytes, self.left))
+        if not count:
+            raise EOFError("the other side closed the connection")
+        self.left -= count
+        return count
+
+
+def receive(link: socket.socket) -> tuple[Header, Body]:
+    """Wait for the next frame; raise EOFError when the other side is gone."""
+    header = Header(*Body(link, _HEADER.size).take(_HEADER))
+    return header, Body(link, header.nbytes)
+
+
+def send(link: socket.socket, code: int, queue: int, sequence: int, fields: bytes, data: memoryview) -> None:
+    """Send one frame; ``data`` follows the fields without a copy."""
+    link.sendall(Header(code, queue, sequence, len(fields) + data.nbytes).pack() + fields)
+    if data.nbytes:
+        link.sendall(data)

@@ -1,0 +1,203 @@
+"""The board's process: its death is an error and never a hang, and it never outlives the host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fluidlite.plugin import DeviceLost, DeviceUnavailable, Span
+
+from fluidlite_fpga import FpgaDevice
+from fluidlite_fpga.device import BOARDS, MEMORY
+
+Within = Callable[[float, Callable[[], Any]], Any]
+
+
+def gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process that is no child of ours ends in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_board_starts_with_its_first_use() -> None:
+    device = FpgaDevice(boards=1, memory=4096)
+    assert device.probe() == 1
+    assert device.info(0).memory == 4096
+    assert not device.info(0).host
+    assert device._links == {}
+    device.close()
+
+
+def test_killed_while_idle(device: FpgaDevice, within: Within) -> None:
+    context, allocator = device.context(0, 0), device.allocator(0)
+    handle = allocator.allocate(64)
+    pid = device.link(0).pid
+    os.kill(pid, signal.SIGKILL)
+    text = f"the process {pid} of fpga:0 was killed by SIGKILL"
+    with pytest.raises(DeviceLost, match=text):
+        within(5, lambda: allocator.allocate(64))
+    with pytest.raises(DeviceLost, match=text):
+        within(5, context.wait)
+    with pytest.raises(DeviceLost, match="Found out by: copy_in of 8 bytes"):
+        within(5, lambda: context.copy_in(Span(handle, 0, 8), memoryview(bytes(8))))
+    within(5, lambda: allocator.release(handle))
+    device.context(1, 0).wait()  # the other board goes on
+
+
+def test_killed_while_the_host_waits(device: FpgaDevice, within: Within) -> None:
+    context, pid = device.context(0, 0), device.link(0).pid
+    context.wait()
+    os.kill(pid, signal.SIGSTOP)  # a board that takes its time
+    fence = context.record()
+    assert not fence.done()
+    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(DeviceLost, match="SIGKILL"):
+        within(5, fence.wait)
+    assert fence.done()
+
+
+@pytest.mark.parametrize("kind", ["copy_in", "copy_out", "launch"])
+def test_killed_amid_commands(device: FpgaDevice, within: Within, kind: str) -> None:
+    context = device.context(0, 0)
+    nbytes = 1 << 19
+    span = Span(device.allocator(0).allocate(nbytes), 0, nbytes)
+    host = np.zeros(nbytes, np.uint8)
+    step: dict[str, Callable[[], None]] = {
+        "copy_in": lambda: context.copy_in(span, host.data),
+        "copy_out": lambda: context.copy_out(host.data, span),
+        "launch": lambda: context.enqueue("relu", "float32", [span, span], (nbytes // 4,)),
+    }
+    threading.Timer(0.2, os.kill, (device.link(0).pid, signal.SIGKILL)).start()
+
+    def work() -> None:
+        while True:
+            step[kind]()
+
+    with pytest.raises(DeviceLost, match="was killed by SIGKILL"):
+        within(5, work)
+
+
+def test_an_interrupted_copy_ends_the_board_and_not_in_a_hang(device: FpgaDevice, within: Within) -> None:
+    context, pid = device.context(0, 0), device.link(0).pid
+    nbytes = 1 << 20
+    span = Span(device.allocator(0).allocate(nbytes), 0, nbytes)
+    os.kill(pid, signal.SIGSTOP)  # so that the copy blocks halfway
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        context.copy_in(span, memoryview(bytes(nbytes)))
+    os.kill(pid, signal.SIGCONT)
+    with pytest.raises(DeviceLost, match="was closed as an interrupt cut short: copy_in of 1048576 bytes"):
+        within(10, context.wait)
+
+
+def test_a_closed_board_says_so(device: FpgaDevice) -> None:
+    context, pid = device.context(0, 0), device.link(0).pid
+    fence = context.record()
+    device.close()
+    device.close()
+    fence.wait()  # what was in the queue is done
+    with pytest.raises(DeviceLost, match=f"the process {pid} of fpga:0 was closed"):
+        context.wait()
+    assert gone(pid)
+
+
+def test_threads_share_a_board(device: FpgaDevice, within: Within) -> None:
+    allocator = device.allocator(0)
+    results: list[bool] = []
+
+    def work(number: int) -> None:
+        context = device.context(0, 0)
+        span = Span(allocator.allocate(4000), 0, 4000)
+        sent = np.full(1000, number, np.float32)
+        for _ in range(50):
+            got = np.zeros_like(sent)
+            context.copy_in(span, sent.data)
+            context.enqueue("add", "float32", [span, span, span], (1, 1000, 1))
+            context.copy_out(got.data, span)
+            context.record().wait()
+            results.append(bool((got == 2 * number).all()))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        within(20, thread.join)
+    assert len(results) == 400
+    assert all(results)
+
+
+HOST = """
+import os, sys
+from fluidlite_fpga import FpgaDevice
+device = FpgaDevice(boards=1, memory=4096)
+device.context(0, 0).wait()
+print(device.link(0).pid, flush=True)
+if sys.argv[1] == "fork":
+    child = os.fork()
+    if not child:
+        try:
+            device.context(0, 0).wait()
+        except Exception as error:
+            print(type(error).__name__, "of which this is a fork" in str(error), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    device.context(0, 0).wait()
+    print("the parent goes on", flush=True)
+if sys.argv[1] == "wait":
+    sys.stdin.read()
+"""
+
+
+def host(mode: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", HOST, mode],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_no_orphan(kill: bool) -> None:
+    with host("wait" if kill else "end") as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        if kill:
+            process.kill()
+        assert process.wait(10) == (-signal.SIGKILL if kill else 0)
+    assert gone(pid)
+
+
+def test_a_forked_child_is_kept_from_its_parents_board() -> None:
+    with host("fork") as process:
+        assert process.stdout is not None
+        pid, *lines = process.stdout.read().splitlines()
+        assert process.wait(10) == 0
+    assert lines == ["DeviceLost True", "the parent goes on"]
+    assert gone(int(pid))
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BOARDS, "3")
+    monkeypatch.setenv(MEMORY, "8192")
+    device = FpgaDevice()
+    assert device.probe() == 3
+    assert device.info(2).memory == 8192
+    monkeypatch.setenv(BOARDS, "many")
+    with pytest.raises(DeviceUnavailable, match="FLUIDLITE_FPGA_BOARDS is 'many'"):
+        FpgaDevice().probe()

@@ -1,0 +1,174 @@
+"""Contexts on which generated kernels run without the framework: NumPy, array-api-strict, and C through gcc."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY, dtype_name
+from fluidlite.codegen.generate import generators
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.spec import Spec
+from fluidlite.platform.device import ArrayBase, DeviceInfo, DialectBase, Span
+
+RANDOM = (0x12345678, 0x9ABCDEF0, 7, 42)
+
+
+class Arrays(ArrayBase):
+    """An array capability over any namespace."""
+
+    def __init__(self, xp: Any, out: bool, eager: bool = True) -> None:
+        self.xp, self.out, self.eager = xp, out, eager
+
+
+class Memory:
+    """What a generated kernel needs of a tensor."""
+
+    allocation = 1
+
+    def __init__(self, array: Any) -> None:
+        self.native = array
+
+    def array(self) -> Any:
+        return self.native
+
+    def span(self) -> Span:
+        return Span(self.native.ctypes.data, 0, self.native.nbytes)
+
+
+class ArrayContext:
+    """A context with the array capability alone."""
+
+    capability = "array"
+    dialect = None
+
+    def __init__(self, xp: Any = np, out: bool = True, eager: bool = True) -> None:
+        self.array = Arrays(xp, out, eager)
+        self.xp = xp
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        return array if self.xp is np else self.xp.asarray(array)
+
+    def get(self, array: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(array)
+
+
+class CDialect(DialectBase):
+    """Plain C. ``libm``: its functions are used, else the framework's own."""
+
+    def __init__(self, libm: bool, doubles: bool = True) -> None:
+        names = "exp expm1 log log1p sqrt tanh sin cos erf floor ceil trunc round pow fmod".split()
+        self.math = {}
+        if libm:
+            self.math = {f"{n}.float32": n + "f" for n in names} | {f"{n}.float64": n for n in names}
+            self.math |= {"abs.float32": "fabsf", "abs.float64": "fabs"}
+            self.words = {**DialectBase.words, "prologue": "#include <math.h>\n"}
+        if not doubles:
+            self.types = {k: v for k, v in DialectBase.types.items() if k != "float64"}
+
+
+class CContext:
+    """A context whose dialect is compiled by gcc."""
+
+    capability = "dialect"
+    array = None
+    suspect = False
+    available = shutil.which("gcc") is not None
+    _folder = Path(tempfile.mkdtemp(prefix="fluidlite-codegen-"))
+
+    def __init__(self, libm: bool = False, doubles: bool = True) -> None:
+        self.dialect = CDialect(libm, doubles)
+        self.compiled: dict[Any, Any] = {}
+        self.launches = 0
+        self.status = np.zeros(4, np.int64)
+
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        key = (source, entry, parameters)
+        if key not in self.compiled:
+            stem = self._folder / hashlib.sha256(source.encode()).hexdigest()[:20]
+            stem.with_suffix(".c").write_text(source)
+            subprocess.run(
+                ["gcc", "-O1", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable", "-shared", "-fPIC",
+                 "-ffp-contract=off", "-o", f"{stem}.so", f"{stem}.c", "-lm"],
+                check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            function = getattr(ctypes.CDLL(f"{stem}.so"), entry)
+            types = {"buffer": ctypes.c_void_p, "bool": ctypes.c_ubyte, "int64": ctypes.c_int64, "uint32": ctypes.c_uint32,
+                     "float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32,
+                     "int16": ctypes.c_int16, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8}  # fmt: skip
+            function.argtypes = [types[name] for name in parameters]
+            function.restype = None
+            self.compiled[key] = function
+        return self.compiled[key]
+
+    def launch(self, kernel: Any, items: int, args: list[Any], group: int | None = None) -> None:
+        self.launches += 1
+        kernel(*args)
+
+    def status_args(self) -> tuple[Any, int]:
+        return self.status.ctypes.data, 0
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        return array
+
+    def get(self, array: Any) -> np.ndarray[Any, Any]:
+        return array
+
+
+def unit_of(context: Any, dtypes: tuple[str, ...] | None = None) -> Any:
+    """What ``refuse`` sees of a context's device."""
+    info = DeviceInfo("test") if dtypes is None else DeviceInfo("test", dtypes=dtypes)
+    return SimpleNamespace(info=info, array=context.array, dialect=context.dialect)
+
+
+def call_of(op: OpDef, inputs: dict[str, np.ndarray[Any, Any]], attrs: dict[str, Any], wanted: Any = None) -> Call:
+    """A call with exact dims."""
+    canonical = {a.name: a.check(attrs[a.name]) if a.name in attrs else a.default for a in op.attrs}
+    ins = {slot: (Spec.of(value.shape, dtype_name(value.dtype)),) for slot, value in inputs.items()}
+    call = Call(op, ins, {}, canonical)
+    assert op.infer is not None
+    outs = {slot: (spec,) for slot, spec in op.infer(call).items() if wanted is None or slot in wanted}
+    return call.with_outs(outs)  # type: ignore[arg-type]
+
+
+def execute(
+    context: Any,
+    op: OpDef,
+    inputs: dict[str, np.ndarray[Any, Any]],
+    attrs: dict[str, Any] | None = None,
+    wanted: Any = None,
+    share: dict[str, str] | None = None,
+    random: tuple[int, int, int, int] = RANDOM,
+    bound: bool = False,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Run an operator's generated kernel; ``share`` gives outputs the memory of inputs."""
+    call = call_of(op, inputs, attrs or {}, wanted)
+    run = generators[context.capability].prepare(call, context)
+    tensors = {slot: context.put(np.ascontiguousarray(value).reshape(value.shape).copy()) for slot, value in inputs.items()}
+    for slot, (spec,) in call.outs.items():
+        given = (share or {}).get(slot) or op.must_alias.get(slot)
+        if given:
+            tensors[slot] = tensors[given]
+        else:
+            rubbish = np.full(spec.dims, 77, NUMPY[spec.dtype])
+            tensors[slot] = context.put(rubbish)
+    workspace = getattr(run, "workspace", 0)
+    io = SimpleNamespace(
+        tensors=[Memory(tensor) for tensor in tensors.values()], random=random, op_id=0,
+        workspace=Memory(np.empty(workspace, np.uint8)) if workspace else None,
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        if bound:
+            run.bind(context, io)()
+        else:
+            run(context, io)
+    return {slot: context.get(tensors[slot]) for slot in call.outs}

@@ -1,0 +1,360 @@
+"""Every array kernel, and the CPU's plain ones, on their operators' samples over four namespaces.
+
+They are NumPy, NumPy as a GPU's library behaves (nothing may be read early), NumPy without ``out=``,
+and array-api-strict, which has the standard's functions only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, dtype_name
+from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError, RegistryError
+from fluidlite.framework.call import Call
+from fluidlite.framework.kernels import Kernel, kernels_of
+from fluidlite.framework.opdef import GRAD, GradRule, Sample
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.kernels import array as array_plugin
+from fluidlite.kernels import plain as plain_plugin
+from fluidlite.operators.math import Functor
+from fluidlite.platform.context import Context
+from fluidlite.platform.cpu import CPUContext, CPUDevice, NumPyArrays
+from fluidlite.platform.device import ArrayBase, DeviceInfo, Span
+from fluidlite.platform.place import Place
+
+Array = np.ndarray[Any, Any]
+FORWARD = (
+    "accuracy", "concat", "crf_decoding", "crop", "cross_entropy", "fill_constant", "fill_constant_batch_size_like",
+    "gather", "linear_chain_crf", "lookup_table", "matmul", "maxout", "mean", "mul", "one_hot", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_sum", "slice", "softmax", "softmax_with_cross_entropy", "split", "sum",
+    "top_k", "transpose2",
+)  # fmt: skip
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def _kernels() -> dict[str, Kernel]:
+    found: dict[str, Kernel] = {}
+    for plugin in (array_plugin, plain_plugin):
+        plugin.register_kernels(lambda module: found.update({kernel.op: kernel for kernel in kernels_of(module)}))
+    return found
+
+
+KERNELS = _kernels()
+
+
+class Late(NumPyArrays):
+    """NumPy as a device's library: values are not read on the way."""
+
+    eager = False
+
+
+class Bare(Late):
+    """Without ``out=`` and without functions beyond the standard."""
+
+    out = False
+
+    def extra(self, name: str) -> Any:
+        return None
+
+
+class Strict(ArrayBase):
+    """array-api-strict over host memory."""
+
+    xp = array_api_strict
+
+    def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: Any) -> Any:
+        return array_api_strict.asarray(NumPyArrays().wrap(span, dims, dtype, strides), copy=False)
+
+
+NAMESPACES = {"numpy": NumPyArrays, "late": Late, "bare": Bare, "strict": Strict}
+
+
+def make_context(namespace: str) -> Context:
+    place, device = Place("cpu", 0), CPUDevice()
+    unit: Any = SimpleNamespace(
+        place=place, device=device, info=DeviceInfo("test", host=True), array=NAMESPACES[namespace](), dialect=None,
+        lost=None, raise_if_lost=lambda: None,
+    )  # fmt: skip
+    return Context(unit, CPUContext(place))
+
+
+class Buffers:
+    """The io of one run: inputs as given, outputs of any content."""
+
+    def __init__(self, call: Call, context: Context, inputs: Mapping[str, list[Array]]) -> None:
+        self.call, self.op_id, self.workspace, self.random = call, 4, None, (0, 0, 0, 0)
+        self._arrays: dict[tuple[str, int], Any] = {}
+        self.host: dict[tuple[str, int], Array] = {}
+        for slot, specs in (*call.ins.items(), *call.outs.items()):
+            for i, spec in enumerate(specs):
+                flat = np.full(spec.nbytes, 0xA5, np.uint8)
+                view = np.ndarray(spec.dims, NUMPY[spec.dtype], flat)
+                if slot in inputs:
+                    view[...] = inputs[slot][i]
+                self.host[slot, i] = view
+                self._arrays[slot, i] = context.array.wrap(Span(flat, 0, spec.nbytes), spec.dims, spec.dtype, None)
+
+    def has(self, slot: str) -> bool:
+        return self.call.has(slot)
+
+    def array(self, slot: str, i: int = 0) -> Any:
+        declared = self.call.op.input(slot)
+        assert declared is None or not declared.metadata_only, f"{slot} is metadata only: its bytes are not there"
+        if declared is not None and declared.on_host:
+            return self.host[slot, i]
+        return self._arrays[slot, i]
+
+    def arrays(self, slot: str) -> list[Any]:
+        return [self.array(slot, i) for i in range(self.call.count(slot))]
+
+
+def make_call(
+    type: str, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], want: Any = None, lod: Any = None
+) -> Call:
+    op = ops.get(type)
+    lods = lod or {}
+    ins = {
+        slot: tuple(Spec.of(a.shape, dtype_name(a.dtype), lod=lods.get(slot, ())) for a in arrays)
+        for slot, arrays in inputs.items()
+    }
+    clean = {attr.name: attr.check(attrs.get(attr.name, attr.default)) for attr in op.attrs}
+    wanted = {slot.name: () for slot in op.outputs if want is None or slot.name in want}
+    call = Call(op, ins, wanted, clean, Place("cpu"))
+    assert op.infer is not None
+    inferred = op.infer(call)
+    outs = {
+        slot: (specs,) if isinstance(specs, Spec) else tuple(specs)
+        for slot, specs in inferred.items()
+        if want is None or slot in want
+    }
+    return call.with_outs(outs)
+
+
+def execute(call: Call, context: Context, inputs: Mapping[str, list[Array]]) -> dict[str, list[Array]]:
+    io: Any = Buffers(call, context, inputs)
+    if all(spec.size == 0 for specs in call.outs.values() for spec in specs):
+        return {slot: [io.host[slot, i] for i in range(len(specs))] for slot, specs in call.outs.items()}
+    run = KERNELS[call.op.type].prepare(call, context)
+    with np.errstate(all="ignore"):
+        assert run(context, io) is None
+    failed = context.end_status(context.begin_status())
+    if failed is not None:
+        raise OutOfRangeError(f"operator {failed[0]}: index {failed[1]} of {failed[2]}")
+    return {slot: [io.host[slot, i] for i in range(len(specs))] for slot, specs in call.outs.items()}
+
+
+def lists(values: Mapping[str, Any], dtype: str | None = None) -> dict[str, list[Array]]:
+    found = {}
+    for slot, value in values.items():
+        arrays = [np.asarray(a) for a in (value if isinstance(value, list) else [value])]
+        if dtype in ALL_FLOATS:
+            arrays = [a.astype(NUMPY[dtype]) if dtype_name(a.dtype) in ALL_FLOATS else a for a in arrays]
+        found[slot] = arrays
+    return found
+
+
+def wide(inputs: Mapping[str, list[Array]], sample: Sample) -> dict[str, Any]:
+    exact = {
+        slot: [a.astype(np.float64) if dtype_name(a.dtype) in ALL_FLOATS else a for a in arrays]
+        for slot, arrays in inputs.items()
+    }
+    return {slot: arrays if isinstance(sample.inputs[slot], list) else arrays[0] for slot, arrays in exact.items()}
+
+
+def reference(call: Call, inputs: Mapping[str, Any]) -> dict[str, list[Array]]:
+    function = call.op.reference
+    assert function is not None
+    if "lod" in inspect.signature(function).parameters:
+        return lists(function(inputs, dict(call.attrs), {slot: call.lod(slot) for slot in call.ins}))
+    return lists(function(inputs, dict(call.attrs)))
+
+
+def cases() -> Iterator[Any]:
+    for type in FORWARD:
+        if type not in ops:
+            continue
+        for sample in ops.get(type).all_samples():
+            for dtype in sample.dtypes:
+                for namespace in NAMESPACES if "cpu" not in KERNELS[type].places else ("numpy",):
+                    if namespace == "strict" and {dtype, sample.attrs.get("dtype")} & set(HALVES):
+                        continue  # the standard has no half types
+                    yield pytest.param(type, sample, dtype, namespace, id=f"{type}-{sample.name}-{dtype}-{namespace}")
+
+
+def check(got: Mapping[str, list[Array]], want: Mapping[str, list[Array]], dtype: str, scale: float = 1.0) -> None:
+    for slot, arrays in got.items():
+        if slot not in want:
+            continue
+        assert len(arrays) == len(want[slot]), slot
+        for a, b in zip(arrays, want[slot], strict=True):
+            assert a.shape == b.shape, slot
+            if dtype_name(a.dtype) in ALL_FLOATS:
+                tolerance = TOLERANCE[dtype if dtype in TOLERANCE else "float32"] * scale
+                np.testing.assert_allclose(a.astype(np.float64), b, rtol=tolerance, atol=tolerance, err_msg=slot)
+            else:
+                np.testing.assert_array_equal(a, b, err_msg=slot)
+
+
+@pytest.mark.parametrize(("type", "sample", "dtype", "namespace"), list(cases()))
+def test_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
+    inputs = lists(sample.inputs, dtype)
+    call = make_call(type, inputs, sample.attrs, sample.outputs or None, sample.lod)
+    context = make_context(namespace)
+    check(execute(call, context, inputs), reference(call, wide(inputs, sample)), dtype)
+    if sample.grads:
+        check_gradients(call, context, sample, inputs, dtype)
+
+
+def check_gradients(
+    call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]], dtype: str
+) -> None:
+    """Hold the gradient kernel against central differences of the reference, along one random direction a slot."""
+    rule = call.op.grad
+    if not isinstance(rule, GradRule) or rule.type not in KERNELS:
+        return
+    random = np.random.default_rng(5)
+    exact, outputs = wide(inputs, sample), execute(call, context, inputs)
+    given: dict[str, list[Array]] = {}
+    weights: dict[str, list[Array]] = {}
+    for name in rule.reads:
+        if name.endswith(GRAD):
+            slot = name.removesuffix(GRAD)
+            weights[slot] = [np.asarray(random.uniform(0.5, 1.5, a.shape), a.dtype) for a in outputs[slot]]
+            given[name] = weights[slot]
+        elif name in inputs or name in outputs:
+            given[name] = inputs[name] if name in inputs else outputs[name]
+    wanted = {name + GRAD for name in sample.grads}
+    grad_op = ops.get(rule.type)
+    attrs = {attr.name: call.attrs[attr.name] for attr in grad_op.attrs}
+    grads = execute(make_call(rule.type, given, attrs, wanted, sample.lod), context, given)
+
+    def objective(changed: dict[str, Any]) -> float:
+        found = reference(call, changed)
+        return sum(float(np.sum(a * w)) for s, ws in weights.items() for a, w in zip(found[s], ws, strict=True))
+
+    for slot in sample.grads:
+        for i, got in enumerate(grads[slot + GRAD]):
+            direction = random.uniform(-1, 1, got.shape)
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [a.copy() for a in (exact[slot] if isinstance(exact[slot], list) else [exact[slot]])]
+                moved[i] = moved[i] + step * direction
+                ends.append(objective({**exact, slot: moved if isinstance(exact[slot], list) else moved[0]}))
+            slope = (ends[0] - ends[1]) / 2e-6
+            size = float(np.abs(got.astype(np.float64) * direction).sum()) + 1e-3
+            error = abs(float(np.sum(got.astype(np.float64) * direction)) - slope)
+            assert error <= max(TOLERANCE[dtype], 1e-7) * 4 * size, (slot, i)
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_index_out_of_range(namespace: str) -> None:
+    context = make_context(namespace)
+    inputs = lists({"X": np.zeros((3, 2), "float32"), "Index": np.array([0, 5, 1], "int64")})
+    call = make_call("gather", inputs, {})
+    with pytest.raises(OutOfRangeError, match="5"):
+        execute(call, context, inputs)
+    labels = lists({"Logits": np.zeros((2, 3), "float32"), "Label": np.array([[1], [-1]], "int64")})
+    with pytest.raises(OutOfRangeError, match="-1"):
+        execute(make_call("softmax_with_cross_entropy", labels, {}), context, labels)
+    good = lists({"X": np.ones((3, 2), "float32"), "Index": np.array([2], "int64")})
+    assert execute(make_call("gather", good, {}), context, good)["Out"][0].tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
+@pytest.mark.parametrize("k", [1, 2, 3, 40])
+def test_top_k_ties_take_the_lower_index(namespace: str, dtype: str, k: int) -> None:
+    if "top_k" not in ops:
+        pytest.skip("no definition")
+    x = np.random.default_rng(k).integers(0, 4, (9, 40)).astype(dtype)
+    if dtype == "int32":
+        x[0, 3] = np.iinfo(dtype).min
+    call = make_call("top_k", {"X": [x]}, {"k": k})
+    got = execute(call, make_context(namespace), {"X": [x]})
+    for row, values, indices in zip(x.tolist(), got["Out"][0].tolist(), got["Indices"][0].tolist(), strict=True):
+        order = sorted(range(40), key=lambda i: (-row[i], i))[:k]
+        assert indices == order
+        assert values == [row[i] for i in order]
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("k", [1, 2, 12])
+def test_top_k_ranks_nan_last(namespace: str, k: int) -> None:
+    x = np.arange(64, dtype="float32").reshape(2, 32)
+    x[0, 31] = x[1, 0] = np.nan
+    got = execute(make_call("top_k", {"X": [x]}, {"k": k}), make_context(namespace), {"X": [x]})["Indices"][0]
+    assert got.tolist() == [list(range(30, 30 - k, -1)), list(range(31, 31 - k, -1))]
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_crop_offsets_are_checked(namespace: str) -> None:
+    inputs = lists({"X": np.ones((4, 5), "float32"), "Offsets": np.array([2, 3], "int32")})
+    with pytest.raises(OutOfRangeError, match="Offsets"):
+        execute(make_call("crop", inputs, {"shape": [2, 3]}), make_context(namespace), inputs)
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("ignored", [-100, 2])
+def test_ignored_rows_cost_nothing(namespace: str, ignored: int) -> None:
+    context, attrs = make_context(namespace), {"ignore_index": ignored}
+    logits = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    inputs = lists({"Logits": logits, "Label": np.array([[1], [ignored], [0], [ignored], [1]])})
+    got = execute(make_call("softmax_with_cross_entropy", inputs, attrs), context, inputs)
+    assert [bool(v) for v in got["Loss"][0][:, 0]] == [True, False, True, False, True]
+    given = {"Softmax": got["Softmax"], "Label": inputs["Label"], "Loss@GRAD": [np.ones((5, 1), "float32")]}
+    grad = execute(make_call("softmax_with_cross_entropy_grad", given, attrs), context, given)["Logits@GRAD"][0]
+    assert [bool(row.any()) for row in grad] == [True, False, True, False, True]
+
+
+def test_large_logits_stay_finite() -> None:
+    inputs = lists({"Logits": np.array([[1e4, 0, -1e4]], "float32"), "Label": np.array([[1]])})
+    got = execute(make_call("softmax_with_cross_entropy", inputs, {}), make_context("numpy"), inputs)
+    assert got["Loss"][0].item() == 1e4
+
+
+def test_crf_takes_forbidden_transitions() -> None:
+    """Scores that no float32 exponential holds: tag 0 may not follow tag 1."""
+    transition = np.zeros((4, 2), "float32")
+    transition[3, 0] = -1e4
+    emission = np.array([[0, 200], [0, -200], [300, 0]], "float32")
+    lod = dict.fromkeys(("Emission", "Label"), ((0, 3),))
+    inputs = lists({"Emission": emission, "Transition": transition, "Label": np.zeros((3, 1), "int64")})
+    context = make_context("numpy")
+    cost = execute(make_call("linear_chain_crf", inputs, {}, None, lod), context, inputs)
+    assert cost["LogLikelihood"][0].item() == pytest.approx(0, abs=1e-6)
+    given = {**inputs, **{slot: cost[slot] for slot in ("Alpha", "EmissionExps", "TransitionExps")}}
+    given["LogLikelihood@GRAD"] = [np.ones((1, 1), "float32")]
+    grads = execute(make_call("linear_chain_crf_grad", given, {}, None, lod), context, given)
+    assert all(np.isfinite(grad).all() for arrays in grads.values() for grad in arrays)
+    del inputs["Label"]
+    path = execute(make_call("crf_decoding", inputs, {}, None, lod), context, inputs)["ViterbiPath"][0]
+    assert path.ravel().tolist() == [0, 0, 0]
+
+
+def test_functor_chooses_place_then_capability_and_names_what_there_is() -> None:
+    functor = Functor("norm", "norm(context) -> str")
+    functor.implement("array")(lambda context: "array")
+    functor.implement("dialect")(lambda context: "dialect")
+    context: Any = SimpleNamespace(place=Place("cpu"), array=None, dialect=object())
+    assert functor.on(context)(context) == "dialect"
+    context.array = object()
+    assert functor.on(context)(context) == "array"
+    functor.implement("cpu")(lambda context: "cpu")
+    assert functor.on(context)(context) == "cpu"
+    context.place, context.array, context.dialect = Place("acme"), None, None
+    with pytest.raises(KernelNotFoundError, match=r"acme:0.*array, cpu, dialect"):
+        functor.on(context)
+
+    def other(context: Any) -> str:
+        return "other"
+
+    with pytest.raises(RegistryError, match="two implementations for 'cpu'"):
+        functor.implement("cpu")(other)

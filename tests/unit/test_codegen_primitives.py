@@ -1,0 +1,190 @@
+"""Every emitter against the table of primitives, over special values, for every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+from codegen_harness import ArrayContext, CContext, execute
+
+from fluidlite.base.dtypes import ALL_INTS, HALVES, NUMPY, compute_dtype
+from fluidlite.codegen import expr
+from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.framework.opdef import OpDef, ScalarRule, Slot
+from fluidlite.framework.spec import Spec
+
+pytestmark = pytest.mark.skipif(not CContext.available, reason="gcc compiles the C of these tests")
+
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "numpy": ArrayContext,
+    "pure-numpy": lambda: ArrayContext(np, out=False),
+    "strict": lambda: ArrayContext(array_api_strict, out=False),
+    "c-own": CContext,
+    "c-libm": lambda: CContext(libm=True),
+}
+_contexts: dict[str, Any] = {}
+
+SPECIAL = [
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 0.49999997, 3.0, -7.0, 1e-3, 88.0, -90.0, 1e-40, -1e-40,
+    3e38, -3e38, np.inf, -np.inf, np.nan, 0.1, -0.3, 20.0, 1e4, 4.75, -3.91, 123.456, 0.9999, 1.0001,
+]  # fmt: skip
+
+
+def context_of(name: str) -> Any:
+    if name not in _contexts:
+        _contexts[name] = CONTEXTS[name]()
+    return _contexts[name]
+
+
+def operator(function: Any, names: tuple[str, ...], out_dtype: str) -> OpDef:
+    def infer(call: Any) -> dict[str, Spec]:
+        return {"Out": Spec.of(call.dims("X"), out_dtype)}
+
+    return OpDef("primitive", tuple(map(Slot, names)), (Slot("Out"),), (), infer, scalar=ScalarRule(function, ("Out",)))
+
+
+def values(dtype: str) -> np.ndarray[Any, Any]:
+    with np.errstate(all="ignore"):
+        if dtype in ALL_INTS:
+            limits = np.iinfo(dtype)
+            small = [0, 1, 2, 3, 5, 7, 100, limits.max, limits.max - 1, limits.min]
+            small += [-1, -2, -3, -7, limits.min + 1] if limits.min else []
+            return np.array(small, dtype)
+        return np.array(SPECIAL, np.float64).astype(NUMPY[dtype])
+
+
+def ulps(dtype: str) -> float:
+    return {"float16": 1e-3, "bfloat16": 8e-3, "float32": 6e-7, "float64": 2e-15}[dtype]
+
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+def cases() -> list[Any]:
+    found = []
+    for context in CONTEXTS:
+        for name, primitive in PRIMITIVES.items():
+            for dtype in (*FLOATING, *ALL_INTS, "bool"):
+                integer = dtype in ALL_INTS
+                if primitive.kind in ("float", "whole", "test") and (integer or dtype == "bool"):
+                    continue
+                if dtype == "bool" and primitive.kind in ("arithmetic", "where"):
+                    continue
+                if context == "strict" and dtype in HALVES:
+                    continue  # the namespace has no half types
+                found.append(pytest.param(context, name, dtype, id=f"{context}-{name}-{dtype}"))
+    return found
+
+
+@pytest.mark.parametrize(("context", "name", "dtype"), cases())
+def test_primitive(context: str, name: str, dtype: str) -> None:
+    primitive = PRIMITIVES[name]
+    base = np.array([False, True]) if dtype == "bool" else values(dtype)
+    if primitive.arity == 1:
+        inputs = {"X": base}
+    else:
+        first, second = (a.ravel() for a in np.meshgrid(base, base, indexing="ij"))
+        inputs = {"X": np.ascontiguousarray(first), "Y": np.ascontiguousarray(second)}
+    if name == "where":
+        inputs = {"X": inputs["X"] != inputs["Y"], "Y": inputs["X"], "Z": inputs["Y"]}
+    compute = compute_dtype(dtype)
+    wide = "float64" if compute == "float32" else compute
+    result_dtype = "bool" if primitive.kind in ("compare", "logical", "test") else dtype
+    slots = tuple(inputs)
+    functions = {
+        1: lambda x: expr._node(name, x),
+        2: lambda x, y: expr._node(name, x, y),
+        3: lambda x, y, z: expr._node(name, x, y, z),
+    }
+    op = operator(functions[primitive.arity], slots, result_dtype)
+    got = execute(context_of(context), op, inputs)["Out"]
+    with np.errstate(all="ignore"):
+        given = [v if v.dtype == bool else v.astype(wide) for v in inputs.values()]
+        if primitive.kind == "logical":
+            given = [v != 0 for v in given]
+        expected = np.asarray(primitive.reference(*given))
+        if name == "floordiv" and compute == "float32":  # the floor of the quotient as rounded to float32
+            expected = np.floor((given[0].astype("f4") / given[1].astype("f4")).astype("f8"))
+        expected = expected.astype(NUMPY[compute]).astype(NUMPY[result_dtype])
+    compare(got, expected, name, dtype, inputs)
+
+
+def compare(got: Any, expected: Any, name: str, dtype: str, inputs: Any) -> None:
+    if expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, expected)
+        return
+    a, b = got.astype("f8"), expected.astype("f8")
+    tolerance = ulps(dtype)
+    if name in ("sin", "cos"):
+        keep = ~(np.abs(inputs["X"].astype("f8")) > 1e4)  # beyond, our reduction keeps no digits
+        a, b = a[keep], b[keep]
+    if name == "pow":
+        tolerance *= 100
+    smallest = 6e-8 if dtype == "float16" else 1e-37 if dtype != "float64" else 1e-307  # below, rounding is absolute
+    finite = np.isfinite(b)
+    np.testing.assert_array_equal(a[~finite], b[~finite])
+    np.testing.assert_allclose(a[finite], b[finite], rtol=tolerance, atol=max(smallest, tolerance * 1e-3 if name in ("sin", "cos") else 0))
+
+
+@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("target", ["bool", *ALL_INTS, *FLOATING])
+@pytest.mark.parametrize("given", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+def test_cast(context: str, given: str, target: str) -> None:
+    if context == "strict" and (given in HALVES or target in HALVES):
+        pytest.skip("the namespace has no half types")
+    x = np.array([False, True]) if given == "bool" else values(given)
+    op = operator(lambda x: expr.cast(x, target), ("X",), target)
+    got = execute(context_of(context), op, {"X": x})["Out"]
+    with np.errstate(all="ignore"):
+        if target in ALL_INTS and given in FLOATING:
+            limits = np.iinfo(target)
+            expected = np.array(
+                [0 if v != v else limits.max if v >= limits.max else limits.min if v <= limits.min else int(v)
+                 for v in x.astype("f8").tolist()], target)  # fmt: skip
+        else:
+            compute = x.astype(NUMPY[compute_dtype(given)])
+            expected = (compute != 0) if target == "bool" else compute.astype(NUMPY[compute_dtype(target)]).astype(NUMPY[target])
+    np.testing.assert_array_equal(got.astype("f8") if target in FLOATING else got,
+                                  expected.astype("f8") if target in FLOATING else expected)  # fmt: skip
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_words_both_ways(half: str) -> None:
+    """Every 16-bit word is read, and every rounding is to nearest, ties to even."""
+    words = np.arange(65536, dtype=np.uint16).view(NUMPY[half])
+    op = operator(lambda x: x + 0.0, ("X",), "float32")
+    context = context_of("c-own")
+    got = execute(context, op, {"X": words})["Out"]
+    np.testing.assert_array_equal(got, words.astype("f4"))
+    near = got[np.isfinite(got)]
+    steps = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), (near[1:] + near[:-1]) / 2, near * 1.0003])
+    store = operator(lambda x: x + 0.0, ("X",), half)
+    with np.errstate(all="ignore"):
+        expected = steps.astype(NUMPY[half])
+    np.testing.assert_array_equal(execute(context, store, {"X": steps})["Out"].view("u2"), expected.view("u2"))
+
+
+def test_rules_are_written_down() -> None:
+    for primitive in PRIMITIVES.values():
+        assert primitive.arity in (1, 2, 3)
+        assert primitive.kind in ("arithmetic", "float", "whole", "compare", "logical", "test", "where")
+
+
+@pytest.mark.parametrize("context", ["numpy", "c-own"])
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "expm1", "log1p", "sin", "cos", "sqrt"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_accuracy(context: str, name: str, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.uniform(-8, 8, 4000), rng.uniform(-1, 1, 4000), 10.0 ** rng.uniform(-30, 2, 2000)])
+    x = np.abs(x) if name in ("log", "sqrt") else np.where(x <= -1, -x, x) if name == "log1p" else x
+    x = x.astype(dtype)
+    op = operator(lambda x: expr._node(name, x), ("X",), dtype)
+    got = execute(context_of(context), op, {"X": x})["Out"].astype("f8")
+    exact = PRIMITIVES[name].reference(x.astype("f8"))
+    scale = np.maximum(np.abs(exact), 1e-2 if name in ("sin", "cos") else 0)
+    finite = np.abs(exact) < 3e38
+    error = np.abs(got - exact)[finite] / scale[finite] / np.finfo(dtype).eps
+    assert np.nanmax(error) < 4, (np.nanmax(error), x[finite][np.nanargmax(error)])

@@ -1,0 +1,403 @@
+"""Operator definitions hold together: samples, references, inference, gradient rules and decompositions agree."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite.operators
+from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.framework.call import Call
+from fluidlite.framework.decompose import decompose
+from fluidlite.framework.opdef import GRAD, GradRule, OpDef, Sample
+from fluidlite.framework.operator import check_attrs, check_dtypes
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.whereabouts import NOWHERE
+
+HERE = inspect.getsourcefile(fluidlite.operators).removesuffix("__init__.py")  # type: ignore[union-attr]
+OURS = [op for op in ops._ops.values() if op.origin.startswith(HERE)]
+SAMPLED = [op for op in OURS if op.reference is not None]
+
+# Attributes that are taken for Fluid's sake and change nothing, or nothing that a reference can tell.
+NO_OPS = {
+    ("lookup_table", "is_sparse"),
+    ("lookup_table", "is_distributed"),
+    ("adam", "lazy_mode"),
+    ("dropout", "seed"),
+    ("dropout", "fix_seed"),
+    ("softmax", "axis"),
+    ("softmax_with_cross_entropy", "axis"),
+    ("softmax_with_cross_entropy", "numeric_stable_mode"),
+    ("cast", "in_dtype"),
+}
+
+
+def each(operators: Iterable[OpDef]) -> pytest.MarkDecorator:
+    found = [(op, sample) for op in operators for sample in op.all_samples()]
+    return pytest.mark.parametrize(
+        ("op", "sample"), found, ids=[f"{op.type}-{sample.name}" for op, sample in found]
+    )
+
+
+def arrays(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def sample_specs(sample: Sample) -> dict[str, tuple[Spec, ...]]:
+    return {
+        slot: tuple(Spec.of(a.shape, a.dtype.name, lod=sample.lod.get(slot, ())) for a in arrays(value))
+        for slot, value in sample.inputs.items()
+    }
+
+
+def call_of(op: OpDef, specs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Call:
+    clean, _ = check_attrs(op, attrs, NOWHERE)
+    ordered = {slot.name: specs[slot.name] for slot in op.inputs if slot.name in specs}
+    call = Call(op, {slot: (v,) if isinstance(v, Spec) else tuple(v) for slot, v in ordered.items()}, {}, clean)
+    check_dtypes(call)
+    return call
+
+
+def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
+    assert call.op.infer is not None
+    return {slot: (v,) if isinstance(v, Spec) else tuple(v) for slot, v in call.op.infer(call).items()}
+
+
+def wide(array: Any) -> Any:
+    return array.astype("float64") if array.dtype.kind == "f" else array
+
+
+Answer = dict[str, list[Any]]
+
+
+def answer(op: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Any]) -> Answer:
+    assert op.reference is not None
+    clean, _ = check_attrs(op, attrs, NOWHERE)
+    extra = (lod,) if len(inspect.signature(op.reference).parameters) > 2 else ()
+    with np.errstate(all="ignore"):
+        found = op.reference(inputs, clean, *extra)
+    return {slot: [np.asarray(a) for a in arrays(value)] for slot, value in found.items()}
+
+
+def answer_sample(op: OpDef, sample: Sample, **changes: Any) -> dict[str, list[Any]]:
+    inputs = {s: [wide(a) for a in v] if isinstance(v, list) else wide(v) for s, v in sample.inputs.items()}
+    return answer(op, inputs, {**sample.attrs, **changes}, sample.lod)
+
+
+def test_there_are_operators() -> None:
+    assert len(SAMPLED) > 80
+    assert all(op.doc for op in OURS)
+    assert all(op.source or op.type.endswith("_grad") for op in OURS)
+
+
+@pytest.mark.parametrize("op", OURS, ids=lambda op: op.type)
+def test_every_operator_has_samples_or_is_random_or_a_gradient(op: OpDef) -> None:
+    if op.reference is None:
+        assert not op.all_samples()
+        assert op.type.endswith("_grad") or op.random
+    else:
+        names = [sample.name for sample in op.all_samples()]
+        assert names and all(names) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [(op, attr.name) for op in SAMPLED for attr in op.attrs if not attr.required],
+    ids=lambda v: v.type if isinstance(v, OpDef) else v,
+)  # fmt: skip
+def test_each_attribute_has_a_sample_in_which_its_default_answers_otherwise(op: OpDef, name: str) -> None:
+    def differs(sample: Sample) -> bool:
+        if name not in sample.attrs:
+            return False
+        default = op.attr(name).default  # type: ignore[union-attr]
+        if default is None:
+            attrs = {k: v for k, v in sample.attrs.items() if k != name}
+        else:
+            attrs = {**sample.attrs, name: default}
+        try:
+            call_of_default = inferred(call_of(op, sample_specs(sample), attrs))
+            if call_of_default != inferred(call_of(op, sample_specs(sample), sample.attrs)):
+                return True
+            with_default = answer(op, {s: v if isinstance(v, list) else wide(v) for s, v in sample.inputs.items()},
+                                  attrs, sample.lod)  # fmt: skip
+        except (ProgramError, ValueError):
+            return True
+        right = answer_sample(op, sample)
+        return any(
+            a.shape != b.shape or not np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+            for slot in right
+            for a, b in zip(right[slot], with_default[slot], strict=True)
+        )
+
+    assert ((op.type, name) in NO_OPS) != any(differs(sample) for sample in op.all_samples())
+
+
+@each(SAMPLED)
+def test_references_give_what_inference_says(op: OpDef, sample: Sample) -> None:
+    specs = inferred(call_of(op, sample_specs(sample), sample.attrs))
+    found = answer_sample(op, sample)
+    assert set(specs) - set(found) <= {slot.name for slot in op.outputs if "XShape" in slot.name}
+    for slot, results in found.items():
+        assert [a.shape for a in results] == [spec.dims for spec in specs[slot]], slot
+        for array, spec in zip(results, specs[slot], strict=True):
+            assert array.dtype == ("float64" if "float" in spec.dtype else spec.dtype), slot
+
+
+@each(SAMPLED)
+def test_unknown_dims_infer_what_exact_ones_do(op: OpDef, sample: Sample) -> None:
+    exact = sample_specs(sample)
+    wanted = inferred(call_of(op, exact, sample.attrs))
+    unknown = {s: tuple(Spec.of(v.dims, v.dtype, lod_level=v.lod_level) for v in vs) for s, vs in exact.items()}
+
+    def check(specs: Mapping[str, tuple[Spec, ...]]) -> None:
+        for slot, found in inferred(call_of(op, specs, sample.attrs)).items():
+            assert len(found) == len(wanted[slot])
+            for loose, tight in zip(found, wanted[slot], strict=True):
+                assert loose.fits(tight), f"{slot}: {loose} at build time, {tight} when exact"
+                assert loose.lod_level == tight.lod_level
+
+    check(unknown)
+    everywhere = {s: tuple(v.with_(dims=(-1,) * v.rank) for v in vs) for s, vs in unknown.items()}
+    check(everywhere)
+    batch = {s: tuple(v.with_(dims=(-1, *v.dims[1:]) if v.rank else ()) for v in vs) for s, vs in unknown.items()}
+    check(batch)
+    for slot, vs in unknown.items():
+        for i, v in enumerate(vs):
+            for axis in range(v.rank):
+                one = v.with_(dims=(*v.dims[:axis], -1, *v.dims[axis + 1 :]))
+                check({**unknown, slot: (*vs[:i], one, *vs[i + 1 :])})
+
+
+@each(op for op in SAMPLED if isinstance(op.grad, GradRule))
+def test_gradients_have_the_metadata_of_what_they_are_of(op: OpDef, sample: Sample) -> None:
+    rule = op.grad
+    assert isinstance(rule, GradRule)
+    grad = ops.get(rule.type)
+    specs: dict[str, Any] = {**sample_specs(sample), **inferred(call_of(op, sample_specs(sample), sample.attrs))}
+    specs |= {slot.name + GRAD: specs[slot.name] for slot in op.outputs if slot.name in specs}
+    given = {slot: specs[slot] for slot in rule.reads if slot in specs}
+    assert set(rule.reads) == {slot.name for slot in grad.inputs}
+    assert {slot + GRAD for slot in rule.writes} == {slot.name for slot in grad.outputs}
+    attrs = {name: value for name, value in sample.attrs.items() if grad.attr(name)}
+    call = call_of(grad, given, attrs)
+    found = inferred(call)
+    for slot in rule.writes:
+        # A gradient operator that reads only Out@GRAD takes its LoD from there: it is X's.
+        assert [s.with_(lod=()) for s in found[slot + GRAD]] == [s.with_(lod=()) for s in specs[slot]]
+
+
+@each(op for op in SAMPLED if op.grad is not None)
+def test_graded_slots_are_floating_and_differentiable(op: OpDef, sample: Sample) -> None:
+    for slot in sample.grads:
+        assert all(a.dtype.kind == "f" and a.size for a in arrays(sample.inputs[slot]))
+        if isinstance(op.grad, GradRule):
+            assert slot in op.grad.writes
+
+
+@pytest.mark.parametrize("op", [op for op in SAMPLED if op.grad is not None], ids=lambda op: op.type)
+def test_every_gradient_is_checked_by_some_sample(op: OpDef) -> None:
+    checked = {slot for sample in op.all_samples() for slot in sample.grads}
+    writes = op.grad.writes if isinstance(op.grad, GradRule) else ("X",)
+    assert checked == set(writes)
+
+
+# Decompositions ----------------------------------------------------------------------------------------------------
+
+
+def run_parts(call: Call, inputs: Mapping[str, list[Any]]) -> dict[str, list[Any]] | str:
+    """Compute a call by the references of what it is decomposed into."""
+    outs = {slot: specs for slot, specs in inferred(call).items() if slot != "XShape"}
+    parts = decompose(call.with_outs(outs))
+    if isinstance(parts, str):
+        return parts
+    values: dict[tuple[str, str, int], Any] = {("in", s, i): a for s, v in inputs.items() for i, a in enumerate(v)}
+    for part in parts:
+        given: dict[str, Any] = {}
+        names = iter(part.ins)
+        for slot, specs in part.call.ins.items():
+            group = [values[v.role, v.slot, v.index] for _, v in zip(specs, names, strict=False)]
+            definition = part.call.op.input(slot)
+            given[slot] = group if definition is not None and definition.duplicable else group[0]
+        found = answer(part.call.op, given, part.call.attrs, {})
+        made = iter(part.outs)
+        for slot, specs in part.call.outs.items():
+            for i in range(len(specs)):
+                v = next(made)
+                values[v.role, v.slot, v.index] = found[slot][i]
+    return {slot: [values["out", slot, i] for i in range(len(specs))] for slot, specs in outs.items()}
+
+
+@each(op for op in SAMPLED if op.decompose is not None)
+def test_decompositions_compute_the_same(op: OpDef, sample: Sample) -> None:
+    call = call_of(op, sample_specs(sample), sample.attrs)
+    found = run_parts(call, {slot: [wide(a) for a in arrays(v)] for slot, v in sample.inputs.items()})
+    if isinstance(found, str):
+        assert any(0 in a.shape for v in sample.inputs.values() for a in arrays(v)), found
+        return
+    for slot, wanted in answer_sample(op, sample).items():
+        for a, b in zip(found[slot], wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@each(ops.get(type) for type in ("mul", "matmul"))
+def test_gradients_of_products_decompose(op: OpDef, sample: Sample) -> None:
+    """A product is linear in each operand, so its gradient is known exactly from unit operands."""
+    if not sample.grads:
+        pytest.skip("no gradients in this sample")
+    assert isinstance(op.grad, GradRule)
+    grad = ops.get(op.grad.type)
+    x, y = wide(sample.inputs["X"]), wide(sample.inputs["Y"])
+    specs = sample_specs(sample)
+    out = answer_sample(op, sample)["Out"][0]
+    weight = np.random.default_rng(5).uniform(-1, 1, out.shape)
+    call = call_of(grad, {**specs, "Out@GRAD": Spec.of(out.shape, "float32")}, sample.attrs)
+    found = run_parts(call, {"X": [x], "Y": [y], "Out@GRAD": [weight]})
+    if isinstance(found, str):
+        assert not {x.ndim, y.ndim} <= {2, 3} or (op.type == "mul" and (x.ndim, y.ndim) != (2, 2))
+        return
+    for slot, operand in (("X", x), ("Y", y)):
+        wanted = np.zeros(operand.shape)
+        for place in np.ndindex(operand.shape):
+            unit = np.zeros(operand.shape)
+            unit[place] = 1
+            inputs = {"X": x, "Y": y, slot: unit}
+            wanted[place] = np.sum(weight * answer(op, inputs, sample.attrs, {})["Out"][0])
+        np.testing.assert_allclose(found[slot + GRAD][0], wanted, atol=1e-9)
+
+
+# Bad input ---------------------------------------------------------------------------------------------------------
+
+
+def f32(*dims: int, lod_level: int = 0) -> Spec:
+    return Spec.of(dims, "float32", lod_level=lod_level)
+
+
+def i64(*dims: int) -> Spec:
+    return Spec.of(dims, "int64")
+
+
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], type[ProgramError], str]] = [
+    ("relu", {"X": i64(3)}, {}, DtypeError, "X"),
+    ("elementwise_add", {"X": f32(2, 3), "Y": f32(2)}, {}, ShapeError, "Y"),
+    ("elementwise_add", {"X": f32(2, 3), "Y": Spec.of((2, 3), "float64")}, {}, DtypeError, "Y"),
+    ("elementwise_mod", {"X": f32(2), "Y": f32(2)}, {}, DtypeError, "X"),
+    ("elementwise_mul", {"X": f32(2), "Y": f32(2, 2)}, {}, ShapeError, "Y"),
+    ("logical_and", {"X": f32(2), "Y": f32(2)}, {}, DtypeError, "X"),
+    ("clip", {"X": f32(2)}, {"min": 0.0}, AttributeValueError, "max"),
+    ("mul", {"X": f32(2, 3), "Y": f32(4, 5)}, {}, ShapeError, "Y"),
+    ("mul", {"X": f32(3), "Y": f32(3, 5)}, {}, ShapeError, "X"),
+    ("mul", {"X": f32(2, 3), "Y": f32(3, 5)}, {"y_num_col_dims": 2}, ShapeError, "Y"),
+    ("mul", {"X": f32(2, 3), "Y": f32(3, 5)}, {"x_num_col_dims": 0}, AttributeValueError, "x_num_col_dims"),
+    ("matmul", {"X": f32(2, 3), "Y": f32(2, 3)}, {}, ShapeError, "Y"),
+    ("matmul", {"X": f32(2, 3, 4), "Y": f32(5, 4, 2)}, {}, ShapeError, "Y"),
+    ("matmul", {"X": f32(), "Y": f32(3)}, {}, ShapeError, "X"),
+    ("reduce_sum", {"X": f32(2, 3)}, {"dim": [2]}, AttributeValueError, "dim"),
+    ("reduce_sum", {"X": f32(2, 3)}, {"dim": [1, -1]}, AttributeValueError, "dim"),
+    ("reduce_mean", {"X": i64(2, 3)}, {}, DtypeError, "X"),
+    ("sum", {"X": (f32(2), f32(3))}, {}, ShapeError, "X"),
+    ("sum", {"X": (f32(2), i64(2))}, {}, DtypeError, "X"),
+    ("softmax", {"X": f32()}, {}, ShapeError, "X"),
+    ("softmax", {"X": f32(2, 3)}, {"axis": 0}, AttributeValueError, "axis"),
+    ("cross_entropy", {"X": f32(4, 3), "Label": i64(4)}, {}, ShapeError, "Label"),
+    ("cross_entropy", {"X": f32(4, 3), "Label": f32(4, 3)}, {}, DtypeError, "Label"),
+    ("cross_entropy", {"X": f32(4, 3), "Label": f32(4, 2)}, {"soft_label": True}, ShapeError, "Label"),
+    ("softmax_with_cross_entropy", {"Logits": f32(4, 3), "Label": i64(5, 1)}, {}, ShapeError, "Label"),
+    ("softmax_with_cross_entropy", {"Logits": f32(4), "Label": i64(1)}, {}, ShapeError, "Logits"),
+    ("accuracy", {"Out": f32(4, 1), "Indices": i64(4, 1), "Label": i64(4)}, {}, ShapeError, "Label"),
+    ("accuracy", {"Out": f32(4, 2), "Indices": i64(4, 1), "Label": i64(4, 1)}, {}, ShapeError, "Out"),
+    ("top_k", {"X": f32(4, 2)}, {"k": 3}, ShapeError, "X"),
+    ("top_k", {"X": f32(4, 2)}, {"k": 0}, AttributeValueError, "k"),
+    ("gather", {"X": f32(4, 2), "Index": i64(3, 2)}, {}, ShapeError, "Index"),
+    ("gather", {"X": f32(4, 2), "Index": f32(3)}, {}, DtypeError, "Index"),
+    ("lookup_table", {"W": f32(4, 2), "Ids": i64(3)}, {}, ShapeError, "Ids"),
+    ("lookup_table", {"W": f32(4), "Ids": i64(3, 1)}, {}, ShapeError, "W"),
+    ("one_hot", {"X": i64(3, 2)}, {"depth": 4}, ShapeError, "X"),
+    ("one_hot", {"X": i64(3, 1)}, {}, AttributeValueError, "depth"),
+    ("reshape2", {"X": f32(2, 3)}, {"shape": [4]}, AttributeValueError, "shape"),
+    ("reshape2", {"X": f32(2, 3)}, {"shape": [-1, 4]}, AttributeValueError, "shape"),
+    ("reshape2", {"X": f32(2, 3)}, {"shape": [-1, -1]}, AttributeValueError, "shape"),
+    ("reshape2", {"X": f32(2, 3)}, {"shape": [6, 1, 0]}, AttributeValueError, "shape"),
+    ("transpose2", {"X": f32(2, 3)}, {"axis": [0, 0]}, AttributeValueError, "axis"),
+    ("concat", {"X": (f32(2, 3), f32(2, 4))}, {}, ShapeError, "X"),
+    ("concat", {"X": (f32(2, 3), f32(2, 3))}, {"axis": 2}, AttributeValueError, "axis"),
+    ("split", {"X": f32(5)}, {"num": 2}, AttributeValueError, "num"),
+    ("split", {"X": f32(5)}, {"sections": [2, 2]}, AttributeValueError, "sections"),
+    ("split", {"X": f32(5)}, {}, AttributeValueError, "num"),
+    ("slice", {"Input": f32(5)}, {"axes": [0], "starts": [1], "ends": []}, AttributeValueError, "ends"),
+    ("slice", {"Input": f32(5)}, {"axes": [1], "starts": [1], "ends": [2]}, AttributeValueError, "axes"),
+    ("slice", {"Input": f32(5)}, {"axes": [0], "starts": [1], "ends": [4], "decrease_axis": [0]},
+     AttributeValueError, "decrease_axis"),
+    ("crop", {"X": f32(5, 5)}, {"offsets": [1, 1], "shape": [5, 2]}, ShapeError, "X"),
+    ("crop", {"X": f32(5, 5)}, {"shape": [5, 2]}, AttributeValueError, "offsets"),
+    ("crop", {"X": f32(5, 5)}, {"offsets": [0, 0]}, AttributeValueError, "shape"),
+    ("crop", {"X": f32(5, 5), "Y": f32(2)}, {"offsets": [0, 0]}, ShapeError, "Y"),
+    ("cast", {"X": f32(5)}, {"out_dtype": "complex64"}, DtypeError, "complex64"),
+    ("cast", {"X": f32(5)}, {"in_dtype": "int64", "out_dtype": "bool"}, AttributeValueError, "in_dtype"),
+    ("maxout", {"X": f32(2, 3, 4, 4)}, {"groups": 2}, AttributeValueError, "groups"),
+    ("maxout", {"X": f32(2, 3)}, {"groups": 1}, ShapeError, "X"),
+    ("dropout", {"X": f32(2, 3)}, {"dropout_prob": 1.5}, AttributeValueError, "dropout_prob"),
+    ("dropout", {"X": f32(2, 3)}, {"dropout_implementation": "no"}, AttributeValueError, "dropout_implementation"),
+    ("sgd", {"Param": f32(3), "Grad": f32(4), "LearningRate": f32(1)}, {}, ShapeError, "Grad"),
+    ("sgd", {"Param": f32(3), "Grad": f32(3), "LearningRate": f32(2)}, {}, ShapeError, "LearningRate"),
+    ("momentum", {"Param": f32(3), "Grad": f32(3), "Velocity": f32(2), "LearningRate": f32(1)}, {"mu": 0.9},
+     ShapeError, "Velocity"),
+    ("fill_constant", {}, {"shape": [-1, 2]}, AttributeValueError, "shape"),
+    ("fill_constant", {}, {"shape": [2], "dtype": "no"}, DtypeError, "no"),
+    ("uniform_random", {}, {"shape": [2], "dtype": "int64"}, AttributeValueError, "dtype"),
+    ("fill_constant_batch_size_like", {"Input": f32(2, 3)}, {"shape": [1], "output_dim_idx": 1},
+     AttributeValueError, "output_dim_idx"),
+    ("linear_chain_crf", {"Emission": f32(4, 3), "Transition": f32(5, 3), "Label": i64(4, 1)}, {}, ShapeError,
+     "Emission"),
+    ("linear_chain_crf", {"Emission": f32(4, 3, lod_level=1), "Transition": f32(3, 3), "Label": i64(4, 1)}, {},
+     ShapeError, "Transition"),
+    ("crf_decoding", {"Emission": f32(4, 3, lod_level=1), "Transition": f32(5, 3), "Label": i64(3, 1)}, {},
+     ShapeError, "Label"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type", "specs", "attrs", "error", "named"), BAD, ids=[f"{b[0]}-{b[4]}" for b in BAD])
+def test_bad_input_is_refused(
+    type: str, specs: dict[str, Any], attrs: dict[str, Any], error: type[ProgramError], named: str
+) -> None:
+    with pytest.raises(error) as caught:
+        inferred(call_of(ops.get(type), specs, attrs))
+    assert named in str(caught.value)
+
+
+def test_random_operators_infer_from_their_attributes() -> None:
+    for type in ("uniform_random", "gaussian_random", "truncated_gaussian_random"):
+        attrs = {"shape": [2, 3], "dtype": "float64", "seed": 4}
+        assert inferred(call_of(ops.get(type), {}, attrs)) == {"Out": (Spec.of((2, 3), "float64"),)}
+
+
+def test_a_batch_of_sequences_counts_its_sequences() -> None:
+    op = ops.get("fill_constant_batch_size_like")
+    data = Spec.of((5, 7), "float32", lod=((0, 2, 5),))
+    assert inferred(call_of(op, {"Input": data}, {"shape": [-1, 4]}))["Out"][0].dims == (2, 4)
+    assert inferred(call_of(op, {"Input": f32(-1, 7, lod_level=1)}, {"shape": [-1, 4]}))["Out"][0].dims == (-1, 4)
+
+
+def test_lod_goes_where_rows_stay() -> None:
+    x = Spec.of((5, 6), "float32", lod=((0, 2, 5),))
+
+    def lod(type: str, specs: Mapping[str, Any], slot: str = "Out", **attrs: Any) -> Any:
+        return inferred(call_of(ops.get(type), specs, attrs))[slot][0].lod
+
+    assert lod("relu", {"X": x}) == x.lod
+    assert lod("elementwise_add", {"X": x, "Y": f32(6)}) == x.lod
+    assert lod("mul", {"X": x, "Y": f32(6, 3)}) == x.lod
+    assert lod("softmax", {"X": x}) == x.lod
+    assert lod("reshape2", {"X": x}, shape=[0, 2, 3]) == x.lod
+    assert lod("reshape2", {"X": x}, shape=[6, 5]) == ()
+    assert lod("transpose2", {"X": x}, axis=[1, 0]) == ()
+    assert lod("transpose2", {"X": x}, "XShape", axis=[1, 0]) == x.lod
+    assert lod("concat", {"X": (x, x)}, axis=1) == x.lod
+    assert lod("concat", {"X": (x, x)}, axis=0) == ()
+    assert lod("reduce_sum", {"X": x}, dim=[1]) == x.lod
+    assert lod("reduce_sum", {"X": x}, dim=[0]) == ()
+    assert lod("cast", {"X": x}, out_dtype="int64") == x.lod
+    assert lod("dropout", {"X": x}) == x.lod

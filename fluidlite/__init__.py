@@ -2,6 +2,7 @@
 
 from fluidlite import codegen as _codegen  # noqa: F401
 from fluidlite import loader, memory, operators, unique_name
+from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
 from fluidlite.executor import Executor
 from fluidlite.framework.backward import append_backward, calc_gradient, gradients
 from fluidlite.framework.explain import explain

@@ -174,7 +174,7 @@ def _real(name: str, dtype: str) -> str:
             f"if (b == {inf}) r = a == 1 ? 1 : ((a > 1) == (y > 0) ? {inf} : 0); "
             f"else if (a == 0 || a == {inf}) r = (a == 0) == (y > 0) ? 0 : {inf}; "
             f"else {{ if (x < 0 && !whole) return {nan}; r = fl_powexp{this}(a, y); }} "
-            "return x < 0 && odd ? -r : r;"
+            "return (x < 0 || (x == 0 && 1 / x < 0)) && odd ? -r : r;"
         )
     if name == "powexp":
         return f"return fl_exp{this}(y * fl_log{this}(x));"

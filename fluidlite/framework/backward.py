@@ -382,7 +382,9 @@ def calc_gradient(
                     {"Input": target} if -1 in spec.dims else {}, {"Out": gradient},
                     {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype},
                 )  # fmt: skip
-            elif gradient.shape != target.shape:
+            elif len(gradient.shape) != len(target.shape) or any(
+                a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
+            ):
                 raise GradientError(f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}")
             backward.seed(target.name, gradient.name)
         backward.walk(forward)

@@ -181,6 +181,7 @@ class GradRule:
     type: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    attrs: Callable[[Any], dict[str, Any]] | None = None
 
 
 Infer = Callable[["Call"], "Mapping[str, Spec | Sequence[Spec]]"]

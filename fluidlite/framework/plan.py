@@ -43,7 +43,10 @@ class Output:
 
 @dataclass(eq=False)
 class Launch:
-    """One kernel run."""
+    """One kernel run.
+
+    ``where`` is the index of its place in ``Plan.places``; ``simple`` says that it only reads values and makes new ones.
+    """
 
     op: Operator
     call: Call
@@ -55,6 +58,8 @@ class Launch:
     free: list[str] = field(default_factory=list)
     writes_state: bool = False
     skip: bool = False
+    simple: bool = False
+    where: int = 0
     run: Any = None
     run_context: Any = None
     workspace: Spec | None = None

@@ -140,6 +140,11 @@ class _Planner:
         places |= {s.choice.place for s in self.out.steps if isinstance(s, Launch)}
         places |= {place for _, _, place, _ in self.out.fetches}
         self.out.places = sorted(places, key=str)
+        for step in self.out.steps:
+            if isinstance(step, Launch):
+                step.where = self.out.places.index(step.choice.place)
+                plain = not step.skip and step.random is None and None not in step.ins
+                step.simple = plain and all(o.shares < 0 and not o.state for o in step.outs) and not step.writes_state
         return self.out
 
     # Values

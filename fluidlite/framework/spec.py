@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -15,6 +16,7 @@ Lod = tuple[tuple[int, ...], ...]
 
 _interned: dict[tuple[Any, ...], Spec] = {}
 _MOST_INTERNED = 65536
+_uids = itertools.count()
 
 
 class Spec:
@@ -34,11 +36,13 @@ class Spec:
         ``"dense"``, ``"selected_rows"`` or ``"tensor_array"``.
     size, nbytes : int
         Number of elements and of bytes (-1 where dims are unknown).
+    uid : int
+        Names this object: a key that hashes faster than the facts do.
 
     Equal specs are nearly always one object, so that checks by identity are cheap and equality is right.
     """
 
-    __slots__ = ("_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size")
+    __slots__ = ("_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size", "uid")
     dims: Dims
     dtype: str
     lod: Lod
@@ -47,6 +51,7 @@ class Spec:
     kind: str
     size: int
     nbytes: int
+    uid: int
 
     @staticmethod
     def of(
@@ -70,6 +75,7 @@ class Spec:
         )  # fmt: skip
         self._key = (clean, self.dtype, lod, level, layout, kind)
         self._hash = hash(self._key)
+        self.uid = next(_uids)
         known = all(d >= 0 for d in clean)
         self.size = prod(clean) if known else -1
         self.nbytes = layout.nbytes(clean, self.dtype) if known else -1

@@ -15,7 +15,7 @@ from fluidlite.framework.spec import Dims, Lod, Spec
 from fluidlite.framework.vartype import dtype_of
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
-from fluidlite.memory.arena import current_arena
+from fluidlite.memory.arena import arenas_in_use, current_arena
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Span
 from fluidlite.platform.devices import devices
@@ -23,6 +23,7 @@ from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
 
 _MOST_VIEWS = 8
+_new = object.__new__
 
 
 class Tensor:
@@ -50,10 +51,14 @@ class Tensor:
     @staticmethod
     def of(spec: Spec, place: Place, allocation: Allocation | None = None) -> Tensor:
         """Make a tensor of known metadata; without an allocation it allocates when first touched."""
-        self = Tensor()
+        self = _new(Tensor)  # spelled out: this is made for each output of each operator
         self.spec = spec
         self.place = place
         self.allocation = allocation
+        self.version = 0
+        self._array = None
+        self._byte_offset = 0
+        self._strides = None
         return self
 
     # Metadata
@@ -147,14 +152,20 @@ class Tensor:
 
     def allocate(self, context: Context) -> None:
         """Allocate on the context's place for the present dims and dtype."""
-        spec = self._known()
-        memory = memory_of(context.place, context)
-        arena = current_arena(memory)
+        spec = self.spec or self._known()
+        memory = context.memory
+        if memory is None:
+            memory = memory_of(context.place, context)
         self.place = context.place
-        self.allocation = arena.alloc(spec.nbytes) if arena is not None else memory.alloc(spec.nbytes, context)
         self._byte_offset = 0
         self._strides = None
         self._array = None
+        arena = current_arena(memory) if arenas_in_use() else None
+        if arena is not None:
+            self.allocation = arena.alloc(spec.nbytes)
+        else:
+            allocation = self.allocation = memory.alloc(spec.nbytes, context)
+            self._array = allocation.block.views.get(spec.uid)  # a finished array of an earlier use, or None
 
     @property
     def initialized(self) -> bool:
@@ -186,9 +197,9 @@ class Tensor:
     def array(self) -> Any:
         """The native array of a place that has the array capability."""
         array = self._array
-        allocation = self.allocation
-        if array is not None and allocation is not None and allocation.block is not None:
+        if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
             return array
+        array = None
         allocation = self._held()
         spec = self._known()
         if spec.layout.opaque:
@@ -198,14 +209,14 @@ class Tensor:
         keep = allocation.cacheable
         whole = keep and self._strides is None and not self._byte_offset and not allocation.offset and spec.layout is PLAIN
         if whole:
-            array = block.views.get(spec)
+            array = block.views.get(spec.uid)
         if array is None:
             strides = self._strides if self._strides is not None else (spec.layout.permutation and self.strides)
             array = allocation.context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
             if whole:
                 if len(block.views) >= _MOST_VIEWS:
                     block.views.clear()
-                block.views[spec] = array
+                block.views[spec.uid] = array
         if keep:
             self._array = array
         return array

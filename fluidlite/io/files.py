@@ -34,7 +34,7 @@ def _safetensors() -> Any:
     try:
         import safetensors
     except ImportError:
-        raise MissingExtraError("saved models need safetensors; do: pip install safetensors") from None
+        raise MissingExtraError("saved models need safetensors\n  Do: pip install safetensors") from None
     return safetensors
 
 

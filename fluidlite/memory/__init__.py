@@ -9,7 +9,7 @@ from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import Arena as _Arena
 from fluidlite.memory.place_memory import STRATEGIES, MemoryStats, PlaceMemory
 from fluidlite.platform.context import Context
-from fluidlite.platform.devices import devices
+from fluidlite.platform.devices import Unit
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
 
@@ -18,21 +18,21 @@ __all__ = [
     "set_strategy", "stats", "trim", "used",
 ]  # fmt: skip
 
-_memories: dict[tuple[Place, int], PlaceMemory] = {}
+_memories: dict[Unit, PlaceMemory] = {}
 _lock = threading.RLock()
 
 
 def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
     """The memory of a place (made at its first use)."""
-    unit = devices.unit(place)
-    key = (unit.place, id(unit))
-    found = _memories.get(key)
-    if found is None:
+    context = context or get_context(place)
+    if context.memory is None:
         with _lock:
-            found = _memories.get(key)
+            found = _memories.get(context.unit)
             if found is None:
-                found = _memories[key] = PlaceMemory(unit, context or get_context(unit.place))
-    return found
+                found = _memories[context.unit] = PlaceMemory(context.unit, context)
+            context.memory = found
+    memory: PlaceMemory = context.memory
+    return memory
 
 
 def alloc(place: PlaceLike, nbytes: int, context: Context | None = None) -> Allocation:

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 class Block:
     """One raw handle of a device, reused by one allocation after another.
 
-    ``views`` keeps finished arrays of it by spec: making one costs more than a small operator.
+    ``views`` keeps finished arrays of it by ``Spec.uid``: making one costs more than a small operator.
+    ``home`` is the pool's list that it goes back to; None if it is not pooled.
     """
 
-    __slots__ = ("address", "allocator", "context", "handle", "size", "views")
+    __slots__ = ("address", "allocator", "context", "handle", "home", "size", "views")
 
     def __init__(self, handle: Any, size: int, allocator: Any, context: Context | None) -> None:
         self.handle = handle
         self.size = size
         self.allocator = allocator
         self.context = context
-        self.views: dict[Any, Any] = {}
+        self.views: dict[int, Any] = {}
+        self.home: list[Block] | None = None
         find = getattr(allocator, "address", None)
         self.address: int | None = find(handle) if find is not None else None
 
@@ -46,13 +48,14 @@ class Allocation:
         The context it belongs to; another one that uses it says so with :meth:`used_by`.
     """
 
-    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "place", "users")
+    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "users")
+    cacheable = True
+    """Whether finished arrays of it may be kept (an arena's may not: a reset must be seen)."""
 
     def __init__(
         self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int = 0, owned: bool = True
     ) -> None:
         self.memory = memory
-        self.place: Place = memory.place
         self.block: Block | None = block
         self.nbytes = nbytes
         self.offset = offset
@@ -82,9 +85,9 @@ class Allocation:
         return address + self.offset
 
     @property
-    def cacheable(self) -> bool:
-        """Whether finished arrays of it may be kept (an arena's may not: a reset must be seen)."""
-        return True
+    def place(self) -> Place:
+        """Where it is."""
+        return self.memory.place
 
     def used_by(self, context: Context) -> None:
         """Say that another context has work in flight on it, so that its block waits for that before reuse."""
@@ -115,4 +118,5 @@ class Allocation:
         return f"Allocation({self.nbytes} bytes on {self.place}, {state})"
 
 
-Dead = deque[tuple[Block, int, "set[Context] | None", Context]]
+DeadEntry = tuple[Block, int, "set[Context] | None", Context]
+Dead = deque[DeadEntry]

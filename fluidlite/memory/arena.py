@@ -12,12 +12,15 @@ from fluidlite.memory.place_memory import PlaceMemory
 from fluidlite.platform.context import Context
 
 _using = threading.local()
+_open_lock = threading.Lock()
+_open = 0
 
 
 class ArenaAllocation(Allocation):
     """Memory of an arena; it is stale once the arena was reset."""
 
     __slots__ = ("arena", "generation")
+    cacheable = False
 
     def __init__(self, arena: Arena, nbytes: int, offset: int) -> None:
         super().__init__(arena.memory, arena.block, nbytes, arena.context, offset, owned=False)
@@ -32,10 +35,6 @@ class ArenaAllocation(Allocation):
                 "\n  Do: copy what must outlive a reset, or allocate it outside the arena"
             )
         return super().live_block()
-
-    @property
-    def cacheable(self) -> bool:
-        return False
 
 
 class Arena:
@@ -99,12 +98,22 @@ class Arena:
     @contextmanager
     def __call__(self) -> Iterator[Arena]:
         """``with arena():`` tensors that this thread allocates on the arena's place come from it."""
+        global _open
         stack: list[Arena] = _using.__dict__.setdefault("stack", [])
         stack.append(self)
+        with _open_lock:
+            _open += 1
         try:
             yield self
         finally:
             stack.remove(self)
+            with _open_lock:
+                _open -= 1
+
+
+def arenas_in_use() -> bool:
+    """Whether any thread is inside ``with arena():`` (cheap, for the hot path)."""
+    return _open > 0
 
 
 def current_arena(memory: PlaceMemory) -> Arena | None:

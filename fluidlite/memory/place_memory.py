@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
-from fluidlite.memory.allocation import Allocation, Block, Dead
+from fluidlite.memory.allocation import Allocation, Block, Dead, DeadEntry
 from fluidlite.memory.strategies import CachingPool, Direct, Strategy, default_strategy, size_class
 from fluidlite.platform.context import Context
 from fluidlite.platform.devices import Unit
@@ -50,9 +50,8 @@ class PlaceMemory:
         self._waiting: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
         self.used_bytes = 0
-        self.padding = 0
+        self.held_bytes = 0
         self.peak = 0
-        self.live = 0
         self.allocations = 0
         self.frees = 0
 
@@ -72,24 +71,35 @@ class PlaceMemory:
             if len(self._sizes) < 4096:
                 self._sizes[nbytes] = size
         with self.lock:
-            if self.dead or self._waiting:
-                self._drain()
-            if self.limit is not None and self.used_bytes + self.padding + size > self.limit:
+            dead = self.dead
+            while dead:  # _settle, spelled out for the common case
+                block, freed, users, _ = entry = dead.popleft()
+                home = block.home
+                if home is None or users is not None:
+                    self._settle(entry)
+                    continue
+                self.used_bytes -= freed
+                self.held_bytes -= block.size
+                self.frees += 1
+                home.append(block)
+            if self._waiting:
+                self._look_again()
+            if self.limit is not None and self.held_bytes + size > self.limit:
                 raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
-            try:
-                block = self.strategy.take(size, context)
-            except MemoryError:
-                block = self._retry(nbytes, size, context)
-            self._count(nbytes, size)
+            ready = context.spare_blocks.get(size)
+            if ready:
+                block = ready.pop()
+            else:
+                try:
+                    block = self.strategy.take(size, context)
+                except MemoryError:
+                    block = self._retry(nbytes, size, context)
+            self.used_bytes = used = self.used_bytes + nbytes
+            self.held_bytes += block.size
+            self.allocations += 1
+            if used > self.peak:
+                self.peak = used
         return Allocation(self, block, nbytes, context)
-
-    def _count(self, nbytes: int, size: int) -> None:
-        self.used_bytes += nbytes
-        self.padding += size - nbytes
-        self.live += 1
-        self.allocations += 1
-        if self.used_bytes > self.peak:
-            self.peak = self.used_bytes
 
     def _retry(self, nbytes: int, size: int, context: Context) -> Block:
         self.strategy.trim()
@@ -110,7 +120,10 @@ class PlaceMemory:
         block = Block(handle, nbytes, self._foreign(), context)
         if counted:
             with self.lock:
-                self._count(nbytes, nbytes)
+                self.used_bytes += nbytes
+                self.held_bytes += nbytes
+                self.allocations += 1
+                self.peak = max(self.peak, self.used_bytes)
         return Allocation(self, block, nbytes, context, owned=counted)
 
     def _foreign(self) -> Any:
@@ -133,26 +146,30 @@ class PlaceMemory:
 
     def _drain(self) -> None:
         while self.dead:
-            block, nbytes, users, owner = self.dead.popleft()
-            self.used_bytes -= nbytes
-            self.padding -= block.size - nbytes
-            self.live -= 1
-            self.frees += 1
-            if type(block.allocator) is _Foreign:
-                continue  # somebody else's memory: dropping the handle is all
-            events = [] if self.unit.lost else [user.record() for user in users or () if not user.closed]
-            if events and not all(event.done() for event in events):
-                self._waiting.append((block, events))
-            else:
+            self._settle(self.dead.popleft())
+        self._look_again()
+
+    def _settle(self, entry: DeadEntry) -> None:
+        """Count a freed block, and give it back now, or once the other contexts that used it are done."""
+        block, nbytes, users, _ = entry
+        self.used_bytes -= nbytes
+        self.held_bytes -= block.size
+        self.frees += 1
+        if type(block.allocator) is _Foreign:
+            return  # somebody else's memory: dropping the handle is all
+        events = [] if self.unit.lost else [user.record() for user in users or () if not user.closed]
+        if all(event.done() for event in events):
+            self.strategy.give(block)
+        else:
+            self._waiting.append((block, events))
+
+    def _look_again(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for block, events in waiting:
+            if self.unit.lost or all(event.done() for event in events):
                 self.strategy.give(block)
-        if self._waiting:
-            still = []
-            for block, events in self._waiting:
-                if self.unit.lost or all(event.done() for event in events):
-                    self.strategy.give(block)
-                else:
-                    still.append((block, events))
-            self._waiting = still
+            else:
+                self._waiting.append((block, events))
 
     def use_strategy(self, name: str) -> None:
         """Change the strategy: "direct" or "pool". Live blocks keep their own."""
@@ -174,9 +191,14 @@ class PlaceMemory:
         with self.lock:
             self._drain()
             return MemoryStats(
-                self.place, self.strategy.name, self.used_bytes, self.padding, self.strategy.reserved, self.peak, self.live,
-                self.allocations, self.frees,
+                self.place, self.strategy.name, self.used_bytes, self.held_bytes - self.used_bytes, self.strategy.reserved,
+                self.peak, self.live, self.allocations, self.frees,
             )  # fmt: skip
+
+    @property
+    def live(self) -> int:
+        """Allocations that were not freed yet."""
+        return self.allocations - self.frees
 
     def reset_peak(self) -> None:
         """Let ``peak`` start again from what is used now."""
@@ -192,7 +214,6 @@ class _Foreign:
         self._strategy = strategy
 
     def address(self, handle: Any) -> int | None:
-        ours = self._strategy
-        raw = getattr(ours, "_raw", ours)
-        find = getattr(raw.allocator(None), "address", None) if isinstance(raw, Direct) else None
-        return find(handle) if find is not None else None
+        find = getattr(self._strategy.allocator(None), "address", None)
+        found: int | None = find(handle) if find is not None else None
+        return found

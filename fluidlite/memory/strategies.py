@@ -15,6 +15,10 @@ class Strategy(Protocol):
     reserved: int
     name: str
 
+    def allocator(self, context: Context | None) -> Any:
+        """The raw allocator that serves a context."""
+        ...
+
     def take(self, nbytes: int, context: Context) -> Block:
         """Return a block of at least ``nbytes`` or raise MemoryError."""
         ...
@@ -84,52 +88,58 @@ def size_class(nbytes: int, alignment: int) -> int:
 
 
 class CachingPool:
-    """Keeps freed blocks by context and size class; reuse on the same context costs a list operation."""
+    """Keeps freed blocks by context and size class; reuse on the same context costs a list operation.
+
+    The lists hang on the contexts (``context.spare_blocks``), which the place's memory looks at first.
+    """
 
     name = "pool"
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self._raw = Direct(unit)
-        self._free: dict[Context | None, dict[int, list[Block]]] = {}
+        self._contexts: list[Context] = []
 
     @property
     def reserved(self) -> int:
         """Bytes held from the device."""
         return self._raw.reserved
 
+    def allocator(self, context: Context | None) -> Any:
+        """The raw allocator that serves a context."""
+        return self._raw.allocator(context)
+
     def take(self, nbytes: int, context: Context) -> Block:
-        mine = self._free.get(context)
-        if mine is None:
-            mine = self._free[context] = {}
-        blocks = mine.get(nbytes)
-        if blocks:
-            return blocks.pop()
-        for owner, lists in self._free.items():  # of contexts that have closed: their work is done
-            if owner is not context and (owner is None or owner.closed) and lists.get(nbytes):
-                block = lists[nbytes].pop()
-                block.context = context
-                return block
-        return self._raw.take(nbytes, context)
+        if context not in self._contexts:
+            self._contexts.append(context)
+        mine: list[Block] = context.spare_blocks.setdefault(nbytes, [])
+        if mine:
+            return mine.pop()
+        block = self._of_closed(nbytes) or self._raw.take(nbytes, context)
+        block.context, block.home = context, mine
+        return block
+
+    def _of_closed(self, nbytes: int) -> Block | None:
+        """A block of a context that has closed: its work is done."""
+        for context in self._contexts:
+            if context.closed and context.spare_blocks.get(nbytes):
+                found: Block = context.spare_blocks[nbytes].pop()
+                return found
+        return None
 
     def give(self, block: Block) -> None:
-        mine = self._free.get(block.context)
-        if mine is None:
-            mine = self._free[block.context] = {}
-        blocks = mine.get(block.size)
-        if blocks is None:
-            mine[block.size] = [block]
-        else:
-            blocks.append(block)
+        assert block.home is not None
+        block.home.append(block)
 
     def trim(self) -> None:
-        for owner, lists in self._free.items():
-            if owner is not None and not owner.closed and self.unit.lost is None:
-                owner.wait()  # a cached block may still be read by work in flight
-            for blocks in lists.values():
+        for context in self._contexts:
+            if not context.closed and self.unit.lost is None:
+                context.wait()  # a cached block may still be read by work in flight
+            for blocks in context.spare_blocks.values():
                 for block in blocks:
                     self._raw.give(block)
-        self._free.clear()
+                blocks.clear()
+        self._contexts = [context for context in self._contexts if not context.closed]
         self._raw.trim()
 
 

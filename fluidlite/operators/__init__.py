@@ -25,6 +25,6 @@ from fluidlite.operators import (
 __all__: list[str] = []
 
 _families = (
-    activations, assign_cast, compare, concat_split, creation, crf, dropout, elementwise, feed_fetch, index, linear_algebra,
-    loss, maxout, metrics, optimizers, reduce, shape, slice_crop, softmax,
+    activations, assign_cast, compare, concat_split, creation, crf, dropout, elementwise, feed_fetch, index,
+    linear_algebra, loss, maxout, metrics, optimizers, reduce, shape, slice_crop, softmax,
 )  # fmt: skip

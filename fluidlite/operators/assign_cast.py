@@ -24,7 +24,7 @@ from fluidlite.operators.scalar_op import unary
 
 def _grad_assign(maker: Any) -> None:
     given = maker.output_grad("Out")
-    maker.append("assign", {"X": given}, {"Out": maker.input_grad("X")})
+    maker.op("assign", {"X": given}, {"Out": maker.input_grad("X")})
 
 
 register_op(
@@ -56,11 +56,8 @@ def _infer_cast(call: Call) -> Inferred:
 
 def _grad_cast(maker: Any) -> None:
     given = maker.output_grad("Out")
-    attrs = {
-        "in_dtype": maker.op.attr("out_dtype"),
-        "out_dtype": maker.op.block.var(maker.input("X")[0]).dtype,
-    }
-    maker.append("cast", {"X": given}, {"Out": maker.input_grad("X")}, attrs)
+    attrs = {"in_dtype": maker.attr("out_dtype"), "out_dtype": maker.spec("X").dtype}
+    maker.op("cast", {"X": given}, {"Out": maker.input_grad("X")}, attrs)
 
 
 def _reference_cast(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,8 +107,8 @@ def _infer_split(call: Call) -> Inferred:
 
 
 def _grad_split(maker: Any) -> None:
-    given = maker.output_grad("Out")
-    maker.append("concat", {"X": given}, {"Out": maker.input_grad("X")}, {"axis": maker.op.attr("axis")})
+    given = maker.output_grads("Out")
+    maker.op("concat", {"X": given}, {"Out": maker.input_grad("X")}, {"axis": maker.attr("axis")})
 
 
 def _reference_split(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

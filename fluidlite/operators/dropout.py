@@ -26,20 +26,24 @@ _ATTRS = (
 )
 
 
+def _kept(dropout_prob: Any) -> Any:
+    """Return the part that is kept, and 1 where it is 0: nothing is divided by it then."""
+    return where(dropout_prob < 1, 1 - dropout_prob, 1)
+
+
 def _dropout(x: Any, *, dropout_prob: Any, is_test: bool, dropout_implementation: str) -> Any:
     upscale = dropout_implementation == _UPSCALE
     if is_test:
         return (x if upscale else x * (1 - dropout_prob)), 1
     keep = uniform() >= dropout_prob
-    # With probability 1 nothing is kept, so that the infinity of the division is never chosen.
-    return where(keep, x / (1 - dropout_prob) if upscale else x, 0), cast(keep, "uint8")
+    return where(keep, x / _kept(dropout_prob) if upscale else x, 0), cast(keep, "uint8")
 
 
 def _dropout_grad(mask: Any, dout: Any, *, dropout_prob: Any, is_test: bool, dropout_implementation: str) -> Any:
     upscale = dropout_implementation == _UPSCALE
     if is_test:
         return dout if upscale else dout * (1 - dropout_prob)
-    return where(mask != 0, dout / (1 - dropout_prob) if upscale else dout, 0)
+    return where(mask != 0, dout / _kept(dropout_prob) if upscale else dout, 0)
 
 
 def _infer(call: Call) -> Inferred:

@@ -124,7 +124,7 @@ def _scale(x: Any, *, scale: float, bias: float, bias_after_scale: bool) -> Any:
 
 def _scale_grad(maker: Any) -> None:
     given = maker.output_grad("Out")
-    maker.append("scale", {"X": given}, {"Out": maker.input_grad("X")}, {"scale": maker.op.attr("scale")})
+    maker.op("scale", {"X": given}, {"Out": maker.input_grad("X")}, {"scale": maker.attr("scale")})
 
 
 def _reference_scale(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -227,8 +227,10 @@ def _infer_sum(call: Call) -> Inferred:
 def _grad_sum(maker: Any) -> None:
     """Give each input that wants a gradient a copy of Out@GRAD."""
     given = maker.output_grad("Out")
-    for grad in maker.input_grad("X"):
-        maker.append("scale", {"X": given}, {"Out": [grad]}, {"scale": 1.0})
+    for i in range(maker.count("X")):
+        grad = maker.input_grad("X", i)
+        if grad is not None:
+            maker.op("scale", {"X": given}, {"Out": grad}, {"scale": 1.0})
 
 
 register_op(

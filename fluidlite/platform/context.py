@@ -55,6 +55,8 @@ class Context:
     counts : Counts
     lock : threading.RLock
         Held by whoever uses the queue.
+    memory, spare_blocks
+        The place's memory, and what its pool keeps for this context (set by the memory room).
     """
 
     def __init__(self, unit: Unit, raw: Any) -> None:
@@ -62,10 +64,12 @@ class Context:
         self.raw = raw
         self.place = unit.place
         self.array = unit.array
-        self.xp = unit.array.xp if unit.array is not None else None
+        self.xp: Any = unit.array.xp if unit.array is not None else None
         self.dialect = unit.dialect
         self.counts = Counts()
         self.lock = threading.RLock()
+        self.memory: Any = None
+        self.spare_blocks: dict[int, list[Any]] = {}
         self.closed = False
         self._compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._handles: dict[str, Any] = {}
@@ -243,20 +247,22 @@ class Context:
     def check_index(self, indices: Any, bound: int, io: Any) -> Any:
         """Make array indices safe: out of range raises at once on eager places, else is recorded; returns them clipped."""
         xp = self.xp
+        if not indices.size:
+            return indices
         if self.array.eager:
-            if indices.size and (int(xp.min(indices)) < 0 or int(xp.max(indices)) >= bound):
+            if int(xp.min(indices)) < 0 or int(xp.max(indices)) >= bound:
                 flat = xp.reshape(indices, (-1,))
                 bad = next(int(v) for v in flat if v < 0 or v >= bound)
                 raise OutOfRangeError(f"index {bad} is out of range; expected 0 to {bound - 1}")
             return indices
         status = self.status_array()
-        wrong = xp.reshape((indices < 0) | (indices >= bound), (-1,))
-        first = xp.argmax(wrong)
+        flat = xp.reshape(indices, (-1,))
+        wrong = (flat < 0) | (flat >= bound)
+        first = xp.argmax(xp.astype(wrong, xp.int32), keepdims=True)
+        value = xp.astype(xp.take(flat, first, axis=0), xp.int64)[0]
         failed = (status[0] == 0) & xp.any(wrong)
-        value = xp.astype(xp.reshape(indices, (-1,))[first], xp.int64) if indices.size else status[1]
-        status[1] = xp.where(failed, value, status[1])
-        status[2] = xp.where(failed, xp.asarray(bound, dtype=xp.int64), status[2])
-        status[0] = xp.where(failed, xp.asarray(io.op_id + 1, dtype=xp.int64), status[0])
+        for word, found in ((1, value), (2, bound), (0, io.op_id + 1)):
+            status[word] = xp.where(failed, xp.asarray(found, dtype=xp.int64), status[word])
         return xp.clip(indices, 0, max(bound - 1, 0))
 
     def close(self) -> None:

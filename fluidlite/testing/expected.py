@@ -43,7 +43,8 @@ class Oracle:
         self.attrs = case.attrs()
         self.inputs = {slot: [exact(a) for a in arrays] for slot, arrays in case.inputs().items()}
         self.outputs = self.evaluate(self.inputs)
-        largest = max((_largest(a) for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"), default=0.0)
+        floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
+        largest = max(map(_largest, floats), default=0.0)
         self.cancelled = float(ml_dtypes.finfo(NUMPY[case.loosest()]).eps) * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {

@@ -93,7 +93,7 @@ def conformance(
     try:
         import pytest
     except ImportError:
-        raise MissingExtraError("fluidlite.testing.conformance needs pytest; do: pip install fluidlite[test]") from None
+        raise MissingExtraError("fluidlite.testing.conformance needs pytest\n  Do: pip install pytest") from None
     where = Place.parse(place)
     known: Mapping[str, str] = {}
     if known_failures is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluidlite.operators.math import Gemm, gemms_of
+from fluidlite.plugin import Gemm, gemms_of
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .common import is_half, numpy_style, storer, widener

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.operators.math import maxout_functor, maxout_grad_functor
+from fluidlite.plugin import maxout_functor, maxout_grad_functor
 from fluidlite.plugin import IO, Call, Context
 
 from .common import storer

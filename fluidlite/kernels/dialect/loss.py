@@ -46,7 +46,7 @@ def cross_entropy(call: Call, context: Context) -> Any:
     """Y = -log(X[Label]), or -sum(Label log(X)); -log(0) counts as 1e20."""
     dtype = call.dtype("X")
     soft, label = _label(call)
-    kind, log = ctype(context, compute_dtype(dtype)), function(context, "log")
+    kind, log = ctype(context, compute_dtype(dtype)), function(context, "log", dtype)
     where = "at + j" if soft else "at + chosen"
     one = f"const {kind} c = -{log}({load(dtype, f'x[{where}]')}), d = c > ({kind})1e20 ? ({kind})1e20 : c; "
     one += f"cost += {load(label, 'label[at + j]')} * d;" if soft else "cost = d;"

@@ -27,12 +27,12 @@ _GRAD = """
 
 def softmax_words(context: Context, dtype: str, out: str = "out") -> dict[str, str]:
     """Words for a row's softmax: exponentials wait in the output, but half types would round them there."""
-    x, exp = load(dtype, "x[at + j]"), function(context, "exp")
+    x, exp = load(dtype, "x[at + j]"), function(context, "exp", dtype)
     half = dtype in HALVES
     exponential = f"{exp}({x} - most)" if half else f"{out}[at + j]"
     return {
         "T": ctype(context, compute_dtype(dtype)), "x": x, "first": load(dtype, "x[at]"), "exp": exp,
-        "log": function(context, "log"), "keep": "" if half else f"{out}[at + j] = e;",
+        "log": function(context, "log", dtype), "keep": "" if half else f"{out}[at + j] = e;",
         "store": store(context, dtype, f"{out}[at + j]", f"{exponential} / total"),
     }  # fmt: skip
 

@@ -6,51 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Template
 from typing import Any, NamedTuple
 
+from fluidlite.codegen.dialect_math import library, math_call
 from fluidlite.plugin import HALVES, Context, KernelNotFoundError, Span, compute_dtype
 
 HEAVY = 1
 """Group hint of items that are long enough to be dealt out one by one."""
-
-# Bits are read through unions, which C, OpenCL C and CUDA C all have. Encoding rounds to nearest, ties to even.
-_HELPERS = {
-    "float16": """
-union bits_f16 { $u32 u; float f; };
-$function float load_float16(const $i16 word) {
-  const $u32 h = ($u32)word & 0xffffu, e = (h >> 10) & 31u, m = h & 1023u, sign = (h & 0x8000u) << 16;
-  union bits_f16 v;
-  if (e == 31u) v.u = sign | 0x7f800000u | (m << 13);
-  else if (e != 0u) v.u = sign | ((e + 112u) << 23) | (m << 13);
-  else { v.f = (float)m * 5.9604644775390625e-8f; v.u |= sign; }
-  return v.f;
-}
-$function $i16 store_float16(const float value) {
-  union bits_f16 v;
-  v.f = value;
-  const $u32 sign = (v.u >> 16) & 0x8000u;
-  $u32 a = v.u & 0x7fffffffu;
-  if (a > 0x7f800000u) a = 0x7e00u;
-  else if (a >= 0x47800000u) a = 0x7c00u;
-  else if (a < 0x38800000u) { v.u = a; v.f += 0.5f; a = v.u - 0x3f000000u; }
-  else a = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
-  return ($i16)(sign | a);
-}
-""",
-    "bfloat16": """
-union bits_bf16 { $u32 u; float f; };
-$function float load_bfloat16(const $i16 word) {
-  union bits_bf16 v;
-  v.u = (($u32)word & 0xffffu) << 16;
-  return v.f;
-}
-$function $i16 store_bfloat16(const float value) {
-  union bits_bf16 v;
-  v.f = value;
-  if ((v.u & 0x7fffffffu) > 0x7f800000u) v.u = (v.u >> 16) | 0x40u;
-  else v.u = (v.u + 0x7fffu + ((v.u >> 16) & 1u)) >> 16;
-  return ($i16)v.u;
-}
-""",
-}
 
 _BAD_INDEX = """
 $function void bad_index($buffer index_t* status, const index_t op_id, const index_t value, const index_t bound) {
@@ -84,20 +44,19 @@ def ctype(context: Context, dtype: str) -> str:
 
 def load(dtype: str, element: str) -> str:
     """The expression that reads a stored element as the type it is computed in."""
-    return f"load_{dtype}({element})" if dtype in HALVES else element
+    return f"fl_load_{dtype}({element})" if dtype in HALVES else element
 
 
 def store(context: Context, dtype: str, element: str, value: str) -> str:
     """The statement that rounds a computed value and stores it."""
     if dtype in HALVES:
-        return f"{element} = store_{dtype}({value});"
+        return f"{element} = fl_store_{dtype}({value});"
     return f"{element} = ({ctype(context, dtype)})({value});"
 
 
-def function(context: Context, name: str) -> str:
-    """The dialect's name of a mathematical function."""
-    found: str | None = context.dialect.math.get(name)
-    return found or name
+def function(context: Context, name: str, dtype: str) -> str:
+    """The function to call for a primitive on a dtype: the dialect's, else the framework's own."""
+    return math_call(name, compute_dtype(dtype), context.dialect.math)
 
 
 def build(
@@ -127,9 +86,7 @@ def build(
         Whether buffers may overlap (an output that is also an input).
     """
     dialect = context.dialect
-    words = {
-        **dialect.words, "u32": dialect.types["uint32"], "i16": dialect.types["int16"], **(words or {})
-    }  # fmt: skip
+    words = {**dialect.words, **(words or {})}
     space, restrict = dialect.words["buffer"], "" if aliased else dialect.words["restrict"]
     byte = dialect.types["uint8"]
     typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
@@ -145,13 +102,11 @@ def build(
         declared.append(f"const {dialect.types[dtype]} {name}")
         parameters.append(dtype)
     text = Template(body).substitute(words)
-    helpers = [_HELPERS[half] for half in HALVES if f"_{half}(" in text]
-    if "bad_index(" in text:
-        helpers.append(_BAD_INDEX)
     source = "\n".join(
         [
             dialect.words["prologue"] + f"typedef {dialect.types['int64']} index_t;",
-            *(Template(helper).substitute(words) for helper in helpers),
+            library(text, dialect.words, dialect.types, dialect.math),
+            Template(_BAD_INDEX).substitute(words) if "bad_index(" in text else "",
             f"{dialect.words['kernel']} {entry}({', '.join(declared)}) {{",
             *pointers,
             f"{dialect.words['each']} {{",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,10 @@ class CPUContext(ContextBase):
     def copy_within(self, dst: Span, src: Span) -> None:
         """Copy from span to span."""
         dst.handle[dst.offset : dst.offset + dst.nbytes] = src.handle[src.offset : src.offset + src.nbytes]
+
+    def activate(self) -> AbstractContextManager[Any]:
+        """Let NumPy be quiet about overflow and NaN, once around a run: they are values here, not mistakes."""
+        return np.errstate(all="ignore")
 
     def record(self) -> Event:
         """Return an event that has happened."""

@@ -47,15 +47,6 @@ def matmul(call: Any, context: Any) -> Run:
     return launch("matmul", call.dtype("X"), ("X", "Y", "Out"), numbers, (float(call.attr("alpha")),))
 
 
-@register_kernel("mul", "fpga", library="fpgann", dtypes=FLOATS, supports=same_dtype)
-def mul(call: Any, context: Any) -> Run:
-    """``Out = X @ Y``, where leading and trailing dims are flattened into those of a matrix."""
-    x, y = call.dims("X"), call.dims("Y")
-    x_rows, y_rows = call.attr("x_num_col_dims"), call.attr("y_num_col_dims")
-    m, k, n = prod(x[:x_rows]), prod(x[x_rows:]), prod(y[y_rows:])
-    return launch("matmul", call.dtype("X"), ("X", "Y", "Out"), (1, 1, m, k, n, False, False), (1.0,))
-
-
 @register_kernel("relu", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
 def relu(call: Any, context: Any) -> Run:
     """``Out = max(X, 0)``."""

@@ -1,0 +1,163 @@
+"""Initializers: each appends one operator to the startup program, which gives a parameter its first value."""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import DtypeError, ProgramError
+
+if TYPE_CHECKING:
+    from fluidlite.framework.operator import Operator
+    from fluidlite.framework.program import Block
+    from fluidlite.framework.variable import Variable
+
+__all__ = [
+    "Constant", "ConstantInitializer", "Initializer", "MSRA", "MSRAInitializer", "Normal", "NormalInitializer",
+    "TruncatedNormal", "TruncatedNormalInitializer", "Uniform", "UniformInitializer", "Xavier", "XavierInitializer",
+]  # fmt: skip
+
+
+class Initializer:
+    """Base of all initializers; one is called with a variable and the block to append to."""
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        """Append the operator that gives ``var`` its first value."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it initializes")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name.lstrip('_')}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
+def _fans(var: Variable) -> tuple[int, int]:
+    """How many inputs and outputs a unit of the weight has; trailing dims are a filter's field."""
+    dims = var.shape
+    if len(dims) < 2:
+        size = max(1, prod(dims))
+        return size, size
+    if len(dims) == 2:
+        return max(1, dims[0]), max(1, dims[1])
+    field = max(1, prod(dims[2:]))
+    return max(1, dims[1]) * field, max(1, dims[0]) * field
+
+
+def _append(initializer: Initializer, type: str, var: Variable, block: Block, **attrs: Any) -> Operator:
+    if type != "fill_constant" and not is_float(var.dtype):
+        raise DtypeError(
+            f"{var.name!r} is {var.dtype}; {initializer!r} makes floating-point numbers\n"
+            "  Do: use initializer.Constant for integers"
+        )
+    # The operator's output must be known to the block; a parameter's stays what it is declared as.
+    return block.append_op(type, {}, {"Out": var}, {"shape": list(var.shape), "dtype": var.dtype, **attrs})
+
+
+class ConstantInitializer(Initializer):
+    """One value everywhere.
+
+    Parameters
+    ----------
+    value : float
+    force_cpu : bool
+        Taken for Fluid's sake: where a parameter lives is the executor's matter.
+    """
+
+    def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
+        self._value = float(value)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        return _append(self, "fill_constant", var, block, value=self._value)
+
+
+class UniformInitializer(Initializer):
+    """Uniform in [low, high); ``seed`` 0 means the startup program's seed."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+        if not low <= high:
+            raise ProgramError(f"initializer.Uniform: low is {low} and high is {high}; expected low <= high")
+        self._low, self._high, self._seed = float(low), float(high), int(seed)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        return _append(self, "uniform_random", var, block, min=self._low, max=self._high, seed=self._seed)
+
+
+class NormalInitializer(Initializer):
+    """Normal with mean ``loc`` and standard deviation ``scale``; ``seed`` 0 means the startup program's seed."""
+
+    _type = "gaussian_random"
+
+    def __init__(self, loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> None:
+        if scale < 0:
+            raise ProgramError(f"initializer.{type(self).__name__}: scale is {scale}; expected 0 or more")
+        self._loc, self._scale, self._seed = float(loc), float(scale), int(seed)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        return _append(self, self._type, var, block, mean=self._loc, std=self._scale, seed=self._seed)
+
+
+class TruncatedNormalInitializer(NormalInitializer):
+    """As Normal, with nothing beyond two standard deviations of the mean."""
+
+    _type = "truncated_gaussian_random"
+
+
+class XavierInitializer(Initializer):
+    """Random numbers whose variance is 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
+
+    Parameters
+    ----------
+    uniform : bool
+        Uniform in +-sqrt(6 / (fan_in + fan_out)), else normal.
+    fan_in, fan_out : float or None
+        None: as the variable's dims say.
+    seed : int
+        0: the startup program's.
+    """
+
+    def __init__(
+        self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
+    ) -> None:
+        self._uniform, self._fan_in, self._fan_out, self._seed = uniform, fan_in, fan_out, int(seed)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        fan_in, fan_out = _fans(var)
+        total = (self._fan_in or fan_in) + (self._fan_out or fan_out)
+        return _spread(self, var, block, 2.0 / total, self._uniform, self._seed)
+
+
+class MSRAInitializer(Initializer):
+    """Random numbers whose variance is 2 / fan_in, for rectified units (He and others, 2015).
+
+    Parameters
+    ----------
+    uniform : bool
+        Uniform in +-sqrt(6 / fan_in), else normal.
+    fan_in : float or None
+        None: as the variable's dims say.
+    seed : int
+        0: the startup program's.
+    """
+
+    def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
+        self._uniform, self._fan_in, self._seed = uniform, fan_in, int(seed)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        return _spread(self, var, block, 2.0 / (self._fan_in or _fans(var)[0]), self._uniform, self._seed)
+
+
+def _spread(
+    initializer: Initializer, var: Variable, block: Block, variance: float, uniform: bool, seed: int
+) -> Operator:
+    if uniform:
+        limit = sqrt(3.0 * variance)
+        return _append(initializer, "uniform_random", var, block, min=-limit, max=limit, seed=seed)
+    return _append(initializer, "gaussian_random", var, block, mean=0.0, std=sqrt(variance), seed=seed)
+
+
+Constant = ConstantInitializer
+Uniform = UniformInitializer
+Normal = NormalInitializer
+TruncatedNormal = TruncatedNormalInitializer
+Xavier = XavierInitializer
+MSRA = MSRAInitializer

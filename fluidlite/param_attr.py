@@ -1,0 +1,122 @@
+"""ParamAttr: what a user says of a layer's parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.initializer import Constant, Initializer, Xavier
+from fluidlite.regularizer import WeightDecayRegularizer
+
+__all__ = ["ParamAttr"]
+
+
+class ParamAttr:
+    """Name, first value and training of a parameter.
+
+    Parameters
+    ----------
+    name : str, optional
+        Two layers whose parameters have one name share it. Default: made by the layer (``fc_0.w_0``).
+    initializer : Initializer, optional
+        Default: Xavier for weights, 0 for biases.
+    learning_rate : float
+        Factor of the optimiser's learning rate.
+    regularizer : WeightDecayRegularizer, optional
+        Replaces the optimiser's.
+    trainable : bool
+    gradient_clip : object, optional
+        One of ``fluid.clip``'s.
+    do_model_average : bool
+        Kept for tools that average models.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        learning_rate: float = 1.0,
+        regularizer: WeightDecayRegularizer | None = None,
+        trainable: bool = True,
+        gradient_clip: Any = None,
+        do_model_average: bool = False,
+    ) -> None:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise ProgramError(f"ParamAttr: name is {name!r}; expected a text, or None for a name made by the layer")
+        for argument, value, kind in (
+            ("initializer", initializer, Initializer),
+            ("regularizer", regularizer, WeightDecayRegularizer),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ProgramError(
+                    f"ParamAttr: {argument} is {type(value).__name__} {value!r}; expected one of fluid.{argument}'s objects"
+                )
+        self.name = name
+        self.initializer = initializer
+        self.learning_rate = learning_rate
+        self.regularizer = regularizer
+        self.trainable = trainable
+        self.gradient_clip = gradient_clip
+        self.model_average = do_model_average
+
+    @staticmethod
+    def to_attr(value: Any) -> ParamAttr | bool | list[ParamAttr | bool]:
+        """Read what a layer's ``param_attr`` or ``bias_attr`` may be; False means no parameter.
+
+        Raises
+        ------
+        ProgramError
+            If it is nothing of the kind.
+        """
+        if value is None or value is True:
+            return ParamAttr()
+        if value is False or isinstance(value, ParamAttr):
+            return value
+        if isinstance(value, str):
+            return ParamAttr(name=value)
+        if isinstance(value, Initializer):
+            return ParamAttr(initializer=value)
+        if isinstance(value, WeightDecayRegularizer):
+            return ParamAttr(regularizer=value)
+        if isinstance(value, Sequence):
+            items = [ParamAttr.to_attr(item) for item in value]
+            return [item for item in items if not isinstance(item, list)]
+        raise ProgramError(
+            f"a parameter's attribute is {type(value).__name__} {value!r}; expected a ParamAttr, a name, "
+            "an initializer, a regularizer, or False for no parameter"
+        )
+
+    _to_attr = to_attr
+
+    def copy(self) -> ParamAttr:
+        """A copy that a layer may complete."""
+        other = ParamAttr.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def set_default_initializer(self, initializer: Initializer) -> None:
+        """Use ``initializer`` unless the user named one."""
+        if self.initializer is None:
+            self.initializer = initializer
+
+    def set_default_param_initializer(self) -> None:
+        """Use Xavier's unless the user named one."""
+        self.set_default_initializer(Xavier())
+
+    def set_default_bias_initializer(self) -> None:
+        """Use 0 unless the user named one."""
+        self.set_default_initializer(Constant(0.0))
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The options that ``Block.create_parameter`` takes."""
+        return {
+            "optimize_attr": {"learning_rate": self.learning_rate},
+            "regularizer": self.regularizer,
+            "trainable": self.trainable,
+            "gradient_clip_attr": self.gradient_clip,
+            "do_model_average": self.model_average,
+        }
+
+    def __repr__(self) -> str:
+        return "ParamAttr(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"

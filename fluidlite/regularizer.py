@@ -1,0 +1,83 @@
+"""Regularizers: what weight decay adds to a parameter's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fluidlite.base.errors import ProgramError
+
+if TYPE_CHECKING:
+    from fluidlite.framework.program import Block
+    from fluidlite.framework.variable import Parameter, Variable
+
+__all__ = [
+    "L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer",
+    "append_regularization_ops",
+]  # fmt: skip
+
+
+class WeightDecayRegularizer:
+    """Base of the regularizers."""
+
+    def __init__(self, regularization_coeff: float = 0.0) -> None:
+        if isinstance(regularization_coeff, bool) or not isinstance(regularization_coeff, (int, float)):
+            raise ProgramError(
+                f"regularizer.{type(self).__name__}: regularization_coeff is {regularization_coeff!r}; expected a float"
+            )
+        self._regularization_coeff = float(regularization_coeff)
+
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        """Append what makes the term that is added to ``grad``; return it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it adds")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._regularization_coeff})"
+
+    def _scaled(self, var: Variable, block: Block) -> Variable:
+        out = block.create_temporary(var.dtype, "regularizer.tmp", stop_gradient=True)
+        block.append_op("scale", {"X": var}, {"Out": out}, {"scale": self._regularization_coeff})
+        return out
+
+
+class L2DecayRegularizer(WeightDecayRegularizer):
+    """Adds coeff * parameter: the gradient of coeff / 2 times the sum of squares."""
+
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        return self._scaled(param, block)
+
+
+class L1DecayRegularizer(WeightDecayRegularizer):
+    """Adds coeff * sign(parameter): the gradient of coeff times the sum of absolute values."""
+
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        sign = block.create_temporary(param.dtype, "regularizer.tmp", stop_gradient=True)
+        block.append_op("sign", {"X": param}, {"Out": sign})
+        return self._scaled(sign, block)
+
+
+def append_regularization_ops(
+    parameters_and_grads: Sequence[tuple[Parameter, Variable | None]],
+    regularization: WeightDecayRegularizer | None = None,
+) -> list[tuple[Parameter, Variable | None]]:
+    """Add each parameter's weight decay to its gradient, in place.
+
+    Parameters
+    ----------
+    parameters_and_grads : list of (parameter, gradient or None)
+    regularization : WeightDecayRegularizer, optional
+        For parameters that have none of their own.
+    """
+    for param, grad in parameters_and_grads:
+        regularizer = param.regularizer or regularization
+        if grad is None or regularizer is None:
+            continue
+        block = grad.block
+        with block.program.roles("optimize"):
+            term = regularizer(param, grad, block)
+            block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})
+    return list(parameters_and_grads)
+
+
+L1Decay = L1DecayRegularizer
+L2Decay = L2DecayRegularizer

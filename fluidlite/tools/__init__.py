@@ -1,0 +1,1 @@
+"""The command line, reports and the demonstration."""

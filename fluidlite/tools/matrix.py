@@ -1,0 +1,186 @@
+"""The kernel matrix: how each operator, forward and gradient, gets its kernel on each place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from fluidlite.base.errors import FluidError
+from fluidlite.framework.backward import gradients
+from fluidlite.framework.call import Call
+from fluidlite.framework.choose import Choice, choose
+from fluidlite.framework.opdef import OpDef, Sample
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.policy import HOWS, Policy
+from fluidlite.framework.registry import ops
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.testing.cases import Case
+from fluidlite.testing.expected import Oracle
+from fluidlite.testing.run import OneOperator, build
+
+CONTROL = "control"
+"""An operator that runs itself (``run(frame)``)."""
+UNKNOWN = "?"
+"""An operator without a sample to try."""
+
+
+@dataclass
+class Cell:
+    """One operator on one place, over all of its sample calls.
+
+    Attributes
+    ----------
+    hows : Counter
+        How many sample calls got their kernel in which way.
+    libraries : set of str
+    refused : dict of candidate to reason
+        Why other candidates were left out, in the calls that fell back (or found nothing).
+    """
+
+    hows: Counter[str] = field(default_factory=Counter)
+    libraries: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def how(self) -> str:
+        """The way of most calls."""
+        return self.hows.most_common(1)[0][0] if self.hows else UNKNOWN
+
+    @property
+    def text(self) -> str:
+        """The ways with their libraries, such as ``native blas`` or ``generic plain (fallback: 2 of 9)``."""
+        if not self.hows:
+            return UNKNOWN
+        others = [f"{how}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
+        names = " ".join((self.how, *sorted(self.libraries - {""})))
+        return names + (f" ({', '.join(others)})" if others else "")
+
+
+@dataclass
+class Row:
+    """One operator type; ``cells`` by place."""
+
+    op: str
+    cells: dict[Place, Cell]
+
+
+def sample_calls(op: OpDef) -> dict[str, list[Call]]:
+    """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
+    found: dict[str, list[Call]] = {}
+    for sample in op.all_samples() or _plain_sample(op):
+        case = Case(op, sample, sample.name, sample.dtypes[0])
+        try:
+            one = build(case, _counts(case))
+            _append_gradients(case, one)
+        except FluidError:
+            continue
+        block = one.program.global_block()
+        for item in block.ops:
+            if item.type in (op.type, f"{op.type}_grad"):
+                call = _call(item)
+                if call is not None:
+                    found.setdefault(item.type, []).append(call)
+    return found
+
+
+def _plain_sample(op: OpDef) -> list[Sample]:
+    """A sample of an operator that declares none and needs no input, such as one that draws random numbers."""
+    if any(not slot.dispensable for slot in op.inputs) or op.run is not None:
+        return []
+    required = {attr.name: [2, 3] for attr in op.attrs if attr.required and attr.type == "ints"}
+    return [Sample({}, required)]
+
+
+def _counts(case: Case) -> dict[str, int]:
+    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
+    if not any(slot.duplicable for slot in case.op.outputs) or case.op.reference is None:
+        return dict.fromkeys(wanted, 1)
+    outputs = Oracle(case).outputs
+    return {slot: len(outputs.get(slot, (None,))) for slot in wanted}
+
+
+def _append_gradients(case: Case, one: OneOperator) -> None:
+    slots = [slot for slot in case.graded_outputs() if slot in one.outputs]
+    targets = [variable for slot in slots for variable in one.outputs[slot]]
+    sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
+    if targets and sources:
+        block = one.program.global_block()
+        starts = []
+        for target in targets:
+            name = f"{target.name}.start"
+            array = np.zeros([max(d, 1) for d in target.shape], np.float32)
+            start = one.data(block, name, array, dims=target.shape)
+            start.declare(target._spec())
+            starts.append(start)
+        gradients(targets, sources, starts)
+
+
+def _call(op: Operator) -> Call | None:
+    call = op.call()
+    infer = op.definition.infer
+    if call is None or infer is None:
+        return None
+    outs = {
+        slot: tuple(op.block.var(name)._spec() for name in names) for slot, names in op.outputs.items()
+    }
+    return Call(op.definition, call.ins, outs, op.attrs, None, op.type.endswith("_grad"))
+
+
+def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:
+    """Make the kernel matrix.
+
+    Parameters
+    ----------
+    places : list of Place or str, optional
+        The columns; every usable place if left out.
+    patterns : list of str
+        Operator types to show, with ``*`` and ``?``; all if empty.
+    """
+    columns = [devices.unit(p).place for p in (places if places is not None else devices.places())]
+    wanted = tuple(patterns)
+
+    def shown(type: str) -> bool:
+        return not wanted or any(fnmatchcase(type, pattern) for pattern in wanted)
+
+    calls: dict[str, list[Call]] = {}
+    for op in ops:
+        calls.setdefault(op.type, [])
+        if op.grad is None and not shown(op.type):
+            continue
+        for type, found in sample_calls(op).items():
+            calls.setdefault(type, []).extend(found)
+    return [Row(type, {p: _cell(type, calls[type], p) for p in columns}) for type in sorted(calls) if shown(type)]
+
+
+def _cell(type: str, calls: list[Call], place: Place) -> Cell:
+    cell = Cell()
+    if ops.get(type).run is not None:
+        cell.hows[CONTROL] += 1
+        return cell
+    for call in calls:
+        try:
+            choice = choose(call, place, Policy("allow"))
+        except FluidError as exc:
+            cell.hows["none"] += 1
+            cell.refused["all"] = str(exc)
+            continue
+        cell.hows[choice.how] += 1
+        cell.libraries |= _libraries(choice)
+        if choice.how == "fallback":
+            cell.refused.update(choice.refused)
+    return cell
+
+
+def _libraries(choice: Choice) -> set[str]:
+    return {part.library for part in choice.part_choices} or {choice.library}
+
+
+def totals(rows: Sequence[Row], place: Place) -> dict[str, int]:
+    """How many operators of the matrix get their kernel in which way on a place (by the way of most calls)."""
+    counts = Counter(row.cells[place].how for row in rows)
+    return {how: counts[how] for how in (*HOWS, CONTROL, "none", UNKNOWN) if counts[how]}

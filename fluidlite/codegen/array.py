@@ -19,12 +19,6 @@ from fluidlite.codegen.typed import Instr, Typed
 BLOCK = 65536
 """Elements of one block: a few of them fit into a core's second-level cache."""
 
-_OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "greater": ">",
-    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Layout:
     """What the source depends on beside the typed expression.
@@ -61,7 +55,7 @@ class Emitted:
     natural: bool
 
 
-class _Emitter:
+class Emitter:
     def __init__(self, code: Typed, layout: Layout) -> None:
         self.code = code
         self.layout = layout
@@ -138,11 +132,20 @@ class _Emitter:
         return ["    def bound():", *("        " + line for line in self.lines), "    return bound"]
 
     def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
-        call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value}, {self.bind('device', 'env.device')})"
+        device = self.bind("device", "env.device")
+        call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value}, {device})"
         return f"{self.bind('reshape', 'env.reshape')}({call}, {shape})"
 
 
-class _OutEmitter(_Emitter):
+def number_source(instr: Instr) -> str:
+    """Source of a constant or of a scalar."""
+    if instr.op == "scalar":
+        return f"env.scalars[{instr.value}]"
+    source = repr(instr.value)
+    return f"float({source!r})" if source in ("inf", "-inf", "nan") else source
+
+
+class OutEmitter(Emitter):
     """Functions with a place for their result."""
 
     def emit(self) -> Emitted:
@@ -176,9 +179,7 @@ class _OutEmitter(_Emitter):
         return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural)
 
     def _number(self, i: int, instr: Instr) -> str:
-        source = repr(instr.value) if instr.op == "const" else f"env.scalars[{instr.value}]"
-        if instr.op == "const" and instr.value != instr.value or source in ("inf", "-inf"):
-            source = f"float({source!r})"
+        source = number_source(instr)
         return self.bind(f"c{i}", f"{self.dtype(instr.dtype)}({source})")
 
     def _last_uses(self) -> dict[int, int]:
@@ -288,7 +289,7 @@ class _OutEmitter(_Emitter):
         elif fresh:
             self.lines.append(f"{target} = {self.xp(function)}{source})")
         else:
-            named = "out=" if function in ("maximum", "minimum") else ""  # NumPy deprecates the positional form of these
+            named = "out=" if function in ("maximum", "minimum") else ""  # NumPy deprecates their positional form
             self.lines.append(f"{self.xp(function)}{source}, {named}{target})")
         self.names[i] = target
         if mine:
@@ -352,81 +353,6 @@ class _OutEmitter(_Emitter):
 
 def _rename(line: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\b[a-z]\d+\b", lambda match: names.get(match.group(0), match.group(0)), line)
-
-
-class _PureEmitter(_Emitter):
-    """Array-API functions that return new arrays."""
-
-    def emit(self) -> Emitted:
-        self.inputs(reshape=not self.layout.natural)
-        for k, (slot, _, _) in enumerate(self.code.outputs):
-            self.fetch += [f"o{k} = t[{self.layout.positions[slot]}]",
-                           f"if o{k}.allocation is None: o{k}.allocate(context)", f"o{k} = o{k}.array()"]  # fmt: skip
-        for i, instr in enumerate(self.code.instrs):
-            if instr.op in ("const", "scalar"):
-                source = repr(instr.value) if instr.op == "const" else f"env.scalars[{instr.value}]"
-                source = f"float({source!r})" if source in ("inf", "-inf", "nan") else source
-                self.names[i] = self.bind(f"c{i}", source)
-            elif instr.op == "input":
-                if self.stored(instr.value) in HALVES:
-                    self.lines.append(f"v{i} = {self.xp('astype')}a{i}, {self.dtype('float32')})")
-                    self.names[i] = f"v{i}"
-            else:
-                self.lines.append(f"v{i} = {self._value(instr)}")
-        for k, (slot, dtype, value) in enumerate(self.code.outputs):
-            self.lines += self._result(k, slot, dtype, value)
-        for k, (slot, _, value) in enumerate(self.code.outputs):
-            value_text = f"r{k}"
-            if self.layout.guarded and slot in self.layout.alias:
-                value_text = f"{self.xp('where')}context.status_array()[0] == 0, r{k}, o{k})"
-            self.lines.append(f"o{k}[...] = {value_text}")
-        return Emitted(self.text(self.closure()), (), self.layout.natural)
-
-    def _value(self, instr: Instr) -> str:
-        if instr.op in ("uniform", "gaussian"):
-            self.bind("device", "env.device")
-            call = f"{self.xp('@' + instr.op)}0, {self.bind('size', 'env.size')}, io.random, {instr.value}, o0.device)"
-            return f"{self.xp('reshape')}{call}, {self.bind('dims', 'env.dims')})"
-        if instr.op == "cast":
-            arg = self._array(instr.args[0])
-            if instr.value in HALVES:
-                arg = f"{self.xp('astype')}{arg}, {self.dtype(instr.value)})"
-                return f"{self.xp('astype')}{arg}, {self.dtype('float32')})"
-            return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
-        function = self.function(instr)
-        given = [self.code.instrs[arg].op in ("const", "scalar") for arg in instr.args]
-        if instr.op in _OPERATORS and not function.startswith("@") and not all(given):
-            a, b = (self.names[arg] for arg in instr.args)
-            return f"{a} {_OPERATORS[instr.op]} {b}"
-        return f"{self.xp(function)}{', '.join(self._array(arg) for arg in instr.args)})"
-
-    def _array(self, value: int) -> str:
-        instr = self.code.instrs[value]
-        if instr.op not in ("const", "scalar"):
-            return self.names[value]
-        return f"{self.xp('@as_number')}{self.names[value]}, o0, {instr.dtype!r})"
-
-    def _result(self, k: int, slot: str, dtype: str, value: int) -> list[str]:
-        name, flags = self._array(value), self.layout.flags[slot]
-        axes = tuple(j for j, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
-        instr = self.code.instrs[value]
-        if axes:
-            self.bind("f_sum", "env.function('sum')")
-            name = f"f_sum({name}, axis={axes}, dtype={self.dtype(instr.dtype)}, keepdims=True)"
-        if dtype != instr.dtype:
-            name = f"{self.xp('astype')}{name}, {self.dtype(dtype)})"
-        if not self.layout.natural:
-            shape = self.bind(f"shape_o{k}", f"env.shapes[{slot!r}]")
-            name = f"{self.xp('broadcast_to')}{name}, {shape})"
-            name = f"{self.xp('reshape')}{name}, {self.bind(f'final_o{k}', f'env.finals[{slot!r}]')})"
-        elif self.flags[value] == self.full and any(i.op == "input" for i in (instr,)):
-            name = f"{self.xp('asarray')}{name}, copy=True)"  # an output may share memory with this input
-        return [f"r{k} = {name}"]
-
-
-def emit(code: Typed, layout: Layout, style: str) -> Emitted:
-    """Write the source of a typed expression; ``style`` is ``"out"`` or ``"pure"``."""
-    return _OutEmitter(code, layout).emit() if style == "out" else _PureEmitter(code, layout).emit()
 
 
 def scratch_bytes(scratch: tuple[str, ...], volume: int) -> list[int]:

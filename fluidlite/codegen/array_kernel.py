@@ -9,7 +9,8 @@ from types import CodeType
 from typing import Any
 
 from fluidlite.codegen import functions
-from fluidlite.codegen.array import BLOCK, Emitted, Layout, emit, scratch_bytes
+from fluidlite.codegen.array import BLOCK, Emitted, Layout, OutEmitter, scratch_bytes
+from fluidlite.codegen.array_pure import PureEmitter
 from fluidlite.codegen.bounded import Bounded
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.pattern import Pattern, pattern_of
@@ -101,7 +102,7 @@ class ArrayGenerator:
         )  # fmt: skip
 
         def make() -> tuple[Emitted, CodeType]:
-            emitted = emit(code, layout, style)
+            emitted = (OutEmitter if style == "out" else PureEmitter)(code, layout).emit()
             return emitted, compile(emitted.source, f"<fluidlite {call.op.type}>", "exec")
 
         emitted, compiled = _emitted.get(key, make)

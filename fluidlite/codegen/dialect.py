@@ -144,7 +144,8 @@ class Writer:
             if kind in ("in", "out", "partial", "status"):
                 name, const, dtype = self._pointer(kind, what)
                 declared += [f"{space} {const}{byte}* b_{name}", f"const {long} o_{name}"]
-                pointers.append(f"{space} {const}{dtype}* const p_{name} = ({space} {const}{dtype}*)(b_{name} + o_{name});")
+                kind_of = f"{space} {const}{dtype}*"
+                pointers.append(f"{kind_of} const p_{name} = ({kind_of})(b_{name} + o_{name});")
                 parameters += ["buffer", "int64"]
                 continue
             dtype = "uint32" if kind == "random" else self.code.scalars[what][1] if kind == "scalar" else "int64"
@@ -258,8 +259,9 @@ class Writer:
                      f"const {long} width = n{last} - begin < {LANES} ? n{last} - begin : {LANES};"]  # fmt: skip
         outers = " * ".join(f"n{k}" for k in outer) or "1"
         if split:
+            long_dim = f"n{summed[0]} / parts"
             body += [f"const {long} rows = {outers}, part = item / rows; item -= part * rows;",
-                     f"const {long} low = part * n{summed[0]} / parts, high = (part + 1) * n{summed[0]} / parts;"]  # fmt: skip
+                     f"const {long} low = part * {long_dim}, high = (part + 1) * {long_dim};"]  # fmt: skip
         body.append(f"const {long} row = item;")
         body += self.decode("row", outer, slots)
         low, high = ("low", "high") if split else ("0", f"n{summed[0]}")
@@ -275,7 +277,8 @@ class Writer:
         if by_column:
             loop = self._columns(value, summed, slots, last, low, high)
             body += [f"if (width == {LANES}) {{", *loop(str(LANES)), "} else {", *loop("width"), "}"]
-            body.append(f"for ({long} q = 0; q < width; ++q) {{ {result(f'{place} * n{last} + begin + q', 'acc[q]')} }}")
+            stored = result(f"{place} * n{last} + begin + q", "acc[q]")
+            body.append(f"for ({long} q = 0; q < width; ++q) {{ {stored} }}")
         else:
             body += self._rows(value, summed, slots, last, low, high)
             body.append(f"for (int step = {LANES // 2}; step > 0; step /= 2) "
@@ -283,7 +286,9 @@ class Writer:
             body.append(result(place, "acc[0]"))
         return self.build(entry, body, arguments)
 
-    def _loops(self, dims: Sequence[int], slots: Sequence[str], low: str, high: str) -> tuple[list[str], Mapping[str, str]]:
+    def _loops(
+        self, dims: Sequence[int], slots: Sequence[str], low: str, high: str
+    ) -> tuple[list[str], Mapping[str, str]]:
         """Heads of nested loops over summed dims, and each operand's offset in them; the innermost dim steps by 1."""
         long = self.types["int64"]
         heads = []
@@ -308,7 +313,9 @@ class Writer:
 
         return loop
 
-    def _rows(self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str) -> list[str]:
+    def _rows(
+        self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str
+    ) -> list[str]:
         long = self.types["int64"]
         heads, offsets = self._loops(summed[:-1], slots, low, high)
         begin, end = (low, high) if len(summed) == 1 else ("0", f"n{last}")
@@ -319,7 +326,8 @@ class Writer:
 
         return [
             *heads, f"{long} j = {begin};",
-            f"for (; j + {LANES} <= {end}; j += {LANES}) for (int q = 0; q < {LANES}; ++q) {{", *step("j + q", "q"), "}",
+            f"for (; j + {LANES} <= {end}; j += {LANES})",
+            f"for (int q = 0; q < {LANES}; ++q) {{", *step("j + q", "q"), "}",
             f"for (; j < {end}; ++j) {{", *step("j", "0"), "}", "}" * len(heads),
         ]  # fmt: skip
 

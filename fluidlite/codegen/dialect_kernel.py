@@ -130,10 +130,10 @@ class _Plan:
             self._add(source, context, prod(sizes[:-1]) * -(-sizes[-1] // LANES), None)
 
     def _reduce(
-        self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int], context: Any,
-        guarded: bool,
+        self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int],
+        context: Any, guarded: bool,
     ) -> None:  # fmt: skip
-        slot, dtype, value = output
+        slot, _, value = output
         dims, flags = self.pattern.dims, self.pattern.flags[slot]
         kept = [k for k, flag in enumerate(flags) if flag]
         summed = [k for k, flag in enumerate(writer.value_flags[value]) if flag and not flags[k]]

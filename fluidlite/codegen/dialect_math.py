@@ -61,7 +61,7 @@ def _real(name: str, dtype: str) -> str:
         return _horner([1 / (2 * k + 1) for k in range(terms)], "z", dtype)
 
     inf, nan = lit(math.inf), lit(math.nan)
-    bias, shift, exponents = (127, 23, 255) if single else (1023, 52, 2047)
+    bias, shift = (127, 23) if single else (1023, 52)
     whole = lit(2.0**shift)
     this = f"_{dtype}"
     if name == "bits":
@@ -77,7 +77,10 @@ def _real(name: str, dtype: str) -> str:
     if name == "ceil":
         return f"const $T t = fl_trunc{this}(x); return t < x ? t + 1 : t;"
     if name == "round":
-        return f"const $T t = fl_trunc{this}(x), d = x - t; return d >= {lit(0.5)} ? t + 1 : (d <= {lit(-0.5)} ? t - 1 : t);"
+        return (
+            f"const $T t = fl_trunc{this}(x), d = x - t; "
+            f"return d >= {lit(0.5)} ? t + 1 : (d <= {lit(-0.5)} ? t - 1 : t);"
+        )
     if name == "sqrt":
         up, down = (2.0**24, 2.0**-12) if single else (2.0**54, 2.0**-27)
         start = "(v.u >> 1) + 0x1fbd1df5u" if single else "(v.u >> 1) + 0x1ff7a3bea91d9b1bUL"

@@ -168,7 +168,7 @@ def where(condition: Operand, x: Operand, y: Operand) -> Expr:
 
 
 def exp(x: Operand) -> Expr:
-    """e to the power ``x``."""
+    """Exponential function."""
     return _node("exp", x)
 
 
@@ -363,7 +363,7 @@ def slots_of(names: Iterable[str], slots: Iterable[str], what: str) -> tuple[str
     for name in names:
         slot = known.get(name) or known.get(name.rstrip("_"))
         if slot is None:
-            raise RegistryError(f"{what}: parameter {name!r} names no slot; it may be one of {', '.join(sorted(known))}")
+            raise RegistryError(f"{what}: parameter {name!r} names no slot; known are {', '.join(sorted(known))}")
         found.append(slot)
     return tuple(found)
 

@@ -90,9 +90,11 @@ def uniform(xp: Any, start: int, count: int, random: Random, sub: int, device: A
 def gaussian(xp: Any, start: int, count: int, random: Random, sub: int, device: Any = None) -> Any:
     """Return ``count`` float32 numbers of the standard normal distribution from element ``start`` on."""
     bits = words(xp, start, count, random, sub, device)
-    whole = (bits >> xp.uint64(8)).astype(xp.int32) if device is None else xp.astype(bits >> 8, xp.int32)
-    x = (2 * whole + (1 - 2**24)).astype(xp.float32) if device is None else xp.astype(2 * whole + (1 - 2**24), xp.float32)
-    x = x * 2.0**-24
+    if device is None:
+        whole = 2 * (bits >> xp.uint64(8)).astype(xp.int32) + (1 - 2**24)
+        x = whole.astype(xp.float32) * xp.float32(2.0**-24)
+    else:
+        x = xp.astype(2 * (bits >> 8) + (1 - 2**24), xp.float32) * 2.0**-24
     w = -xp.log((1.0 - x) * (1.0 + x))
     return x * SQRT2 * xp.where(w < 5.0, _polynomial(CENTRAL, w - 2.5), _polynomial(TAIL, xp.sqrt(w) - 3.0))
 

@@ -92,7 +92,8 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
         return float(NUMPY[dtype].type(args[0])) if dtype in (*FLOATS, *HALVES) else number(args[0], dtype)
     primitive = PRIMITIVES[expr.op]
     if primitive.kind in ("float", "test") or expr.op == "div" or any(isinstance(arg, float) for arg in args):
-        wide = [np.asarray(arg if isinstance(arg, bool) and primitive.kind != "arithmetic" else float(arg)) for arg in args]
+        plain = primitive.kind != "arithmetic"
+        wide = [np.asarray(arg if plain and isinstance(arg, bool) else float(arg)) for arg in args]
     else:
         wide = [np.asarray(arg if primitive.kind in ("logical", "where") else int(arg)) for arg in args]
     with np.errstate(all="ignore"):
@@ -193,7 +194,8 @@ class _Typer:
             dtype = promote(dtype, other)
         if dtype == "bool" and not plain:
             dtype = "int32"
-        if dtype == "bool" and not all(isinstance(e.value, bool) for e, a in zip(exprs, args, strict=True) if a is None):
+        numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
+        if dtype == "bool" and not all(isinstance(value, bool) for value in numbers):
             dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
         return tuple(
             self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)

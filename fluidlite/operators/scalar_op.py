@@ -264,12 +264,11 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
         where = f"end with X's last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
         call.fail("Y", f"dims that broadcast to X, {list(x)}, when they {where}",
                   do="set axis to the dim of X at which Y's dims start, or reshape Y")  # fmt: skip
-    return tuple(max(a, b) if 1 in (a, b) and -1 not in (a, b) else _known(a, b) for a, b in zip(x, placed, strict=True))
+    return tuple(_shared(a, b) for a, b in zip(x, placed, strict=True))
 
 
-def _known(a: int, b: int) -> int:
-    """One dim of two that are equal or 1: of -1 and a number over 1 the number."""
-    if a == b:
-        return a
-    low, high = sorted((a, b))
-    return high if low == -1 and high != 1 else (low if low == -1 else high)
+def _shared(a: int, b: int) -> int:
+    """The dim that two which are equal, or 1, or unknown (-1), broadcast to."""
+    if 1 in (a, b):
+        return b if a == 1 else a
+    return b if a == -1 else a

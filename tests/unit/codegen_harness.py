@@ -66,7 +66,8 @@ class CDialect(DialectBase):
     """Plain C. ``libm``: its functions are used, else the framework's own."""
 
     def __init__(self, libm: bool, doubles: bool = True) -> None:
-        names = "exp expm1 log log1p sqrt tanh sin cos erf floor ceil trunc round pow fmod".split()
+        names = ("exp", "expm1", "log", "log1p", "sqrt", "tanh", "sin", "cos", "erf", "floor", "ceil", "trunc", "round",
+                 "pow", "fmod")  # fmt: skip
         self.math = {}
         if libm:
             self.math = {f"{n}.float32": n + "f" for n in names} | {f"{n}.float64": n for n in names}
@@ -102,7 +103,8 @@ class CContext:
                 check=True, capture_output=True, text=True,
             )  # fmt: skip
             function = getattr(ctypes.CDLL(f"{stem}.so"), entry)
-            types = {"buffer": ctypes.c_void_p, "bool": ctypes.c_ubyte, "int64": ctypes.c_int64, "uint32": ctypes.c_uint32,
+            types = {"buffer": ctypes.c_void_p, "bool": ctypes.c_ubyte, "int64": ctypes.c_int64,
+                     "uint32": ctypes.c_uint32,
                      "float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int32,
                      "int16": ctypes.c_int16, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8}  # fmt: skip
             function.argtypes = [types[name] for name in parameters]
@@ -153,7 +155,7 @@ def execute(
     """Run an operator's generated kernel; ``share`` gives outputs the memory of inputs."""
     call = call_of(op, inputs, attrs or {}, wanted)
     run = generators[context.capability].prepare(call, context)
-    tensors = {slot: context.put(np.ascontiguousarray(value).reshape(value.shape).copy()) for slot, value in inputs.items()}
+    tensors = {slot: context.put(value.copy()) for slot, value in inputs.items()}
     for slot, (spec,) in call.outs.items():
         given = (share or {}).get(slot) or op.must_alias.get(slot)
         if given:

@@ -49,8 +49,8 @@ def add(x: Any, y: Any) -> Any:
 
 BROADCASTS = [
     ((1,), (1,), -1), ((), (), -1), ((), (1,), -1), ((5, 7), (5, 7), -1), ((5, 7), (1,), -1), ((5, 7), (7,), -1),
-    ((5, 7), (5,), 0), ((2, 3, 4, 5), (3, 4), 1), ((2, 3, 4), (3, 1), 1), ((2, 3, 4), (2, 1, 4), -1), ((4, 3), (4, 1), -1),
-    ((1, 1), (1,), -1), ((0, 3), (3,), -1), ((40, 65), (65,), -1), ((3, 1, 5), (1, 4, 1), -1), ((2, 1, 3), (3,), -1),
+    ((5, 7), (5,), 0), ((2, 3, 4, 5), (3, 4), 1), ((2, 3, 4), (3, 1), 1), ((2, 3, 4), (2, 1, 4), -1),
+    ((4, 3), (4, 1), -1), ((1, 1), (1,), -1), ((0, 3), (3,), -1), ((40, 65), (65,), -1), ((3, 1, 5), (1, 4, 1), -1), ((2, 1, 3), (3,), -1),
     ((300, 260), (260,), -1), ((2, 3, 2, 2, 3, 2), (1, 3, 1, 2, 1, 2), -1),
 ]  # fmt: skip
 
@@ -104,7 +104,8 @@ def test_broadcast_gradient_is_a_sum(context: str, dtype: str, x: Any, y: Any, a
     tolerance = 1e-3 if dtype == "float16" else 2e-5
     np.testing.assert_allclose(got["Y@GRAD"].astype(wide), expected, rtol=tolerance)
     np.testing.assert_allclose(got["X@GRAD"].astype(wide), (d.astype(wide) * placed).reshape(x), rtol=tolerance)
-    only = execute(CONTEXTS[context], product_grad(), {"X": a, "Y": b, "Out@GRAD": d}, {"axis": axis}, wanted=("Y@GRAD",))
+    inputs = {"X": a, "Y": b, "Out@GRAD": d}
+    only = execute(CONTEXTS[context], product_grad(), inputs, {"axis": axis}, wanted=("Y@GRAD",))
     np.testing.assert_array_equal(only["Y@GRAD"], got["Y@GRAD"])
 
 
@@ -118,8 +119,9 @@ def test_outputs_may_share_memory_with_inputs(context: str, dims: tuple[int, ...
         np.testing.assert_array_equal(got["A"], x + y)
         np.testing.assert_array_equal(got["B"], x * y)
         np.testing.assert_array_equal(got["C"], x)
-    grad = define(lambda dout: (dout, -dout), (Slot("X", metadata_only=True), Slot("Y", metadata_only=True), "Out@GRAD"),
-                  {"X@GRAD": ("X", None), "Y@GRAD": ("Y", None)}, (AXIS,), may_alias={"X@GRAD": "Out@GRAD"})  # fmt: skip
+    slots = (Slot("X", metadata_only=True), Slot("Y", metadata_only=True), "Out@GRAD")
+    outputs = {"X@GRAD": ("X", None), "Y@GRAD": ("Y", None)}
+    grad = define(lambda dout: (dout, -dout), slots, outputs, (AXIS,), may_alias={"X@GRAD": "Out@GRAD"})
     inputs = {"X": x, "Y": y[0], "Out@GRAD": y}
     got = execute(CONTEXTS[context], grad, inputs, share={"X@GRAD": "Out@GRAD"})
     np.testing.assert_array_equal(got["X@GRAD"], y)
@@ -141,7 +143,8 @@ def momentum(param: Any, grad: Any, velocity: Any, learning_rate: Any, *, mu: An
 
 
 MOMENTUM = define(
-    momentum, ("Param", "Grad", "Velocity", "LearningRate"), {"ParamOut": ("Param", None), "VelocityOut": ("Param", None)},
+    momentum, ("Param", "Grad", "Velocity", "LearningRate"),
+    {"ParamOut": ("Param", None), "VelocityOut": ("Param", None)},
     (Attr("mu", "float"), Attr("nesterov", "bool", False)),
     must_alias={"ParamOut": "Param", "VelocityOut": "Velocity"},
 )  # fmt: skip

@@ -43,7 +43,8 @@ def random_op(function: Any, dtype: str = "float32") -> OpDef:
 
     count = 2 if "two" in function.__name__ else 1
     slots = ("Out", "Second")[:count]
-    return OpDef("random", (), tuple(map(Slot, slots)), (Attr("shape", "ints"),), infer, scalar=ScalarRule(function, slots))
+    rule = ScalarRule(function, slots)
+    return OpDef("random", (), tuple(map(Slot, slots)), (Attr("shape", "ints"),), infer, scalar=rule)
 
 
 def contexts() -> list[Any]:

@@ -1,0 +1,80 @@
+"""Python source of Array-API calls alone: they return new arrays, which are written to the outputs last."""
+
+from __future__ import annotations
+
+from fluidlite.base.dtypes import HALVES
+from fluidlite.codegen.array import Emitted, Emitter, number_source
+from fluidlite.codegen.typed import Instr
+
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+
+
+class PureEmitter(Emitter):
+    """Array-API functions that return new arrays."""
+
+    def emit(self) -> Emitted:
+        self.inputs(reshape=not self.layout.natural)
+        for k, (slot, _, _) in enumerate(self.code.outputs):
+            self.fetch += [f"o{k} = t[{self.layout.positions[slot]}]",
+                           f"if o{k}.allocation is None: o{k}.allocate(context)", f"o{k} = o{k}.array()"]  # fmt: skip
+        for i, instr in enumerate(self.code.instrs):
+            if instr.op in ("const", "scalar"):
+                self.names[i] = self.bind(f"c{i}", number_source(instr))
+            elif instr.op == "input":
+                if self.stored(instr.value) in HALVES:
+                    self.lines.append(f"v{i} = {self.xp('astype')}a{i}, {self.dtype('float32')})")
+                    self.names[i] = f"v{i}"
+            else:
+                self.lines.append(f"v{i} = {self._value(instr)}")
+        for k, (slot, dtype, value) in enumerate(self.code.outputs):
+            self.lines += self._result(k, slot, dtype, value)
+        for k, (slot, _, _) in enumerate(self.code.outputs):
+            value_text = f"r{k}"
+            if self.layout.guarded and slot in self.layout.alias:
+                value_text = f"{self.xp('where')}context.status_array()[0] == 0, r{k}, o{k})"
+            self.lines.append(f"o{k}[...] = {value_text}")
+        return Emitted(self.text(self.closure()), (), self.layout.natural)
+
+    def _value(self, instr: Instr) -> str:
+        if instr.op in ("uniform", "gaussian"):
+            self.bind("device", "env.device")
+            call = f"{self.xp('@' + instr.op)}0, {self.bind('size', 'env.size')}, io.random, {instr.value}, o0.device)"
+            return f"{self.xp('reshape')}{call}, {self.bind('dims', 'env.dims')})"
+        if instr.op == "cast":
+            arg = self._array(instr.args[0])
+            if instr.value in HALVES:
+                arg = f"{self.xp('astype')}{arg}, {self.dtype(instr.value)})"
+                return f"{self.xp('astype')}{arg}, {self.dtype('float32')})"
+            return f"{self.xp('@cast')}{arg}, {instr.dtype!r})"
+        function = self.function(instr)
+        given = [self.code.instrs[arg].op in ("const", "scalar") for arg in instr.args]
+        if instr.op in _OPERATORS and not function.startswith("@") and not all(given):
+            a, b = (self.names[arg] for arg in instr.args)
+            return f"{a} {_OPERATORS[instr.op]} {b}"
+        return f"{self.xp(function)}{', '.join(self._array(arg) for arg in instr.args)})"
+
+    def _array(self, value: int) -> str:
+        instr = self.code.instrs[value]
+        if instr.op not in ("const", "scalar"):
+            return self.names[value]
+        return f"{self.xp('@as_number')}{self.names[value]}, o0, {instr.dtype!r})"
+
+    def _result(self, k: int, slot: str, dtype: str, value: int) -> list[str]:
+        name, flags = self._array(value), self.layout.flags[slot]
+        axes = tuple(j for j, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
+        instr = self.code.instrs[value]
+        if axes:
+            self.bind("f_sum", "env.function('sum')")
+            name = f"f_sum({name}, axis={axes}, dtype={self.dtype(instr.dtype)}, keepdims=True)"
+        if dtype != instr.dtype:
+            name = f"{self.xp('astype')}{name}, {self.dtype(dtype)})"
+        if not self.layout.natural:
+            shape = self.bind(f"shape_o{k}", f"env.shapes[{slot!r}]")
+            name = f"{self.xp('broadcast_to')}{name}, {shape})"
+            name = f"{self.xp('reshape')}{name}, {self.bind(f'final_o{k}', f'env.finals[{slot!r}]')})"
+        elif instr.op == "input":
+            name = f"{self.xp('asarray')}{name}, copy=True)"  # an output may share memory with this input
+        return [f"r{k} = {name}"]

@@ -1,0 +1,45 @@
+"""The commonest layer: one operator with one result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fluidlite.framework.variable import Variable
+from fluidlite.layer_helper import LayerHelper, check_variable
+
+
+def append(
+    layer: str,
+    type: str,
+    inputs: Mapping[str, Any],
+    attrs: Mapping[str, Any] | None = None,
+    *,
+    out: Variable | None = None,
+    slot: str = "Out",
+    extra: tuple[str, ...] = (),
+    name: str | None = None,
+    act: Any = None,
+    stop_gradient: bool = False,
+) -> Variable:
+    """Append an operator whose result is a new variable (or ``out``), and return that.
+
+    Parameters
+    ----------
+    layer : str
+        Names the result: ``<layer>_0.tmp_0``.
+    type, inputs, attrs
+        As for ``Block.append_op``.
+    slot : str
+        Where the result comes out.
+    extra : tuple of str
+        Output slots that exist for the gradient only.
+    """
+    helper = LayerHelper(layer, name=name, act=act)
+    if out is None:
+        out = helper.create_variable_for_type_inference(stop_gradient=stop_gradient)
+    else:
+        check_variable("out", out)
+    outputs = {slot: out, **{other: helper.create_variable_for_type_inference(stop_gradient=True) for other in extra}}
+    helper.append_op(type, inputs, outputs, attrs)
+    return helper.append_activation(out)

@@ -1,0 +1,176 @@
+"""Learning-rate schedules: programs that compute a rate of the number of the run.
+
+All but ``noam_decay`` count from 0 (Fluid's convention), ``noam_decay`` from 1. There is one counter,
+``@LR_DECAY_COUNTER@``, in a program. What Fluid does by control flow is arithmetic on 0 and 1 here; products
+with exactly 0 and 1 keep the chosen value exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import pi
+from typing import Any, ParamSpec
+
+from fluidlite.framework.program import default_main_program
+from fluidlite.framework.variable import Variable
+from fluidlite.layer_helper import check_float, check_int, refuse
+from fluidlite.layers import ops
+from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_constant, sums
+
+__all__ = [
+    "cosine_decay", "exponential_decay", "inverse_time_decay", "linear_lr_warmup", "natural_exp_decay", "noam_decay",
+    "piecewise_decay", "polynomial_decay",
+]  # fmt: skip
+
+_P = ParamSpec("_P")
+
+
+def _schedule(function: Callable[_P, Variable]) -> Callable[_P, Variable]:
+    """Mark the operators that ``function`` appends as the schedule's."""
+
+    @wraps(function)
+    def scheduled(*args: _P.args, **kwargs: _P.kwargs) -> Variable:
+        with default_main_program().roles("lr_sched"):
+            rate = function(*args, **kwargs)
+        rate.stop_gradient = True
+        return rate
+
+    scheduled.__code__ = scheduled.__code__.replace(co_name=function.__name__)  # what errors name
+    return scheduled
+
+
+def _step(begin: int = 0) -> Variable:
+    return cast(autoincreased_step_counter("@LR_DECAY_COUNTER@", begin=begin), "float32")
+
+
+def _part(decay_steps: float, staircase: bool) -> Variable:
+    """How many ``decay_steps`` have gone by."""
+    steps = check_float("decay_steps", decay_steps)
+    if steps <= 0:
+        refuse("decay_steps", decay_steps, "a number above 0")
+    # Divided by a constant: at a multiple of decay_steps a product with its inverse might fall short of a whole.
+    part = ops.elementwise_div(_step(), fill_constant([1], "float32", steps))
+    return ops.floor(part) if staircase else part
+
+
+def _is_below(step: Variable, bound: float) -> Variable:
+    """1 where step < bound, else 0."""
+    return cast(ops.less_than(step, fill_constant([1], "float32", bound)), "float32")
+
+
+@_schedule
+def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
+    """Return learning_rate d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)."""
+    step = _step(begin=1)
+    falling = ops.pow(step, factor=-0.5)
+    rising = step * (check_float("warmup_steps", warmup_steps) ** -1.5)
+    scale = check_float("learning_rate", learning_rate) * check_float("d_model", d_model) ** -0.5
+    return ops.elementwise_min(falling, rising) * scale
+
+
+@_schedule
+def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
+    """Return learning_rate decay_rate^(step / decay_steps); with ``staircase`` the power is floored."""
+    base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
+    return ops.elementwise_pow(base, _part(decay_steps, staircase)) * check_float("learning_rate", learning_rate)
+
+
+@_schedule
+def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
+    """Return learning_rate exp(-decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
+    power = _part(decay_steps, staircase) * -check_float("decay_rate", decay_rate)
+    return ops.exp(power) * check_float("learning_rate", learning_rate)
+
+
+@_schedule
+def inverse_time_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
+    """Return learning_rate / (1 + decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
+    divisor = _part(decay_steps, staircase) * check_float("decay_rate", decay_rate) + 1.0
+    return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
+
+
+@_schedule
+def polynomial_decay(
+    learning_rate: float,
+    decay_steps: float,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+) -> Variable:
+    """Return (learning_rate - end) (1 - step / decay_steps)^power + end.
+
+    Parameters
+    ----------
+    learning_rate : float
+    decay_steps : float
+        After them the rate stays at the end; with ``cycle`` it starts anew with a stretch one longer.
+    end_learning_rate : float
+    power : float
+    cycle : bool
+    """
+    part = _part(decay_steps, staircase=False)
+    one = fill_constant([1], "float32", 1.0)
+    if cycle:
+        part = ops.elementwise_div(part, ops.elementwise_max(ops.ceil(part), one))
+    else:
+        part = ops.elementwise_min(part, one)
+    end = check_float("end_learning_rate", end_learning_rate)
+    left = ops.pow(ops.elementwise_sub(one, part), factor=check_float("power", power))
+    return left * (check_float("learning_rate", learning_rate) - end) + end
+
+
+@_schedule
+def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Variable:
+    """Return values[i], where i is the number of boundaries that the step has reached.
+
+    Parameters
+    ----------
+    boundaries : list of int
+        Steps, rising.
+    values : list of float
+        One more than boundaries.
+    """
+    bounds = [check_float("boundaries", b) for b in boundaries]
+    rates = [check_float("values", v) for v in values]
+    if len(rates) != len(bounds) + 1:
+        refuse("values", values, f"{len(bounds) + 1} numbers, one more than boundaries")
+    if any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+        refuse("boundaries", boundaries, "rising numbers")
+    if not bounds:
+        return fill_constant([1], "float32", rates[0])
+    step = _step()
+    below = [_is_below(step, bound) for bound in bounds]
+    # Exactly one term is not 0: the first below, between two bounds the difference, and what none is below.
+    terms = [below[0] * rates[0]]
+    terms += [ops.elementwise_sub(b, a) * rate for a, b, rate in zip(below, below[1:], rates[1:-1], strict=False)]
+    terms.append((1.0 - below[-1]) * rates[-1])
+    return sums(terms)
+
+
+@_schedule
+def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
+    """Return learning_rate (cos(pi epoch / epochs) + 1) / 2, the epoch being step / step_each_epoch, floored."""
+    epoch = _part(check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
+    wave = ops.cos(epoch * (pi / check_int("epochs", epochs, minimum=1)))
+    return (wave + 1.0) * (check_float("learning_rate", learning_rate) / 2)
+
+
+@_schedule
+def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, end_lr: float) -> Variable:
+    """Return a rate that rises from ``start_lr`` to ``end_lr`` in ``warmup_steps``, and then is ``learning_rate``.
+
+    Parameters
+    ----------
+    learning_rate : float or Variable
+        A Variable may be another schedule's.
+    warmup_steps : int
+    start_lr, end_lr : float
+    """
+    if not isinstance(learning_rate, Variable):
+        learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
+    start, end = check_float("start_lr", start_lr), check_float("end_lr", end_lr)
+    part = _part(warmup_steps, staircase=False)
+    rising = part * (end - start) + start
+    below = _is_below(part, 1.0)
+    return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, 1.0 - below)])

@@ -1,21 +1,57 @@
-"""fluidlite (the fronts are being written; the lead will restore this file)."""
+"""fluidlite: deep-learning programs on any device, with any computing library.
 
-from fluidlite import codegen as _codegen  # noqa: F401
-from fluidlite import loader, memory, operators, unique_name
+``import fluidlite as fluid`` and write what you wrote for Fluid 1.x.
+"""
+
+from fluidlite import codegen as _codegen  # noqa: F401  puts the generators in their place
+from fluidlite import core, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
+from fluidlite import clip as clip
+from fluidlite import initializer as initializer
+from fluidlite import regularizer as regularizer
 from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
+from fluidlite.batch import batch
+from fluidlite.clip import ErrorClipByValue
+from fluidlite.core import is_compiled_with_cuda
+from fluidlite.data_feeder import DataFeeder
 from fluidlite.executor import Executor
 from fluidlite.framework.backward import append_backward, calc_gradient, gradients
 from fluidlite.framework.explain import explain
+from fluidlite.framework.flags import get_flags, set_flags
 from fluidlite.framework.kernels import Library, register_kernel
 from fluidlite.framework.observe import debug
 from fluidlite.framework.op_proto import op_proto
+from fluidlite.framework.opdef import Attr, GradRule, Sample, ScalarRule, Slot
+from fluidlite.framework.operator import Operator
 from fluidlite.framework.policy import get_fallback, set_fallback, set_libraries
-from fluidlite.framework.program import Block, Program, default_main_program, default_startup_program, name_scope, program_guard
+from fluidlite.framework.program import (
+    Block,
+    Program,
+    default_main_program,
+    default_startup_program,
+    device_guard,
+    name_scope,
+    program_guard,
+)
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.framework.tensor import LoDTensor, Tensor
 from fluidlite.framework.transfer import from_dlpack
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.loader import plugins
+from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
+from fluidlite.param_attr import ParamAttr
 from fluidlite.platform.devices import places
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attr", "Block", "CPUPlace", "CUDAPinnedPlace", "CUDAPlace", "DataFeeder", "ErrorClipByValue", "Executor",
+    "FallbackWarning", "FluidError", "GradRule", "Library", "LoDTensor", "OpenCLPlace", "Operator", "ParamAttr", "Parameter",
+    "Place", "PluginWarning", "Program", "Sample", "ScalarRule", "Scope", "Slot", "Tensor", "Variable", "append_backward", "batch",
+    "calc_gradient", "clip", "core", "create_lod_tensor", "create_random_int_lodtensor", "debug", "default_main_program",
+    "default_startup_program", "device_guard", "explain", "from_dlpack", "get_fallback", "get_flags", "global_scope", "gradients", "initializer", "io",
+    "is_compiled_with_cuda", "layers", "loader", "memory", "metrics", "name_scope", "op_proto", "operators", "optimizer",
+    "places", "plugins", "program_guard", "reader", "register_kernel", "register_op", "regularizer", "scope_guard", "set_fallback",
+    "set_flags", "set_libraries", "unique_name",
+]  # fmt: skip

@@ -14,8 +14,19 @@ if TYPE_CHECKING:
     from fluidlite.framework.variable import Variable
 
 __all__ = [
-    "Constant", "ConstantInitializer", "Initializer", "MSRA", "MSRAInitializer", "Normal", "NormalInitializer",
-    "TruncatedNormal", "TruncatedNormalInitializer", "Uniform", "UniformInitializer", "Xavier", "XavierInitializer",
+    "MSRA",
+    "Constant",
+    "ConstantInitializer",
+    "Initializer",
+    "MSRAInitializer",
+    "Normal",
+    "NormalInitializer",
+    "TruncatedNormal",
+    "TruncatedNormalInitializer",
+    "Uniform",
+    "UniformInitializer",
+    "Xavier",
+    "XavierInitializer",
 ]  # fmt: skip
 
 

@@ -151,7 +151,7 @@ class LayerHelper:
             yield from zip(variables, attr, strict=True)
             return
         if isinstance(attr, ParamAttr) and attr.name is not None and len(variables) > 1:
-            refuse("param_attr", attr, f"a list of {len(variables)}, one for each input", "one name is for one parameter")
+            refuse("param_attr", attr, f"a list of {len(variables)}: one name is for one parameter")
         for variable in variables:
             yield variable, attr
 

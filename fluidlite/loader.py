@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -128,6 +126,8 @@ def _load_entry_points() -> None:
 
 
 def _entry_points() -> Iterable[Any]:
+    from importlib import metadata  # late: it costs as much as all of this package
+
     found = metadata.entry_points()
     prefix = GROUP.rstrip("0123456789")
     groups = [group for group in found.groups if group.startswith(prefix) and group.removeprefix(prefix).isdecimal()]
@@ -160,6 +160,8 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
                 root = root.__cause__
             record.state = "failed"
             record.error = f"{type(root).__name__}: {root}"
+            import traceback
+
             record.traceback = "".join(traceback.format_exception(exc))
         finally:
             _state.busy = before

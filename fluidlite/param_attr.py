@@ -49,9 +49,8 @@ class ParamAttr:
             ("regularizer", regularizer, WeightDecayRegularizer),
         ):
             if value is not None and not isinstance(value, kind):
-                raise ProgramError(
-                    f"ParamAttr: {argument} is {type(value).__name__} {value!r}; expected one of fluid.{argument}'s objects"
-                )
+                shown = f"{type(value).__name__} {value!r}"
+                raise ProgramError(f"ParamAttr: {argument} is {shown}; expected one of fluid.{argument}'s objects")
         self.name = name
         self.initializer = initializer
         self.learning_rate = learning_rate

@@ -19,6 +19,7 @@ from fluidlite.codegen.typed import Instr, Typed
 BLOCK = 65536
 """Elements of one block: a few of them fit into a core's second-level cache."""
 
+
 @dataclass(frozen=True)
 class Layout:
     """What the source depends on beside the typed expression.

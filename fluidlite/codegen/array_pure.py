@@ -69,12 +69,12 @@ class PureEmitter(Emitter):
         if axes:
             self.bind("f_sum", "env.function('sum')")
             name = f"f_sum({name}, axis={axes}, dtype={self.dtype(instr.dtype)}, keepdims=True)"
+        if instr.op == "input" and len(self.code.outputs) > 1:
+            name = f"{self.xp('asarray')}{name}, copy=True)"  # another output may be this input's memory
         if dtype != instr.dtype:
             name = f"{self.xp('astype')}{name}, {self.dtype(dtype)})"
         if not self.layout.natural:
             shape = self.bind(f"shape_o{k}", f"env.shapes[{slot!r}]")
             name = f"{self.xp('broadcast_to')}{name}, {shape})"
             name = f"{self.xp('reshape')}{name}, {self.bind(f'final_o{k}', f'env.finals[{slot!r}]')})"
-        elif instr.op == "input":
-            name = f"{self.xp('asarray')}{name}, copy=True)"  # an output may share memory with this input
         return [f"r{k} = {name}"]

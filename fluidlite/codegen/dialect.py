@@ -20,6 +20,11 @@ from fluidlite.codegen.typed import Instr, Typed
 
 LANES = 16
 """Consecutive elements of one item: a vector register, or two."""
+COLUMNS = 64
+"""Columns that one item sums: whole cache lines of each row."""
+
+
+_RANDOM = ("uniform", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Source:
     arguments : tuple of (kind, what)
         What each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("partial", "")``,
         ``("status", "")``, ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``,
-        ``("random", word)``, ``("parts", "")``, ``("items", "")``.
+        ``("random", word)``, ``("parts", "")``, ``("elements", "")``, ``("items", "")``.
     """
 
     text: str
@@ -54,7 +59,7 @@ class Writer:
         self.value_flags: list[Flags] = []
         rank = len(next(iter(flags.values())))
         for instr in code.instrs:
-            mine: Flags = (instr.op in ("uniform", "gaussian"),) * rank
+            mine: Flags = (instr.op in _RANDOM,) * rank
             if instr.op == "input":
                 mine = flags[instr.value]
             for arg in instr.args:
@@ -102,8 +107,8 @@ class Writer:
             if dtype in HALVES:
                 return f"fl_load_{dtype}({loaded})"
             return f"({loaded} != 0)" if dtype == "bool" else loaded
-        if instr.op in ("uniform", "gaussian"):
-            word = f"fl_philox_any({element}, r0, r1, r2, r3 + {instr.value}u)"
+        if instr.op in _RANDOM:
+            word = f"w{instr.value}[({element}) & 3]"
             return f"fl_gaussian_float32({word})" if instr.op == "gaussian" else (
                 f"(float)({word} >> 8) * {literal(2.0**-24, 'float32')}")  # fmt: skip
         operand = self.code.instrs[instr.args[0]].dtype
@@ -178,7 +183,7 @@ class Writer:
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
         arguments += outs
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
-        if any(i.op in ("uniform", "gaussian") for i in live):
+        if any(i.op in _RANDOM for i in live):
             arguments += [("random", k) for k in range(4)]
         if self.guarded:
             arguments.append(("status", ""))
@@ -194,12 +199,18 @@ class Writer:
         arguments = self.head(values, [("out", slot) for slot, _, _ in outputs])
         slots = [what for kind, what in arguments if kind == "in"]
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
-        if not mixed:
-            index = {slot: "gid" if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
-            body = self.statements(values, index, "gid")
-            body += [self.store(slot, "gid", self._name(value), dtype) for slot, dtype, value in outputs]
-            return self.build(entry, body, [*arguments, ("items", "")])
         long = self.types["int64"]
+        streams = sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
+        if not mixed:
+            at = "i" if streams else "gid"
+            index = {slot: at if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
+            body = self.statements(values, index, "q")
+            body += [self.store(slot, at, self._name(value), dtype) for slot, dtype, value in outputs]
+            if streams:  # one item takes the four words of a block
+                loop = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
+                body = [*self.words_of(streams, "gid"), *loop, *body, "}", "}"]
+                arguments.append(("elements", ""))
+            return self.build(entry, body, [*arguments, ("items", "")])
         last = dims[-1]
         arguments += [("size", k) for k in dims] + self.strides(mixed, dims)
         body = [
@@ -215,9 +226,18 @@ class Writer:
                 index[slot] = f"x_{_word(slot)}" + (" + j" if self.flags[slot][last] else "")
             else:
                 index[slot] = "first + j" if any(self.flags[slot][k] for k in dims) else "0"
-        body += self.statements(values, index, "(first + j)")
+        body += self.words_of(streams, "(first + j) >> 2")
+        body += self.statements(values, index, "first + j")
         body += [self.store(slot, "first + j", self._name(value), dtype) for slot, dtype, value in outputs]
         return self.build(entry, [*body, "}"], [*arguments, ("items", "")])
+
+    def words_of(self, streams: Sequence[int], block: str) -> list[str]:
+        """Statements that draw the four random words of a block for each sub-stream."""
+        kind = self.types["uint32"]
+        return [
+            line for k in streams
+            for line in (f"{kind} w{k}[4];", f"fl_philox_any({block}, r0, r1, r2, r3 + {k}u, w{k});")
+        ]  # fmt: skip
 
     def decode(self, linear: str, dims: Sequence[int], slots: Sequence[str], prefix: str = "x_") -> list[str]:
         """Split a linear index over ``dims``; sum each operand's offset of them into ``x_<operand>``."""
@@ -250,13 +270,14 @@ class Writer:
             arguments.append(("parts", ""))
         arguments.append(("items", ""))
         by_column = last in kept
+        lanes = COLUMNS if by_column else LANES
         outer = kept[:-1] if by_column else kept
         long, kind = self.types["int64"], self.ctype(held)
         body = [f"{long} item = gid;"]
         if by_column:
-            body += [f"const {long} chunks = (n{last} + {LANES - 1}) / {LANES};",
-                     f"const {long} begin = (item % chunks) * {LANES}; item /= chunks;",
-                     f"const {long} width = n{last} - begin < {LANES} ? n{last} - begin : {LANES};"]  # fmt: skip
+            body += [f"const {long} chunks = (n{last} + {COLUMNS - 1}) / {COLUMNS};",
+                     f"const {long} begin = (item % chunks) * {COLUMNS}; item /= chunks;",
+                     f"const {long} width = n{last} - begin < {COLUMNS} ? n{last} - begin : {COLUMNS};"]  # fmt: skip
         outers = " * ".join(f"n{k}" for k in outer) or "1"
         if split:
             long_dim = f"n{summed[0]} / parts"
@@ -265,7 +286,7 @@ class Writer:
         body.append(f"const {long} row = item;")
         body += self.decode("row", outer, slots)
         low, high = ("low", "high") if split else ("0", f"n{summed[0]}")
-        body.append(f"{kind} acc[{LANES}]; for (int q = 0; q < {LANES}; ++q) acc[q] = 0;")
+        body.append(f"{kind} acc[{lanes}]; for (int q = 0; q < {lanes}; ++q) acc[q] = 0;")
         place = "(part * rows + row)" if split else "row"
 
         def result(index: str, name: str) -> str:
@@ -276,7 +297,7 @@ class Writer:
 
         if by_column:
             loop = self._columns(value, summed, slots, last, low, high)
-            body += [f"if (width == {LANES}) {{", *loop(str(LANES)), "} else {", *loop("width"), "}"]
+            body += [f"if (width == {COLUMNS}) {{", *loop(str(COLUMNS)), "} else {", *loop("width"), "}"]
             stored = result(f"{place} * n{last} + begin + q", "acc[q]")
             body.append(f"for ({long} q = 0; q < width; ++q) {{ {stored} }}")
         else:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE, compute_dtype
 from fluidlite.codegen.bounded import Bounded
-from fluidlite.codegen.dialect import LANES, Source, Writer
+from fluidlite.codegen.dialect import COLUMNS, LANES, Source, Writer
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.pattern import Pattern, pattern_of
 from fluidlite.codegen.typed import Typed
@@ -110,8 +110,8 @@ class _Plan:
                 arguments.append(("number", self._strides[what[0]][what[1]]))
             elif kind == "scalar":
                 arguments.append(("number", self.scalars[what]))
-            elif kind in ("parts", "items"):
-                arguments.append(("number", parts if kind == "parts" else items))
+            elif kind in ("parts", "items", "elements"):
+                arguments.append(("number", {"parts": parts, "items": items}.get(kind, self.pattern.size)))
             else:
                 arguments.append((kind, what))
         self.steps.append(Step(kernel, items, group, arguments))
@@ -124,8 +124,9 @@ class _Plan:
         key = self._key(guarded, entry, outputs, dims)
         (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
         sizes = [self.pattern.dims[k] for k in dims]
-        if not any(kind == "size" for kind, _ in source.arguments):
-            self._add(source, context, prod(sizes), None)
+        kinds = {kind for kind, _ in source.arguments}
+        if "size" not in kinds:
+            self._add(source, context, -(-prod(sizes) // 4) if "elements" in kinds else prod(sizes), None)
         else:
             self._add(source, context, prod(sizes[:-1]) * -(-sizes[-1] // LANES), None)
 
@@ -140,7 +141,7 @@ class _Plan:
         by_column = bool(kept) and kept[-1] > summed[-1]
         size = prod(dims[k] for k in kept)
         rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
-        items = rows * (-(-dims[kept[-1]] // LANES) if by_column else 1)
+        items = rows * (-(-dims[kept[-1]] // COLUMNS) if by_column else 1)
         work = size * prod(dims[k] for k in summed)
         parts = max(1, min(dims[summed[0]], -(-PARTS // max(items, 1)), work // PART))
         name = f"{entry}_sum_{slot.partition('@')[0].lower()}"

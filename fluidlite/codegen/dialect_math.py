@@ -245,8 +245,8 @@ _HALF = {
 """,
 }
 
-_PHILOX = f"""$function $U32 fl_philox_any(const $L i, $U32 k0, $U32 k1, const $U32 run, const $U32 stream) {{
-  const $U64 block = ($U64)i >> 2;
+_PHILOX = f"""
+$function void fl_philox_any(const $U64 block, $U32 k0, $U32 k1, const $U32 run, const $U32 stream, $U32* w) {{
   $U32 c0 = ($U32)block, c1 = ($U32)(block >> 32), c2 = run, c3 = stream;
   for (int round = 0; round < {philox.ROUNDS}; ++round) {{
     const $U64 p0 = ($U64){philox.M0:#x}u * c0, p1 = ($U64){philox.M1:#x}u * c2;
@@ -254,8 +254,7 @@ _PHILOX = f"""$function $U32 fl_philox_any(const $L i, $U32 k0, $U32 k1, const $
     c2 = ($U32)(p0 >> 32) ^ c3 ^ k1; c3 = ($U32)p0;
     k0 += {philox.W0:#x}u; k1 += {philox.W1:#x}u;
   }}
-  const int lane = (int)(i & 3);
-  return lane < 2 ? (lane == 0 ? c0 : c1) : (lane == 2 ? c2 : c3);
+  w[0] = c0; w[1] = c1; w[2] = c2; w[3] = c3;
 }}
 """
 

@@ -44,7 +44,11 @@ def dtype_object(xp: Any, dtype: str) -> Any:
 
 def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:
     """A number as an array without dims, where ``like`` lives."""
-    return xp.asarray(value, dtype=dtype_object(xp, dtype), device=like.device)
+    kind = dtype_object(xp, dtype)
+    try:
+        return xp.asarray(value, dtype=kind, device=like.device)
+    except TypeError:  # a namespace of one device does not take the argument
+        return xp.asarray(value, dtype=kind)
 
 
 def _full(xp: Any, like: Any, value: Any) -> Any:
@@ -131,9 +135,11 @@ def int_pow(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
-    result = x * coefficients[-1] + coefficients[-2]
+    result = x * coefficients[-1]
+    result += coefficients[-2]
     for coefficient in coefficients[-3::-1]:
-        result = result * x + coefficient
+        result *= x
+        result += coefficient
     return result
 
 
@@ -141,11 +147,11 @@ def erf(xp: Any, x: Any) -> Any:
     """The error function, for namespaces that have none."""
     if x.dtype == xp.float64:
         return _erf64(xp, x)
-    end = _full(xp, x, ERF_END)
-    inside = xp.where(xp.abs(x) < end, x, end)
+    end, one = as_number(xp, ERF_END, x, "float32"), as_number(xp, 1.0, x, "float32")
+    inside = xp.maximum(xp.minimum(x, end), -end)
     square = inside * inside
-    value = inside * (_horner(ERF_P, square) / _horner(ERF_Q, square))
-    return xp.where(x != x, x, xp.where(xp.abs(x) < end, value, xp.sign(x)))
+    value = _horner(ERF_P, square) / _horner(ERF_Q, square)
+    return xp.maximum(xp.minimum(value * inside, one), -one)
 
 
 def _erf64(xp: Any, x: Any) -> Any:

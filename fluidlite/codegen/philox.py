@@ -42,11 +42,8 @@ def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int
     return c0, c1, c2, c3
 
 
-def _product(xp: Any, a: Any, factor: int, unsigned: bool) -> tuple[Any, Any]:
-    """Upper and lower word of a 32 x 32 bit product; without uint64 in halves of 16 bits, in int64."""
-    if unsigned:
-        product = a * xp.uint64(factor)
-        return product >> xp.uint64(32), product & xp.uint64(MASK)
+def _product(a: Any, factor: int) -> tuple[Any, Any]:
+    """Upper and lower word of a 32 x 32 bit product, in halves of 16 bits: int64 holds those."""
     low = a * (factor & 0xFFFF)
     middle = a * (factor >> 16) + (low >> 16)
     return middle >> 16, ((middle & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -58,25 +55,42 @@ def words(xp: Any, start: int, count: int, random: Random, sub: int, device: Any
     ``device`` is given for namespaces of which only the Array-API standard is known; then all is done in int64.
     """
     first, last = start // 4, (start + count + 3) // 4
-    unsigned = device is None
-    key0, key1, run, stream = random
-    if unsigned:
-        blocks = xp.arange(first, last, dtype=xp.uint64)
-        c0, c1 = blocks & xp.uint64(MASK), blocks >> xp.uint64(32)
-        c2, c3 = xp.full(last - first, run & MASK, xp.uint64), xp.full(last - first, (stream + sub) & MASK, xp.uint64)
-    else:
-        blocks = xp.arange(first, last, dtype=xp.int64, device=device)
-        c0, c1 = blocks & MASK, blocks >> 32
-        c2, c3 = xp.full_like(blocks, run & MASK), xp.full_like(blocks, (stream + sub) & MASK)
-    for _ in range(ROUNDS):
-        high0, low0 = _product(xp, c0, M0, unsigned)
-        high1, low1 = _product(xp, c2, M1, unsigned)
-        k0, k1 = (xp.uint64(key0), xp.uint64(key1)) if unsigned else (key0, key1)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        key0, key1 = (key0 + W0) & MASK, (key1 + W1) & MASK
-    flat = xp.reshape(xp.stack([c0, c1, c2, c3], axis=1), (-1,))
     skip = start - 4 * first
-    return flat[skip : skip + count]
+    if device is None:
+        return _unsigned_words(xp, first, last, random, sub)[skip : skip + count]
+    key0, key1, run, stream = random
+    blocks = xp.arange(first, last, dtype=xp.int64, device=device)
+    c0, c1 = blocks & MASK, blocks >> 32
+    c2, c3 = xp.full_like(blocks, run & MASK), xp.full_like(blocks, (stream + sub) & MASK)
+    for _ in range(ROUNDS):
+        high0, low0 = _product(c0, M0)
+        high1, low1 = _product(c2, M1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
+        key0, key1 = (key0 + W0) & MASK, (key1 + W1) & MASK
+    return xp.reshape(xp.stack([c0, c1, c2, c3], axis=1), (-1,))[skip : skip + count]
+
+
+def _unsigned_words(xp: Any, first: int, last: int, random: Random, sub: int) -> Any:
+    """The words of blocks ``first`` to ``last`` in uint64, in place."""
+    key0, key1, run, stream = random
+    count, kind = last - first, xp.uint64
+    mask, half = kind(MASK), kind(32)
+    c0 = xp.arange(first, last, dtype=kind)
+    c1 = c0 >> half
+    c0 &= mask
+    c2, c3 = xp.full(count, run & MASK, kind), xp.full(count, (stream + sub) & MASK, kind)
+    for _ in range(ROUNDS):
+        c0 *= kind(M0)
+        c2 *= kind(M1)
+        c1 ^= kind(key0)
+        c1 ^= c2 >> half
+        c3 ^= kind(key1)
+        c3 ^= c0 >> half
+        c0 &= mask
+        c2 &= mask
+        c0, c1, c2, c3 = c1, c2, c3, c0
+        key0, key1 = (key0 + W0) & MASK, (key1 + W1) & MASK
+    return xp.stack([c0, c1, c2, c3], axis=1).reshape(-1)
 
 
 def uniform(xp: Any, start: int, count: int, random: Random, sub: int, device: Any = None) -> Any:
@@ -100,7 +114,9 @@ def gaussian(xp: Any, start: int, count: int, random: Random, sub: int, device: 
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    result = x * coefficients[0] + coefficients[1]
+    result = x * coefficients[0]
+    result += coefficients[1]
     for coefficient in coefficients[2:]:
-        result = result * x + coefficient
+        result *= x
+        result += coefficient
     return result

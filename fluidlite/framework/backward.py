@@ -73,8 +73,8 @@ class _Backward:
         self.blocked = blocked
         self.callbacks = callbacks
         self.parts: dict[str, list[str]] = {}
-        self.makers: dict[str, Operator] = {}
         self.renamed: dict[str, int] = {}
+        self._pending_renames: dict[str, str] = {}
 
     def requires(self, name: str) -> bool:
         """Whether the gradient of a variable is wanted."""
@@ -98,7 +98,6 @@ class _Backward:
             target = self._declare(name)
             self._append_raw("sum", {"X": list(parts)}, {"Out": [target]}, None, None)
             self.parts[name] = [target]
-            self.makers[name] = self.block.ops[-1]
         return self.parts[name][0]
 
     def _declare(self, name: str, gradient: str | None = None) -> str:
@@ -136,8 +135,6 @@ class _Backward:
                 return
         self._pending_renames[old] = new
 
-    _pending_renames: dict[str, str]
-
     def append(
         self, forward: Operator, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None
     ) -> None:
@@ -152,6 +149,8 @@ class _Backward:
         forward: Operator | None,
     ) -> None:  # fmt: skip
         renames, self._pending_renames = self._pending_renames, {}
+        if forward is not None and "op_device" in forward.hints:  # a gradient runs where its operator does
+            attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
         outputs = {slot: [renames.get(n, n) for n in _list(names)] for slot, names in outputs.items()}
         self.block._insert(
             len(self.block.ops), type, inputs, outputs, attrs, role="backward", line=forward.line if forward is not None else None
@@ -161,7 +160,6 @@ class _Backward:
 
     def walk(self, operators: Sequence[Operator]) -> None:
         """Append the gradients of operators, last first."""
-        self._pending_renames = {}
         for op in reversed(operators):
             if not any(self.parts.get(name) for name in op.output_arg_names):
                 continue
@@ -375,13 +373,10 @@ def calc_gradient(
     with block.program.roles("backward"):
         for target, gradient in zip(outs, given, strict=True):
             if gradient is None:
+                zeros = block.create_temporary(target.dtype)
                 gradient = block.create_var(grad_name(target.name))
-                spec = target._spec()
-                block.append_op(
-                    "fill_constant_batch_size_like" if -1 in spec.dims else "fill_constant",
-                    {"Input": target} if -1 in spec.dims else {}, {"Out": gradient},
-                    {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype},
-                )  # fmt: skip
+                block.append_op("fill_zeros_like", {"X": target}, {"Out": zeros})
+                block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
             elif len(gradient.shape) != len(target.shape) or any(
                 a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
             ):

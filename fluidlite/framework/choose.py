@@ -247,11 +247,9 @@ def _decomposed(
     flat: list[Part] = []
     chosen: list[Choice] = []
     for number, part in enumerate(parts):
-        reasons: list[tuple[str, str]] = []
-        found = _on_place(part.call.at(unit.place), unit.place, policy, reasons)
+        found = _on_place(part.call.at(unit.place), unit.place, policy, [])
         if found is None:
-            because = "; ".join(f"{name}: {reason}" for name, reason in reasons)
-            refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} ({because})"))
+            refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either"))
             return None
         if found.parts:  # itself decomposed: its parts take the outer values
             flat.extend(spliced(part, found.parts, number))

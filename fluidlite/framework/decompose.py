@@ -71,9 +71,9 @@ class Build:
         """Append an operator; an output given as None becomes a temporary. Returns its outputs (one: itself)."""
         definition = ops.get(type)
         ins = {slot: _values(given) for slot, given in inputs.items() if given is not None}
-        for slot in definition.inputs:
-            if slot.name not in ins and not slot.dispensable:
-                raise ProgramError(f"the decomposition of {self.call.op.type} leaves out {type}'s input {slot.name}")
+        for declared in definition.inputs:
+            if declared.name not in ins and not declared.dispensable:
+                raise ProgramError(f"the decomposition of {self.call.op.type} leaves out {type}'s input {declared.name}")
         outs = {
             slot: [value if value is not None else self.temp() for value in (given if isinstance(given, (list, tuple)) else [given])]
             for slot, given in outputs.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -100,14 +99,18 @@ class Report:
         """A line an operator: outputs, kernel, how, place, moves with bytes. With ``refused``, the candidates left out."""
         rows: list[tuple[str, str, str, str]] = []
         notes: list[list[str]] = []
+        told: set[str] = set()
         for line in self.plan.lines:
             choice = line.choice
             outs = ", ".join(line.op.output_arg_names[:2]) + (", ..." if len(line.op.output_arg_names) > 2 else "")
             kernel = choice.text if choice else "run(frame)"
             rows.append((line.op.type, line.how, str(choice.place) if choice else "", f"{kernel} -> {outs}"))
             note = [f"move {m.name} {m.source} -> {m.target}, {_bytes(m.spec)} ({m.why})" for m in line.moves]
-            if choice is not None and (refused or line.how == "fallback"):
+            if choice is not None and refused:
                 note += [f"not {candidate}: {reason}" for candidate, reason in choice.refused]
+            elif choice is not None and line.how == "fallback" and line.op.type not in told:
+                told.add(line.op.type)  # the reasons are told once an operator type
+                note.append("because " + "; ".join(f"{candidate}: {reason}" for candidate, reason in choice.refused))
             if choice is not None and line.how == "pinned":
                 note.append(f"pinned: {line.op.definition.host_only}")
             notes.append(note)
@@ -134,6 +137,8 @@ class Report:
 
     def html(self) -> str:
         """The report as an HTML table."""
+        import html
+
         head = "".join(f"<th>{h}</th>" for h in ("operator", "how", "place", "kernel", "moves", "line"))
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in (

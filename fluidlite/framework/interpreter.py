@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ from fluidlite.platform.device import ContextBase
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
 
-_process_seed = secrets.randbits(63) | 1
+_process_seed = int.from_bytes(os.urandom(8)) | 1
 _MOST_PREPARED = 4096
 _NO_RANDOM = (0, 0, 0, 0)
 

@@ -33,9 +33,21 @@ class Observation:
 Observer = Callable[[Observation], None]
 
 
+_everywhere: list[Observer] = []
+
+
 def observers() -> list[Observer]:
-    """The observers of this thread."""
-    return getattr(_local, "observers", [])
+    """The observers of this thread, and those of all threads."""
+    mine: list[Observer] = getattr(_local, "observers", [])
+    return [*_everywhere, *mine] if _everywhere else mine
+
+
+def everywhere(observer: Observer, on: bool) -> None:
+    """Add an observer of all threads, or take it away."""
+    if on and observer not in _everywhere:
+        _everywhere.append(observer)
+    elif not on and observer in _everywhere:
+        _everywhere.remove(observer)
 
 
 @contextmanager

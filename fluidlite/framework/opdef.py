@@ -109,12 +109,12 @@ class Attr:
         return canonical
 
     def _scalar(self, kind: str, item: Any, whole: Any) -> Any:
-        if isinstance(item, np.generic):
-            item = item.item()
+        item = item.item() if isinstance(item, np.generic) else item
         if isinstance(item, bool) and kind != "bool" or not isinstance(item, _ATTR_TYPES[kind]):
             raise self._bad(whole, {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
                             if item is whole else f"a list of {kind}")  # fmt: skip
-        return float(item) if kind == "float" else item
+        number: Any = item
+        return float(number) if kind == "float" else number
 
     def _bad(self, value: Any, expected: str) -> AttributeValueError:
         return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")

@@ -231,7 +231,8 @@ class _Planner:
 
     def _operator(self, op: Operator, index: int) -> None:
         call = self._call(op)
-        choice = choose(call, self.home, self.policy)
+        elsewhere = op.hints.get("op_device")
+        choice = choose(call, devices.unit(elsewhere).place if elsewhere else self.home, self.policy)
         assert self.line is not None
         self.line.call, self.line.choice = call, choice
         if choice.parts:

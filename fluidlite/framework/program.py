@@ -16,6 +16,7 @@ from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.vartype import VarType, dtype_of
 from fluidlite.framework.whereabouts import Line, users_line
+from fluidlite.platform.place import Place, PlaceLike
 
 FORMAT_VERSION = 1
 TRAINING_ROLES = ("backward", "optimize", "lr_sched")
@@ -199,6 +200,9 @@ class Block:
     ) -> Operator:
         line = line or users_line()
         definition: OpDef = ops.get(type)
+        guarded = current_device()
+        if guarded is not None and "op_device" not in (attrs or {}):
+            attrs = {**(attrs or {}), "op_device": guarded}
         op = Operator(
             self, definition,
             check_slots(definition, inputs, "input", line, self),
@@ -373,6 +377,7 @@ class Program:
 _main = Program()
 _startup = Program()
 _namescopes: list[str] = []
+_devices: list[str | None] = []
 
 
 def default_main_program() -> Program:
@@ -413,6 +418,24 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         switch_main_program(old_main)
         if old_startup is not None:
             switch_startup_program(old_startup)
+
+
+@contextmanager
+def device_guard(place: PlaceLike | None = None) -> Iterator[None]:
+    """Operators appended inside run on ``place``, wherever the program runs; None: on the executor's again.
+
+    The copies between places are the planner's, and ``explain`` shows them.
+    """
+    _devices.append(str(Place.parse(place)) if place is not None else None)
+    try:
+        yield
+    finally:
+        _devices.pop()
+
+
+def current_device() -> str | None:
+    """The place of the innermost ``device_guard``, as text."""
+    return _devices[-1] if _devices else None
 
 
 @contextmanager

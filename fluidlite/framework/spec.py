@@ -52,6 +52,8 @@ class Spec:
     size: int
     nbytes: int
     uid: int
+    _key: tuple[Any, ...]
+    _hash: int
 
     @staticmethod
     def of(

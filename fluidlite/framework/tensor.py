@@ -304,7 +304,7 @@ class Tensor:
             raise TensorError(f"cannot index dims {list(spec.dims)} with {key!r}: {exc}") from None
         if not isinstance(part, np.ndarray):
             part = shadow[(*np.atleast_1d(key).tolist(), ...)] if not isinstance(key, tuple) else shadow[(*key, ...)]
-        if part.size and not np.shares_memory(part, shadow, max_work=1) and not np.may_share_memory(part, shadow):
+        if part.size and not np.may_share_memory(part, shadow):
             raise TensorError(f"{key!r} is no basic index; a view takes ints, slices and ...")
         if any(s < 0 for s in part.strides):
             raise TensorError("a view cannot run backwards; use the reverse operator")

@@ -26,7 +26,7 @@ def _host_bytes(span: Span) -> memoryview:
 
 def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     """The bytes of a C-contiguous array, of any dtype and rank."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def is_host(context: Context) -> bool:
@@ -67,9 +67,9 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
         context.copy_in(dst, _host_bytes(src))
     elif not owner.copy_peer(dst, context, src):
         bounce = np.empty(spec.nbytes, np.uint8)
-        owner.copy_out(memoryview(bounce), src)
+        owner.copy_out(bounce.data, src)
         owner.wait()
-        context.copy_in(dst, memoryview(bounce))
+        context.copy_in(dst, bounce.data)
     return target
 
 
@@ -114,10 +114,10 @@ def write_host(target: Tensor, array: np.ndarray[Any, Any], context: Context | N
         return
     span = target.span()
     whole = np.empty(span.nbytes, np.uint8)  # a strided view: what lies between its elements must stay
-    context.copy_out(memoryview(whole), span)
+    context.copy_out(whole.data, span)
     context.wait()
     _strided(whole, spec, target._strides)[...] = array.reshape(spec.dims)
-    context.copy_in(span, memoryview(whole))
+    context.copy_in(span, whole.data)
 
 
 def _strided(raw: np.ndarray[Any, Any], spec: Spec, strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -168,7 +168,7 @@ def read_host(source: Tensor) -> np.ndarray[Any, Any]:
     ready(source, context)
     span = source.span()
     whole = np.empty(span.nbytes, np.uint8)
-    context.copy_out(memoryview(whole), span)
+    context.copy_out(whole.data, span)
     context.wait()
     return np.array(_strided(whole, spec, source._strides))
 

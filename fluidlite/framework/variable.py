@@ -92,7 +92,7 @@ class Variable:
         self.block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
         return out
 
-    def _binary(self, type: str, other: Any, reverse: bool = False) -> Variable:
+    def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
         block = self.block.program.current_block()
         if not isinstance(other, Variable):
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
@@ -118,49 +118,49 @@ class Variable:
         block.append_op(type, {"X": left, "Y": right}, {"Out": out}, {"axis": axis})
         return out
 
-    def __add__(self, other: Any) -> Variable:
+    def __add__(self, other: Any) -> Any:
         return self._binary("elementwise_add", other)
 
-    def __radd__(self, other: Any) -> Variable:
+    def __radd__(self, other: Any) -> Any:
         return self._binary("elementwise_add", other, reverse=True)
 
-    def __sub__(self, other: Any) -> Variable:
+    def __sub__(self, other: Any) -> Any:
         return self._binary("elementwise_sub", other)
 
-    def __rsub__(self, other: Any) -> Variable:
+    def __rsub__(self, other: Any) -> Any:
         return self._binary("elementwise_sub", other, reverse=True)
 
-    def __mul__(self, other: Any) -> Variable:
+    def __mul__(self, other: Any) -> Any:
         return self._binary("elementwise_mul", other)
 
-    def __rmul__(self, other: Any) -> Variable:
+    def __rmul__(self, other: Any) -> Any:
         return self._binary("elementwise_mul", other, reverse=True)
 
-    def __truediv__(self, other: Any) -> Variable:
+    def __truediv__(self, other: Any) -> Any:
         return self._binary("elementwise_div", other)
 
-    def __rtruediv__(self, other: Any) -> Variable:
+    def __rtruediv__(self, other: Any) -> Any:
         return self._binary("elementwise_div", other, reverse=True)
 
-    def __pow__(self, other: Any) -> Variable:
+    def __pow__(self, other: Any) -> Any:
         return self._binary("elementwise_pow", other)
 
-    def __rpow__(self, other: Any) -> Variable:
+    def __rpow__(self, other: Any) -> Any:
         return self._binary("elementwise_pow", other, reverse=True)
 
     def __neg__(self) -> Variable:
         return self._scaled(-1.0, 0.0)
 
-    def __lt__(self, other: Any) -> Variable:
+    def __lt__(self, other: Any) -> Any:
         return self._binary("less_than", other)
 
-    def __le__(self, other: Any) -> Variable:
+    def __le__(self, other: Any) -> Any:
         return self._binary("less_equal", other)
 
-    def __gt__(self, other: Any) -> Variable:
+    def __gt__(self, other: Any) -> Any:
         return self._binary("greater_than", other)
 
-    def __ge__(self, other: Any) -> Variable:
+    def __ge__(self, other: Any) -> Any:
         return self._binary("greater_equal", other)
 
     # == and != stay Python's: variables are keys of dicts, and Fluid 1.x leaves them so.

@@ -32,7 +32,7 @@ _DTYPES = {
 
 def _safetensors() -> Any:
     try:
-        import safetensors
+        import safetensors.numpy
     except ImportError:
         raise MissingExtraError("saved models need safetensors\n  Do: pip install safetensors") from None
     return safetensors
@@ -78,20 +78,12 @@ def _umask() -> int:
 def write_tensors(path: Path, values: Mapping[str, Stored]) -> None:
     """Write named values to one file."""
     safetensors = _safetensors()
-    names = {dtype: name for name, dtype in NUMPY.items()}
     metadata = {"format": "fluidlite.tensors", "version": str(_VERSION)}
     lods = {name: lod for name, (_, lod) in values.items() if lod}
     if lods:
         metadata["lod"] = json.dumps(lods)
-    records = {
-        name: {"dtype": names[array.dtype], "shape": list(array.shape), "data": array.tobytes()}
-        for name, (array, _) in values.items()
-    }
-
-    def write(temporary: str) -> None:
-        safetensors.serialize_file(records, temporary, metadata)
-
-    write_atomically(path, write)
+    arrays = {name: array for name, (array, _) in values.items()}
+    write_atomically(path, lambda temporary: safetensors.numpy.save_file(arrays, temporary, metadata))
 
 
 def read_tensors(path: Path) -> dict[str, Stored]:
@@ -120,7 +112,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
         dtype = _DTYPES.get(record["dtype"])
         if dtype is None:
             raise SavedModelError(f"{path}: fluidlite does not know dtype {record['dtype']} of variable {name!r}")
-        array = np.frombuffer(bytes(record["data"]), NUMPY[dtype]).reshape(record["shape"])
+        array = np.frombuffer(record["data"], NUMPY[dtype]).reshape(record["shape"])
         found[name] = (array, lods.get(name, ()))
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import pairwise
 from math import pi
 from typing import Any, ParamSpec
 
@@ -16,6 +17,7 @@ from fluidlite.framework.program import default_main_program
 from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import check_float, check_int, refuse
 from fluidlite.layers import ops
+from fluidlite.layers.nn import scale
 from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_constant, sums
 
 __all__ = [
@@ -29,28 +31,27 @@ _P = ParamSpec("_P")
 def _schedule(function: Callable[_P, Variable]) -> Callable[_P, Variable]:
     """Mark the operators that ``function`` appends as the schedule's."""
 
-    @wraps(function)
-    def scheduled(*args: _P.args, **kwargs: _P.kwargs) -> Variable:
+    @wraps(function)  # the underscore: errors name the function inside
+    def _scheduled(*args: _P.args, **kwargs: _P.kwargs) -> Variable:
         with default_main_program().roles("lr_sched"):
             rate = function(*args, **kwargs)
         rate.stop_gradient = True
         return rate
 
-    scheduled.__code__ = scheduled.__code__.replace(co_name=function.__name__)  # what errors name
-    return scheduled
+    return _scheduled
 
 
 def _step(begin: int = 0) -> Variable:
     return cast(autoincreased_step_counter("@LR_DECAY_COUNTER@", begin=begin), "float32")
 
 
-def _part(decay_steps: float, staircase: bool) -> Variable:
+def _part(step: Variable, decay_steps: float, staircase: bool) -> Variable:
     """How many ``decay_steps`` have gone by."""
     steps = check_float("decay_steps", decay_steps)
     if steps <= 0:
         refuse("decay_steps", decay_steps, "a number above 0")
     # Divided by a constant: at a multiple of decay_steps a product with its inverse might fall short of a whole.
-    part = ops.elementwise_div(_step(), fill_constant([1], "float32", steps))
+    part = ops.elementwise_div(step, fill_constant([1], "float32", steps))
     return ops.floor(part) if staircase else part
 
 
@@ -59,34 +60,42 @@ def _is_below(step: Variable, bound: float) -> Variable:
     return cast(ops.less_than(step, fill_constant([1], "float32", bound)), "float32")
 
 
+def _not(flag: Variable) -> Variable:
+    """1 - flag."""
+    return scale(flag, -1.0, 1.0)
+
+
 @_schedule
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
     """Return learning_rate d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)."""
     step = _step(begin=1)
     falling = ops.pow(step, factor=-0.5)
-    rising = step * (check_float("warmup_steps", warmup_steps) ** -1.5)
-    scale = check_float("learning_rate", learning_rate) * check_float("d_model", d_model) ** -0.5
-    return ops.elementwise_min(falling, rising) * scale
+    rising = scale(step, check_float("warmup_steps", warmup_steps) ** -1.5)
+    factor = check_float("learning_rate", learning_rate) * check_float("d_model", d_model) ** -0.5
+    return scale(ops.elementwise_min(falling, rising), factor)
 
 
 @_schedule
 def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
     """Return learning_rate decay_rate^(step / decay_steps); with ``staircase`` the power is floored."""
     base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
-    return ops.elementwise_pow(base, _part(decay_steps, staircase)) * check_float("learning_rate", learning_rate)
+    power = _part(_step(), decay_steps, staircase)
+    return scale(ops.elementwise_pow(base, power), check_float("learning_rate", learning_rate))
 
 
 @_schedule
 def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
     """Return learning_rate exp(-decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
-    power = _part(decay_steps, staircase) * -check_float("decay_rate", decay_rate)
-    return ops.exp(power) * check_float("learning_rate", learning_rate)
+    power = scale(_part(_step(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
+    return scale(ops.exp(power), check_float("learning_rate", learning_rate))
 
 
 @_schedule
-def inverse_time_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
+def inverse_time_decay(
+    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
+) -> Variable:
     """Return learning_rate / (1 + decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
-    divisor = _part(decay_steps, staircase) * check_float("decay_rate", decay_rate) + 1.0
+    divisor = scale(_part(_step(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
     return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
 
 
@@ -109,7 +118,7 @@ def polynomial_decay(
     power : float
     cycle : bool
     """
-    part = _part(decay_steps, staircase=False)
+    part = _part(_step(), decay_steps, staircase=False)
     one = fill_constant([1], "float32", 1.0)
     if cycle:
         part = ops.elementwise_div(part, ops.elementwise_max(ops.ceil(part), one))
@@ -117,7 +126,7 @@ def polynomial_decay(
         part = ops.elementwise_min(part, one)
     end = check_float("end_learning_rate", end_learning_rate)
     left = ops.pow(ops.elementwise_sub(one, part), factor=check_float("power", power))
-    return left * (check_float("learning_rate", learning_rate) - end) + end
+    return scale(left, check_float("learning_rate", learning_rate) - end, end)
 
 
 @_schedule
@@ -135,25 +144,26 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
     rates = [check_float("values", v) for v in values]
     if len(rates) != len(bounds) + 1:
         refuse("values", values, f"{len(bounds) + 1} numbers, one more than boundaries")
-    if any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(bounds)):
         refuse("boundaries", boundaries, "rising numbers")
     if not bounds:
         return fill_constant([1], "float32", rates[0])
     step = _step()
     below = [_is_below(step, bound) for bound in bounds]
     # Exactly one term is not 0: the first below, between two bounds the difference, and what none is below.
-    terms = [below[0] * rates[0]]
-    terms += [ops.elementwise_sub(b, a) * rate for a, b, rate in zip(below, below[1:], rates[1:-1], strict=False)]
-    terms.append((1.0 - below[-1]) * rates[-1])
+    terms = [scale(below[0], rates[0])]
+    terms += [scale(ops.elementwise_sub(b, a), rate) for (a, b), rate in zip(pairwise(below), rates[1:-1], strict=True)]
+    terms.append(scale(_not(below[-1]), rates[-1]))
     return sums(terms)
 
 
 @_schedule
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
     """Return learning_rate (cos(pi epoch / epochs) + 1) / 2, the epoch being step / step_each_epoch, floored."""
-    epoch = _part(check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
-    wave = ops.cos(epoch * (pi / check_int("epochs", epochs, minimum=1)))
-    return (wave + 1.0) * (check_float("learning_rate", learning_rate) / 2)
+    epoch = _part(_step(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
+    wave = ops.cos(scale(epoch, pi / check_int("epochs", epochs, minimum=1)))
+    half = check_float("learning_rate", learning_rate) / 2
+    return scale(wave, half, half)
 
 
 @_schedule
@@ -170,7 +180,7 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
     if not isinstance(learning_rate, Variable):
         learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
     start, end = check_float("start_lr", start_lr), check_float("end_lr", end_lr)
-    part = _part(warmup_steps, staircase=False)
-    rising = part * (end - start) + start
-    below = _is_below(part, 1.0)
-    return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, 1.0 - below)])
+    step = _step()
+    rising = scale(_part(step, warmup_steps, staircase=False), end - start, start)
+    below = _is_below(step, float(warmup_steps))
+    return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, _not(below))])

@@ -17,7 +17,6 @@ from fluidlite.layer_helper import (
     refuse,
 )
 from fluidlite.layers.common import append
-from fluidlite.param_attr import ParamAttr
 
 __all__ = [
     "clip_by_norm", "crop", "dropout", "embedding", "fc", "gather", "l2_normalize", "matmul", "maxout", "mean", "mul",
@@ -181,7 +180,8 @@ def dropout(
 
 def softmax(input: Variable, use_cudnn: bool = True, name: str | None = None, axis: int = -1) -> Variable:
     """Return exp(input), divided by its sum over the last axis."""
-    return append("softmax", "softmax", {"X": check_variable("input", input)}, {"axis": check_int("axis", axis)}, name=name)
+    inputs = {"X": check_variable("input", input)}
+    return append("softmax", "softmax", inputs, {"axis": check_int("axis", axis)}, name=name)
 
 
 def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
@@ -192,7 +192,9 @@ def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
 # Products ----------------------------------------------------------------------------------------------------------
 
 
-def mul(x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Variable:
+def mul(
+    x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
+) -> Variable:
     """Return the product of two tensors, flattened to matrices after that many leading dims."""
     inputs = {"X": check_variable("x", x), "Y": check_variable("y", y)}
     attrs = {
@@ -318,7 +320,8 @@ def reshape(
     name : str, optional
     """
     if actual_shape is not None:
-        refuse("actual_shape", actual_shape, "None: dims cannot be read from a tensor", "say them in shape, with -1 and 0")
+        do = "say them in shape, with -1 and 0"
+        refuse("actual_shape", actual_shape, "None: dims cannot be read from a tensor", do)
     attrs = {"shape": check_ints("shape", shape)}
     return append("reshape2", "reshape2", {"X": check_variable("x", x)}, attrs, extra=("XShape",), name=name, act=act)
 

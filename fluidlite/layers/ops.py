@@ -28,7 +28,7 @@ ELEMENTWISE = (
 COMPARE = ("equal", "greater_equal", "greater_than", "less_equal", "less_than", "not_equal")
 LOGICAL = ("logical_and", "logical_not", "logical_or", "logical_xor")
 
-__all__ = [*ACTIVATIONS, *ELEMENTWISE, *COMPARE, *LOGICAL]  # noqa: PLE0604
+__all__ = [*ACTIVATIONS, *ELEMENTWISE, *COMPARE, *LOGICAL]
 
 Layer = Callable[..., Variable]
 _X = "x : Variable"
@@ -119,9 +119,8 @@ def _logical(definition: OpDef) -> Layer:
 
 def _finish(definition: OpDef, make: Layer, arguments: list[tuple[str, Any]], docs: list[str]) -> Layer:
     """Give ``make`` a signature, a name and a docstring."""
-    signature = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default) for name, default in arguments]
-    )
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind, default=default) for name, default in arguments])
     type = definition.type
 
     def generated(*args: Any, **kwargs: Any) -> Variable:

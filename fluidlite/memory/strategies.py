@@ -12,8 +12,12 @@ from fluidlite.platform.devices import Unit
 class Strategy(Protocol):
     """How blocks are got and given back; called under the place's lock."""
 
-    reserved: int
     name: str
+
+    @property
+    def reserved(self) -> int:
+        """Bytes held from the device."""
+        ...
 
     def allocator(self, context: Context | None) -> Any:
         """The raw allocator that serves a context."""

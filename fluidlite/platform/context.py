@@ -228,7 +228,7 @@ class Context:
             return None
         host = np.zeros(4, np.int64)
         with self.guarded("reading the status word"):
-            self.raw.copy_out(memoryview(host).cast("B"), self._status)
+            self.raw.copy_out(host.data.cast("B"), self._status)
         self.counts.status_reads += 1
         return host
 

@@ -73,7 +73,7 @@ def _check_values(case: Case, place: Place) -> None:
         where = f"{case.id} on {place}: {what}"
         _check_metadata(where, variable, result, expected)
         rtol = tolerance(place, case.loosest(variable.dtype))
-        _compare(where, result.numpy(), expected, rtol, oracle.cancelled)
+        compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
 def check_gradient(case: Case | str, place: PlaceLike) -> None:
@@ -114,7 +114,7 @@ def _check_gradients(
     for (slot, i, variable), result in zip(inputs, results, strict=True):
         where = f"{case.id} on {place}: gradient of {slot}[{i}]"
         _check_metadata(where, variable, result, expected[slot][i])
-        _compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
+        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
 
 
 def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:
@@ -124,7 +124,7 @@ def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Ar
         raise ConformanceError(f"{where} is {result.dtype}; it was declared {variable.dtype}")
 
 
-def _compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) -> None:
+def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) -> None:
     """Hold floats within ``rtol`` of the element plus the mean magnitude, plus ``atol``; all else must be equal."""
     if not expected.size:
         return
@@ -142,7 +142,7 @@ def _compare(where: str, actual: Any, expected: Array, rtol: float, atol: float)
         with np.errstate(invalid="ignore"):
             limit = rtol * (np.abs(expected) + magnitude) + atol
             same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-            wrong = ~(same | (np.abs(actual - expected) <= limit))
+            wrong = ~(same | (np.isfinite(expected) & (np.abs(actual - expected) <= limit)))
     if wrong.any():
         with np.errstate(invalid="ignore"):
             distance = np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64))

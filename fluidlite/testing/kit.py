@@ -14,7 +14,8 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.testing.cases import cases
 from fluidlite.testing.check import check_gradient, check_sample
-from fluidlite.testing.device_checks import device_checks
+from fluidlite.testing.random_bits import random_checks
+from fluidlite.testing.raw_device import device_checks
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Check:
 
 
 def checks(operators: Iterable[str] | None = None) -> list[Check]:
-    """Every check of the kit: the device's, then each operator's samples and gradients."""
-    found = [Check(name, check) for name, check in device_checks().items()] if operators is None else []
+    """Every check of the kit: the device's, random numbers, then each operator's samples and gradients."""
+    others = {**device_checks(), **random_checks()} if operators is None else {}
+    found = [Check(name, check) for name, check in others.items()]
     for case in cases(operators):
         found.append(Check(case.id, partial(check_sample, case)))
         if case.sample.grads:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import fluidlite as fluid
+from fluidlite.platform.devices import devices
 from fluidlite.testing import Check, checks
+from fluidlite.tools.matrix import kernel_matrix
 
 CHECKS = checks()
 FEWEST = 500
@@ -20,3 +22,13 @@ def test_conforms(check: Check, place: str) -> None:
 
 def test_there_are_enough() -> None:
     assert len(CHECKS) > FEWEST
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_no_operator_falls_back_where_there_is_a_capability(place: str) -> None:
+    unit = devices.unit(place)
+    if unit.array is None and unit.dialect is None:
+        pytest.skip(f"{place} has neither array namespace nor dialect")
+    cells = {row.op: row.cells[unit.place] for row in kernel_matrix([place])}
+    left = {op: cell.text for op, cell in cells.items() if cell.hows["fallback"] or cell.hows["none"]}
+    assert left == {}

@@ -384,6 +384,24 @@ def test_large_reductions(machine: Machine, dims: tuple[int, ...], axes: tuple[i
     close(got, np.where(chosen, dout.reshape(kept), 0.0), "float32")
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("n", [8, 16, 41])
+def test_softmax_of_rows_longer_than_a_vector(machine: Machine, n: int, dtype: str) -> None:
+    x, label = normal(6, n, dtype=dtype), np.arange(6).reshape(6, 1)
+    x[1, n - 1] = 60  # the greatest is in the last, shorter part
+    e = np.exp(widened(x) - widened(x).max(1, keepdims=True))
+    want = e / e.sum(1, keepdims=True)
+    out = execute(machine, "softmax", {"X": x})["Out"][0]
+    close(out, want, dtype)
+    dout = normal(6, n, dtype=dtype, seed=1)
+    dx = widened(out) * (widened(dout) - np.sum(widened(out) * widened(dout), 1, keepdims=True))
+    close(execute(machine, "softmax_grad", {"Out": out, "Out@GRAD": dout})["X@GRAD"][0], dx, dtype)
+    for slots in (("Softmax", "Loss"), ("Loss",)):
+        both = execute(machine, "softmax_with_cross_entropy", {"Logits": x, "Label": label}, want=slots)
+        close(both["Loss"][0], -np.log(np.take_along_axis(want, label, 1)), dtype)
+        close(both.get("Softmax", [out])[0], want, dtype)
+
+
 @pytest.mark.parametrize("how", ["reduce_max", "reduce_min"])
 def test_nan_is_found_wherever_it_is(machine: Machine, how: str) -> None:
     for place in (0, 5, 17, 19_999):

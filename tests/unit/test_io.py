@@ -11,7 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
+from safetensors import deserialize
+from safetensors.numpy import save_file
 
 from fluidlite import io
 from fluidlite.base.errors import ProgramError, SavedModelError
@@ -140,20 +141,16 @@ def test_other_dims_or_dtype_are_refused(tmp_path: Path, value: np.ndarray[Any, 
     program = program_of(VALUES)
     fill(VALUES)
     io.save_persistables(EXECUTOR, tmp_path, program)
-    safetensors.serialize_file(
-        {"fc_0.w_0": {"dtype": str(value.dtype), "shape": list(value.shape), "data": value.tobytes()}},
-        str(tmp_path / "fc_0.w_0.safetensors"), None,
-    )  # fmt: skip
+    save_file({"fc_0.w_0": value}, tmp_path / "fc_0.w_0.safetensors")
     with pytest.raises(SavedModelError, match=expected):
         io.load_persistables(EXECUTOR, tmp_path, program)
 
 
 def rewrite(path: Path, **metadata: str) -> None:
     """Give a file of one variable other metadata."""
-    ((name, record),) = safetensors.deserialize(path.read_bytes())
-    names = {"F32": "float32"}
-    tensor = {"dtype": names[record["dtype"]], "shape": record["shape"], "data": bytes(record["data"])}
-    safetensors.serialize_file({name: tensor}, str(path), {"format": "fluidlite.tensors", **metadata})
+    ((name, record),) = deserialize(path.read_bytes())
+    array = np.frombuffer(record["data"], "float32").reshape(record["shape"])
+    save_file({name: array}, path, {"format": "fluidlite.tensors", **metadata})
 
 
 @pytest.mark.parametrize(
@@ -178,8 +175,7 @@ def test_bad_metadata_is_refused(tmp_path: Path, metadata: dict[str, str], expec
 def test_a_file_of_another_program_is_read(tmp_path: Path) -> None:
     """Metadata is fluidlite's own affair; a plain safetensors file is as good."""
     value = VALUES["fc_0.w_0"]
-    tensor = {"dtype": "float32", "shape": list(value.shape), "data": value.tobytes()}
-    safetensors.serialize_file({"fc_0.w_0": tensor, "more": tensor}, str(tmp_path / "w.safetensors"), None)
+    save_file({"fc_0.w_0": value, "more": value}, tmp_path / "w.safetensors")
     io.load_params(EXECUTOR, tmp_path, program_of(VALUES), "w.safetensors")
     np.testing.assert_array_equal(value_of("fc_0.w_0"), value)
 
@@ -190,7 +186,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         io.load_params(EXECUTOR, tmp_path / "nowhere", program)
     with pytest.raises(SavedModelError, match=r"no file .*fc_0\.w_0"):
         io.load_params(EXECUTOR, tmp_path, program)
-    safetensors.serialize_file({}, str(tmp_path / "all"), None)
+    save_file({}, tmp_path / "all")
     with pytest.raises(SavedModelError, match=r"holds no variable 'fc_0\.w_0'"):
         io.load_params(EXECUTOR, tmp_path, program, "all")
 
@@ -205,7 +201,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         Path(path).write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(safetensors, "serialize_file", fail)
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with pytest.raises(OSError, match="disk full"):
         io.save_params(EXECUTOR, tmp_path, program)
     assert [path.name for path in tmp_path.iterdir()] == ["fc_0.w_0.safetensors"]
@@ -216,7 +212,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def affine() -> tuple[Program, Any, Any]:
-    """out = x w, and a second branch that needs a label."""
+    """Out = x w, and a second branch that needs a label."""
     program = Program()
     block = program.global_block()
     x = block.create_var("x", [-1, 3], "float32", is_data=True)

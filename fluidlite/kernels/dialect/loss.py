@@ -29,10 +29,8 @@ _SHARES = """
 """
 _SOFTMAX = """
   const index_t at = gid * n;
-  $T most = $first;
-  for (index_t j = 1; j < n; ++j) { const $T y = $x; most = y > most || y != y ? y : most; }
-  $T total = 0;
-  for (index_t j = 0; j < n; ++j) { const $T e = $exp($x - most); total += e; $keep }
+  $most
+  $total
   const $T log_total = $log(total);
 """
 
@@ -87,15 +85,13 @@ def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
     """Softmax = softmax(Logits); Loss = log(sum(exp(Logits))) - Logits[Label], or its mean over soft labels."""
     dtype = call.dtype("Logits")
     soft, label = _label(call)
-    words = softmax_words(context, dtype)
+    words = softmax_words(context, dtype, call.has("Softmax"))
     body = _SOFTMAX
     buffers, slots = [Buffer("x", dtype), Buffer("label", label)], ["Logits", "Label"]
     if call.has("Softmax"):
         body += "  for (index_t j = 0; j < n; ++j) { $store }\n"
         buffers.append(Buffer("out", dtype, True))
         slots.append("Softmax")
-    else:
-        words["keep"] = ""
     if soft:
         words["cost"] = f"cost += {load(label, 'label[at + j]')} * (log_total - ({words['x']} - most));"
     else:

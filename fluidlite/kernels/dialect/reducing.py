@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from fluidlite.plugin import ITEMSIZE, Context, Span, compute_dtype
 
-from .source import Buffer, build, ctype, dealt, decode, load, store
+from .source import LANES, Buffer, build, ctype, dealt, decode, load, store, tree
 from .strided import collapsed, steps_of
 
-LANES = 16
 ENOUGH = 32
 PART = 8192
 """With fewer items than ``ENOUGH``, work is cut into parts of about so many elements."""
@@ -170,9 +169,6 @@ def _words(
         offset = f" + from * r{longest}"
         start = load(source, f"x[at{offset}{'' if rows else ' + v'}]")
     result = "acc[0]" if rows else "acc[v]"
-    tree = [
-        f"for (int v = 0; v < {half}; ++v) {{ {step.format('acc[v]', f'acc[v + {half}]')} }}" for half in (8, 4, 2, 1)
-    ]
     return {
         "T": kind, "lanes": str(LANES), "start": start, "loops": loops, "base": base,
         "decode": decode("kept", [(f"n{d}", (("at", f"s{d}"),)) for d in range(kept)]) if kept else "",
@@ -180,6 +176,6 @@ def _words(
         "step_v": step.format("acc[v]", load(source, "x[base + c + v]")),
         "step_0": step.format("acc[0]", load(source, "x[base + c]")),
         "step": step.format("acc[v]", load(source, "x[base + v]")),
-        "tree": "\n  ".join(tree),
+        "tree": tree(step.format),
         "store": store(context, target, "out[place]", f"{result} / ({kind})count" if mean else result),
     }  # fmt: skip

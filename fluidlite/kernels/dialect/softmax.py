@@ -7,33 +7,67 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
-from .source import HALVES, Buffer, build, ctype, dealt, function, load, store
+from .source import HALVES, LANES, Buffer, build, ctype, dealt, function, load, row_reduction, store
 
 _SOFTMAX = """
   const index_t at = gid * n;
-  $T most = $first;
-  for (index_t j = 1; j < n; ++j) { const $T y = $x; most = y > most || y != y ? y : most; }
-  $T total = 0;
-  for (index_t j = 0; j < n; ++j) { const $T e = $exp($x - most); total += e; $keep }
+  $most
+  $total
   for (index_t j = 0; j < n; ++j) { $store }
 """
 _GRAD = """
   const index_t at = gid * n;
-  $T total = 0;
-  for (index_t j = 0; j < n; ++j) total += $y * $dy;
+  $total
   for (index_t j = 0; j < n; ++j) { $store }
 """
 
 
-def softmax_words(context: Context, dtype: str, out: str = "out") -> dict[str, str]:
-    """Words for a row's softmax: exponentials wait in the output, but half types would round them there."""
-    x, exp = load(dtype, "x[at + j]"), function(context, "exp", dtype)
+def _add(acc: str, value: str) -> str:
+    return f"{acc} += {value};"
+
+
+def _greater(acc: str, value: str) -> str:
+    return f"const y_t y = {value}; {acc} = y > {acc} || y != y ? y : {acc};"
+
+
+def softmax_words(context: Context, dtype: str, keep: bool = True) -> dict[str, str]:
+    """Return the words of a row's softmax: ``$most``, ``$total`` and ``$store``.
+
+    Exponentials wait in the output ``out`` (if ``keep``), but half types would round them there: they are computed
+    again. Where the dialect has vectors and an ``exp``, that is called on vectors, which is ten times as fast.
+    """
+    kind, exp = ctype(context, compute_dtype(dtype)), function(context, "exp", dtype)
     half = dtype in HALVES
-    exponential = f"{exp}({x} - most)" if half else f"{out}[at + j]"
+    keep = keep and not half
+
+    def value(j: str) -> str:
+        return load(dtype, f"x[at + {j}]")
+
+    total = f"{kind} total = 0;\n  index_t i = 0;"
+    vector = context.dialect.vector
+    if vector and not half and not exp.startswith("fl_"):
+        lanes = 8 if dtype == "float64" else LANES
+        name = vector.format(type=kind, width=lanes)
+        kept = f" vstore{lanes}(e, 0, out + at + i);" if keep else ""
+        total += f"""
+  if (n >= {lanes}) {{
+    {name} sums = ({name})(0);
+    for (; i + {lanes} <= n; i += {lanes}) {{
+      const {name} e = {exp}(vload{lanes}(0, x + at + i) - most);
+      sums += e;{kept}
+    }}
+    {kind} parts[{lanes}];
+    vstore{lanes}(sums, 0, parts);
+    for (int v = 0; v < {lanes}; ++v) total += parts[v];
+  }}"""
+    kept = "out[at + i] = e; " if keep else ""
+    total += f"\n  for (; i < n; ++i) {{ const {kind} e = {exp}({value('i')} - most); {kept}total += e; }}"
+    exponential = "out[at + j]" if keep else f"{exp}({value('j')} - most)"
     return {
-        "T": ctype(context, compute_dtype(dtype)), "x": x, "first": load(dtype, "x[at]"), "exp": exp,
-        "log": function(context, "log", dtype), "keep": "" if half else f"{out}[at + j] = e;",
-        "store": store(context, dtype, f"{out}[at + j]", f"{exponential} / total"),
+        "T": kind, "x": value("j"), "total": total,
+        "most": row_reduction(kind, "most", load(dtype, "x[at]"), _greater, value).replace("y_t", kind),
+        "log": function(context, "log", dtype),
+        "store": store(context, dtype, "out[at + j]", f"{exponential} / total"),
     }  # fmt: skip
 
 
@@ -57,12 +91,16 @@ def softmax(call: Call, context: Context) -> Any:
 def softmax_grad(call: Call, context: Context) -> Any:
     """X@GRAD = Out (Out@GRAD - sum(Out Out@GRAD))."""
     dims, dtype = call.dims("Out"), call.dtype("Out")
-    y, dy = load(dtype, "out[at + j]"), load(dtype, "dout[at + j]")
+    kind = ctype(context, compute_dtype(dtype))
+
+    def product(j: str, less: str = "") -> str:
+        return f"{load(dtype, f'out[at + {j}]')} * ({load(dtype, f'dout[at + {j}]')}{less})"
+
     kernel = build(
         context, f"softmax_grad_{dtype}", [Buffer("out", dtype), Buffer("dout", dtype), Buffer("dx", dtype, True)],
         ["n"], _GRAD,
-        {"T": ctype(context, compute_dtype(dtype)), "y": y, "dy": dy,
-         "store": store(context, dtype, "dx[at + j]", f"{y} * ({dy} - total)")},
+        {"total": row_reduction(kind, "total", "0", _add, product),
+         "store": store(context, dtype, "dx[at + j]", product("j", " - total"))},
     )  # fmt: skip
     rows, n = prod(dims[:-1]), dims[-1]
 

@@ -156,7 +156,35 @@ def decode(index: str, names: Sequence[tuple[str, Sequence[tuple[str, str]]]], l
     return "\n".join(lines)
 
 
+LANES = 16
+"""How many partial results of a row stand side by side, for a compiler to put into vectors."""
+
+
+def tree(step: Callable[[str, str], str]) -> str:
+    """Text that joins ``acc[0]`` to ``acc[15]`` in ``acc[0]``, pair by pair."""
+    return "\n  ".join(
+        f"for (int v = 0; v < {half}; ++v) {{ {step('acc[v]', f'acc[v + {half}]')} }}" for half in (8, 4, 2, 1)
+    )
+
+
+def row_reduction(
+    kind: str, name: str, start: str, step: Callable[[str, str], str], value: Callable[[str], str]
+) -> str:
+    """Text that reduces ``value(j)``, 0 <= j < n, to a new variable ``name``; ``step(acc, value)`` is a statement."""
+    return f"""{kind} {name};
+  {{
+    {kind} acc[{LANES}];
+    for (int v = 0; v < {LANES}; ++v) acc[v] = {start};
+    index_t j = 0;
+    for (; j + {LANES} <= n; j += {LANES})
+      for (int v = 0; v < {LANES}; ++v) {{ {step("acc[v]", value("j + v"))} }}
+    for (; j < n; ++j) {{ {step("acc[0]", value("j"))} }}
+    {tree(step)}
+    {name} = acc[0];
+  }}"""
+
+
 __all__ = [
-    "HALVES", "HEAVY", "MOVED", "Buffer", "Kernel", "build", "compute_dtype", "ctype", "dealt", "decode", "function",
-    "load", "part", "store",
+    "HALVES", "HEAVY", "LANES", "MOVED", "Buffer", "Kernel", "build", "compute_dtype", "ctype", "dealt", "decode",
+    "function", "load", "part", "row_reduction", "store", "tree",
 ]  # fmt: skip

@@ -1,0 +1,75 @@
+"""Checks of random numbers: every place draws the bits that Philox's definition gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from fluidlite.codegen import philox
+from fluidlite.framework.program import Program
+from fluidlite.platform.place import Place
+from fluidlite.testing.cases import Array
+from fluidlite.testing.check import ConformanceError, compare
+from fluidlite.testing.run import OneOperator, run
+
+_SEED = 0x1234_5678_9ABC
+_DIMS = (37, 29)
+_DROPPED = 0.3
+
+
+def random_checks() -> dict[str, Callable[[Place], None]]:
+    """The checks by name; each takes a place and raises ConformanceError."""
+    return {
+        "random[uniform]": _uniform,
+        "random[gaussian]": _gaussian,
+        "random[dropout_mask]": _dropout_mask,
+    }
+
+
+def _numbers() -> Array:
+    """The upper 24 bits of each element's word, by the definition in Python integers."""
+    key = (_SEED & philox.MASK, _SEED >> 32)
+    count = int(np.prod(_DIMS))
+    words = [word for block in range(-(-count // 4)) for word in philox.block((block, 0, 0, 0), key)]
+    return np.asarray([word >> 8 for word in words[:count]], np.int64).reshape(_DIMS)
+
+
+def _draw(place: Place, type: str, output: str, feed: dict[str, Array], attrs: dict[str, Any]) -> Any:
+    one = OneOperator(Program())
+    block = one.program.global_block()
+    inputs = {slot: one.data(block, slot, array) for slot, array in feed.items()}
+    outputs = {"Out": block.create_var("Out")}
+    if output != "Out":
+        outputs[output] = block.create_var(output)
+    block.append_op(type, inputs, outputs, {**attrs, "seed": _SEED})
+    (result,) = run(one, place, [outputs[output]])
+    return result.numpy()
+
+
+def _exact(what: str, place: Place, actual: Any, expected: Array) -> None:
+    if not np.array_equal(actual, expected):
+        wrong = int(np.sum(actual != expected))
+        raise ConformanceError(f"{place}: {what}: {wrong} of {expected.size} random numbers have other bits")
+
+
+def _uniform(place: Place) -> None:
+    attrs = {"shape": list(_DIMS), "min": 0.0, "max": 1.0, "dtype": "float32"}
+    expected = _numbers().astype(np.float32) * np.float32(2.0**-24)
+    _exact("uniform_random", place, _draw(place, "uniform_random", "Out", {}, attrs), expected)
+
+
+def _gaussian(place: Place) -> None:
+    attrs = {"shape": list(_DIMS), "mean": 0.0, "std": 1.0, "dtype": "float32"}
+    actual = _draw(place, "gaussian_random", "Out", {}, attrs)
+    inverse = np.vectorize(NormalDist().inv_cdf)
+    compare(f"gaussian_random on {place}", actual, inverse((_numbers() + 0.5) / 2.0**24), 1e-6, 1e-6)
+
+
+def _dropout_mask(place: Place) -> None:
+    feed = {"X": np.ones(_DIMS, np.float32)}
+    attrs = {"dropout_prob": _DROPPED, "fix_seed": True}
+    expected = (_numbers().astype(np.float32) * np.float32(2.0**-24) >= np.float32(_DROPPED)).astype(np.uint8)
+    _exact("dropout's mask", place, _draw(place, "dropout", "Mask", feed, attrs), expected)

@@ -1,0 +1,72 @@
+"""What every test can ask for: things that may be missing here, and then skip the test or, if required, fail it.
+
+``FLUIDLITE_REQUIRE="opencl fpga cc"`` names what must be there: where it is missing, tests fail instead of skipping.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+import fluidlite as fluid
+
+REQUIRED = frozenset(os.environ.get("FLUIDLITE_REQUIRE", "").split())
+PROGRAMS = ("cc",)
+"""Names that mean a program on the path; every other name is a kind of place."""
+MARKERS = ("opencl", "cuda")
+"""Markers that mean a kind of place."""
+
+
+@functools.cache
+def missing(name: str) -> str:
+    """Why ``name`` (a program, or a kind of place) cannot be used here; "" if it can."""
+    if name in PROGRAMS:
+        return "" if shutil.which(name) else f"no program is called {name!r}"
+    try:
+        fluid.memory.used(fluid.Place(name))
+    except fluid.FluidError as exc:
+        return str(exc)
+    return ""
+
+
+def require_or_skip(name: str, reason: str = "") -> None:
+    """Go on if ``name`` is there; else skip the test, or fail it if the environment requires ``name``.
+
+    Parameters
+    ----------
+    name : str
+        ``"cc"``, or a kind of place: ``"opencl"``, ``"cuda"``, ``"fpga"``, ...
+    reason : str
+        What it is needed for.
+    """
+    why = missing(name)
+    if not why:
+        return
+    text = f"{name} is needed{f' {reason}' if reason else ''}: {why}"
+    if name in REQUIRED:
+        pytest.fail(f"{text}\nFLUIDLITE_REQUIRE says that it must be there", pytrace=False)
+    pytest.skip(text)
+
+
+@pytest.fixture
+def require() -> Callable[..., None]:
+    """``require(name, reason="")``: skip the test, or fail it if ``name`` is required, where ``name`` is missing."""
+    return require_or_skip
+
+
+@pytest.fixture(autouse=True)
+def _marked(request: pytest.FixtureRequest) -> None:
+    for name in MARKERS:
+        if request.node.get_closest_marker(name) is not None:
+            require_or_skip(name)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fail at once if something required is missing, however few tests would notice."""
+    lacking = [f"{name}: {missing(name)}" for name in sorted(REQUIRED) if missing(name)]
+    if lacking:
+        pytest.exit("FLUIDLITE_REQUIRE names what is missing here:\n  " + "\n  ".join(lacking), returncode=3)

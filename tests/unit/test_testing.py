@@ -1,0 +1,192 @@
+"""The conformance kit: it passes what is right, catches what is wrong, and knows known failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.base.errors import FluidError
+from fluidlite.codegen import philox
+from fluidlite.framework.kernels import kernels, register_kernel
+from fluidlite.framework.registry import ops
+from fluidlite.platform.device import Span
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place
+from fluidlite.platform.pool import get_context
+from fluidlite.testing import (
+    Case,
+    ConformanceError,
+    cases,
+    check_gradient,
+    check_sample,
+    checks,
+    compare,
+    conformance,
+    device_checks,
+    random_checks,
+    read_known_failures,
+    tolerance,
+)
+from fluidlite.testing.expected import Oracle
+
+CPU = Place("cpu")
+
+
+@pytest.fixture
+def wrong(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Kernels of a library that is wrong, registered for the test only."""
+    made: list[Any] = []
+
+    def register(op: str, function: Any) -> None:
+        made.append(register_kernel(op, "cpu", library="wrong")(function))
+
+    yield register
+    for kernel in made:
+        kernels.remove(kernel)
+
+
+def case(op: str, label: str, dtype: str = "float32") -> Case:
+    return next(c for c in cases([op]) if (c.label, c.dtype) == (label, dtype))
+
+
+def test_a_wrong_value_is_caught(wrong: Any) -> None:
+    check_sample(case("relu", "attrs0"), CPU)
+
+    def relu(call: Any, context: Any) -> Any:
+        def run(context: Any, io: Any) -> None:
+            np.maximum(io.array("X"), 0, out=io.array("Out"))
+            io.array("Out").flat[3] += 1e-3
+
+        return run
+
+    wrong("relu", relu)
+    with pytest.raises(ConformanceError, match=r"relu\[attrs0:float32\] on cpu:0: Out\[0\]: 1 of 35 .* at \[0, 3\]"):
+        check_sample(case("relu", "attrs0"), CPU)
+
+
+def test_a_wrong_gradient_is_caught(wrong: Any) -> None:
+    check_gradient(case("tanh", "attrs0"), CPU)
+
+    def tanh_grad(call: Any, context: Any) -> Any:
+        def run(context: Any, io: Any) -> None:
+            np.multiply(io.array("Out@GRAD"), 1 - io.array("Out"), io.array("X@GRAD"))
+
+        return run
+
+    wrong("tanh_grad", tanh_grad)
+    with pytest.raises(ConformanceError, match=r"tanh\[attrs0:float32\] on cpu:0: gradient of X\[0\]"):
+        check_gradient(case("tanh", "attrs0"), CPU)
+
+
+def test_a_type_means_all_its_cases() -> None:
+    check_sample("mean", "cpu")
+    check_gradient("mean", CPU)
+
+
+def test_differences_of_the_reference_are_exact_enough() -> None:
+    oracle = Oracle(case("exp", "attrs0", "float64"))
+    (found,) = oracle.gradients()["X"]
+    (weight,) = oracle.weights["Out"]
+    np.testing.assert_allclose(found, weight * np.exp(oracle.inputs["X"][0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "right"),
+    [
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], True),
+        ([1.0, 2.0, np.inf], [1.0, np.nan, np.inf], False),
+        ([1.0, np.nan, np.inf], [1.0, 2.0, np.inf], False),
+        ([1.0, np.nan, -np.inf], [1.0, np.nan, np.inf], False),
+        ([1.0, 2.0, np.inf], [1.0, 2.0, 1e39], True),
+        ([1.0, 2.0, 3.4e38], [1.0, 2.0, 1e39], False),
+        ([1.00001, 2.0, 3.0], [1.0, 2.0, 3.0], True),
+        ([1.001, 2.0, 3.0], [1.0, 2.0, 3.0], False),
+    ],
+)
+def test_comparison_knows_nan_and_infinity(actual: list[float], expected: list[float], right: bool) -> None:
+    arguments = "it", np.asarray(actual, "float32"), np.asarray(expected), 1e-5, 0.0
+    if right:
+        compare(*arguments)
+    else:
+        with pytest.raises(ConformanceError, match="1 of 3"):
+            compare(*arguments)
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    compare("it", np.asarray([1, 2]), np.asarray([1, 2]), 1.0, 1.0)
+    with pytest.raises(ConformanceError, match="1 of 2"):
+        compare("it", np.asarray([1, 2]), np.asarray([1, 3]), 1.0, 1.0)
+
+
+def test_a_device_may_loosen_the_tolerance() -> None:
+    assert tolerance("cpu", "float32") == 1e-5
+    assert tolerance("cpu", "float64") < tolerance("cpu", "float32") < tolerance("cpu", "bfloat16")
+
+
+def test_every_case_has_an_id_of_its_own() -> None:
+    found = [c.id for c in cases()]
+    assert len(found) == len(set(found)) > 300
+    assert {c.op.type for c in cases()} == {op.type for op in ops if op.reference is not None}
+
+
+def test_other_random_bits_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in random_checks().values():
+        check(CPU)
+    true_block = philox.block
+    monkeypatch.setattr(philox, "block", lambda counter, key: true_block(counter, (key[0] + 1, key[1])))
+    for check in random_checks().values():
+        with pytest.raises(ConformanceError):
+            check(CPU)
+
+
+def test_a_device_that_copies_wrongly_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = type(get_context("cpu").raw)
+    true_copy = raw.copy_within
+
+    def off_by_one(self: Any, dst: Span, src: Span) -> None:
+        true_copy(self, dst, Span(src.handle, src.offset + 1, src.nbytes))
+
+    monkeypatch.setattr(raw, "copy_within", off_by_one)
+    with pytest.raises(ConformanceError, match="copy_within"):
+        device_checks()["device[copy_within]"](CPU)
+
+
+def test_known_failures_are_lines_with_reasons() -> None:
+    text = "# all\nrelu[rank4:float64]: no doubles\n\ntop_k: slow  # later\nmean[one]: why: so\n"
+    assert read_known_failures(text) == {"relu[rank4:float64]": "no doubles", "top_k": "slow", "mean[one]": "why: so"}
+    for bad in ("relu[rank4:float64]", "relu:", "relu[one]: "):
+        with pytest.raises(FluidError, match="has no reason"):
+            read_known_failures(bad)
+
+
+def test_conformance_marks_known_failures(tmp_path: Path) -> None:
+    path = tmp_path / "known.txt"
+    path.write_text("relu[rank4:float64]: one\nmean.grad: two\ntanh[attrs0]: three\n")
+    test: Any = conformance("cpu", known_failures=path)
+    (mark,) = test.pytestmark
+    marked = {p.id: p.marks[0].kwargs for p in mark.args[1] if p.marks}
+    assert marked["relu[rank4:float64]"] == {"reason": "one", "strict": True}
+    assert marked["mean.grad[matrix:float32]"] == {"reason": "two", "strict": False}
+    assert "mean[matrix:float32]" not in marked
+    assert {name for name in marked if name.startswith("tanh[")} == {
+        f"tanh[attrs0:{dtype}]" for dtype in ("float32", "float64", "float16", "bfloat16")
+    }
+    path.write_text("relu[gone]: it was renamed\n")
+    with pytest.raises(FluidError, match=r"no check is called relu\[gone\]"):
+        conformance("cpu", known_failures=path)
+
+
+def test_conformance_skips_with_the_device_s_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = [kind for kind, reason in devices.kinds().items() if reason]
+    if not reasons:
+        pytest.skip("every kind of device can be used here")
+    test: Any = conformance(f"{reasons[0]}:0", operators=["relu"])
+    with pytest.raises(pytest.skip.Exception, match="cannot be used here"):
+        test(checks(["relu"])[0])
+
+
+test_mean_conforms = conformance("cpu", operators=["mean"])

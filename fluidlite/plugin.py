@@ -22,6 +22,8 @@ from fluidlite.base.errors import (
     OutOfRangeError,
     ShapeError,
 )
+from fluidlite.codegen.dialect_math import library as dialect_library
+from fluidlite.codegen.dialect_math import math_call as dialect_math_call
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
 from fluidlite.framework.kernels import Kernel, Library, register_kernel
@@ -59,7 +61,7 @@ __all__ = [
     "DeviceError", "DeviceInfo", "DeviceLost", "DeviceUnavailable", "Dialect", "DialectBase", "DoneEvent", "Event",
     "FluidError", "Functor", "Gemm", "GradRule", "Kernel", "KernelNotFoundError", "Layout", "Library", "MissingExtraError", "OpDef",
     "OutOfRangeError", "Place", "PlaceLike", "Sample", "ScalarRule", "ShapeError", "Slot", "Span", "Spec", "Tensor",
-    "compute_dtype", "gemms_of", "hookimpl", "is_float", "maxout_functor", "maxout_grad_functor", "numpy_dtype", "register_kernel", "register_op",
+    "compute_dtype", "dialect_library", "dialect_math_call", "gemms_of", "hookimpl", "is_float", "maxout_functor", "maxout_grad_functor", "numpy_dtype", "register_kernel", "register_op",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from fluidlite.codegen import functions
-from fluidlite.codegen.array import BLOCK, Emitted, Layout, OutEmitter, scratch_bytes
+from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes
 from fluidlite.codegen.array_pure import PureEmitter
 from fluidlite.codegen.bounded import Bounded
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
@@ -17,6 +17,10 @@ from fluidlite.codegen.pattern import Pattern, pattern_of
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
 
+SPREAD_FROM = 2048
+"""Elements from which on an array of one number pays."""
+
+_spread: Bounded[Any] = Bounded(32)
 _emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048)
 
 
@@ -30,6 +34,7 @@ class Environment:
         self.xp = context.array.xp
         self.style = style
         self.device: Any = None
+        self.blocked = False
         self.scalars: tuple[Any, ...] = ()
 
     def function(self, name: str) -> Any:
@@ -50,6 +55,15 @@ class Environment:
         """A function that gives an array other dims; with ``out`` style a view."""
         return _reshape if self.style == "out" else self.xp.reshape
 
+    def spread(self, number: Any) -> Any:
+        """An array of one number, as large as the problem or its block; problems share its memory."""
+        volume = self.volume if self.blocked else self.size
+        dims = self.block if self.blocked else self.dims
+        if volume > BLOCK:
+            return self.xp.full(dims, number, number.dtype)
+        whole = _spread.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
+        return whole[:volume].reshape(dims)
+
     def sizes(self, call: Call, pattern: Pattern, code: Typed, emitted: Emitted) -> int:
         """Set the numbers of one problem; return the bytes of workspace."""
         self.size = pattern.size
@@ -63,6 +77,11 @@ class Environment:
         self.volume = self.step * self.inner
         self.offsets = scratch_bytes(emitted.scratch, self.volume)
         return self.offsets[-1]
+
+
+def _limits_by_numbers(code: Typed) -> bool:
+    plain = ("const", "scalar")
+    return any(i.op in SPREAD and any(code.instrs[arg].op in plain for arg in i.args) for i in code.instrs)
 
 
 def _reshape(array: Any, dims: tuple[int, ...]) -> Any:
@@ -88,16 +107,18 @@ class ArrayGenerator:
         style = "out" if capability.out and not guarded else "pure"
         reduces = any(not all(pattern.flags[slot]) for slot, _, _ in code.outputs)
         steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
-        blocked = style == "out" and capability.eager and not reduces and pattern.size > BLOCK and (
-            steps > 1 or any(i.op in ("uniform", "gaussian") for i in code.instrs)
+        fast = style == "out" and capability.eager and not reduces
+        spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
+        blocked = fast and pattern.size > BLOCK and (
+            steps > 1 or spread or any(i.op in ("uniform", "gaussian") for i in code.instrs)
         )  # fmt: skip
         layout = Layout(
             {slot: call.index[slot] for slot in pattern.flags},
-            pattern.flags, pattern.natural and not blocked and not reduces, blocked, alias, guarded,
+            pattern.flags, pattern.natural and not blocked and not reduces, blocked, alias, spread, guarded,
         )  # fmt: skip
         key = (
             code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs, style,
-            tuple(layout.positions.items()), tuple(layout.flags.items()), layout.natural, blocked, guarded,
+            tuple(layout.positions.items()), tuple(layout.flags.items()), layout.natural, blocked, spread, guarded,
             tuple(alias.items()),
         )  # fmt: skip
 
@@ -107,6 +128,7 @@ class ArrayGenerator:
 
         emitted, compiled = _emitted.get(key, make)
         env = Environment(context, style)
+        env.blocked = blocked
         env.scalars = code.values(call.attrs)
         workspace = env.sizes(call, pattern, code, emitted)
         namespace: dict[str, Any] = {}

@@ -183,13 +183,13 @@ def _real(name: str, dtype: str) -> str:
         return f"return fl_exp{this}(y * fl_log{this}(x));"
     if name == "powexp_wide":
         return "return (float)fl_exp_float64((double)y * fl_log_float64((double)x));"
-    if name == "gaussian":
+    if name == "gaussian":  # both polynomials, so that lanes of a vector do not part
         return (
             f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {lit(2.0**-24)}; "
-            f"$T w = -fl_log{this}((1 - x) * (1 + x)); $T p; "
-            f"if (w < 5) {{ w = w - {lit(2.5)}; p = {_horner(philox.CENTRAL[::-1], 'w', dtype)}; }} "
-            f"else {{ w = fl_sqrt{this}(w) - 3; p = {_horner(philox.TAIL[::-1], 'w', dtype)}; }} "
-            f"return x * {lit(philox.SQRT2)} * p;"
+            f"const $T w = -fl_log{this}((1 - x) * (1 + x)), u = w - {lit(2.5)}, v = fl_sqrt{this}(w) - 3; "
+            f"const $T central = {_horner(philox.CENTRAL[::-1], 'u', dtype)}; "
+            f"const $T tail = {_horner(philox.TAIL[::-1], 'v', dtype)}; "
+            f"return x * {lit(philox.SQRT2)} * (w < 5 ? central : tail);"
         )
     raise KeyError(name)
 

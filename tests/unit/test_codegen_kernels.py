@@ -273,3 +273,17 @@ def test_numbers_take_the_inputs_dtype(context: str) -> None:
     y = np.array([1, 2, -3], np.float64)
     got = execute(CONTEXTS[context], op, {"X": y}, {"scale": 0.1})["Out"]
     np.testing.assert_array_equal(got, y * 0.1 + 0.75)
+
+
+@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("dims", [(), (1,), (3, 5), (50, 60), (256, 256), (300, 300), (2, 70000)])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_limits_by_numbers(context: str, dims: tuple[int, ...], dtype: str) -> None:
+    if context == "strict" and dtype == "float16":
+        pytest.skip("the namespace has no half types")
+    op = define(lambda x, *, top: expr.minimum(expr.maximum(x, 0), top), ("X",), {"Out": ("X", None)},
+                (Attr("top", "float"),))  # fmt: skip
+    x = np.asarray((rand(*dims) - 1) * 9).astype(dtype)
+    for top in (4.0, 2.0):
+        got = execute(CONTEXTS[context], op, {"X": x}, {"top": top})["Out"]
+        np.testing.assert_array_equal(got, np.clip(x, 0, x.dtype.type(top)))

@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Template
 from typing import Any, NamedTuple
 
-from fluidlite.codegen.dialect_math import library, math_call
-from fluidlite.plugin import HALVES, Context, KernelNotFoundError, Span, compute_dtype
+from fluidlite.plugin import (
+    HALVES,
+    Context,
+    KernelNotFoundError,
+    Span,
+    compute_dtype,
+    dialect_library,
+    dialect_math_call,
+)
 
 HEAVY = 1
 """Group hint of items that are long enough to be dealt out one by one."""
@@ -56,7 +63,7 @@ def store(context: Context, dtype: str, element: str, value: str) -> str:
 
 def function(context: Context, name: str, dtype: str) -> str:
     """The function to call for a primitive on a dtype: the dialect's, else the framework's own."""
-    return math_call(name, compute_dtype(dtype), context.dialect.math)
+    return dialect_math_call(name, compute_dtype(dtype), context.dialect.math)
 
 
 def build(
@@ -105,7 +112,7 @@ def build(
     source = "\n".join(
         [
             dialect.words["prologue"] + f"typedef {dialect.types['int64']} index_t;",
-            library(text, dialect.words, dialect.types, dialect.math),
+            dialect_library(text, dialect.words, dialect.types, dialect.math),
             Template(_BAD_INDEX).substitute(words) if "bad_index(" in text else "",
             f"{dialect.words['kernel']} {entry}({', '.join(declared)}) {{",
             *pointers,

@@ -60,7 +60,6 @@ def _append(initializer: Initializer, type: str, var: Variable, block: Block, **
             f"{var.name!r} is {var.dtype}; {initializer!r} makes floating-point numbers\n"
             "  Do: use initializer.Constant for integers"
         )
-    # The operator's output must be known to the block; a parameter's stays what it is declared as.
     return block.append_op(type, {}, {"Out": var}, {"shape": list(var.shape), "dtype": var.dtype, **attrs})
 
 

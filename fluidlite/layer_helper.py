@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 from fluidlite import unique_name
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError
+from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Block, Program, default_main_program, default_startup_program
+from fluidlite.framework.registry import ops
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.vartype import dtype_of
 from fluidlite.framework.whereabouts import users_line
@@ -261,6 +262,10 @@ class LayerHelper:
         type = attrs.pop("type", None)
         if not isinstance(type, str):
             refuse("act", act, "an activation's name, such as 'relu', or a dict with 'type'")
+        try:
+            ops.get(type)
+        except OperatorNotFoundError as exc:
+            refuse("act", act, f"an activation's name ({str(exc).splitlines()[0]})", error=AttributeValueError)
         out = self.create_variable_for_type_inference(input_var.dtype)
         self.append_op(type, {"X": input_var}, {"Out": out}, attrs)
         return out

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.errors import DtypeError, ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
 from fluidlite.framework.backward import append_backward
 from fluidlite.framework.operator import Operator
@@ -309,6 +310,11 @@ class AdamOptimizer(Optimizer):
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         for param in parameters:
+            if float(NUMPY[param.dtype].type(self._beta2)) >= 1.0:  # its powers would stay 1, and the step 0
+                raise DtypeError(
+                    f"optimizer.{type(self).__name__}: parameter {param.name!r} is {param.dtype}, in which "
+                    f"beta2 = {self._beta2} rounds to 1\n  Do: keep the parameter in float32, or use a smaller beta2"
+                )
             self._add_accumulator("moment1", param)
             self._add_accumulator("moment2", param)
             self._add_accumulator("beta1_pow_acc", param, fill_value=self._beta1, shape=[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.scope import Scope, global_scope
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.transfer import borrow
+from fluidlite.framework.transfer import borrow, contiguous
 from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
@@ -65,6 +66,7 @@ class Executor:
         self._warned: set[int] = set()
         self._last: Plan | None = None
         self._state_names: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._lock = threading.Lock()
         self.closed = False
 
     def _policy(self) -> Policy:
@@ -125,7 +127,8 @@ class Executor:
         names = _fetch_names(program, fetch_list)
         block = program.global_block()
         tensors = feed_tensors(block, feed, get_context(devices.host())) if feed else {}
-        plan = self._plan(program, tensors, names, scope)
+        with self._lock:
+            plan = self._plan(program, tensors, names, scope)
         self._last = plan
         fetched = run_plan(plan, program, tensors, scope)
         if return_numpy:
@@ -150,6 +153,8 @@ class Executor:
             variable = scope.find_var(name)
             if variable is not None and variable.tensor.allocation is not None:
                 tensor = variable.tensor
+                if not tensor.contiguous:
+                    tensor.share_data_with(contiguous(tensor))
                 state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
         key = (program.serial, program.edits, given, fetches, tuple(state), wanted)

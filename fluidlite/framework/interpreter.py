@@ -93,13 +93,14 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
             kind = type(step)
             if kind is Launch:
                 context = contexts[step.where]
-                if step.simple and step.run_context is context and step.workspace is None and not watching:
+                ready = step.runs.get(context)
+                if step.simple and ready is not None and ready[1] is None and not watching:
                     # What _launch does, less all that a plain operator has no need of: this is the hot path.
                     place = context.place
                     tensors = [values[key] for key in step.ins]
                     for out in step.outs:
                         tensors.append(make(out.spec, place))
-                    result = step.run(context, IO(step.call, tensors, context, step.op_index))
+                    result = ready[0](context, IO(step.call, tensors, context, step.op_index))
                     made = tensors[len(step.ins) :]
                     if result is not None:
                         _take(result, made, context)
@@ -172,11 +173,11 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
     if not step.skip:
         if step.writes_state and context.suspect and not step.choice.guarded:
             raise_late(frame, [context])
-        run = step.run if step.run_context is context else _prepare(step, context)
+        run, space = step.runs.get(context) or _prepare(step, context)
         random = _NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
-        if step.workspace is not None:
-            workspace = Tensor.of(step.workspace, context.place)
+        if space is not None:
+            workspace = Tensor.of(space, context.place)
             workspace.allocate(context)
         result = run(context, IO(call, tensors, context, step.op_index, random, workspace))
         if result is not None:
@@ -195,12 +196,13 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             observer(seen)
 
 
-def _prepare(step: Launch, context: Context) -> Run:
+def _prepare(step: Launch, context: Context) -> tuple[Run, Spec | None]:
     run = prepared(step.choice, step.call, context)
     nbytes = getattr(run, "workspace", 0)
-    step.workspace = Spec.of((nbytes,), "uint8") if nbytes else None
-    step.run, step.run_context = run, context
-    return run
+    for other in [known for known in list(step.runs) if known.closed]:
+        step.runs.pop(other, None)
+    found = step.runs[context] = run, Spec.of((nbytes,), "uint8") if nbytes else None
+    return found
 
 
 def prepared(choice: Choice, call: Call, context: Context) -> Run:

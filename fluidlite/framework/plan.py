@@ -7,6 +7,7 @@ from typing import Any
 
 from fluidlite.framework.call import Call
 from fluidlite.framework.choose import Choice
+from fluidlite.framework.kernels import Run
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.spec import Spec
 from fluidlite.platform.place import Place
@@ -46,6 +47,7 @@ class Launch:
     """One kernel run.
 
     ``where`` is the index of its place in ``Plan.places``; ``simple`` says that it only reads values and makes new ones.
+    ``runs`` holds what was prepared, with its workspace, by context.
     """
 
     op: Operator
@@ -60,9 +62,7 @@ class Launch:
     skip: bool = False
     simple: bool = False
     where: int = 0
-    run: Any = None
-    run_context: Any = None
-    workspace: Spec | None = None
+    runs: dict[Any, tuple[Run, Spec | None]] = field(default_factory=dict)
     random: tuple[int, int] | None = None
 
 

@@ -7,6 +7,8 @@ import sys
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_USERS = (os.path.join(_PACKAGE, "tools", ""), os.path.join(_PACKAGE, "testing", ""))
+"""Rooms of ours that use the library as anybody would."""
 
 
 class Line(NamedTuple):
@@ -30,7 +32,7 @@ def users_line() -> Line:
     api = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE):
+        if not file.startswith(_PACKAGE) or file.startswith(_USERS):
             return Line(file, frame.f_lineno, api)
         name = frame.f_code.co_name
         if not name.startswith(("_", "<")):

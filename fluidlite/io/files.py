@@ -22,6 +22,7 @@ Stored = tuple[Array, Lod]
 """A value and its LoD offsets."""
 
 SUFFIX = ".safetensors"
+_KEY = "fluidlite"
 _VERSION = 1
 _LONGEST = 180
 _DTYPES = {
@@ -78,10 +79,11 @@ def _umask() -> int:
 def write_tensors(path: Path, values: Mapping[str, Stored]) -> None:
     """Write named values to one file."""
     safetensors = _safetensors()
-    metadata = {"format": "fluidlite.tensors", "version": str(_VERSION)}
-    lods = {name: lod for name, (_, lod) in values.items() if lod}
+    facts: dict[str, Any] = {"version": _VERSION}
+    lods = {name: lod for name, (_, lod) in sorted(values.items()) if lod}
     if lods:
-        metadata["lod"] = json.dumps(lods)
+        facts["lod"] = lods
+    metadata = {_KEY: json.dumps(facts)}  # one entry: the library writes several in any order
     arrays = {name: array for name, (array, _) in values.items()}
     write_atomically(path, lambda temporary: safetensors.numpy.save_file(arrays, temporary, metadata))
 
@@ -100,13 +102,7 @@ def read_tensors(path: Path) -> dict[str, Stored]:
         records = safetensors.deserialize(content)
     except Exception as exc:  # its own error type, and whatever a malformed header leads to
         raise SavedModelError(f"{path} is truncated or no safetensors file: {exc}") from None
-    metadata = _metadata(content)
-    version = metadata.get("version", "1") if metadata.get("format") == "fluidlite.tensors" else "1"
-    if not version.isdecimal() or int(version) > _VERSION:
-        raise SavedModelError(
-            f"{path} is of version {version}; this fluidlite reads {_VERSION}\n  Do: update fluidlite"
-        )
-    lods = _lods(path, metadata.get("lod", "{}"))
+    lods = _lods(path, content)
     found: dict[str, Stored] = {}
     for name, record in records:
         dtype = _DTYPES.get(record["dtype"])
@@ -127,17 +123,20 @@ def read_bytes(path: Path) -> bytes:
         raise SavedModelError(f"{path} cannot be read: {exc.strerror or exc}") from None
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    """The header's free texts; the library has checked the header's length and form."""
+def _lods(path: Path, content: bytes) -> dict[str, Lod]:
+    """The LoD of values by name, from the header's free texts (the library has checked the header's form)."""
     length = int.from_bytes(content[:8], "little")
-    found = json.loads(content[8 : 8 + length]).get("__metadata__")
-    return found if isinstance(found, dict) else {}
-
-
-def _lods(path: Path, text: str) -> dict[str, Lod]:
+    text = (json.loads(content[8 : 8 + length]).get("__metadata__") or {}).get(_KEY)
+    if text is None:
+        return {}
     try:
-        record = json.loads(text)
-        lods = {name: tuple(tuple(map(int, level)) for level in lod) for name, lod in record.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise SavedModelError(f"{path}: its LoD is malformed: {text[:80]!r}") from None
+        facts = json.loads(text)
+        version = int(facts["version"])
+        lods = {name: tuple(tuple(map(int, level)) for level in lod) for name, lod in facts.get("lod", {}).items()}
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        raise SavedModelError(f"{path}: its metadata are malformed: {text[:80]!r}") from None
+    if version > _VERSION:
+        raise SavedModelError(
+            f"{path} is of version {version}; this fluidlite reads {_VERSION}\n  Do: update fluidlite"
+        )
     return lods

@@ -25,6 +25,7 @@ def random_checks() -> dict[str, Callable[[Place], None]]:
     return {
         "random[uniform]": _uniform,
         "random[gaussian]": _gaussian,
+        "random[truncated_gaussian]": _truncated,
         "random[dropout_mask]": _dropout_mask,
     }
 
@@ -66,6 +67,15 @@ def _gaussian(place: Place) -> None:
     actual = _draw(place, "gaussian_random", "Out", {}, attrs)
     inverse = np.vectorize(NormalDist().inv_cdf)
     compare(f"gaussian_random on {place}", actual, inverse((_numbers() + 0.5) / 2.0**24), 1e-6, 1e-6)
+
+
+def _truncated(place: Place) -> None:
+    attrs = {"shape": list(_DIMS), "mean": 0.0, "std": 1.0, "dtype": "float32"}
+    actual = _draw(place, "truncated_gaussian_random", "Out", {}, attrs)
+    normal = NormalDist()
+    low, high = normal.cdf(-2), normal.cdf(2)
+    expected = np.vectorize(normal.inv_cdf)(low + (high - low) * _numbers() / 2.0**24)
+    compare(f"truncated_gaussian_random on {place}", actual, expected, 1e-6, 1e-6)
 
 
 def _dropout_mask(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,13 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import loader
-from fluidlite.base.errors import OutOfRangeError
+from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError
 from fluidlite.testing import Check, checks
-from fluidlite.tools.matrix import kernel_matrix
 
 pytest.importorskip("array_api_strict")
 PLUGINS = str(Path(__file__).parent.parent / "plugins")
 PLACE = fluid.Place("strict")
+CHECKS = [check for check in checks() if "float16]" not in check.id]  # the standard has no half types
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,15 +34,21 @@ def strict() -> Iterator[None]:
     loader.unload("strict")
 
 
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in checks()])
-def test_conforms(check: Check) -> None:
-    check(PLACE)
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    before = fluid.get_fallback()
+    fluid.set_fallback("error")
+    yield
+    fluid.set_fallback(before)
 
 
-def test_nothing_falls_back() -> None:
-    cells = {row.op: row.cells[PLACE] for row in kernel_matrix(["strict"])}
-    left = {op: cell.text for op, cell in cells.items() if cell.hows["fallback"] or cell.hows["none"]}
-    assert {op: text for op, text in left.items() if "float16" not in text} == {}
+@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
+def test_conforms(check: Check, no_fallback: None) -> None:
+    try:
+        check(PLACE)
+    except KernelNotFoundError as error:
+        assert re.search("strict does not compute b?float16", str(error))
+        pytest.skip("the standard has no half types")
 
 
 def test_an_index_out_of_range_is_found_after_the_run() -> None:

@@ -18,7 +18,9 @@ from fluidlite.codegen.generate import generators
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.device import ArrayBase, DeviceInfo, DialectBase, Span
+from fluidlite.platform.place import Place
 
 RANDOM = (0x12345678, 0x9ABCDEF0, 7, 42)
 
@@ -126,6 +128,30 @@ class CContext:
         return array
 
 
+class DeviceContext:
+    """A real place's dialect."""
+
+    capability = "dialect"
+    array = None
+    suspect = False
+
+    def __init__(self, place: str) -> None:
+        from fluidlite.platform.pool import get_context
+
+        self.place = Place.parse(place)
+        self.real = get_context(self.place)
+        self.dialect = self.real.dialect
+        self.compile, self.launch = self.real.compile, self.real.launch
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        tensor = Tensor()
+        tensor.set(array, self.place)
+        return tensor
+
+    def get(self, tensor: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(tensor.numpy())
+
+
 def unit_of(context: Any, dtypes: tuple[str, ...] | None = None) -> Any:
     """What ``refuse`` sees of a context's device."""
     info = DeviceInfo("test") if dtypes is None else DeviceInfo("test", dtypes=dtypes)
@@ -140,6 +166,11 @@ def call_of(op: OpDef, inputs: dict[str, np.ndarray[Any, Any]], attrs: dict[str,
     assert op.infer is not None
     outs = {slot: (spec,) for slot, spec in op.infer(call).items() if wanted is None or slot in wanted}
     return call.with_outs(outs)  # type: ignore[arg-type]
+
+
+def held(value: Any) -> Any:
+    """Native arrays as tensors."""
+    return value if isinstance(value, Tensor) else Memory(value)
 
 
 def execute(
@@ -165,8 +196,8 @@ def execute(
             tensors[slot] = context.put(rubbish)
     workspace = getattr(run, "workspace", 0)
     io = SimpleNamespace(
-        tensors=[Memory(tensor) for tensor in tensors.values()], random=random, op_id=0,
-        workspace=Memory(np.empty(workspace, np.uint8)) if workspace else None,
+        tensors=[held(tensor) for tensor in tensors.values()], random=random, op_id=0,
+        workspace=held(context.put(np.empty(workspace, np.uint8))) if workspace else None,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         if bound:

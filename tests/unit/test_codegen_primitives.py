@@ -8,7 +8,7 @@ from typing import Any
 import array_api_strict
 import numpy as np
 import pytest
-from codegen_harness import ArrayContext, CContext, execute
+from codegen_harness import ArrayContext, CContext, DeviceContext, execute
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES, NUMPY, compute_dtype
 from fluidlite.codegen import expr
@@ -16,7 +16,7 @@ from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.framework.opdef import OpDef, ScalarRule, Slot
 from fluidlite.framework.spec import Spec
 
-pytestmark = pytest.mark.skipif(not CContext.available, reason="gcc compiles the C of these tests")
+gcc = pytest.mark.skipif(not CContext.available, reason="gcc compiles the C of this test")
 
 CONTEXTS: dict[str, Callable[[], Any]] = {
     "numpy": ArrayContext,
@@ -24,6 +24,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "strict": lambda: ArrayContext(array_api_strict, out=False),
     "c-own": CContext,
     "c-libm": lambda: CContext(libm=True),
+    "opencl": lambda: DeviceContext("opencl:0"),
 }
 _contexts: dict[str, Any] = {}
 
@@ -37,6 +38,12 @@ def context_of(name: str) -> Any:
     if name not in _contexts:
         _contexts[name] = CONTEXTS[name]()
     return _contexts[name]
+
+
+def marked(name: str, *values: Any, **options: Any) -> Any:
+    """A case with the mark of what its context needs."""
+    marks = [pytest.mark.opencl] if name == "opencl" else [gcc] if name.startswith("c-") else []
+    return pytest.param(name, *values, marks=marks, **options)
 
 
 def operator(function: Any, names: tuple[str, ...], out_dtype: str) -> OpDef:
@@ -75,7 +82,7 @@ def cases() -> list[Any]:
                     continue
                 if context == "strict" and dtype in HALVES:
                     continue  # the namespace has no half types
-                found.append(pytest.param(context, name, dtype, id=f"{context}-{name}-{dtype}"))
+                found.append(marked(context, name, dtype, id=f"{context}-{name}-{dtype}"))
     return found
 
 
@@ -131,7 +138,7 @@ def compare(got: Any, expected: Any, name: str, dtype: str, inputs: Any) -> None
     np.testing.assert_allclose(a[finite], b[finite], rtol=tolerance, atol=smallest)
 
 
-@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in CONTEXTS])
 @pytest.mark.parametrize("target", ["bool", *ALL_INTS, *FLOATING])
 @pytest.mark.parametrize("given", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
 def test_cast(context: str, given: str, target: str) -> None:
@@ -154,6 +161,7 @@ def test_cast(context: str, given: str, target: str) -> None:
                                   expected.astype("f8") if target in FLOATING else expected)  # fmt: skip
 
 
+@gcc
 @pytest.mark.parametrize("half", HALVES)
 def test_half_words_both_ways(half: str) -> None:
     """Every 16-bit word is read, and every rounding is to nearest, ties to even."""
@@ -176,7 +184,7 @@ def test_rules_are_written_down() -> None:
         assert primitive.kind in ("arithmetic", "float", "whole", "compare", "logical", "test", "where")
 
 
-@pytest.mark.parametrize("context", ["numpy", "c-own"])
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("numpy", "c-own", "opencl")])
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "expm1", "log1p", "sin", "cos", "sqrt"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_accuracy(context: str, name: str, dtype: str) -> None:

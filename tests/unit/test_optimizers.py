@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import clip, layers, optimizer, regularizer
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import DtypeError, ProgramError
 
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
@@ -305,6 +305,11 @@ def test_messages(make: Callable[[], Any], words: list[str]) -> None:
         make()
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+def test_adam_refuses_a_dtype_in_which_it_would_stand_still() -> None:
+    with pytest.raises(DtypeError, match=r"parameter 'w' is bfloat16, in which beta2 = 0.999 rounds to 1"):
+        optimizer.Adam(0.1).minimize(model(dtype="bfloat16"))
 
 
 def test_state_is_not_made_twice() -> None:

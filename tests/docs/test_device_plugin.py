@@ -1,0 +1,100 @@
+"""The plugin of docs/write_a_device_plugin.md, as it stands there: samples of every kind of kernel are right on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fluidlite as fluid
+from fluidlite.testing import Check, checks
+from fluidlite.tools.matrix import kernel_matrix
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "write_a_device_plugin.md"
+LINES = 150
+"""At most so many lines, as the page promises."""
+FAMILIES = (
+    "relu", "gelu", "tanh", "elementwise_add", "elementwise_pow", "elementwise_mod", "cast", "dropout", "sum",
+    "adam", "momentum", "mean", "reduce_sum", "reduce_max", "matmul", "mul", "transpose2", "concat", "split", "slice",
+    "gather", "lookup_table", "one_hot", "top_k", "softmax", "cross_entropy", "softmax_with_cross_entropy", "accuracy",
+    "crop", "maxout", "reshape2", "fill_constant",
+)  # fmt: skip
+CHECKS = [check for check in checks(FAMILIES) if "float16" not in check.id] + [
+    check for check in checks() if check.id.startswith("device[")
+]
+
+
+def source() -> str:
+    found = re.search(r"^```python file=fluidlite_cc\.py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    file = tmp_path_factory.mktemp("plugin") / "fluidlite_cc.py"
+    file.write_text(source(), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("fluidlite_cc", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    record = fluid.loader.load("cc", module)
+    assert record.state == "loaded", record.traceback
+    yield module
+    fluid.loader.unload("cc")
+
+
+@pytest.fixture
+def place(plugin: ModuleType, require: Callable[..., None]) -> str:
+    require("cc", "to run the plugin of the documentation")
+    return "cc:0"
+
+
+def test_it_is_short() -> None:
+    assert len(source().splitlines()) <= LINES
+
+
+def test_it_appears_and_disappears(place: str) -> None:
+    assert fluid.Place("cc") in fluid.places()
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
+def test_conforms(check: Check, place: str) -> None:
+    check(place)
+
+
+def test_nothing_falls_back(place: str) -> None:
+    rows = kernel_matrix([place])
+    hows = {how for row in rows for how in row.cells[fluid.Place("cc")].hows}
+    assert hows == {"generated", "generic", "pinned", "control"}
+
+
+def test_sizes_are_arguments(plugin: ModuleType, place: str) -> None:
+    """Another batch size compiles nothing."""
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = fluid.layers.data("x", shape=[8])
+        out = fluid.layers.softmax(fluid.layers.matmul(fluid.layers.relu(x), x, transpose_y=True))
+    executor = fluid.Executor(place)
+    compiled = []
+    for rows in (3, 7, 130):
+        executor.run(program, feed={"x": [[1.0] * 8] * rows}, fetch_list=[out])
+        compiled.append(len(list(plugin_folder(plugin).glob("*.c"))))
+    assert compiled[0] == compiled[1] == compiled[2]
+
+
+def plugin_folder(plugin: ModuleType) -> Path:
+    dialect = fluid.platform.devices.devices.unit("cc:0").dialect
+    folder: Path = dialect.folder
+    return folder
+
+
+def test_a_refused_source_is_one_clear_error(place: str) -> None:
+    context = fluid.platform.pool.get_context(place)
+    with pytest.raises(fluid.FluidError, match="cc:0 refused the generated kernel nonsense"):
+        context.compile("void nonsense(", "nonsense", ())

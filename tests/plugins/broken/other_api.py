@@ -1,0 +1,3 @@
+"""Written for plugin API 2: it must not even be imported."""
+
+raise AssertionError("a plugin of another API was imported")

@@ -12,9 +12,19 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
 
 __all__ = [
-    "CPUPlace", "CUDAPinnedPlace", "CUDAPlace", "EnforceNotMet", "LoDTensor", "OpenCLPlace", "Place", "Scope", "VarDesc",
-    "get_cuda_device_count", "is_compiled_with_cuda", "op_support_gpu",
-]  # fmt: skip
+    "CPUPlace",
+    "CUDAPinnedPlace",
+    "CUDAPlace",
+    "EnforceNotMet",
+    "LoDTensor",
+    "OpenCLPlace",
+    "Place",
+    "Scope",
+    "VarDesc",
+    "get_cuda_device_count",
+    "is_compiled_with_cuda",
+    "op_support_gpu",
+]
 
 
 class VarDesc:

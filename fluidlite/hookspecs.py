@@ -1,4 +1,4 @@
-"""The five hooks of a plugin. Called once a plugin, in this order; what they register is staged, and kept only if all return."""
+"""The five hooks of a plugin: called once, in this order; what they register is kept only if all of them return."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def register_operators(register: Callable[[Any | ModuleType], None]) -> None:
 
 @hookspec
 def register_kernels(register: Callable[[Any | ModuleType], None]) -> None:
-    """Say how operators compute: ``register(kernel)`` or ``register(module)``. One for an unknown operator is reported."""
+    """Say how operators compute: ``register(kernel or module)``. A kernel for an unknown operator is reported."""
 
 
 @hookspec

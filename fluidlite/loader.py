@@ -144,7 +144,9 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
     target : str or module
         A module, or where to find one: ``"package.module"``, ``"package.module:object"``.
     """
-    record = PluginRecord(name, version, API, origin=target if isinstance(target, str) else repr(target), built_in=built_in)
+    record = PluginRecord(
+        name, version, API, origin=target if isinstance(target, str) else repr(target), built_in=built_in
+    )
     with _lock:
         if name in _records:
             raise RegistryError(f"a plugin called {name!r} is loaded already, from {_records[name].origin}")
@@ -181,7 +183,9 @@ def _keep(record: PluginRecord) -> None:
     _records[record.name] = record
     if record.state != "loaded":
         warnings.warn(
-            f"plugin {record.name!r} was left out: {record.error} (fluidlite plugins shows more)", PluginWarning, stacklevel=4
+            f"plugin {record.name!r} was left out: {record.error} (fluidlite plugins shows more)",
+            PluginWarning,
+            stacklevel=4,
         )
 
 

@@ -207,6 +207,13 @@ _INTEGER = {
     "$U r = 1, s = ($U)a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
 }
 
+_UNSIGNED = {
+    "int_div": "return b == 0 ? 0 : ($T)(a / b);",
+    "int_floor_div": "return b == 0 ? 0 : ($T)(a / b);",
+    "int_mod": "return b == 0 ? 0 : ($T)(a % b);",
+    "int_pow": "$U r = 1, s = a; while (b > 0) { if (b & 1) r *= s; s *= s; b = ($T)(b >> 1); } return ($T)r;",
+}  # compilers warn of comparisons with negative numbers
+
 _HALF = {
     "load_float16": """$function float fl_load_float16(const $H word) {
   const $U32 h = ($U32)word & 0xffffu, e = (h >> 10) & 31u, m = h & 1023u, sign = (h & 0x8000u) << 16;
@@ -288,7 +295,8 @@ def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Map
         )
     local = {"T": types[dtype], "U": types["uint64" if dtype in ("int64", "float64") else "uint32"]}
     if name in _INTEGER:
-        body = f"$function $T fl_{name}_{dtype}($T a, $T b) {{ {_INTEGER[name]} }}\n"
+        table = _UNSIGNED if dtype.startswith("u") else _INTEGER
+        body = f"$function $T fl_{name}_{dtype}($T a, $T b) {{ {table[name]} }}\n"
     elif name == "bits":
         body = f"$function $T fl_bits_{dtype}(const $U word) {{ union fl_union_{dtype} v; v.u = word; return v.f; }}\n"
     else:

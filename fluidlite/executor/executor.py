@@ -119,7 +119,9 @@ class Executor:
             raise ProgramError(f"Executor.run takes a Program, got {type(program).__name__}")
         if isinstance(feed, (list, tuple)):
             if len(feed) > 1:
-                raise ProgramError(f"the feed is a list of {len(feed)} mappings; an Executor has one place, give one mapping")
+                raise ProgramError(
+                    f"the feed is a list of {len(feed)} mappings; an Executor has one place, give one mapping"
+                )
             feed = feed[0] if feed else None
         if feed is not None and not isinstance(feed, Mapping):
             raise ProgramError(f"the feed is {type(feed).__name__}; expected a mapping of names to arrays")
@@ -178,7 +180,9 @@ class Executor:
         if names is None:
             if len(self._state_names) > _MOST_PLANS:
                 self._state_names.clear()
-            used = {n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+            used = {
+                n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)
+            }
             names = tuple(v.name for v in program.list_vars() if v.persistable)
             self._state_names[key] = names = tuple(n for n in names if n in used) or names
         return names
@@ -191,7 +195,8 @@ class Executor:
             self._warned.add(program.serial)
             kinds = ", ".join(sorted(set(fallen)))
             warnings.warn(
-                f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} and run on {devices.host()}: {kinds}. "
+                f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "
+                f"and run on {devices.host()}: {kinds}. "
                 "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
                 FallbackWarning,
                 stacklevel=4,

@@ -47,14 +47,19 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
     if isinstance(value, np.ndarray):
         array = value
         if array.dtype == object:
-            raise FeedError(f"the feed of {variable.name!r} holds Python objects (rows of different lengths?); expected numbers")
+            raise FeedError(
+                f"the feed of {variable.name!r} holds Python objects (rows of different lengths?); expected numbers"
+            )
     else:
         try:
             array = np.asarray(value)
         except ValueError as exc:
             raise FeedError(f"the feed of {variable.name!r} cannot become an array: {exc}") from None
         if array.dtype == object or array.dtype.kind in "USO":
-            raise FeedError(f"the feed of {variable.name!r} is {type(value).__name__}; expected an array, a list of numbers, or a Tensor")
+            raise FeedError(
+                f"the feed of {variable.name!r} is {type(value).__name__}; "
+                "expected an array, a list of numbers, or a Tensor"
+            )
         if declared is not None:  # Python numbers have no dtype of their own
             array = array.astype(NUMPY[declared.dtype], copy=False)
     dtype = dtype_of(array.dtype)
@@ -72,7 +77,8 @@ def _check(variable: Variable, spec: Spec | None) -> None:
     name = variable.name
     if spec.dtype != declared.dtype:
         raise FeedError(
-            f"the feed of {name!r} is {spec!r}; the program declares {declared!r}\n  Do: array.astype({declared.dtype!r})"
+            f"the feed of {name!r} is {spec!r}; the program declares {declared!r}"
+            f"\n  Do: array.astype({declared.dtype!r})"
         )
     if not declared.fits(spec):
         hint = ""
@@ -80,7 +86,9 @@ def _check(variable: Variable, spec: Spec | None) -> None:
             hint = "\n  Do: array.reshape(-1, 1)"
         elif len(spec.dims) == len(declared.dims) - 1 and declared.dims[0] == -1:
             hint = "\n  Do: give it a batch dimension, array[None]"
-        raise FeedError(f"the feed of {name!r} has dims {list(spec.dims)}; the program declares {list(declared.dims)}{hint}")
+        raise FeedError(
+            f"the feed of {name!r} has dims {list(spec.dims)}; the program declares {list(declared.dims)}{hint}"
+        )
     if declared.lod_level and len(spec.lod) != declared.lod_level:
         raise FeedError(
             f"the feed of {name!r} has {len(spec.lod)} LoD levels; the program declares {declared.lod_level}"

@@ -59,15 +59,15 @@ class GradMaker:
         name = self._backward.outgoing(self.operator.input(slot)[i])
         return None if name == EMPTY else name
 
-    def op(self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> None:
+    def op(
+        self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None
+    ) -> None:
         """Append a gradient operator."""
         self._backward.append(self.operator, type, inputs, outputs, attrs)
 
 
 class _Backward:
-    def __init__(
-        self, block: Block, wanted: set[str], blocked: set[str], callbacks: Sequence[Callback] = ()
-    ) -> None:
+    def __init__(self, block: Block, wanted: set[str], blocked: set[str], callbacks: Sequence[Callback] = ()) -> None:
         self.block = block
         self.wanted = wanted
         self.blocked = blocked
@@ -85,7 +85,7 @@ class _Backward:
         self.parts.setdefault(name, []).append(gradient)
 
     def incoming(self, name: str, needed: bool = False) -> str:
-        """Name of the finished gradient of an output; EMPTY, or zeros if it is needed, when nothing reads the output."""
+        """Name of an output's finished gradient; EMPTY, or zeros if it is needed, when nothing reads the output."""
         parts = self.parts.get(name)
         if not parts:
             if not needed or name == EMPTY:
@@ -136,7 +136,12 @@ class _Backward:
         self._pending_renames[old] = new
 
     def append(
-        self, forward: Operator, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None
+        self,
+        forward: Operator,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None,
     ) -> None:
         """Append a gradient operator of ``forward``."""
         if all(name == EMPTY for names in outputs.values() for name in _list(names)):
@@ -153,7 +158,13 @@ class _Backward:
             attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
         outputs = {slot: [renames.get(n, n) for n in _list(names)] for slot, names in outputs.items()}
         self.block._insert(
-            len(self.block.ops), type, inputs, outputs, attrs, role="backward", line=forward.line if forward is not None else None
+            len(self.block.ops),
+            type,
+            inputs,
+            outputs,
+            attrs,
+            role="backward",
+            line=forward.line if forward is not None else None,
         )
         for callback in self.callbacks:
             callback(block=self.block, context={n: n.split(GRAD)[0] for names in outputs.values() for n in names})
@@ -202,7 +213,9 @@ class _Backward:
         for name in op.output_arg_names:
             if name in op.input_arg_names:  # updated in place: its gradient is consumed, a new one begins
                 self.parts.pop(name, None)
-        outputs = {slot + GRAD: [self.outgoing(name) for name in op.input(slot)] for slot in rule.writes if op.input(slot)}
+        outputs = {
+            slot + GRAD: [self.outgoing(name) for name in op.input(slot)] for slot in rule.writes if op.input(slot)
+        }
         if rule.attrs is not None:
             attrs = rule.attrs(op)
         else:
@@ -281,7 +294,8 @@ def append_backward(
     spec = loss._spec()
     if spec.size != 1 or not is_float(spec.dtype):
         raise GradientError(
-            f"the loss {loss.name!r} is {spec!r}; backward starts from one float\n  Do: reduce it, such as layers.mean(loss)"
+            f"the loss {loss.name!r} is {spec!r}; backward starts from one float"
+            "\n  Do: reduce it, such as layers.mean(loss)"
         )
     if parameter_list is not None:
         chosen = [program.global_block().var(p if isinstance(p, str) else p.name) for p in parameter_list]
@@ -315,12 +329,12 @@ def append_backward(
 def _free_inputs(block: Block) -> set[str]:
     """Fed variables and others that nothing writes, through which gradients may flow (stop_gradient False)."""
     written = {name for op in block.ops for name in op.output_arg_names}
-    return {
-        name
-        for name, variable in block.vars.items()
-        if name not in written and not variable.stop_gradient and variable.spec is not None and is_float(variable.spec.dtype)
-        and not (isinstance(variable, Parameter) and not variable.trainable)
-    }  # fmt: skip
+    found = set()
+    for name, variable in block.vars.items():
+        frozen = variable.stop_gradient or (isinstance(variable, Parameter) and not variable.trainable)
+        if name not in written and not frozen and variable.spec is not None and is_float(variable.spec.dtype):
+            found.add(name)
+    return found
 
 
 def _forward_part(block: Block, targets: Sequence[str]) -> list[Operator]:
@@ -380,7 +394,9 @@ def calc_gradient(
             elif len(gradient.shape) != len(target.shape) or any(
                 a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
             ):
-                raise GradientError(f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}")
+                raise GradientError(
+                    f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
+                )
             backward.seed(target.name, gradient.name)
         backward.walk(forward)
         found = [backward.result(variable.name) for variable in ins]

@@ -144,7 +144,10 @@ class Call:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Call) and self._hash == other._hash and self.op is other.op and self._key() == other._key()
+            isinstance(other, Call)
+            and self._hash == other._hash
+            and self.op is other.op
+            and self._key() == other._key()
         )
 
     def __hash__(self) -> int:

@@ -62,7 +62,9 @@ class Choice:
             return " + ".join(part.call.op.type for part in self.parts)
         if self.kernel is None:
             return f"expression ({self.capability})"
-        where = next((p for p in self.kernel.places if p in ("array", "dialect", "memory")), "") if self.capability else ""
+        where = (
+            next((p for p in self.kernel.places if p in ("array", "dialect", "memory")), "") if self.capability else ""
+        )
         return f"{self.library} ({where})" if where else self.library
 
     @property
@@ -152,7 +154,14 @@ def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str,
         found = attempt(call, unit, policy, candidates, refused)
         if found is not None:
             return Choice(
-                found.how, place, found.library, found.kernel, found.capability, found.parts, found.part_choices, tuple(refused)
+                found.how,
+                place,
+                found.library,
+                found.kernel,
+                found.capability,
+                found.parts,
+                found.part_choices,
+                tuple(refused),
             )
     return None
 
@@ -224,7 +233,9 @@ def _generic(
             refused.append((f"generic ({capability})", reason))
     for capability, thing in (("array", unit.array), ("dialect", unit.dialect)):
         if thing is None:
-            refused.append((capability, f"{unit.place.kind} has no {'array namespace' if capability == 'array' else 'dialect'}"))
+            refused.append(
+                (capability, f"{unit.place.kind} has no {'array namespace' if capability == 'array' else 'dialect'}")
+            )
     return None
 
 

@@ -73,9 +73,14 @@ class Build:
         ins = {slot: _values(given) for slot, given in inputs.items() if given is not None}
         for declared in definition.inputs:
             if declared.name not in ins and not declared.dispensable:
-                raise ProgramError(f"the decomposition of {self.call.op.type} leaves out {type}'s input {declared.name}")
+                raise ProgramError(
+                    f"the decomposition of {self.call.op.type} leaves out {type}'s input {declared.name}"
+                )
         outs = {
-            slot: [value if value is not None else self.temp() for value in (given if isinstance(given, (list, tuple)) else [given])]
+            slot: [
+                value if value is not None else self.temp()
+                for value in (given if isinstance(given, (list, tuple)) else [given])
+            ]
             for slot, given in outputs.items()
         }
         clean, _ = check_attrs(definition, attrs, NOWHERE)
@@ -113,7 +118,9 @@ def decompose(call: Call) -> list[Part] | str:
     reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
-    written = {(part_out.slot, part_out.index) for part in build.parts for part_out in part.outs if part_out.role == "out"}
+    written = {
+        (part_out.slot, part_out.index) for part in build.parts for part_out in part.outs if part_out.role == "out"
+    }
     for slot, specs in call.outs.items():
         for i in range(len(specs)):
             if (slot, i) not in written:

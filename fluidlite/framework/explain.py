@@ -46,7 +46,12 @@ class Report:
             "fetches": len(self.plan.fetches),
             "bytes": sum(sizes) if all(size >= 0 for size in sizes) else None,
             "libraries": sorted(
-                {c.library for line in self.plan.lines if line.choice for c in (line.choice.part_choices or (line.choice,))}
+                {
+                    c.library
+                    for line in self.plan.lines
+                    if line.choice
+                    for c in (line.choice.part_choices or (line.choice,))
+                }
             ),
         }
 
@@ -84,7 +89,12 @@ class Report:
                     "library": choice.library if choice else "",
                     "kernel": choice.text if choice else "run(frame)",
                     "parts": [
-                        {"op": p.call.op.type, "how": c.how, "library": c.library, "dims": [list(v.dims) for v in p.outs]}
+                        {
+                            "op": p.call.op.type,
+                            "how": c.how,
+                            "library": c.library,
+                            "dims": [list(v.dims) for v in p.outs],
+                        }
                         for p, c in zip(choice.parts, choice.part_choices, strict=True)
                     ]
                     if choice
@@ -96,7 +106,7 @@ class Report:
         return rows
 
     def text(self, refused: bool = False) -> str:
-        """A line an operator: outputs, kernel, how, place, moves with bytes. With ``refused``, the candidates left out."""
+        """A line an operator: how, place, kernel, outputs, moves; ``refused`` adds the candidates left out."""
         rows: list[tuple[str, str, str, str]] = []
         notes: list[list[str]] = []
         told: set[str] = set()
@@ -158,8 +168,12 @@ class Report:
 
 def _move_data(move: Move) -> dict[str, Any]:
     return {
-        "name": move.name, "from": str(move.source), "to": str(move.target), "bytes": max(move.spec.nbytes, 0), "why": move.why,
-    }  # fmt: skip
+        "name": move.name,
+        "from": str(move.source),
+        "to": str(move.target),
+        "bytes": max(move.spec.nbytes, 0),
+        "why": move.why,
+    }
 
 
 def _bytes(spec: Spec) -> str:
@@ -178,7 +192,9 @@ def feed_spec(variable: Variable, value: Any) -> Spec:
     try:
         dims = tuple(int(d) for d in value)
     except (TypeError, ValueError):
-        raise FeedError(f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array") from None
+        raise FeedError(
+            f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array"
+        ) from None
     return Spec.of(dims, declared.dtype, lod_level=declared.lod_level)
 
 

@@ -79,7 +79,9 @@ def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: S
                 stack.enter_context(context.raw.activate())
         for name in plan.state:
             if name in values:
-                transfer.ready(values[name], frame.contexts.get(values[name].place or plan.place) or get_context(plan.place))
+                transfer.ready(
+                    values[name], frame.contexts.get(values[name].place or plan.place) or get_context(plan.place)
+                )
         _run_steps(frame, observers())
         return _finish(frame)
 
@@ -122,7 +124,9 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
     except ProgramError as exc:
         raise located(exc, _what(step)) from exc
     except DeviceError as exc:
-        if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: the place is poisoned here
+        if isinstance(exc, DeviceLost) and isinstance(
+            step, Launch
+        ):  # raised inside a kernel: the place is poisoned here
             unit = contexts[step.where].unit
             unit.lost = unit.lost or str(exc)
         raise _with_prefix(exc, _what(step)) from exc
@@ -183,6 +187,8 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if result is not None:
             _take(result, made, context)
     for out, tensor in zip(step.outs, made, strict=True):
+        if step.skip and tensor.allocation is None:  # of no bytes, but a reader may ask for its array
+            tensor.allocate(context)
         values[out.key] = tensor
         if out.state and out.shares < 0:
             if tensor.allocation is None:

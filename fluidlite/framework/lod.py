@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from fluidlite.base.errors import TensorError
@@ -14,7 +14,9 @@ def _levels(levels: Any, what: str) -> list[list[int]]:
     try:
         return [[int(v) for v in level] for level in levels]
     except TypeError:
-        raise TensorError(f"{what} is {levels!r}; expected a list of levels, each a list of ints, such as [[0, 2, 5]]") from None
+        raise TensorError(
+            f"{what} is {levels!r}; expected a list of levels, each a list of ints, such as [[0, 2, 5]]"
+        ) from None
 
 
 def lod_from_offsets(levels: Any, rows: int | None = None) -> Lod:
@@ -27,7 +29,7 @@ def lod_from_offsets(levels: Any, rows: int | None = None) -> Lod:
     """
     clean = _levels(levels, "lod")
     for number, level in enumerate(clean):
-        if not level or level[0] != 0 or any(a > b for a, b in zip(level, level[1:], strict=False)):
+        if not level or level[0] != 0 or any(a > b for a, b in pairwise(level)):
             raise TensorError(
                 f"lod level {number} is {level}; offsets start with 0 and never fall"
                 + ("\n  These look like lengths: use set_recursive_sequence_lengths" if level and level[0] != 0 else "")
@@ -47,20 +49,22 @@ def lod_from_lengths(levels: Any, rows: int | None = None) -> Lod:
         _check_cover(offsets, rows)
     except TensorError as exc:
         hint = ""
-        if any(len(v) > 1 and v[0] == 0 and all(a <= b for a, b in zip(v, v[1:], strict=False)) for v in clean):
+        if any(len(v) > 1 and v[0] == 0 and all(a <= b for a, b in pairwise(v)) for v in clean):
             hint = "\n  A level starts with 0 and rises: these look like offsets; use set_lod"
         raise TensorError(f"{exc}{hint}") from None
     return tuple(tuple(level) for level in offsets)
 
 
 def _check_cover(offsets: Sequence[Sequence[int]], rows: int | None) -> None:
-    for number, (level, inner) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for number, (level, inner) in enumerate(pairwise(offsets)):
         if level[-1] != len(inner) - 1:
-            raise TensorError(f"lod level {number} covers {level[-1]} sequences, but level {number + 1} has {len(inner) - 1}")
+            raise TensorError(
+                f"lod level {number} covers {level[-1]} sequences, but level {number + 1} has {len(inner) - 1}"
+            )
     if rows is not None and offsets and offsets[-1][-1] != rows:
         raise TensorError(f"the last lod level covers {offsets[-1][-1]} rows, but the tensor has {rows}")
 
 
 def lengths_of(lod: Lod) -> list[list[int]]:
     """Offsets back to lengths."""
-    return [[b - a for a, b in zip(level, level[1:], strict=False)] for level in lod]
+    return [[b - a for a, b in pairwise(level)] for level in lod]

@@ -103,7 +103,11 @@ def check_finite(seen: Observation) -> None:
             for n, t in seen.inputs.items()
             if is_float(t.dtype) and t.spec is not None and t.spec.size and n not in bad_inputs
         ]
-        why = f"its inputs {', '.join(bad_inputs)} had some already" if bad_inputs else f"its inputs were finite ({'; '.join(finite)})"
+        why = (
+            f"its inputs {', '.join(bad_inputs)} had some already"
+            if bad_inputs
+            else f"its inputs were finite ({'; '.join(finite)})"
+        )
         raise NonFiniteError(f"{seen.op} wrote {found} into {name} {list(tensor.dims)}; {why}")
 
 

@@ -110,7 +110,7 @@ class Attr:
 
     def _scalar(self, kind: str, item: Any, whole: Any) -> Any:
         item = item.item() if isinstance(item, np.generic) else item
-        if isinstance(item, bool) and kind != "bool" or not isinstance(item, _ATTR_TYPES[kind]):
+        if (isinstance(item, bool) and kind != "bool") or not isinstance(item, _ATTR_TYPES[kind]):
             raise self._bad(whole, {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
                             if item is whole else f"a list of {kind}")  # fmt: skip
         number: Any = item

@@ -38,7 +38,19 @@ class Operator:
         Where the user made it.
     """
 
-    __slots__ = ("attrs", "block", "definition", "hints", "id", "inputs", "line", "namescope", "outputs", "role", "type")
+    __slots__ = (
+        "attrs",
+        "block",
+        "definition",
+        "hints",
+        "id",
+        "inputs",
+        "line",
+        "namescope",
+        "outputs",
+        "role",
+        "type",
+    )
 
     def __init__(
         self,
@@ -203,7 +215,9 @@ def check_slots(
         names = _names(given.get(slot.name), slot, side, what, block)
         if not names:
             if side == "input" and not slot.dispensable:
-                raise ProgramError(f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else ""))
+                raise ProgramError(
+                    f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else "")
+                )
             continue
         clean[slot.name] = names
     return clean
@@ -219,14 +233,20 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
     for item in items:
         name = item if isinstance(item, str) else getattr(item, "name", None)
         if not isinstance(name, str):
-            raise ProgramError(f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name")
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
+            )
         if name != EMPTY and block.find_var(name) is None:
-            raise ProgramError(f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have")
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
+            )
         names.append(name)
     return [name for name in names if name != EMPTY] if side == "input" else names
 
 
-def check_attrs(definition: OpDef, given: Mapping[str, Any] | None, line: Line) -> tuple[dict[str, Any], dict[str, Any]]:
+def check_attrs(
+    definition: OpDef, given: Mapping[str, Any] | None, line: Line
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Canonical attributes of the definition, and hints; or AttributeValueError."""
     what = f"operator {definition.type} ({line})"
     given = dict(given or {})
@@ -254,5 +274,3 @@ def check_attrs(definition: OpDef, given: Mapping[str, Any] | None, line: Line) 
 def grad_name(name: str) -> str:
     """Name of a variable's gradient: ``x@GRAD``."""
     return name + GRAD
-
-

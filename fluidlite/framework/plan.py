@@ -46,7 +46,7 @@ class Output:
 class Launch:
     """One kernel run.
 
-    ``where`` is the index of its place in ``Plan.places``; ``simple`` says that it only reads values and makes new ones.
+    ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes new ones.
     ``runs`` holds what was prepared, with its workspace, by context.
     """
 

@@ -172,7 +172,9 @@ class _Planner:
             )
         if self.assume_state and variable.spec is not None and (variable.persistable or variable.is_data):
             where = self.home if variable.persistable else self.host
-            found = self.known[name] = _Known(variable.spec, where, name, {}, feed=variable.is_data, borrowed=variable.is_data)
+            found = self.known[name] = _Known(
+                variable.spec, where, name, {}, feed=variable.is_data, borrowed=variable.is_data
+            )
             if variable.persistable:
                 self.out.state[name] = True
             return found
@@ -188,7 +190,9 @@ class _Planner:
     def _use(self, key: str) -> None:
         self.last_use[key] = len(self.out.steps)
 
-    def _move(self, name: str, found: _Known, target: Place, why: str, into_state: bool = False, to_key: str = "") -> str:
+    def _move(
+        self, name: str, found: _Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
+    ) -> str:
         to_key = to_key or (found.key if into_state else f"{found.key}@{target}")
         move = Move(name, found.place, target, found.spec, why, found.key, to_key, into_state)
         self._use(found.key)
@@ -213,7 +217,9 @@ class _Planner:
         ins: dict[str, tuple[Spec, ...]] = {}
         for slot, names in op.inputs.items():
             ins[slot] = tuple(self._find(name).spec for name in names)
-        outs = {slot: (_PLACEHOLDER,) * len(names) for slot, names in op.outputs.items() if any(n != EMPTY for n in names)}
+        outs = {
+            slot: (_PLACEHOLDER,) * len(names) for slot, names in op.outputs.items() if any(n != EMPTY for n in names)
+        }
         call = Call(op.definition, ins, outs, op.attrs)
         infer = op.definition.infer
         assert infer is not None
@@ -226,7 +232,9 @@ class _Planner:
                 raise ProgramError(f"its inference says nothing of output {slot}")
             specs[slot] = (result,) if isinstance(result, Spec) else tuple(result)
             if len(specs[slot]) != len(placeholders):
-                raise ProgramError(f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}")
+                raise ProgramError(
+                    f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
+                )
         return Call(op.definition, ins, specs, op.attrs, self.home, op.role != "forward")
 
     def _operator(self, op: Operator, index: int) -> None:
@@ -259,7 +267,9 @@ class _Planner:
             outputs.append(output)
             if home is not None:
                 homes.append(home)
-        self._launch(op, index, call.at(choice.place), choice, keys, outputs, any(o.state for o in outputs) or bool(homes))
+        self._launch(
+            op, index, call.at(choice.place), choice, keys, outputs, any(o.state for o in outputs) or bool(homes)
+        )
         for name, found in homes:
             self._home(name, found)
 
@@ -306,7 +316,14 @@ class _Planner:
         self.known[name] = _Known(found.spec, self.home, name, {found.place: found.key})
 
     def _launch(
-        self, op: Operator, index: int, call: Call, choice: Choice, keys: list[str | None], outputs: list[Output], state: bool
+        self,
+        op: Operator,
+        index: int,
+        call: Call,
+        choice: Choice,
+        keys: list[str | None],
+        outputs: list[Output],
+        state: bool,
     ) -> None:
         in_specs = [spec for group in call.ins.values() for spec in group]
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state)
@@ -329,7 +346,9 @@ class _Planner:
         def key_of(value: Value) -> str:
             if value.role == "in":
                 return self._at(op.inputs[value.slot][value.index], choice.place)
-            return values.setdefault((value.role, value.slot, value.index), f"@{serial}.{value.role}{value.slot}{value.index}")
+            return values.setdefault(
+                (value.role, value.slot, value.index), f"@{serial}.{value.role}{value.slot}{value.index}"
+            )
 
         def launch(part: Part, how: Choice) -> None:
             declared = [
@@ -368,7 +387,9 @@ class _Planner:
     def _final(self, part: Part, value: Value, choice: Choice) -> bool:
         """Whether this part is the last that writes the value."""
         later = choice.parts[choice.parts.index(part) + 1 :]
-        return not any((v.role, v.slot, v.index) == (value.role, value.slot, value.index) for p in later for v in p.outs)
+        return not any(
+            (v.role, v.slot, v.index) == (value.role, value.slot, value.index) for p in later for v in p.outs
+        )
 
     def _control(self, op: Operator, index: int) -> None:
         for name in op.input_arg_names:
@@ -410,5 +431,3 @@ def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:
         return own, -1
     name = next((n for n in op.output_arg_names if n != EMPTY), op.type)
     return program.random_seed, zlib.crc32(name.encode())
-
-

@@ -55,7 +55,9 @@ def sub_blocks(op: Operator) -> list[int]:
 
 
 def _drop_unused(program: Program, keep: set[str]) -> None:
-    read = {name for block in program.blocks for op in block.ops for name in (*op.input_arg_names, *op.output_arg_names)}
+    read = {
+        name for block in program.blocks for op in block.ops for name in (*op.input_arg_names, *op.output_arg_names)
+    }
     for block in program.blocks:
         block.vars = {n: v for n, v in block.vars.items() if n in read or n in keep or v.persistable or v.is_data}
 
@@ -80,7 +82,11 @@ def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[V
             inside = new.blocks[index]
             wanted |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars} - given
     new.global_block().ops = kept[::-1]
-    used = set(names) | given | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+    used = (
+        set(names)
+        | given
+        | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+    )
     for block in new.blocks:
         block.vars = {n: v for n, v in block.vars.items() if n in used}
     return new

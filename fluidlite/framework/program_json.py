@@ -108,7 +108,8 @@ def loads(text: str | bytes) -> Program:
     version = top.get("version", int)
     if version > FORMAT_VERSION or version < 1:
         raise SavedModelError(
-            f"the program is of format version {version}; this fluidlite reads versions 1 to {FORMAT_VERSION}\n  Do: update fluidlite"
+            f"the program is of format version {version}; this fluidlite reads versions 1 to {FORMAT_VERSION}"
+            "\n  Do: update fluidlite"
         )
     blocks = top.get("blocks", list)
     if not 1 <= len(blocks) <= _MOST_BLOCKS:
@@ -147,7 +148,10 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
         spec = None
         if "dims" in field.record:
             dims = field.get("dims", list)
-            if not all(isinstance(d, int) and not isinstance(d, bool) and -1 <= d < 2**48 for d in dims) or len(dims) > _DEEPEST:
+            if (
+                not all(isinstance(d, int) and not isinstance(d, bool) and -1 <= d < 2**48 for d in dims)
+                or len(dims) > _DEEPEST
+            ):
                 raise SavedModelError(f"not a program: variable {name!r} has dims {dims!r:.80}")
             spec = Spec.of(dims, field.get("dtype", str), lod_level=field.get("lod_level", int, 0, required=False))
         flags = {f: field.get(f, bool, False, required=False) for f in ("persistable", "stop_gradient", "is_data")}
@@ -174,7 +178,8 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         version = record.get("version", int, 1, required=False)
         if version > definition.version:
             raise SavedModelError(
-                f"operator {definition.type!r} is of definition version {version}; this fluidlite knows {definition.version}"
+                f"operator {definition.type!r} is of definition version {version}; "
+                f"this fluidlite knows {definition.version}"
             )
         where = record.get("line", list, ["?", 0, ""], required=False)
         if len(where) != 3 or not isinstance(where[1], int):
@@ -187,8 +192,8 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         op = Operator(
             block, definition, check_slots(definition, record.get("inputs", dict), "input", line, block),
             check_slots(definition, record.get("outputs", dict), "output", line, block), attrs,
-            record.get("hints", dict, {}, required=False), record.get("id", int), record.get("role", str, "forward", required=False),
-            line, record.get("scope", str, "", required=False),
+            record.get("hints", dict, {}, required=False), record.get("id", int),
+            record.get("role", str, "forward", required=False), line, record.get("scope", str, "", required=False),
         )  # fmt: skip
         op.infer()
         program._next_id = max(program._next_id, op.id + 1)

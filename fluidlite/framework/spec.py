@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.base.dtypes import ITEMSIZE, dtype_name
+from fluidlite.base.dtypes import dtype_name
 from fluidlite.framework.layout import PLAIN, Layout
 
 Dims = tuple[int, ...]

@@ -207,7 +207,9 @@ class Tensor:
         assert self.place is not None
         block = allocation.live_block()
         keep = allocation.cacheable
-        whole = keep and self._strides is None and not self._byte_offset and not allocation.offset and spec.layout is PLAIN
+        whole = (
+            keep and self._strides is None and not self._byte_offset and not allocation.offset and spec.layout is PLAIN
+        )
         if whole:
             array = block.views.get(spec.uid)
         if array is None:
@@ -255,8 +257,14 @@ class Tensor:
             value = value.numpy()
         array = np.asarray(value)
         if array.dtype == object:
-            raise TensorError(f"cannot make a tensor of {type(value).__name__}: the rows have different lengths or no number type")
-        spec = Spec.of(array.shape, dtype_of(array.dtype), lod_from_offsets(lod, array.shape[0] if array.ndim else 1) if lod else ())
+            raise TensorError(
+                f"cannot make a tensor of {type(value).__name__}: the rows have different lengths or no number type"
+            )
+        spec = Spec.of(
+            array.shape,
+            dtype_of(array.dtype),
+            lod_from_offsets(lod, array.shape[0] if array.ndim else 1) if lod else (),
+        )
         where = Place.parse(place) if place is not None else (self.place or devices.host())
         same = self.allocation is not None and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
         if not same:
@@ -448,5 +456,3 @@ def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[A
     if "place" not in given or set(given) - {"dims", "place", "dtype"}:
         raise TensorError("mutable_data takes (place, dtype=None) or (dims, place, dtype=None)")
     return given.get("dims"), given["place"], given.get("dtype")
-
-

@@ -82,9 +82,7 @@ class Variable:
     def astype(self, dtype: Any) -> Variable:
         """Append a cast."""
         out = self.block.create_temporary(dtype_of(dtype))
-        self.block.append_op(
-            "cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)}
-        )
+        self.block.append_op("cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)})
         return out
 
     def _scaled(self, scale: float, bias: float) -> Variable:
@@ -98,7 +96,7 @@ class Variable:
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
                 return NotImplemented
             number = float(other)
-            if not reverse and self.dtype not in ("int32", "int64", "bool") or number == int(number):
+            if (not reverse and self.dtype not in ("int32", "int64", "bool")) or number == int(number):
                 if type == "elementwise_add":
                     return self._scaled(1.0, number)
                 if type == "elementwise_sub":
@@ -112,7 +110,8 @@ class Variable:
         axis = -1
         if len(left.shape) < len(right.shape):
             raise ShapeError(
-                f"{type} of {left.name} {list(left.shape)} and {right.name} {list(right.shape)}: the left side must have the higher rank"
+                f"{type} of {left.name} {list(left.shape)} and {right.name} {list(right.shape)}: "
+                "the left side must have the higher rank"
             )
         out = block.create_temporary(left.dtype)
         block.append_op(type, {"X": left, "Y": right}, {"Out": out}, {"axis": axis})
@@ -189,7 +188,10 @@ class Variable:
         block = self.block.program.current_block()
         out = block.create_temporary(self.dtype)
         block.append_op(
-            "slice", {"Input": self}, {"Out": out}, {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone}
+            "slice",
+            {"Input": self},
+            {"Out": out},
+            {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone},
         )
         return out
 
@@ -200,7 +202,11 @@ class Variable:
     def __str__(self) -> str:
         marks = "".join(
             f", {mark}"
-            for mark, on in (("persistable", self.persistable), ("stop_gradient", self.stop_gradient), ("data", self.is_data))
+            for mark, on in (
+                ("persistable", self.persistable),
+                ("stop_gradient", self.stop_gradient),
+                ("data", self.is_data),
+            )
             if on
         )
         return f"{self.name}: {self.spec!r}{marks}"

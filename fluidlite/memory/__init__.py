@@ -14,9 +14,21 @@ from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
 
 __all__ = [
-    "Allocation", "MemoryStats", "alloc", "arena", "free", "leaks", "peak", "reserved", "reset_peak", "set_limit",
-    "set_strategy", "stats", "trim", "used",
-]  # fmt: skip
+    "Allocation",
+    "MemoryStats",
+    "alloc",
+    "arena",
+    "free",
+    "leaks",
+    "peak",
+    "reserved",
+    "reset_peak",
+    "set_limit",
+    "set_strategy",
+    "stats",
+    "trim",
+    "used",
+]
 
 _memories: dict[Unit, PlaceMemory] = {}
 _lock = threading.RLock()
@@ -100,7 +112,8 @@ def leaks(place: PlaceLike) -> str:
     now = stats(place)
     if not now.live:
         return ""
-    return f"{now.place}: {now.live} allocations of {now.used:,} bytes are still held ({now.allocations} made, {now.frees} freed)"
+    held = f"{now.live} allocations of {now.used:,} bytes are still held"
+    return f"{now.place}: {held} ({now.allocations} made, {now.frees} freed)"
 
 
 def trim(place: PlaceLike) -> None:
@@ -124,5 +137,3 @@ def arena(place: PlaceLike, nbytes: int, context: Context | None = None) -> _Are
     """Preallocate ``nbytes`` on a place; see :class:`fluidlite.memory.arena.Arena`."""
     context = context or get_context(place)
     return _Arena(memory_of(place, context), nbytes, context)
-
-

@@ -139,7 +139,9 @@ class PlaceMemory:
                     "\n  Do: free an allocation once; one that a tensor holds is freed with it"
                 )
             if not allocation.owned:
-                raise AllocationError(f"foreign free: {allocation!r} is borrowed or part of an arena; it is not yours to free")
+                raise AllocationError(
+                    f"foreign free: {allocation!r} is borrowed or part of an arena; it is not yours to free"
+                )
             allocation.block = None
             self.dead.append((block, allocation.nbytes, allocation.users, allocation.context))
             self._drain()
@@ -176,7 +178,9 @@ class PlaceMemory:
         with self.lock:
             self._drain()
             if self.live:
-                raise AllocationError(f"{self.place} has {self.live} live allocations; change the strategy before there are any")
+                raise AllocationError(
+                    f"{self.place} has {self.live} live allocations; change the strategy before there are any"
+                )
             self.strategy.trim()
             self.strategy = STRATEGIES[name](self.unit)
 
@@ -191,9 +195,16 @@ class PlaceMemory:
         with self.lock:
             self._drain()
             return MemoryStats(
-                self.place, self.strategy.name, self.used_bytes, self.held_bytes - self.used_bytes, self.strategy.reserved,
-                self.peak, self.live, self.allocations, self.frees,
-            )  # fmt: skip
+                self.place,
+                self.strategy.name,
+                self.used_bytes,
+                self.held_bytes - self.used_bytes,
+                self.strategy.reserved,
+                self.peak,
+                self.live,
+                self.allocations,
+                self.frees,
+            )
 
     @property
     def live(self) -> int:

@@ -245,7 +245,7 @@ class Context:
         return int(host[0]) - 1, int(host[1]), int(host[2])
 
     def check_index(self, indices: Any, bound: int, io: Any) -> Any:
-        """Make array indices safe: out of range raises at once on eager places, else is recorded; returns them clipped."""
+        """Return indices made safe: one out of range raises at once on eager places, else is recorded and clipped."""
         xp = self.xp
         if not indices.size:
             return indices

@@ -231,7 +231,8 @@ class Dialect(Protocol):
     this work item: OpenCL has ``const long gid = get_global_id(0); if (gid < items)``, plain C
     a ``for``), ``restrict``, and ``prologue`` (text put before every source).
     ``types`` : C names by dtype; a missing dtype is refused with that reason.
-    ``math`` : function name by primitive (``"exp"``: ``"exp"``); None or missing: the framework emits its own polynomial.
+    ``math`` : function name by primitive (``"exp"``: ``"exp"``); None or missing: the framework's own polynomial.
+    ``vector`` : see :class:`DialectBase`.
     """
 
     words: Mapping[str, str]
@@ -258,7 +259,8 @@ class DialectBase:
     name : str
         Part of the key under which compiled kernels are cached.
     vector : str or None
-        A format for a vector type, such as ``"{type}{width}"``; None: loops over arrays are emitted.
+        A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
+        ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
     """
 
     name = "c"

@@ -101,7 +101,8 @@ class DeviceTable:
             near = difflib.get_close_matches(place.kind, self._entries, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise PlaceError(
-                f"no device serves place {str(place)!r}{hint} Known kinds: {', '.join(sorted(self._entries)) or 'none'}."
+                f"no device serves place {str(place)!r}{hint}"
+                f" (known kinds: {', '.join(sorted(self._entries)) or 'none'})"
                 "\n  Do: install the plugin that brings it; `fluidlite plugins` shows what was left out and why"
             )
         units = self._probed(entry)

@@ -92,7 +92,8 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
     if bytes(back) != sent:
         wrong = next(i for i in range(size) if back[i] != sent[i])
         raise DeviceError(
-            f"{unit.place} is not usable: copy_out brought back other bytes than copy_in wrote (from byte {wrong} of {size})"
+            f"{unit.place} is not usable: copy_out brought back other bytes than copy_in wrote "
+            f"(from byte {wrong} of {size})"
         )
 
 

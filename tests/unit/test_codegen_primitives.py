@@ -82,6 +82,8 @@ def cases() -> list[Any]:
                     continue
                 if context == "strict" and dtype in HALVES:
                     continue  # the namespace has no half types
+                if context == "opencl" and dtype not in ("float32", "float64", "int32", "uint8"):
+                    continue  # a tenth of a second to compile each; the text is that of the other C cases
                 found.append(marked(context, name, dtype, id=f"{context}-{name}-{dtype}"))
     return found
 
@@ -144,6 +146,8 @@ def compare(got: Any, expected: Any, name: str, dtype: str, inputs: Any) -> None
 def test_cast(context: str, given: str, target: str) -> None:
     if context == "strict" and (given in HALVES or target in HALVES):
         pytest.skip("the namespace has no half types")
+    if context == "opencl" and given not in ("float16", "float32", "int64"):
+        pytest.skip("the text is that of the other C cases")
     x = np.array([False, True]) if given == "bool" else values(given)
     op = operator(lambda x: expr.cast(x, target), ("X",), target)
     got = execute(context_of(context), op, {"X": x})["Out"]
@@ -171,7 +175,9 @@ def test_half_words_both_ways(half: str) -> None:
     got = execute(context, op, {"X": words})["Out"]
     np.testing.assert_array_equal(got, words.astype("f4"))
     near = got[np.isfinite(got)]
-    steps = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), (near[1:] + near[:-1]) / 2, near * 1.0003])
+    with np.errstate(over="ignore"):
+        middle = (near[1:] + near[:-1]) / 2
+    steps = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), middle, near * np.float32(1.0003)])
     store = operator(lambda x: x + 0.0, ("X",), half)
     with np.errstate(all="ignore"):
         expected = steps.astype(NUMPY[half])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MSRA",
+    "Bilinear",
+    "BilinearInitializer",
     "Constant",
     "ConstantInitializer",
     "Initializer",
     "MSRAInitializer",
     "Normal",
     "NormalInitializer",
+    "NumpyArray",
+    "NumpyArrayInitializer",
     "TruncatedNormal",
     "TruncatedNormalInitializer",
     "Uniform",
@@ -165,9 +171,71 @@ def _spread(
     return _append(initializer, "gaussian_random", var, block, mean=0.0, std=sqrt(variance), seed=seed)
 
 
+class NumpyArrayInitializer(Initializer):
+    """The values of an array, which are kept in the startup program; they are converted to the variable's dtype.
+
+    Parameters
+    ----------
+    value : numpy.ndarray
+        In the variable's dims.
+    """
+
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        if not isinstance(value, np.ndarray):
+            raise ProgramError(f"initializer.NumpyArray: value is {type(value).__name__}; expected a numpy.ndarray")
+        self._value = value.copy()
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        if tuple(var.shape) != self._value.shape:
+            raise ProgramError(
+                f"initializer.NumpyArray: value has dims {list(self._value.shape)}, "
+                f"and {var.name!r} is {list(var.shape)}; expected the same"
+            )
+        return _append_values(self._value, var, block)
+
+
+class BilinearInitializer(Initializer):
+    """The weight [channels out, channels in, size, size] of a transposed convolution that enlarges images.
+
+    Every channel holds the same filter of bilinear interpolation. With stride ``factor`` the size is
+    ``2 * factor - factor % 2`` and the padding ``ceil((factor - 1) / 2)``.
+    """
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        dims = tuple(var.shape)
+        if len(dims) != 4 or dims[2] != dims[3]:
+            raise ProgramError(
+                f"initializer.Bilinear: {var.name!r} is {list(dims)}; expected 4 dims, of which the last two are equal"
+            )
+        if not is_float(var.dtype):
+            raise DtypeError(f"initializer.Bilinear: {var.name!r} is {var.dtype}; expected floating-point numbers")
+        factor = -(-dims[3] // 2)
+        center = (2 * factor - 1 - factor % 2) / (2.0 * factor)
+        line = 1 - np.abs(np.arange(dims[3]) / factor - center)
+        return _append_values(np.broadcast_to(np.outer(line, line), dims), var, block)
+
+
+def _append_values(values: np.ndarray[Any, Any], var: Variable, block: Block) -> Operator:
+    return block.append_op("assign_value", {}, {"Out": var}, value_attrs(values, var.dtype))
+
+
+def value_attrs(values: np.ndarray[Any, Any], dtype: str) -> dict[str, Any]:
+    """The attributes of an assign_value operator that makes ``values`` in ``dtype``."""
+    flat = values.ravel()
+    if is_float(dtype):
+        return {"shape": list(values.shape), "dtype": dtype, "fp32_values": flat.astype(np.float64).tolist()}
+    with np.errstate(invalid="ignore"):  # what does not fit differs from its own conversion
+        whole = flat.astype(bool if dtype == "bool" else np.int64)
+    if not np.array_equal(whole, flat):
+        raise DtypeError(f"the values are {flat.dtype}, and not all of them can be {dtype}")
+    return {"shape": list(values.shape), "dtype": dtype, "int32_values": whole.astype(np.int64).tolist()}
+
+
 Constant = ConstantInitializer
 Uniform = UniformInitializer
 Normal = NormalInitializer
 TruncatedNormal = TruncatedNormalInitializer
 Xavier = XavierInitializer
+Bilinear = BilinearInitializer
+NumpyArray = NumpyArrayInitializer
 MSRA = MSRAInitializer

@@ -105,8 +105,10 @@ def load_all() -> None:
             return
         _state.busy = True
         try:
+            from fluidlite import __version__
+
             for module in BUILT_IN:
-                load(module.removeprefix("fluidlite."), module, built_in=True)
+                load(module.removeprefix("fluidlite."), module, __version__, built_in=True)
             _load_entry_points()
             _loaded = True
         finally:

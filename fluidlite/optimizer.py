@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
-from fluidlite.base.dtypes import NUMPY
-from fluidlite.base.errors import DtypeError, ProgramError
+from fluidlite.base.dtypes import compute_dtype
+from fluidlite.base.errors import ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
 from fluidlite.framework.backward import append_backward
 from fluidlite.framework.operator import Operator
@@ -92,26 +92,35 @@ class Optimizer:
         return rate
 
     def _create_param_lr(self, param: Parameter, made: dict[Any, Variable]) -> Variable:
-        """The learning rate of a parameter, with its own factor, in its own dtype; ``made`` shares equal ones."""
+        """The learning rate of a parameter, with its own factor, in the dtype that the parameter computes in.
+
+        ``made`` shares equal ones.
+        """
+        dtype = compute_dtype(param.dtype)
         own = param.optimize_attr["learning_rate"]
         rate = own if isinstance(own, Variable) else self._create_global_learning_rate()
         factor = 1.0 if isinstance(own, Variable) else float(own)
-        key = (rate.name, factor, param.dtype)
+        key = (rate.name, factor, dtype)
         if key not in made:
             with rate.block.program.roles("lr_sched"):
                 if factor != 1.0:
                     rate = rate._scaled(factor, 0.0)
-                if rate.dtype != param.dtype:
-                    rate = tensor.cast(rate, param.dtype)
+                if rate.dtype != dtype:
+                    rate = tensor.cast(rate, dtype)
             made[key] = rate
         return made[key]
 
     # State
 
     def _add_accumulator(
-        self, name: str, param: Parameter, fill_value: float = 0.0, shape: Sequence[int] | None = None
+        self,
+        name: str,
+        param: Parameter,
+        fill_value: float = 0.0,
+        shape: Sequence[int] | None = None,
+        dtype: str | None = None,
     ) -> Variable:
-        """State for a parameter: a persistable variable ``<param>_<name>_0``, filled at startup."""
+        """State for a parameter, of its dtype: a persistable variable ``<param>_<name>_0``, filled at startup."""
         program = param.block.program
         key = (program.serial, name, param.name)
         if key in self._accumulators:
@@ -123,7 +132,7 @@ class Optimizer:
         helper = LayerHelper(type(self).__name__)
         var = helper.create_global_variable(
             True, name=unique_name.generate(f"{param.name}_{prefix}{name}"), stop_gradient=True,
-            shape=list(param.shape) if shape is None else list(shape), dtype=param.dtype,
+            shape=list(param.shape) if shape is None else list(shape), dtype=dtype or param.dtype,
         )  # fmt: skip
         helper.set_variable_initializer(var, Constant(fill_value))
         self._accumulators[key] = var
@@ -310,15 +319,11 @@ class AdamOptimizer(Optimizer):
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         for param in parameters:
-            if float(NUMPY[param.dtype].type(self._beta2)) >= 1.0:  # its powers would stay 1, and the step 0
-                raise DtypeError(
-                    f"optimizer.{type(self).__name__}: parameter {param.name!r} is {param.dtype}, in which "
-                    f"beta2 = {self._beta2} rounds to 1\n  Do: keep the parameter in float32, or use a smaller beta2"
-                )
-            self._add_accumulator("moment1", param)
-            self._add_accumulator("moment2", param)
-            self._add_accumulator("beta1_pow_acc", param, fill_value=self._beta1, shape=[1])
-            self._add_accumulator("beta2_pow_acc", param, fill_value=self._beta2, shape=[1])
+            dtype = compute_dtype(param.dtype)  # in a half type beta2 rounds to 1 and small squares to 0
+            self._add_accumulator("moment1", param, dtype=dtype)
+            self._add_accumulator("moment2", param, dtype=dtype)
+            self._add_accumulator("beta1_pow_acc", param, fill_value=self._beta1, shape=[1], dtype=dtype)
+            self._add_accumulator("beta2_pow_acc", param, fill_value=self._beta2, shape=[1], dtype=dtype)
 
     def _append_optimize_op(self, block: Block, param: Parameter, grad: Variable, rate: Variable) -> Operator:
         moment1, moment2 = self._get_accumulator("moment1", param), self._get_accumulator("moment2", param)

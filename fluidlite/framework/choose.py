@@ -150,7 +150,7 @@ def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: st
 def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     unit = devices.unit(place)
     candidates = kernels.of(call.op.type)
-    for attempt in (_native, _generated, _generic, _decomposed):
+    for attempt in (_native, _generated, _generic, _native_after_plain, _decomposed):
         found = attempt(call, unit, policy, candidates, refused)
         if found is not None:
             return Choice(
@@ -183,16 +183,35 @@ def _native(
     if "native" in policy.exclude:
         return None
     mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
-    preferred = policy.preferred(kind)
     for kernel in _ordered(mine, kind, policy, call):
-        reason = refuse(kernel, call, unit)
-        if reason is None and preferred and kernel.library not in preferred and "plain" in preferred:
-            reason = f"library {kernel.library!r} is not among the preferred {', '.join(preferred)}"
+        if _after_plain(kernel, kind, policy):
+            reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
+        else:
+            reason = refuse(kernel, call, unit)
         if reason is None:
             return Choice("native", unit.place, kernel.library, kernel)
         refused.append((f"native {kernel.library}", reason))
     if not mine:
         refused.append(("native", f"no kernel is registered for {kind}"))
+    return None
+
+
+def _after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
+    """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
+    preferred = policy.preferred(kind)
+    if "plain" not in preferred or kernel.library == "plain":
+        return False
+    return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")
+
+
+def _native_after_plain(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    kind = unit.place.kind
+    mine = [k for k in candidates if any(matches(p, kind) for p in k.places) and _after_plain(k, kind, policy)]
+    for kernel in _ordered(mine, kind, policy, call):
+        if "native" not in policy.exclude and refuse(kernel, call, unit) is None:
+            return Choice("native", unit.place, kernel.library, kernel)
     return None
 
 

@@ -213,6 +213,14 @@ class _Planner:
 
     # Operators
 
+    def _policy(self, op: Operator, target: Place) -> Policy:
+        """The policy, with the operator's own choice of library (the hint ``op_library``) before all others."""
+        library = op.hints.get("op_library")
+        if not isinstance(library, str):
+            return self.policy
+        others = [name for name in self.policy.preferred(target.kind) if name != library]
+        return self.policy.with_libraries({target.kind: (library, *others)})
+
     def _call(self, op: Operator) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
         for slot, names in op.inputs.items():
@@ -240,7 +248,8 @@ class _Planner:
     def _operator(self, op: Operator, index: int) -> None:
         call = self._call(op)
         elsewhere = op.hints.get("op_device")
-        choice = choose(call, devices.unit(elsewhere).place if elsewhere else self.home, self.policy)
+        target = devices.unit(elsewhere).place if elsewhere else self.home
+        choice = choose(call, target, self._policy(op, target))
         assert self.line is not None
         self.line.call, self.line.choice = call, choice
         if choice.parts:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fluidlite import unique_name
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.vartype import dtype_of
-from fluidlite.initializer import Constant, Initializer
+from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     LayerHelper,
     check_float,
@@ -202,8 +204,14 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
     return append("sum", "sum", {"X": check_variables("x", x)})
 
 
-def assign(input: Variable, output: Variable | None = None) -> Variable:
-    """Return a copy of ``input`` (written into ``output``, if given)."""
+def assign(input: Variable | np.ndarray[Any, Any], output: Variable | None = None) -> Variable:
+    """Return a copy of ``input`` (written into ``output``, if given).
+
+    The values of an array are kept in the program; they are what it holds now.
+    """
+    if isinstance(input, np.ndarray):
+        attrs = value_attrs(input, dtype_of(input.dtype))
+        return append("assign", "assign_value", {}, attrs, out=output, stop_gradient=output is None)
     return append("assign", "assign", {"X": check_variable("input", input)}, out=output)
 
 

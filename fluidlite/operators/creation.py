@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import erf
+from math import erf, prod
 from math import sqrt as root
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL, ALL_FLOATS
+from fluidlite.base.dtypes import ALL, ALL_FLOATS, is_float
 from fluidlite.codegen.expr import gaussian, log, uniform, zeros
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample, Slot
@@ -108,6 +108,57 @@ register_op(
     ],
     doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input",
     source="Fluid fill_constant_batch_size_like_op.cc",
+)
+
+# assign_value ------------------------------------------------------------------------------------------------------
+
+
+def _infer_value(call: Call) -> Inferred:
+    found = _infer_shape(call)
+    dtype, counted = call.attr("dtype"), prod(call.attr("shape"))
+    used, unused = ("fp32_values", "int32_values") if is_float(dtype) else ("int32_values", "fp32_values")
+    if call.attr(unused):
+        call.fail_attr(unused, f"nothing, for Out is {dtype}", do=f"give {used}")
+    if len(call.attr(used)) != counted:
+        call.fail_attr(used, f"{counted} values, for dims {list(call.attr('shape'))}")
+    if not is_float(dtype):
+        low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if not all(low <= value <= high for value in call.attr(used)):
+            call.fail_attr(used, f"values from {low} to {high}, for Out is {dtype}")
+    return found
+
+
+def _reference_value(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    dtype = _exact(attrs["dtype"])
+    values = attrs["fp32_values"] if dtype == "float64" else attrs["int32_values"]
+    return {"Out": np.reshape(np.asarray(values, dtype), attrs["shape"])}
+
+
+register_op(
+    "assign_value",
+    outputs=("Out",),
+    attrs=(
+        _SHAPE,
+        _DTYPE,
+        Attr("fp32_values", "floats", (), doc="values of a floating Out, row by row; kept in float64, and rounded once"),
+        Attr("int32_values", "ints", (), doc="values of any other Out, row by row; of any width, and 0 or 1 of a bool"),
+    ),
+    infer=_infer_value,
+    reference=_reference_value,
+    samples=lambda: [
+        Sample({}, {"shape": [2, 3], "fp32_values": [0.5, -1.5, 1e30, 0.1, 0.0, 7.0]}, name="matrix"),
+        Sample({}, {"shape": [3], "dtype": "float64", "fp32_values": [0.1, 1e300, -(2.0**-60)]}, name="float64"),
+        Sample({}, {"shape": [2, 2], "dtype": "float16", "fp32_values": [0.1, 2.0, -3.5, 1e9]}, name="float16"),
+        Sample({}, {"shape": [2], "dtype": "bfloat16", "fp32_values": [0.1, 3.0]}, name="bfloat16"),
+        Sample({}, {"shape": [2, 1], "dtype": "int32", "int32_values": [-(2**31), 2**31 - 1]}, name="int32"),
+        Sample({}, {"shape": [3], "dtype": "int64", "int32_values": [-(2**63), 2**63 - 1, 2**53 + 1]}, name="int64"),
+        Sample({}, {"shape": [2], "dtype": "uint8", "int32_values": [0, 255]}, name="uint8"),
+        Sample({}, {"shape": [3], "dtype": "bool", "int32_values": [1, 0, 1]}, name="bool"),
+        Sample({}, {"shape": [], "fp32_values": [2.5]}, name="rank0"),
+        Sample({}, {"shape": [0, 2]}, name="empty"),
+    ],
+    doc="Out = the values",
+    source="Fluid assign_value_op.cc",
 )
 
 # fill_zeros_like ---------------------------------------------------------------------------------------------------

@@ -7,29 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, compute_dtype
 from fluidlite.codegen.expr import sqrt
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample
 from fluidlite.operators.inference import Inferred, agree, all_agree, like, same_dtype
-from fluidlite.operators.samples import WIDE, rand
+from fluidlite.operators.samples import MIXED, WIDE, rand
 from fluidlite.operators.scalar_op import scalar_op
 
 
 def _infer(state: Sequence[str], scalars: Sequence[str], outputs: Mapping[str, str]) -> Callable[[Call], Inferred]:
-    """Return the inference of an update: ``state`` is as Param, ``scalars`` are [1]; outputs are as their inputs."""
+    """Return the inference of an update: ``state`` is as Param, ``scalars`` are [1]; outputs are as their inputs.
+
+    All but Grad may be float32 where Param is a half type: in that, powers of beta2 near 1 and slow averages stall.
+    """
 
     def infer(call: Call) -> Inferred:
         for slot in state:
-            same_dtype(call, slot, "Param")
+            _same_or_computed(call, slot)
             if not all_agree(call.dims(slot), call.dims("Param")):
                 call.fail(slot, f"{list(call.dims('Param'))}, the dims of Param")
         for slot in scalars:
-            same_dtype(call, slot, "Param")
+            _same_or_computed(call, slot)
             call.need(len(call.dims(slot)) == 1 and agree(call.dims(slot)[0], 1), slot, "[1]")
         return {output: like(call.spec(slot)) for output, slot in outputs.items()}
 
     return infer
+
+
+def _same_or_computed(call: Call, slot: str) -> None:
+    """Raise DtypeError unless a slot has Param's dtype or (Grad apart) the one in which Param is computed."""
+    if slot == "Grad" or call.dtype(slot) != compute_dtype(call.dtype("Param")):
+        same_dtype(call, slot, "Param")
+
+
+def _halved(inputs: Mapping[str, Any], dtype: str, *wide: str) -> dict[str, Any]:
+    """Inputs in a half type, but for those named."""
+    return {slot: array if slot in wide else array.astype(NUMPY[dtype]) for slot, array in inputs.items()}
 
 
 def _inputs(*dims: int, **states: tuple[float, float]) -> dict[str, Any]:
@@ -59,6 +73,7 @@ scalar_op(
         Sample(_inputs(5, 7), {}, name="matrix", dtypes=WIDE),
         Sample(_inputs(1), {}, name="one"),
         Sample(_inputs(0, 3), {}, name="empty"),
+        *(Sample(_halved(_inputs(5, 7), half, "LearningRate"), {}, name=half, dtypes=MIXED) for half in HALVES),
     ],
     doc="ParamOut = Param - LearningRate Grad",
     source="Fluid sgd_op.cc",
@@ -98,6 +113,10 @@ scalar_op(
         Sample(_inputs(300, 250, Velocity=(-1, 1)), {"mu": 0.9}, name="large"),
         Sample(_inputs(1, Velocity=(-1, 1)), {"mu": 0.9}, name="one"),
         Sample(_inputs(0, 3, Velocity=(-1, 1)), {"mu": 0.9}, name="empty"),
+        Sample(_halved(_inputs(5, 7, Velocity=(-1, 1)), "float16", "LearningRate"), {"mu": 0.9}, name="float16",
+               dtypes=MIXED),
+        Sample(_halved(_inputs(5, 7, Velocity=(-1, 1)), "bfloat16", "LearningRate", "Velocity"), {"mu": 0.9},
+               name="bfloat16", dtypes=MIXED),
     ],
     doc="VelocityOut = mu Velocity + Grad; ParamOut = Param - LearningRate VelocityOut, or by Nesterov's step "
     "Param - LearningRate (Grad + mu VelocityOut)",
@@ -151,6 +170,10 @@ scalar_op(
         Sample(_adam_inputs(5, 7), {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.1}, name="attributes", dtypes=WIDE),
         Sample(_adam_inputs(1), {}, name="one"),
         Sample(_adam_inputs(0, 3), {}, name="empty"),
+        *(Sample(_halved(_adam_inputs(5, 7), half, "LearningRate", "Beta1Pow", "Beta2Pow", "Moment1", "Moment2"), {},
+                 name=half, dtypes=MIXED) for half in HALVES),
+        Sample(_halved(_adam_inputs(5, 7), "float16", "LearningRate", "Beta1Pow", "Beta2Pow"), {}, name="half_moments",
+               dtypes=MIXED),
     ],
     doc="Moment1Out = beta1 Moment1 + (1 - beta1) Grad; Moment2Out = beta2 Moment2 + (1 - beta2) Grad^2; "
     "ParamOut = Param - LearningRate sqrt(1 - Beta2Pow) / (1 - Beta1Pow) Moment1Out / (sqrt(Moment2Out) + epsilon)",

@@ -14,6 +14,8 @@ Array = np.ndarray[Any, Any]
 
 WIDE = ("float32", "float64")
 EVERY = ("float32", "float64", "float16", "bfloat16")
+MIXED = ("mixed",)
+"""Of a sample whose inputs differ in dtype: they are fed as they are."""
 
 
 def rand(*dims: int, low: float = -1.0, high: float = 1.0, seed: int = 0, dtype: str = "float32") -> Array:

@@ -10,6 +10,7 @@ from fluidlite.plugin import hookimpl
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import copies
+    from . import copies, creation
 
     register(copies)
+    register(creation)

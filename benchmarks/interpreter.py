@@ -1,0 +1,156 @@
+"""What an operator costs in the interpreter: a chain of elementwise additions on [1], and each part of it.
+
+    python benchmarks/interpreter.py [--json FILE]
+
+The parts are the differences of a ladder: each rung does what the one before does, and one thing more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from common import Times, fix_environment, in_turns, machine, options, report, show
+
+CHAIN = 1000
+KERNELS = 100
+ROUNDS = 60
+
+
+def chain(length: int) -> tuple[Any, Any]:
+    """Return a program of ``length`` additions, each of which needs the one before, and its last variable."""
+    import fluidlite as fluid
+
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = y = fluid.layers.data("x", shape=[1], append_batch_size=False)
+        for _ in range(length):
+            y = fluid.layers.elementwise_add(y, x)
+    return program, y
+
+
+def runner(place: Any, length: int) -> tuple[Callable[[], Any], Any]:
+    """Return a call that runs the chain on a place, and the executor."""
+    import numpy as np
+
+    import fluidlite as fluid
+
+    program, y = chain(length)
+    executor = fluid.Executor(place)
+    feed, wanted, scope = {"x": np.ones(1, np.float32)}, [y], fluid.Scope()
+
+    def call() -> Any:
+        return executor.run(program, feed=feed, fetch_list=wanted, scope=scope)
+
+    (value,) = call()
+    if float(value[0]) != length + 1:
+        raise RuntimeError(f"the chain of {length} additions gave {value}")
+    return call, executor
+
+
+def ladder(executor: Any) -> dict[str, Callable[[], None]]:
+    """The parts of one operator, by hand, as often as the chain has operators."""
+    import numpy as np
+
+    from fluidlite.framework.io import IO
+    from fluidlite.framework.plan import Launch
+    from fluidlite.framework.tensor import Tensor
+    from fluidlite.platform.pool import get_context
+
+    plan = executor.explain_last().plan
+    step = next(step for step in plan.steps if isinstance(step, Launch))
+    context = get_context(plan.place)
+    place = context.place
+    run, _ = step.runs[context]
+    spec = step.outs[0].spec
+    add, one = np.add, np.ones(1, np.float32)
+    out_array = np.empty(1, np.float32)
+    given, made = Tensor().set(one), Tensor().set(one)
+    io = IO(step.call, [given, given, made], context, 0)
+    times = range(CHAIN)
+
+    def numpy_add() -> None:
+        for _ in times:
+            add(one, one, out_array)
+
+    def kernel() -> None:
+        for _ in times:
+            run(context, io)
+
+    def tensor() -> None:
+        tensors, make = io.tensors, Tensor.of
+        for _ in times:
+            fresh = make(spec, place)
+            fresh.allocation, fresh._array = made.allocation, made._array
+            tensors[2] = fresh
+            run(context, io)
+
+    def allocation() -> None:
+        tensors, make = io.tensors, Tensor.of
+        for _ in times:
+            tensors[2] = make(spec, place)
+            run(context, io)
+
+    def buffers() -> None:
+        make, call, index = Tensor.of, step.call, step.op_index
+        for _ in times:
+            run(context, IO(call, [given, given, make(spec, place)], context, index))
+
+    return {
+        "np.add of arrays at hand": numpy_add,
+        "kernel: its call, and finding three arrays": kernel,
+        "output tensor": tensor,
+        "its memory: from the pool and back": allocation,
+        "IO": buffers,
+    }
+
+
+def main() -> None:
+    """Print the costs."""
+    arguments = options(__doc__).parse_args()
+    fix_environment(arguments.threads)
+    import fluidlite as fluid
+
+    call, executor = runner("cpu", CHAIN)
+    short, _ = runner("cpu", 1)
+    executor_last = {"whole run": call, **ladder(executor), "run of one operator": short}
+    times = in_turns(executor_last, ROUNDS)
+    costs = {name: time / (CHAIN if name != "run of one operator" else 1) for name, time in times.items()}
+
+    rows: list[list[Any]] = []
+    before = Times([0.0])
+    for name in list(costs)[1:-1]:
+        now = costs[name]
+        rows.append([name, (now.median - before.median) * 1e6, (now.least - before.least) * 1e6])
+        before = now
+    edge, whole = costs["run of one operator"] / CHAIN, costs["whole run"]
+    last = Times([0.0])
+    rest = [whole.median - before.median - edge.median, whole.least - before.least - edge.least]
+    rows.append(["interpreter's loop: values, steps, lifetimes", rest[0] * 1e6, rest[1] * 1e6])
+    rows.append([f"Executor.run's own part, over {CHAIN}", edge.median * 1e6, edge.least * 1e6])
+    rows.append(["sum: one operator", whole.median * 1e6, whole.least * 1e6])
+    del last
+    show(f"An addition on [1], in a chain of {CHAIN} on the CPU: microseconds", ["part", "median", "least"], rows)
+    once = costs["run of one operator"]
+    print(f"\nExecutor.run of one operator: median {once.median * 1e6:.1f}, least {once.least * 1e6:.1f} us")
+
+    contenders = {str(place): runner(place, KERNELS)[0] for place in fluid.places()}
+    places = in_turns(contenders, ROUNDS)
+    show(
+        f"{KERNELS} additions on [1] and one fetch: microseconds",
+        ["place", "run, median", "run, least", "an operator, median", "an operator, least"],
+        [[name, t.median * 1e6, t.least * 1e6, t.median * 1e6 / KERNELS, t.least * 1e6 / KERNELS]
+         for name, t in places.items()],
+    )  # fmt: skip
+    figures = {
+        "parts_us": {row[0]: {"median": row[1], "least": row[2]} for row in rows},
+        "run_of_one_us": {"median": once.median * 1e6, "least": once.least * 1e6},
+        "places_us": {name: {"median": t.median * 1e6, "least": t.least * 1e6} for name, t in places.items()},
+    }
+    report(arguments.json, machine(arguments.threads), figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 ``import fluidlite as fluid`` and write what you wrote for Fluid 1.x.
 """
 
+from fluidlite import backward as backward
 from fluidlite import clip as clip
 from fluidlite import codegen as _codegen  # noqa: F401  puts the generators in their place
 from fluidlite import core, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
@@ -37,6 +38,7 @@ from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.framework.tensor import LoDTensor, Tensor
 from fluidlite.framework.transfer import from_dlpack
 from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.layers.io import _exact_data as data
 from fluidlite.loader import plugins
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.param_attr import ParamAttr

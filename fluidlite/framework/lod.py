@@ -13,7 +13,7 @@ from fluidlite.framework.spec import Lod
 def _levels(levels: Any, what: str) -> list[list[int]]:
     try:
         return [[int(v) for v in level] for level in levels]
-    except TypeError:
+    except (TypeError, ValueError):
         raise TensorError(
             f"{what} is {levels!r}; expected a list of levels, each a list of ints, such as [[0, 2, 5]]"
         ) from None

@@ -255,7 +255,10 @@ class Tensor:
         if isinstance(value, Tensor):
             lod = value.lod() if lod is None else lod
             value = value.numpy()
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as exc:
+            raise TensorError(f"cannot make a tensor of {type(value).__name__}: {exc}") from None
         if array.dtype == object:
             raise TensorError(
                 f"cannot make a tensor of {type(value).__name__}: the rows have different lengths or no number type"
@@ -323,7 +326,8 @@ class Tensor:
         start = part.__array_interface__["data"][0] - shadow.__array_interface__["data"][0] if part.size else 0
         view._byte_offset = self._byte_offset + start
         strides = tuple(s // size for s in part.strides)
-        if view.spec.size > 1 and strides != PLAIN.strides(part.shape):
+        steps = zip(part.shape, strides, PLAIN.strides(part.shape), strict=True)
+        if view.spec.size > 1 and any(dim > 1 and a != b for dim, a, b in steps):  # the step of one element is none
             view._strides = strides
         return view
 
@@ -379,6 +383,8 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise ValueError(f"a {self.dtype} tensor cannot become an array of {np.dtype(dtype)} without a copy")
             return array.astype(dtype)
         return array.copy() if copy or copy is None else array
 

@@ -57,3 +57,22 @@ def data(
         name, shape=dims, dtype=dtype_of(dtype), lod_level=check_int("lod_level", lod_level, minimum=0),
         stop_gradient=stop_gradient, is_data=True,
     )  # fmt: skip
+
+
+def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+    """Declare a variable that is fed, ``fluid.data``: its dims are those of ``shape``, no batch dim is added.
+
+    Parameters
+    ----------
+    name : str
+        The key under which it is fed.
+    shape : sequence of int
+        Dims; -1 or None where they are known only when it runs.
+    dtype : str
+    lod_level : int
+        Number of LoD levels: 1 for sequences.
+    """
+    return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
+
+
+_exact_data.__name__ = _exact_data.__qualname__ = "data"  # as users know it

@@ -87,10 +87,10 @@ def read(path: Path) -> Page:
 
 def same(want: str, got: str) -> bool:
     """Whether what was printed is what the page shows; blanks at the ends of lines do not count."""
-    clean = ["\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n" for text in (want, got)]
-    if clean[0].endswith("\n...\n"):  # which may stand for no line at all
-        clean[0], clean[1] = clean[0] + "end\n", clean[1] + "\nend\n"
-    return doctest.OutputChecker().check_output(*clean, doctest.ELLIPSIS)
+    shown, printed = ("\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n" for text in (want, got))
+    if shown.endswith("\n...\n"):  # which may stand for no line at all
+        shown, printed = shown + "end\n", printed + "\nend\n"
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
 
 
 def _compare(page: Page, block: Block, got: str) -> None:

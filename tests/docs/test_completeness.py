@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,27 @@ def test_ways_to_a_kernel(how: str) -> None:
 @pytest.mark.parametrize("name", fluid.memory.__all__)
 def test_memory(name: str) -> None:
     assert f"`{name}" in text("memory.md") or f"memory.{name}" in text("memory.md")
+
+
+def test_the_demos_table_is_the_readmes() -> None:
+    from fluidlite.tools.demo import DemoResult
+    from fluidlite.tools.demo_view import summary_table
+
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    shown = next(line for line in readme.splitlines() if line.startswith("place ") and "operators" in line)
+    columns = [str(column.header) for column in summary_table(DemoResult([])).columns]
+    assert "".join(shown.split()) == "".join("".join(columns).split())
+
+
+def test_the_operator_table_is_up_to_date(require: Callable[..., None]) -> None:
+    for place in ("opencl", "fpga"):
+        require(place, "to make the table of operators")
+    script = DOCS.parent / "tools" / "operator_table.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_first_kernel_is_short() -> None:
+    block = text("write_a_kernel.md").split("```python\n")[1].split("```")[0]
+    assert "@register_kernel" in block
+    assert len(block.splitlines()) <= 15

@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 
 import fluidlite as fluid
+from fluidlite.platform.devices import devices
+from fluidlite.platform.pool import get_context
 from fluidlite.testing import Check, checks
 from fluidlite.tools.matrix import kernel_matrix
 
@@ -89,12 +91,12 @@ def test_sizes_are_arguments(plugin: ModuleType, place: str) -> None:
 
 
 def plugin_folder(plugin: ModuleType) -> Path:
-    dialect = fluid.platform.devices.devices.unit("cc:0").dialect
+    dialect = devices.unit("cc:0").dialect
     folder: Path = dialect.folder
     return folder
 
 
 def test_a_refused_source_is_one_clear_error(place: str) -> None:
-    context = fluid.platform.pool.get_context(place)
+    context = get_context(place)
     with pytest.raises(fluid.FluidError, match="cc:0 refused the generated kernel nonsense"):
         context.compile("void nonsense(", "nonsense", ())

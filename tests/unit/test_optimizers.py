@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import clip, layers, optimizer, regularizer
-from fluidlite.base.errors import DtypeError, ProgramError
+from fluidlite.base.errors import ProgramError
 
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
@@ -307,9 +307,25 @@ def test_messages(make: Callable[[], Any], words: list[str]) -> None:
         assert word in str(caught.value), str(caught.value)
 
 
-def test_adam_refuses_a_dtype_in_which_it_would_stand_still() -> None:
-    with pytest.raises(DtypeError, match=r"parameter 'w' is bfloat16, in which beta2 = 0.999 rounds to 1"):
-        optimizer.Adam(0.1).minimize(model(dtype="bfloat16"))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "make", [lambda: optimizer.SGD(0.05), lambda: optimizer.Momentum(0.02, 0.9), lambda: optimizer.Adam(0.1)]
+)
+def test_half_parameters_train_as_float32_ones(make: Callable[[], optimizer.Optimizer], dtype: str) -> None:
+    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
+        with fluid.scope_guard(fluid.Scope()):
+            exact = train(make())
+    found = train(make(), dtype=dtype)
+    np.testing.assert_allclose(np.asarray(found[-1], "float32"), exact[-1], atol=0.03)
+    assert np.abs(exact[-1] - START).max() > 0.1
+
+
+def test_adam_keeps_the_state_of_half_parameters_in_float32() -> None:
+    optimizer.Adam(0.1).minimize(model(dtype="bfloat16"))
+    block = fluid.default_main_program().global_block()
+    state = {name: var.dtype for name, var in block.vars.items() if "moment" in name or "beta" in name}
+    assert len(state) == 4
+    assert set(state.values()) == {"float32"}
 
 
 def test_state_is_not_made_twice() -> None:

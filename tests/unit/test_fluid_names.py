@@ -1,0 +1,127 @@
+"""Programs of Fluid find the names they use, under the paths they use."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+
+NAMES = {
+    "": """
+        Program default_main_program default_startup_program program_guard name_scope Variable Parameter Block Operator
+        Executor Scope global_scope scope_guard CPUPlace CUDAPlace CUDAPinnedPlace LoDTensor create_lod_tensor
+        create_random_int_lodtensor DataFeeder ParamAttr append_backward gradients calc_gradient unique_name core
+        set_flags get_flags is_compiled_with_cuda device_guard data layers optimizer initializer
+        regularizer clip io metrics framework executor backward reader batch
+        """,
+    "core": "is_compiled_with_cuda CPUPlace CUDAPlace LoDTensor Scope VarDesc EnforceNotMet get_cuda_device_count",
+    "framework": """
+        Program Block Operator Variable Parameter default_main_program default_startup_program program_guard name_scope
+        device_guard grad_var_name convert_np_dtype_to_dtype_ set_flags get_flags
+        """,
+    "backward": "append_backward calc_gradient gradients",
+    "executor": "Executor global_scope scope_guard",
+    "layers": """
+        data fc embedding dropout softmax cross_entropy softmax_with_cross_entropy square_error_cost
+        mean accuracy topk concat split reshape transpose slice gather cast one_hot sums sum
+        scale clip clip_by_norm elementwise_add elementwise_sub elementwise_mul elementwise_div elementwise_max
+        elementwise_min elementwise_pow matmul mul reduce_sum reduce_mean reduce_max reduce_min relu sigmoid tanh
+        exp log sqrt square abs leaky_relu elu pow l2_normalize fill_constant fill_constant_batch_size_like zeros ones
+        assign increment less_than equal logical_and logical_or logical_xor logical_not uniform_random gaussian_random
+        create_parameter create_global_var create_tensor linear_chain_crf crf_decoding exponential_decay
+        natural_exp_decay inverse_time_decay polynomial_decay piecewise_decay noam_decay cosine_decay linear_lr_warmup
+        """,
+    "optimizer": "SGD SGDOptimizer Momentum MomentumOptimizer Adam AdamOptimizer",
+    "initializer": """
+        Constant ConstantInitializer Uniform UniformInitializer Normal NormalInitializer TruncatedNormal
+        TruncatedNormalInitializer Xavier XavierInitializer MSRA MSRAInitializer Bilinear BilinearInitializer
+        NumpyArrayInitializer
+        """,
+    "regularizer": "L1Decay L2Decay L1DecayRegularizer L2DecayRegularizer",
+    "clip": "ErrorClipByValue GradientClipByValue GradientClipByNorm GradientClipByGlobalNorm set_gradient_clip",
+    "io": """
+        save_vars save_params save_persistables load_vars load_params load_persistables save_inference_model
+        load_inference_model
+        """,
+    "metrics": "Accuracy",
+}
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_names(path: str) -> None:
+    room = getattr(fluid, path) if path else fluid
+    missing = [name for name in NAMES[path].split() if not hasattr(room, name)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", [path for path in NAMES if path])
+def test_modules_import_by_path(path: str) -> None:
+    module = importlib.import_module(f"fluidlite.{path}")
+    assert module is getattr(fluid, path)
+    for name in getattr(module, "__all__", ()):
+        assert hasattr(module, name), name
+        assert name in dir(module)
+
+
+def test_names_of_framework_are_those_of_its_rooms() -> None:
+    assert fluid.framework.Program is fluid.Program
+    assert fluid.framework.grad_var_name("x") == "x@GRAD"
+    assert fluid.framework.convert_np_dtype_to_dtype_(np.float32) == "float32"
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        fluid.framework.no_such_name  # noqa: B018
+
+
+def test_fluid_data_adds_no_batch_dim() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [3, 4])
+        y = fluid.data("y", [None, 4], "int64", lod_level=1)
+        z = fluid.layers.data("z", [4])
+        assert (x.shape, x.dtype, x.lod_level) == ((3, 4), "float32", 0)
+        assert (y.shape, y.dtype, y.lod_level) == ((-1, 4), "int64", 1)
+        assert z.shape == (-1, 4)
+        with pytest.raises(fluid.FluidError, match=r"data \(test_fluid_names\.py:\d+\): argument 'shape'"):
+            fluid.data("v", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_assign_takes_an_array(place: str) -> None:
+    values = {
+        "bool": np.array([[True, False]]),
+        "int64": np.array([2**62 + 1, -(2**63)]),
+        "float32": np.array([[0.1], [np.inf]], "float32"),
+        "float64": np.array(0.1),
+        "uint8": np.zeros((0, 3), "uint8"),
+    }
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        made = {name: fluid.layers.assign(array) for name, array in values.items()}
+        target = fluid.layers.create_tensor("float32")
+        fluid.layers.assign(values["float32"], target)
+        found = fluid.Executor(place).run(fetch_list=[*made.values(), target])
+    for array, result in zip([*values.values(), values["float32"]], found, strict=True):
+        assert (result.shape, result.dtype) == (array.shape, array.dtype)
+        np.testing.assert_array_equal(result, array)
+
+
+def test_initializers_of_given_values() -> None:
+    array = np.arange(6, dtype="float64").reshape(2, 3) / 7
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        layers, initializer = fluid.layers, fluid.initializer
+        w = layers.create_parameter([2, 3], "float64", default_initializer=initializer.NumpyArrayInitializer(array))
+        b = layers.create_parameter([2, 1, 4, 4], "float32", default_initializer=initializer.Bilinear())
+        array[:] = 0  # what counts is what it was
+        exe = fluid.Executor("cpu")
+        startup = fluid.Program.from_json(fluid.default_startup_program().to_json())
+        exe.run(startup)
+        weight, filters = exe.run(fetch_list=[w, b])
+        with pytest.raises(fluid.FluidError, match=r"dims \[2, 3\]"):
+            layers.create_parameter([3, 2], "float32", default_initializer=initializer.NumpyArray(array))
+        with pytest.raises(fluid.FluidError, match="4 dims"):
+            layers.create_parameter([4, 4], "float32", default_initializer=initializer.Bilinear())
+        with pytest.raises(fluid.FluidError, match="can be int64"):
+            layers.create_parameter([2], "int64", default_initializer=initializer.NumpyArray(np.array([0.5, 1.0])))
+    np.testing.assert_array_equal(weight, np.arange(6).reshape(2, 3) / 7)
+    line = [0.25, 0.75, 0.75, 0.25]  # an image grown by 2
+    np.testing.assert_allclose(filters, np.broadcast_to(np.outer(line, line), (2, 1, 4, 4)))

@@ -123,7 +123,8 @@ def show(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
 
     print(f"\n{title}\n")
     print(line(heads))
-    print("|" + "|".join("-" * (w + 1) + (":" if number else "-") for w, number in zip(widths, kinds, strict=True)) + "|")
+    rules = ("-" * (w + 1) + (":" if number else "-") for w, number in zip(widths, kinds, strict=True))
+    print("|" + "|".join(rules) + "|")
     for row in cells:
         print(line(row))
 

@@ -21,8 +21,8 @@ from common import CORE_TYPE, Times, machine, options, report, show
 LIMIT = 0.15
 """Seconds that the import may add."""
 
-OPTIONAL = ("pyopencl", "cupy", "torch", "sklearn", "scipy", "typer", "rich", "click", "safetensors", "llvmlite", "onnx",
-            "array_api_strict")  # fmt: skip
+OPTIONAL = ("pyopencl", "cupy", "torch", "sklearn", "scipy", "typer", "rich", "click", "safetensors", "llvmlite",
+            "onnx", "array_api_strict")  # fmt: skip
 PLUGINS = ("fluidlite.platform.cpu", "fluidlite.platform.cuda", "fluidlite.platform.opencl", "fluidlite.kernels")
 
 PROGRAM = """

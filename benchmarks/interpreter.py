@@ -7,16 +7,15 @@ The parts are the differences of a ladder: each rung does what the one before do
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from common import Times, fix_environment, in_turns, machine, options, report, show
+from common import fix_environment, in_turns, machine, options, report, show
 
 CHAIN = 1000
 KERNELS = 100
 ROUNDS = 60
+AGAIN = 50
 
 
 def chain(length: int) -> tuple[Any, Any]:
@@ -114,26 +113,28 @@ def main() -> None:
     import fluidlite as fluid
 
     call, executor = runner("cpu", CHAIN)
-    short, _ = runner("cpu", 1)
-    executor_last = {"whole run": call, **ladder(executor), "run of one operator": short}
-    times = in_turns(executor_last, ROUNDS)
-    costs = {name: time / (CHAIN if name != "run of one operator" else 1) for name, time in times.items()}
+    one, _ = runner("cpu", 1)
 
+    def short() -> None:
+        for _ in range(AGAIN):
+            one()
+
+    parts = ladder(executor)
+    times = in_turns({"whole": call, **parts, "short": short}, ROUNDS)
+    whole, once = times["whole"] / CHAIN, times["short"] / AGAIN
     rows: list[list[Any]] = []
-    before = Times([0.0])
-    for name in list(costs)[1:-1]:
-        now = costs[name]
-        rows.append([name, (now.median - before.median) * 1e6, (now.least - before.least) * 1e6])
-        before = now
-    edge, whole = costs["run of one operator"] / CHAIN, costs["whole run"]
-    last = Times([0.0])
-    rest = [whole.median - before.median - edge.median, whole.least - before.least - edge.least]
-    rows.append(["interpreter's loop: values, steps, lifetimes", rest[0] * 1e6, rest[1] * 1e6])
-    rows.append([f"Executor.run's own part, over {CHAIN}", edge.median * 1e6, edge.least * 1e6])
-    rows.append(["sum: one operator", whole.median * 1e6, whole.least * 1e6])
-    del last
+    median = least = 0.0
+    for name in parts:
+        rung = times[name] / CHAIN
+        rows.append([name, rung.median - median, rung.least - least])
+        median, least = rung.median, rung.least
+    edge = once / CHAIN
+    loop = [whole.median - median - edge.median, whole.least - least - edge.least]
+    rows.append(["interpreter's loop: steps, values, lifetimes", *loop])
+    rows.append([f"Executor.run's own part, over {CHAIN}", edge.median, edge.least])
+    rows.append(["sum: one operator", whole.median, whole.least])
+    rows = [[row[0], row[1] * 1e6, row[2] * 1e6] for row in rows]
     show(f"An addition on [1], in a chain of {CHAIN} on the CPU: microseconds", ["part", "median", "least"], rows)
-    once = costs["run of one operator"]
     print(f"\nExecutor.run of one operator: median {once.median * 1e6:.1f}, least {once.least * 1e6:.1f} us")
 
     contenders = {str(place): runner(place, KERNELS)[0] for place in fluid.places()}
@@ -153,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any
 
 from common import Times, fix_environment, machine, options, report, show
@@ -49,7 +50,8 @@ def fluidlite_step(place: str, threads: int) -> Step:
         for size in SIZES[1:-1]:
             layer = fluid.layers.fc(layer, size, act="relu")
         logits = fluid.layers.fc(layer, SIZES[-1])
-        loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(logits, label))
+        costs: Any = fluid.layers.softmax_with_cross_entropy(logits, label)
+        loss = fluid.layers.mean(costs)
         fluid.optimizer.Momentum(RATE, MOMENTUM).minimize(loss)
     executor = fluid.Executor(place, fallback="error")
     executor.run(startup)
@@ -60,11 +62,11 @@ def fluidlite_step(place: str, threads: int) -> Step:
 
 def torch_step(variant: str, threads: int) -> Step:
     """Make the same step of PyTorch, eager; "fused" takes its optimiser of one kernel."""
-    import torch
+    import torch  # type: ignore[import-not-found]
 
     torch.set_num_threads(threads)
     layers: list[Any] = []
-    for given, size in zip(SIZES, SIZES[1:], strict=False):
+    for given, size in pairwise(SIZES):
         layers += [torch.nn.Linear(given, size), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1])
     more = {"fused": True} if variant == "fused" else {}

@@ -15,7 +15,7 @@ import fluidlite as fluid
 
 # 1797 images of 8 x 8 pixels; the last 297 are for the test.
 images, labels = load_digits(return_X_y=True)
-x, y = np.float32(images / 16), labels.reshape(-1, 1)
+x, y = np.asarray(images / 16, np.float32), labels.reshape(-1, 1)
 
 # The program: no place is named in it.
 fluid.default_startup_program().random_seed = 1

@@ -78,7 +78,7 @@ def _unsigned_words(xp: Any, first: int, last: int, random: Random, sub: int) ->
     c0 = xp.arange(first, last, dtype=kind)
     c1 = c0 >> half
     c0 &= mask
-    c2, c3 = xp.full(count, run & MASK, kind), xp.full(count, (stream + sub) & MASK, kind)
+    c2, c3 = xp.full(count, run & MASK, dtype=kind), xp.full(count, (stream + sub) & MASK, dtype=kind)
     for _ in range(ROUNDS):
         c0 *= kind(M0)
         c2 *= kind(M1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.errors import DeviceError, DeviceLost, FluidError, OutOfMemoryError, OutOfRangeError, ProgramError
-from fluidlite.framework import transfer
+from fluidlite.framework import recycle, transfer
 from fluidlite.framework.call import Call, located
 from fluidlite.framework.choose import Choice
 from fluidlite.framework.io import IO
@@ -87,7 +87,7 @@ def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: S
 
 
 def _run_steps(frame: Frame, watching: list[Observer]) -> None:
-    values, make = frame.values, Tensor.of
+    values, make, take, give = frame.values, Tensor.of, recycle.take, recycle.give
     contexts = [frame.contexts[place] for place in frame.plan.places]
     step: Any = None
     try:
@@ -98,18 +98,23 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                 ready = step.runs.get(context)
                 if step.simple and ready is not None and ready[1] is None and not watching:
                     # What _launch does, less all that a plain operator has no need of: this is the hot path.
-                    place = context.place
                     tensors = [values[key] for key in step.ins]
-                    for out in step.outs:
-                        tensors.append(make(out.spec, place))
+                    for spec, key in step.makes:
+                        tensor = take(context, spec) or make(spec, context.place)
+                        values[key] = tensor
+                        tensors.append(tensor)
                     result = ready[0](context, IO(step.call, tensors, context, step.op_index))
-                    made = tensors[len(step.ins) :]
                     if result is not None:
-                        _take(result, made, context)
-                    for out, tensor in zip(step.outs, made):  # noqa: B905  strict costs 60 ns
-                        values[out.key] = tensor
+                        _take(result, tensors[len(step.ins) :], context)
+                    tensors.clear()  # what ends here must have no other holder to be recycled
+                    for key, where in step.recycle:
+                        done = values.pop(key, None)
+                        if done is not None:
+                            give(contexts[where], done)
                 else:
                     _launch(step, frame, values, context, watching)
+                    for key, _ in step.recycle:
+                        values.pop(key, None)
             elif kind is Move:
                 _move(step, frame)
                 continue
@@ -124,9 +129,7 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
     except ProgramError as exc:
         raise located(exc, _what(step)) from exc
     except DeviceError as exc:
-        if isinstance(exc, DeviceLost) and isinstance(
-            step, Launch
-        ):  # raised inside a kernel: the place is poisoned here
+        if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: poison the place here
             unit = contexts[step.where].unit
             unit.lost = unit.lost or str(exc)
         raise _with_prefix(exc, _what(step)) from exc

@@ -46,8 +46,10 @@ class Output:
 class Launch:
     """One kernel run.
 
-    ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes new ones.
-    ``runs`` holds what was prepared, with its workspace, by context.
+    ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes
+    new ones, which are ``makes``.
+    ``runs`` holds what was prepared, with its workspace, by context. ``free`` are the keys that nothing reads
+    later; ``recycle`` those of them whose tensors serve again, each with the index of its place.
     """
 
     op: Operator
@@ -58,9 +60,11 @@ class Launch:
     outs: list[Output]
     op_index: int
     free: list[str] = field(default_factory=list)
+    recycle: list[tuple[str, int]] = field(default_factory=list)
     writes_state: bool = False
     skip: bool = False
     simple: bool = False
+    makes: list[tuple[Spec, str]] = field(default_factory=list)
     where: int = 0
     runs: dict[Any, tuple[Run, Spec | None]] = field(default_factory=dict)
     random: tuple[int, int] | None = None

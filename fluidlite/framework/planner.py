@@ -145,6 +145,7 @@ class _Planner:
                 step.where = self.out.places.index(step.choice.place)
                 plain = not step.skip and step.random is None and None not in step.ins
                 step.simple = plain and all(o.shares < 0 and not o.state for o in step.outs) and not step.writes_state
+        self._place_recycling()
         return self.out
 
     # Values
@@ -426,6 +427,15 @@ class _Planner:
                 step = self.out.steps[index]
             assert isinstance(step, (Launch, Control))
             step.free.append(key)
+
+    def _place_recycling(self) -> None:
+        """Of the values that end at a step, those that simple steps made serve again as they are."""
+        makers = {o.key: s.where for s in self.out.steps if isinstance(s, Launch) and s.simple for o in s.outs}
+        for step in self.out.steps:
+            if isinstance(step, Launch):
+                step.makes = [(o.spec, o.key) for o in step.outs]
+                step.recycle = [(key, makers[key]) for key in step.free if key in makers]
+                step.free = [key for key in step.free if key not in makers]
 
 
 def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:

@@ -42,6 +42,7 @@ def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
             found = _memories.get(context.unit)
             if found is None:
                 found = _memories[context.unit] = PlaceMemory(context.unit, context)
+            found.contexts.add(context)
             context.memory = found
     memory: PlaceMemory = context.memory
     return memory

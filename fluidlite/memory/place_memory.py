@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,7 @@ class PlaceMemory:
         self.lock = threading.RLock()
         self.dead: Dead = deque()
         self.limit: int | None = None
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._waiting: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
         self.used_bytes = 0
@@ -85,8 +87,13 @@ class PlaceMemory:
             if self._waiting:
                 self._look_again()
             if self.limit is not None and self.held_bytes + size > self.limit:
-                raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
+                self._reclaim(context)
+                if self.held_bytes + size > self.limit:
+                    raise self._out_of_memory(nbytes, f"its limit is {self.limit:,}")
             ready = context.spare_blocks.get(size)
+            if not ready and context.idle_count:
+                self._reclaim(context)
+                ready = context.spare_blocks.get(size)
             if ready:
                 block = ready.pop()
             else:
@@ -94,14 +101,31 @@ class PlaceMemory:
                     block = self.strategy.take(size, context)
                 except MemoryError:
                     block = self._retry(nbytes, size, context)
-            self.used_bytes = used = self.used_bytes + nbytes
+            self.used_bytes += nbytes
             self.held_bytes += block.size
             self.allocations += 1
+            used = self.used_bytes - context.idle_bytes
             if used > self.peak:
                 self.peak = used
         return Allocation(self, block, nbytes, context)
 
+    def _reclaim(self, context: Context) -> None:
+        """Take back what the context's runs keep for later."""
+        context.drop_idle()
+        self._drain()
+
+    def _reclaim_all(self) -> None:
+        """Take back what runs keep for later on every context that is not running now."""
+        for context in list(self.contexts):
+            if context.idle_count and context.lock.acquire(blocking=False):
+                try:
+                    context.drop_idle()
+                finally:
+                    context.lock.release()
+        self._drain()
+
     def _retry(self, nbytes: int, size: int, context: Context) -> Block:
+        self._reclaim_all()
         self.strategy.trim()
         try:
             return self.strategy.take(size, context)
@@ -123,7 +147,7 @@ class PlaceMemory:
                 self.used_bytes += nbytes
                 self.held_bytes += nbytes
                 self.allocations += 1
-                self.peak = max(self.peak, self.used_bytes)
+                self.peak = max(self.peak, self.used_bytes - context.idle_bytes)
         return Allocation(self, block, nbytes, context, owned=counted)
 
     def _foreign(self) -> Any:
@@ -176,7 +200,7 @@ class PlaceMemory:
     def use_strategy(self, name: str) -> None:
         """Change the strategy: "direct" or "pool". Live blocks keep their own."""
         with self.lock:
-            self._drain()
+            self._reclaim_all()
             if self.live:
                 raise AllocationError(
                     f"{self.place} has {self.live} live allocations; change the strategy before there are any"
@@ -187,7 +211,7 @@ class PlaceMemory:
     def trim(self) -> None:
         """Give cached blocks back to the device."""
         with self.lock:
-            self._drain()
+            self._reclaim_all()
             self.strategy.trim()
 
     def stats(self) -> MemoryStats:
@@ -197,7 +221,7 @@ class PlaceMemory:
             return MemoryStats(
                 self.place,
                 self.strategy.name,
-                self.used_bytes,
+                self.used_bytes - self.idle_bytes,
                 self.held_bytes - self.used_bytes,
                 self.strategy.reserved,
                 self.peak,
@@ -208,14 +232,19 @@ class PlaceMemory:
 
     @property
     def live(self) -> int:
-        """Allocations that were not freed yet."""
-        return self.allocations - self.frees
+        """Allocations that somebody holds."""
+        return self.allocations - self.frees - sum(context.idle_count for context in list(self.contexts))
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of tensors that runs keep for their next operators."""
+        return sum(context.idle_bytes for context in list(self.contexts))
 
     def reset_peak(self) -> None:
         """Let ``peak`` start again from what is used now."""
         with self.lock:
             self._drain()
-            self.peak = self.used_bytes
+            self.peak = self.used_bytes - self.idle_bytes
 
 
 class _Foreign:

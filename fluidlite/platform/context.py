@@ -57,6 +57,8 @@ class Context:
         Held by whoever uses the queue.
     memory, spare_blocks
         The place's memory, and what its pool keeps for this context (set by the memory room).
+    idle_tensors, idle_bytes, idle_count
+        Whole tensors that runs keep for their next operators, by spec; they do not count as used.
     """
 
     def __init__(self, unit: Unit, raw: Any) -> None:
@@ -70,6 +72,9 @@ class Context:
         self.lock = threading.RLock()
         self.memory: Any = None
         self.spare_blocks: dict[int, list[Any]] = {}
+        self.idle_tensors: dict[int, list[Any]] = {}
+        self.idle_bytes = 0
+        self.idle_count = 0
         self.closed = False
         self._compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._handles: dict[str, Any] = {}
@@ -265,11 +270,17 @@ class Context:
             status[word] = xp.where(failed, xp.asarray(found, dtype=xp.int64), status[word])
         return xp.clip(indices, 0, max(bound - 1, 0))
 
+    def drop_idle(self) -> None:
+        """Let go of the tensors that runs keep; their memory goes back to the pool."""
+        self.idle_tensors.clear()
+        self.idle_bytes = self.idle_count = 0
+
     def close(self) -> None:
         """Let go of the queue and its handles."""
         if self.closed:
             return
         self.closed = True
+        self.drop_idle()
         self._compiled.clear()
         self._handles.clear()
         if self._status is not None and self.unit.lost is None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.platform.cpu import CPUArrays, CPUDevice
+from fluidlite.platform.cpu import CPUDevice, NumPyArrays
 from fluidlite.platform.cuda.array import WITH_PLACE, namespace
 from fluidlite.platform.devices import devices
 from fluidlite.plugin import DeviceInfo
@@ -59,7 +59,7 @@ class Recorder:
         return reduce
 
 
-class Arrays(CPUArrays):
+class Arrays(NumPyArrays):
     eager = False
 
     def __init__(self, recorder: Recorder) -> None:
@@ -135,5 +135,5 @@ def test_the_namespace_follows_the_standard_and_takes_places() -> None:
     missing = [name for name in standard.__all__ if name[0].islower() and "strict" not in name and not hasattr(xp, name)]
     assert missing == []
     for name in WITH_PLACE:
-        assert fits(getattr(xp, name), name, getattr(cupy, name).nin + 1, ()) == ""
+        assert getattr(xp, name) is getattr(cupy, name)
     assert fits(xp.sign, "sign", 2, ()) == ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-ROWS, COLUMNS = 1024, 1024
+ROWS, COLUMNS = 512, 1024
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ def _products(normal: Callable[..., Array]) -> list[Case]:
 
 
 def _movement(x: Array, y: Array, random: np.random.Generator) -> list[Case]:
-    rows = random.integers(0, ROWS, 2048)
+    rows = random.integers(0, ROWS, 1024)
 
     def transposed(x: Array, out: Array) -> Array:
         out[...] = x.T
         return out
 
     def sliced(x: Array, out: Array) -> Array:
-        out[...] = x[100:900, 50:950]
+        out[...] = x[100:500, 50:950]
         return out
 
     def as_integers(x: Array, out: Array) -> Array:
@@ -153,7 +153,7 @@ def _movement(x: Array, y: Array, random: np.random.Generator) -> list[Case]:
     return [
         Case("transpose2", {"X": x}, transposed, attrs={"axis": [1, 0]}),
         Case("concat", {"X": [x, y]}, lambda x, y, out: np.concatenate((x, y), 1, out=out), attrs={"axis": 1}),
-        Case("slice", {"Input": x}, sliced, attrs={"axes": [0, 1], "starts": [100, 50], "ends": [900, 950]}),
+        Case("slice", {"Input": x}, sliced, attrs={"axes": [0, 1], "starts": [100, 50], "ends": [500, 950]}),
         Case("gather", {"X": x, "Index": rows}, lambda x, index, out: np.take(x, index, 0, out, "clip")),
         Case("lookup_table", {"W": x, "Ids": rows[:, None]}, lambda w, ids, out: np.take(w, ids[:, 0], 0, out, "clip")),
         Case("gather_grad", {"X": x, "Index": rows, "Out@GRAD": np.take(y, rows, 0)}, scattered, ("X@GRAD",)),
@@ -162,8 +162,8 @@ def _movement(x: Array, y: Array, random: np.random.Generator) -> list[Case]:
 
 
 def _losses(normal: Callable[..., Array], random: np.random.Generator) -> list[Case]:
-    logits, labels = normal(4096, 100), random.integers(0, 100, (4096, 1))
-    lines = np.arange(4096)
+    logits, labels = normal(2048, 100), random.integers(0, 100, (2048, 1))
+    lines = np.arange(2048)
 
     def loss(x: Array, label: Array, out: Array) -> Array:
         shifted = x - x.max(-1, keepdims=True)

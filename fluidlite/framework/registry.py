@@ -26,10 +26,25 @@ from fluidlite.framework.opdef import (
 _TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
 
 HINTS = frozenset(
-    {"op_role", "op_role_var", "op_namescope", "op_callstack", "op_device", "op_library", "use_cudnn", "use_mkldnn", "use_quantizer",
-     "is_test", "force_cpu", "data_format", "workspace_size_MB", "exhaustive_search", "mkldnn_data_type",
-     "fuse_with_relu"}
-)  # fmt: skip
+    {
+        "op_role",
+        "op_role_var",
+        "op_namescope",
+        "op_callstack",
+        "op_device",
+        "op_library",
+        "use_cudnn",
+        "use_mkldnn",
+        "use_quantizer",
+        "is_test",
+        "force_cpu",
+        "data_format",
+        "workspace_size_MB",
+        "exhaustive_search",
+        "mkldnn_data_type",
+        "fuse_with_relu",
+    }
+)
 """Attributes of Fluid that any operator takes: roles and hints. One that a definition declares is checked as such."""
 
 

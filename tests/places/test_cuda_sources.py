@@ -16,7 +16,7 @@ import fluidlite as fluid
 from fluidlite.platform.cuda.dialect import CUDADialect, _scalar, nvrtc_compile
 from fluidlite.platform.devices import devices
 from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span
-from fluidlite.testing import Check, ConformanceError, checks
+from fluidlite.testing import ConformanceError, checks
 
 ARCHITECTURE = "compute_80"
 FEWEST = 300

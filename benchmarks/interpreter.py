@@ -49,10 +49,11 @@ def runner(place: Any, length: int) -> tuple[Callable[[], Any], Any]:
     return call, executor
 
 
-def ladder(executor: Any) -> dict[str, Callable[[], None]]:
-    """The parts of one operator, by hand, as often as the chain has operators."""
+def ladder(executor: Any) -> tuple[dict[str, Callable[[], None]], Callable[[], None]]:
+    """The parts of one operator, by hand, as often as the chain has any; and the last part without recycling."""
     import numpy as np
 
+    from fluidlite.framework import recycle
     from fluidlite.framework.io import IO
     from fluidlite.framework.plan import Launch
     from fluidlite.framework.tensor import Tensor
@@ -78,32 +79,36 @@ def ladder(executor: Any) -> dict[str, Callable[[], None]]:
         for _ in times:
             run(context, io)
 
-    def tensor() -> None:
-        tensors, make = io.tensors, Tensor.of
-        for _ in times:
-            fresh = make(spec, place)
-            fresh.allocation, fresh._array = made.allocation, made._array
-            tensors[2] = fresh
-            run(context, io)
-
-    def allocation() -> None:
-        tensors, make = io.tensors, Tensor.of
-        for _ in times:
-            tensors[2] = make(spec, place)
-            run(context, io)
-
     def buffers() -> None:
-        make, call, index = Tensor.of, step.call, step.op_index
+        call, index = step.call, step.op_index
         for _ in times:
-            run(context, IO(call, [given, given, make(spec, place)], context, index))
+            tensors = [given, given, made]
+            run(context, IO(call, tensors, context, index))
+            tensors.clear()
 
-    return {
+    def recycled() -> None:
+        call, index, take, give = step.call, step.op_index, recycle.take, recycle.give
+        for _ in times:
+            out = take(context, spec) or Tensor.of(spec, place)
+            tensors = [given, given, out]
+            run(context, IO(call, tensors, context, index))
+            tensors.clear()
+            give(context, out)
+
+    def fresh() -> None:
+        call, index = step.call, step.op_index
+        for _ in times:
+            tensors = [given, given, Tensor.of(spec, place)]
+            run(context, IO(call, tensors, context, index))
+            tensors.clear()
+
+    parts = {
         "np.add of arrays at hand": numpy_add,
         "kernel: its call, and finding three arrays": kernel,
-        "output tensor": tensor,
-        "its memory: from the pool and back": allocation,
         "IO": buffers,
+        "output: a recycled tensor": recycled,
     }
+    return parts, fresh
 
 
 def main() -> None:
@@ -119,8 +124,8 @@ def main() -> None:
         for _ in range(AGAIN):
             one()
 
-    parts = ladder(executor)
-    times = in_turns({"whole": call, **parts, "short": short}, ROUNDS)
+    parts, fresh = ladder(executor)
+    times = in_turns({"whole": call, **parts, "fresh": fresh, "short": short}, ROUNDS)
     whole, once = times["whole"] / CHAIN, times["short"] / AGAIN
     rows: list[list[Any]] = []
     median = least = 0.0
@@ -135,7 +140,9 @@ def main() -> None:
     rows.append(["sum: one operator", whole.median, whole.least])
     rows = [[row[0], row[1] * 1e6, row[2] * 1e6] for row in rows]
     show(f"An addition on [1], in a chain of {CHAIN} on the CPU: microseconds", ["part", "median", "least"], rows)
-    print(f"\nExecutor.run of one operator: median {once.median * 1e6:.1f}, least {once.least * 1e6:.1f} us")
+    more = [times["fresh"].median / CHAIN - median, times["fresh"].least / CHAIN - least]
+    print(f"\nA new tensor, with memory from the pool: median {more[0] * 1e6:.2f}, least {more[1] * 1e6:.2f} us more")
+    print(f"Executor.run of one operator: median {once.median * 1e6:.1f}, least {once.least * 1e6:.1f} us")
 
     contenders = {str(place): runner(place, KERNELS)[0] for place in fluid.places()}
     places = in_turns(contenders, ROUNDS)
@@ -147,6 +154,7 @@ def main() -> None:
     )  # fmt: skip
     figures = {
         "parts_us": {row[0]: {"median": row[1], "least": row[2]} for row in rows},
+        "new_tensor_us": {"median": more[0] * 1e6, "least": more[1] * 1e6},
         "run_of_one_us": {"median": once.median * 1e6, "least": once.least * 1e6},
         "places_us": {name: {"median": t.median * 1e6, "least": t.least * 1e6} for name, t in places.items()},
     }

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import fluidlite as fluid
 from fluidlite.platform.devices import devices
 from fluidlite.platform.pool import get_context
+from fluidlite.plugin import DeviceInfo, hookimpl
 from fluidlite.testing import Check, checks
 from fluidlite.tools.matrix import kernel_matrix
 
@@ -76,16 +78,49 @@ def test_nothing_falls_back(place: str) -> None:
     assert hows == {"generated", "generic", "pinned", "control"}
 
 
+def test_a_device_without_doubles_falls_back(plugin: ModuleType, require: Callable[..., None]) -> None:
+    require("cc", "to run the plugin of the documentation")
+
+    class Single(plugin.Device):  # type: ignore[name-defined, misc]
+        kind = "ccsingle"
+
+        def info(self, index: int) -> DeviceInfo:
+            dtypes = tuple(dtype for dtype in DeviceInfo.dtypes if dtype != "float64")
+            return DeviceInfo(name="C without doubles", dtypes=dtypes)
+
+        def dialect(self, index: int) -> Any:
+            self.c.types = {dtype: name for dtype, name in self.c.types.items() if dtype != "float64"}
+            return self.c
+
+    module = ModuleType("single")
+    module.register_devices = hookimpl(lambda register: register(Single()))  # type: ignore[attr-defined]
+    record = fluid.loader.load("ccsingle", module)
+    try:
+        assert record.state == "loaded", record.traceback
+        for check in checks(["relu", "elementwise_add", "matmul", "softmax", "reduce_sum", "fill_constant"]):
+            check("ccsingle:0")
+        with fluid.program_guard(fluid.Program()):
+            for dtype in ("float32", "float64"):
+                fluid.layers.softmax(fluid.layers.data(dtype, shape=[2, 2], dtype=dtype))
+            single, double = fluid.explain(place="ccsingle").data()
+        assert (single["how"], double["how"]) == ("generic", "fallback")
+        assert any("ccsingle does not compute float64" in reason for _, reason in double["refused"])
+    finally:
+        fluid.loader.unload("ccsingle")
+
+
 def test_sizes_are_arguments(plugin: ModuleType, place: str) -> None:
     """Another batch size compiles nothing."""
+    weight = [[0.5] * 10] * 8
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()):
         x = fluid.layers.data("x", shape=[8])
-        out = fluid.layers.softmax(fluid.layers.matmul(fluid.layers.relu(x), x, transpose_y=True))
+        w = fluid.layers.data("w", shape=[8, 10], append_batch_size=False)
+        out = fluid.layers.softmax(fluid.layers.matmul(fluid.layers.relu(x), w))
     executor = fluid.Executor(place)
     compiled = []
     for rows in (3, 7, 130):
-        executor.run(program, feed={"x": [[1.0] * 8] * rows}, fetch_list=[out])
+        executor.run(program, feed={"x": [[1.0] * 8] * rows, "w": weight}, fetch_list=[out])
         compiled.append(len(list(plugin_folder(plugin).glob("*.c"))))
     assert compiled[0] == compiled[1] == compiled[2]
 

@@ -1,5 +1,7 @@
 """Bad input: each is one clear error on every place, nothing is lost, and the next run works."""
 
+# ruff: noqa: E501  the tables hold whole messages, a line each
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -162,6 +164,8 @@ RUNNING = {
     "dtype of labels": ({"label": np.zeros((5, 1), "float32")}, FeedError, "'label' is float32"),
     "two batches": ({"label": np.zeros((3, 1), "int64")}, ShapeError, rf"softmax_with_cross_entropy \({HERE}.*Label is int64\[3, 1\]; expected \[5, 1\]"),
     "ragged": ({"x": [[1.0, 2.0], [3.0]]}, FeedError, "'x' cannot become an array"),
+    "numbers beyond the dtype": ({"label": [[2**64 - 1]] * 5}, FeedError, "'label' holds numbers that are no int64"),
+    "fractions for integers": ({"label": [[0.5]] * 5}, FeedError, "'label' holds numbers that are no int64"),
     "objects": ({"x": np.asarray([None] * 4)}, FeedError, "'x' holds Python objects"),
     "text": ({"x": "four numbers"}, FeedError, "'x' is str; expected an array"),
     "array of text": ({"x": np.asarray([["a"] * 4])}, (FeedError, DtypeError), "is not a data type|'x'"),
@@ -198,8 +202,13 @@ def test_running(place: str, name: str, trainings: dict[str, Training]) -> None:
 
 def test_a_program_that_was_not_initialised(place: str) -> None:
     training = Training(place)
-    with pytest.raises(ProgramError, match=rf"operator mul \({HERE}.*'fc_0.w_0' has no value in the scope\n  Do: run the startup program"):
-        training.exe.run(training.main, {"x": training.x, "label": training.label}, [training.loss], scope=fluid.Scope())
+    with pytest.raises(
+        ProgramError,
+        match=rf"operator mul \({HERE}.*'fc_0.w_0' has no value in the scope\n  Do: run the startup program",
+    ):
+        training.exe.run(
+            training.main, {"x": training.x, "label": training.label}, [training.loss], scope=fluid.Scope()
+        )
     assert np.isfinite(training.run())
 
 
@@ -215,7 +224,9 @@ def test_a_wrong_program_or_feed(place: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [6, 2**31 - 1, -1, -(2**31)])
-@pytest.mark.parametrize("type", ["gather", "lookup_table", "one_hot", "cross_entropy", "gather_grad", "lookup_table_grad"])
+@pytest.mark.parametrize(
+    "type", ["gather", "lookup_table", "one_hot", "cross_entropy", "gather_grad", "lookup_table_grad"]
+)
 def test_an_index_out_of_range(place: str, type: str, bad: int) -> None:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()):
@@ -281,7 +292,10 @@ def test_no_state_is_written_after_an_index_out_of_range(place: str, guard: str 
         exe.run(program, {"w": w, "ids": np.asarray([1, 9], "int32")}, list(fetch), scope=scope)
 
     def values() -> dict[str, list[float]]:
-        return {name: scope.find_var(name).get_tensor().numpy().tolist() for name in ("added", "scaled", "assigned", "summed")}
+        return {
+            name: scope.find_var(name).get_tensor().numpy().tolist()
+            for name in ("added", "scaled", "assigned", "summed")
+        }
 
     assert values() == {"added": [7], "scaled": [7], "assigned": [7], "summed": [7, 7]}
     exe.run(program, {"w": w, "ids": np.asarray([1, 2], "int32")}, list(fetch), scope=scope)

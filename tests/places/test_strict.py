@@ -62,4 +62,6 @@ def test_an_index_out_of_range_is_found_after_the_run() -> None:
     with pytest.raises(OutOfRangeError, match=r"operator gather \(test_strict.py:\d+.*index 7 .*0 to 2") as error:
         exe.run(program, {"x": values, "index": np.asarray([1, 7], "int32")}, [rows])
     assert "strict:0" in str(error.value)
-    np.testing.assert_array_equal(exe.run(program, {"x": values, "index": np.asarray([2, 0], "int32")}, [rows])[0], values[[2, 0]])
+    np.testing.assert_array_equal(
+        exe.run(program, {"x": values, "index": np.asarray([2, 0], "int32")}, [rows])[0], values[[2, 0]]
+    )

@@ -72,7 +72,10 @@ def test_between_two_places(place: str, other: str, dtype: str, dims: tuple[int,
     np.testing.assert_array_equal(source.numpy(), values(dtype, dims))
 
 
-@pytest.mark.parametrize("key", [np.s_[1:3], np.s_[:, 1], np.s_[1:, 2:5], np.s_[..., ::2], np.s_[2], np.s_[1, 3], np.s_[3:3], np.s_[::3, ::2]])
+@pytest.mark.parametrize(
+    "key",
+    [np.s_[1:3], np.s_[:, 1], np.s_[1:, 2:5], np.s_[..., ::2], np.s_[2], np.s_[1, 3], np.s_[3:3], np.s_[::3, ::2]],
+)
 def test_a_view_of_one_place_goes_to_another(place: str, other: str, key: Any) -> None:
     array = values("float32", (4, 6))
     tensor = fluid.Tensor().set(array, place)
@@ -85,7 +88,9 @@ def test_a_view_of_one_place_goes_to_another(place: str, other: str, key: Any) -
     assert held.contiguous
 
 
-@pytest.mark.parametrize("key", [np.s_[1:3], np.s_[:, 1], np.s_[1:, 2:5], np.s_[..., ::2], np.s_[2], np.s_[...], np.s_[3:3]])
+@pytest.mark.parametrize(
+    "key", [np.s_[1:3], np.s_[:, 1], np.s_[1:, 2:5], np.s_[..., ::2], np.s_[2], np.s_[...], np.s_[3:3]]
+)
 def test_writing_into_a_view(place: str, other: str, key: Any) -> None:
     array = values("float32", (4, 6))
     tensor = fluid.Tensor().set(array, place)

@@ -25,7 +25,10 @@ def test_lengths_and_offsets_are_inverse(outer: list[int], inner: list[int]) -> 
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ([[1, 2]], "offsets start with 0 and never fall\n  These look like lengths: use set_recursive_sequence_lengths"),
+        (
+            [[1, 2]],
+            "offsets start with 0 and never fall\n  These look like lengths: use set_recursive_sequence_lengths",
+        ),
         ([[0, 3, 2]], "offsets start with 0 and never fall"),
         ([[]], "offsets start with 0"),
         ([[0, 2], [0, 5]], "lod level 0 covers 2 sequences, but level 1 has 1"),
@@ -47,7 +50,10 @@ def test_wrong_offsets(levels: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ([[0, 2, 5]], "covers 7 rows, but the tensor has 5\n  A level starts with 0 and rises: these look like offsets; use set_lod"),
+        (
+            [[0, 2, 5]],
+            "covers 7 rows, but the tensor has 5\n  A level starts with 0 and rises: these look like offsets",
+        ),
         ([[2, -1, 4]], "lengths are 0 or more"),
         ([[2, 2]], "covers 4 rows, but the tensor has 5"),
         ([[3], [2, 3]], "covers 3 sequences, but level 1 has 2"),

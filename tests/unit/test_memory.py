@@ -20,7 +20,7 @@ from fluidlite.memory.strategies import size_class
 from fluidlite.platform.pool import get_context, new_context
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
-from fake_device import FakeDevice, installed  # noqa: E402
+from fake_device import FakeDevice, installed
 
 
 @pytest.fixture
@@ -87,6 +87,15 @@ def test_a_negative_size(device: FakeDevice) -> None:
             memory.alloc(device.kind, -1)
 
 
+@pytest.mark.parametrize("nbytes", [1.5, "10", None, -3])
+def test_a_size_that_is_none(device: FakeDevice, nbytes: Any) -> None:
+    arena = memory.arena(device.kind, 256)
+    for alloc in (lambda: memory.alloc(device.kind, nbytes), lambda: arena.alloc(nbytes)):
+        with pytest.raises(AllocationError, match=f"cannot allocate {nbytes!r} bytes"):
+            alloc()
+    assert arena.used == 0
+
+
 def test_double_free(device: FakeDevice) -> None:
     one = memory.alloc(device.kind, 77)
     memory.free(one)
@@ -101,10 +110,10 @@ def test_foreign_free(device: FakeDevice) -> None:
     with pytest.raises(AllocationError, match=f"foreign free: the allocation is on {device.kind}:0, not on cpu:0"):
         memory.free(one, "cpu")
     for other in (3, None, b"bytes", object()):
-        with pytest.raises(AllocationError, match="foreign free: .*was not made by memory.alloc"):
+        with pytest.raises(AllocationError, match=r"foreign free: .*was not made by memory.alloc"):
             memory.free(other)  # type: ignore[arg-type]
     piece = memory.arena(device.kind, 256).alloc(16)
-    with pytest.raises(AllocationError, match="foreign free: .* is borrowed or part of an arena"):
+    with pytest.raises(AllocationError, match=r"foreign free: .* is borrowed or part of an arena"):
         memory.free(piece)
     assert memory.stats(device.kind).frees == 0
     memory.free(one, device.kind)
@@ -124,14 +133,16 @@ def test_use_after_free(device: FakeDevice) -> None:
 
 
 def test_memory_without_addresses_says_so(device: FakeDevice) -> None:
-    with pytest.raises(AllocationError, match="has no address; use span()"):
+    with pytest.raises(AllocationError, match=r"has no address; use span\(\)"):
         memory.alloc(device.kind, 8).address()
 
 
 def test_leaks_are_a_line_of_text(device: FakeDevice) -> None:
     assert memory.leaks(device.kind) == ""
     held = [memory.alloc(device.kind, 1000) for _ in range(2)]
-    assert memory.leaks(device.kind) == f"{device.kind}:0: 2 allocations of 2,000 bytes are still held (2 made, 0 freed)"
+    assert (
+        memory.leaks(device.kind) == f"{device.kind}:0: 2 allocations of 2,000 bytes are still held (2 made, 0 freed)"
+    )
     for each in held:
         memory.free(each)
     assert memory.leaks(device.kind) == ""
@@ -353,7 +364,7 @@ def test_a_reset_makes_what_was_allocated_stale(device: FakeDevice) -> None:
     arena.reset()
     assert arena.used == 0
     for use in (piece.span, tensor.numpy, tensor.span):
-        with pytest.raises(AllocationError, match="stale arena memory: .* before the arena's reset"):
+        with pytest.raises(AllocationError, match=r"stale arena memory: .* before the arena's reset"):
             use()
     assert elsewhere.numpy().tolist() == [3]
     with arena():

@@ -35,7 +35,25 @@ def test_any_text_is_a_place_or_a_place_error(text: str) -> None:
     assert Place.parse(str(place)) == place
 
 
-@pytest.mark.parametrize("text", ["", ":", "cpu:", ":0", "CPU", "cpu:-1", "cpu:1.5", "cpu 0", "cpu:0:", "0", "cpu:٣", "a b", "torch:mps:x y", "cpu\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        "cpu:",
+        ":0",
+        "CPU",
+        "cpu:-1",
+        "cpu:1.5",
+        "cpu 0",
+        "cpu:0:",
+        "0",
+        "cpu:٣",
+        "a b",
+        "torch:mps:x y",
+        "cpu\n",
+    ],
+)
 def test_wrong_texts(text: str) -> None:
     with pytest.raises(PlaceError, match="is not a place kind"):
         Place.parse(text)

@@ -70,7 +70,7 @@ def test_sub_blocks_see_their_parents() -> None:
 def test_an_unknown_variable_names_close_ones() -> None:
     block = fluid.Program().global_block()
     block.create_var("hidden", [2], "float32")
-    with pytest.raises(ProgramError, match="block 0 has no variable 'hiden'; did you mean hidden?"):
+    with pytest.raises(ProgramError, match=r"block 0 has no variable 'hiden'; did you mean hidden\?"):
         block.var("hiden")
 
 
@@ -88,8 +88,19 @@ def test_editing_operators() -> None:
     out = block.create_var("out")
     block.append_op("scale", {"X": x}, {"Out": out}, {"scale": 2.0, "op_device": "cpu"})
     (op,) = block.ops
-    assert (op.type, op.input("X"), op.output("Out"), op.attr("scale"), op.attr("op_device")) == ("scale", ["x"], ["out"], 2.0, "cpu")
-    assert (op.input_names, op.output_names, op.input_arg_names, op.output_arg_names) == (["X"], ["Out"], ["x"], ["out"])
+    assert (op.type, op.input("X"), op.output("Out"), op.attr("scale"), op.attr("op_device")) == (
+        "scale",
+        ["x"],
+        ["out"],
+        2.0,
+        "cpu",
+    )
+    assert (op.input_names, op.output_names, op.input_arg_names, op.output_arg_names) == (
+        ["X"],
+        ["Out"],
+        ["x"],
+        ["out"],
+    )
     edits = block.program.edits
     op.set_attr("scale", 3)
     assert op.attr("scale") == 3.0
@@ -144,14 +155,16 @@ def test_operators_on_variables() -> None:
         x = layers.data("x", [3], append_batch_size=False)
         i = layers.data("i", [3], dtype="int64", append_batch_size=False)
         results = [
-            x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, -x, x**2, x + x, x * x, x - x, x / x, x < 2, x >= 2, x <= 1, x > 1,
+            x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, -x, x**2, x + x, x * x, x - x, x / x,
+            x < 2, x >= 2, x <= 1, x > 1,
             i + 1, i * 2, 3 - i, x[1:], x[0], x[-1], x[:2], x.astype("int32"),
         ]  # fmt: skip
     feed = {"x": np.asarray([1, 2, 4], "float32"), "i": np.asarray([1, 2, 4])}
     found = fluid.Executor("cpu").run(main, feed, results)
     x, i = feed["x"], feed["i"]
     wanted = [
-        x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, -x, x**2, x + x, x * x, x - x, x / x, x < 2, x >= 2, x <= 1, x > 1,
+        x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, -x, x**2, x + x, x * x, x - x, x / x,
+        x < 2, x >= 2, x <= 1, x > 1,
         i + 1, i * 2, 3 - i, x[1:], x[0:1], x[-1:], x[:2], x.astype("int32"),
     ]  # fmt: skip
     for got, want in zip(found, wanted, strict=True):
@@ -228,7 +241,9 @@ def test_json_goes_both_ways() -> None:
     assert again.to_json() == text
     assert fluid.Program.from_json(text.encode()).to_json() == text
     assert str(again) == str(main)
-    assert run_twice(again, fluid.Program.from_json(startup.to_json()), loss.name) == run_twice(main, startup, loss.name)
+    assert run_twice(again, fluid.Program.from_json(startup.to_json()), loss.name) == run_twice(
+        main, startup, loss.name
+    )
     assert "/" not in json.loads(text)["blocks"][0]["ops"][0]["line"][0]  # no path of the author's machine
     with fluid.program_guard(again):
         layers.relu(again.global_block().var("x"))
@@ -257,7 +272,9 @@ def test_truncated_json() -> None:
 def test_a_newer_version() -> None:
     record = json.loads(network()[0].to_json())
     record["version"] = 99
-    with pytest.raises(SavedModelError, match="format version 99; this fluidlite reads versions 1 to 1\n  Do: update fluidlite"):
+    with pytest.raises(
+        SavedModelError, match="format version 99; this fluidlite reads versions 1 to 1\n  Do: update fluidlite"
+    ):
         fluid.Program.from_json(json.dumps(record))
     record["version"] = 1
     record["blocks"][0]["ops"][0]["version"] = 7
@@ -289,7 +306,8 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 STRANGE: list[Any] = [
-    None, True, -1, 0, 2**31, 2**63, 10**30, 10**400, -0.5, 1e308, "", "x", "\x00", "../../etc", [], {}, [[]], [None], {"a": []},
+    None, True, -1, 0, 2**31, 2**63, 10**30, 10**400, -0.5, 1e308, "", "x", "\x00", "../../etc", [], {}, [[]],
+    [None], {"a": []},
     [10**400], [-(2**70)], "cpu:0", ["x"] * 1000,
 ]  # fmt: skip
 
@@ -371,7 +389,10 @@ WRONG = {
     "unknown operator": (change(blocks__0__ops__0__type="os.system"), "no operator is called 'os.system'"),
     "unknown attribute": (change(blocks__0__ops__1__attrs={"evil": 1}), "has no attribute 'evil'"),
     "wrong attribute": (change(blocks__0__ops__1__attrs={"scale": "big"}), "'scale' is 'big'"),
-    "unknown variable": (change(blocks__0__ops__1__inputs={"X": ["nope"]}), "variable 'nope', which the block does not have"),
+    "unknown variable": (
+        change(blocks__0__ops__1__inputs={"X": ["nope"]}),
+        "variable 'nope', which the block does not have",
+    ),
     "a split into many": (change(blocks__0__ops__0__attrs={"num": 2**40, "axis": 0}), "split"),
     "its own parent": (change(blocks__1__parent=1), "block 1 says that its parent is 1"),
     "a later parent": (change(blocks__1__parent=5), "block 1 says that its parent is 5"),

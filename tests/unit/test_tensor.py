@@ -27,7 +27,13 @@ def test_a_new_tensor_knows_nothing() -> None:
     tensor = Tensor()
     assert not tensor.initialized
     assert repr(tensor) == "Tensor(no dims yet)"
-    for use in (lambda: tensor.dims, lambda: tensor.dtype, lambda: tensor.layout, lambda: tensor.strides, lambda: tensor[0]):
+    for use in (
+        lambda: tensor.dims,
+        lambda: tensor.dtype,
+        lambda: tensor.layout,
+        lambda: tensor.strides,
+        lambda: tensor[0],
+    ):
         with pytest.raises(TensorError, match="no dims yet"):
             use()
     for use in (tensor.numpy, tensor.data, tensor.span):
@@ -124,7 +130,9 @@ def test_set_takes_what_numpy_takes(value: Any) -> None:
     np.testing.assert_array_equal(Tensor().set(value).numpy(), np.asarray(value))
 
 
-@pytest.mark.parametrize("value", [[[1], [2, 3]], "text", None, object(), {1: 2}, np.asarray(["a"]), np.zeros(2, "complex64"), [None]])
+@pytest.mark.parametrize(
+    "value", [[[1], [2, 3]], "text", None, object(), {1: 2}, np.asarray(["a"]), np.zeros(2, "complex64"), [None]]
+)
 def test_set_refuses_what_is_no_array_of_numbers(value: Any) -> None:
     tensor = Tensor().set([1.0])
     with pytest.raises((TensorError, DtypeError)):
@@ -212,7 +220,9 @@ def test_views_of_views() -> None:
     assert view.numpy()[0, 0] == -5
 
 
-@pytest.mark.parametrize("key", [5, (0, 9), (0, 0, 0), [0, 1], np.asarray([True, False]), "x", 1.5, slice(None, None, -1)])
+@pytest.mark.parametrize(
+    "key", [5, (0, 9), (0, 0, 0), [0, 1], np.asarray([True, False]), "x", 1.5, slice(None, None, -1)]
+)
 def test_what_is_no_view(key: Any) -> None:
     tensor = Tensor().set(np.zeros((2, 3)))
     with pytest.raises(TensorError):

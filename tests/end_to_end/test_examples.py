@@ -1,0 +1,69 @@
+"""The programs in ``examples/`` learn on every place."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.platform.devices import devices
+
+pytest.importorskip("sklearn", reason="the examples' data come from scikit-learn")
+FOLDER = Path(__file__).parent.parent.parent / "examples"
+MARKED = ("opencl", "cuda")
+PLACES = [
+    pytest.param(str(place), marks=[getattr(pytest.mark, place.kind)] if place.kind in MARKED else [])
+    for place in fluid.places()
+] + [pytest.param(kind, marks=pytest.mark.skip(reason)) for kind, reason in devices.kinds().items() if reason]
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_line_fits_nearly_as_by_least_squares(place: str) -> None:
+    losses, least = example("fit_a_line").main(place, epochs=40)
+    assert losses[-1] < losses[0]
+    assert least <= losses[-1] < 1.03 * least
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_digits_are_recognized_after_loading_the_model(place: str) -> None:
+    losses, right = example("recognize_digits").main(place, epochs=5)
+    assert losses[-1] < 0.2 * losses[0]
+    assert right > 0.88
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_sequences_are_tagged_better_than_single_digits(place: str) -> None:
+    losses, alone, together = example("tag_sequences").main(place, epochs=3)
+    assert losses[-1] < 0.5 * losses[0]
+    assert together > 0.8
+    assert together > alone + 0.07
+
+
+def test_places_learn_alike() -> None:
+    found = [example("fit_a_line").main(str(place), epochs=5)[0] for place in fluid.places()]
+    np.testing.assert_allclose(found, [found[0]] * len(found), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
+def test_the_command_line_takes_a_place(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", "cpu"], capture_output=True, text=True, timeout=120, cwd=FOLDER.parent
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+    assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80

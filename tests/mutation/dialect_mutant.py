@@ -1,0 +1,71 @@
+"""Breaks a dialect kernel's text and runs its operator's checks: ``python dialect_mutant.py operator place point``.
+
+A process of its own, for a broken index may take it down. Exit status 1: caught; 0: no check failed; 3: nothing to
+break. The changed line is printed first.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from fluidlite.platform.context import Context
+from fluidlite.testing import checks
+
+SWAPS = {
+    " + ": " - ", " - ": " + ", " += ": " -= ", " < ": " <= ", " <= ": " < ", " > ": " < ", " == ": " != ",
+    " != ": " == ", " && ": " || ", " || ": " && ", " ? ": " ? !", " / ": " * ", " = 0;": " = 1;", "1.0": "1.5",
+}  # fmt: skip
+TOKEN = re.compile("|".join(map(re.escape, SWAPS)))
+
+EQUIVALENT = {
+    r"j \+ \w+ <=? n|j = j": "whole lanes or single elements: the rest of the loop does what is left",
+    r"for \(int v = 0": "more lanes than there are, or one fewer, would only be felt in memory that is there",
+    r"next = |here = ": "a coordinate that is not used by a dim of size 1",
+    r"bad_index": "what an index out of range leaves behind has its own tests",
+}
+"""Lines that are not broken, with the reason: such mutants need not change any value."""
+
+
+def broken(source: str, each: str, point: float) -> tuple[str, str]:
+    """Return the source with one token of the kernel's body swapped, and the changed line."""
+    start = source.rfind(each) + len(each)
+    found = []
+    for match in TOKEN.finditer(source, start):
+        line = source[source.rfind("\n", 0, match.start()) + 1 : source.find("\n", match.end())]
+        if not any(re.search(pattern, line) for pattern in EQUIVALENT):
+            found.append(match)
+    if not found:
+        return source, ""
+    match = found[int(point * len(found))]
+    changed = source[: match.start()] + SWAPS[match.group()] + source[match.end() :]
+    begin = changed.rfind("\n", 0, match.start()) + 1
+    return changed, changed[begin : changed.find("\n", match.end())].strip()
+
+
+def main(operator: str, place: str, point: float) -> int:
+    """Break, run, and tell."""
+    lines: set[str] = set()
+    compile_ = Context.compile
+
+    def compile(self: Context, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        if not entry.startswith("fl_"):  # those are generated of expressions, which are broken elsewhere
+            source, line = broken(source, self.dialect.words["each"], point)
+            if line and line not in lines:
+                lines.add(line)
+                print(line, flush=True)
+        return compile_(self, source, entry, parameters)
+
+    Context.compile = compile  # type: ignore[method-assign]
+    for check in checks([operator]):
+        try:
+            check(place)
+        except Exception as exc:
+            print(f"{check.id}: {type(exc).__name__}", flush=True)
+            return 1
+    return 0 if lines else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))

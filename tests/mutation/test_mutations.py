@@ -1,0 +1,332 @@
+"""The operators' checks notice mistakes: each of thirty random ones makes a check fail.
+
+Ten scalar expressions, ten array kernels and ten dialect kernels are broken, one at a time. A mutant that no check
+catches is a sample that is missing, or one that computes the same: then it belongs into the list of those, with the
+reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import fluidlite as fluid
+from fluidlite import loader
+from fluidlite.codegen.expr import Expr
+from fluidlite.codegen.lower import _cache as traces
+from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.framework.kernels import Kernel, kernels
+from fluidlite.framework.opdef import OpDef, ScalarRule
+from fluidlite.framework.registry import ops
+from fluidlite.platform.cpu import CPUDevice, NumPyArrays
+from fluidlite.platform.devices import devices
+from fluidlite.plugin import DeviceInfo
+from fluidlite.testing import Check, checks
+
+SEED = 20
+EACH = 10
+PLUGINS = str(Path(__file__).parent.parent / "plugins")
+WORKER = Path(__file__).with_name("dialect_mutant.py")
+SECONDS = 60
+
+EQUIVALENT_EXPRESSIONS: dict[str, str] = {}
+"""Patterns of ``operator: change`` that give the same values, with the reason."""
+
+EQUIVALENT_ARRAY: dict[str, str] = {}
+"""Patterns of ``module.function: line -> changed line`` that give the same values, with the reason."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def operator_checks(type: str) -> list[Check]:
+    """The checks of an operator, of a gradient operator's forward operator, and of random numbers if it draws some."""
+    base = type.removesuffix("_grad")
+    found = checks([base if base in ops else type])
+    if ops.get(type).random:
+        found += [check for check in checks() if check.id.startswith("random[")]
+    return found
+
+
+def caught(tests: list[Check], places: list[str]) -> bool:
+    """Whether a check fails."""
+    for check in tests:
+        for place in places:
+            try:
+                check(place)
+            except Exception:
+                return True
+    return False
+
+
+# Expressions -------------------------------------------------------------------------------------------------------
+
+SWAPS = {
+    "add": "sub", "sub": "add", "mul": "div", "div": "mul", "maximum": "minimum", "minimum": "maximum", "exp": "expm1",
+    "log": "log1p", "sqrt": "abs", "tanh": "sin", "sin": "cos", "cos": "sin", "erf": "tanh", "floor": "ceil",
+    "ceil": "floor", "round": "floor", "less": "greater", "less_equal": "less", "greater": "less",
+    "greater_equal": "greater", "equal": "not_equal", "not_equal": "equal", "logical_and": "logical_or",
+    "logical_or": "logical_and", "logical_xor": "logical_or", "abs": "neg", "neg": "abs", "sign": "abs", "pow": "mul",
+    "mod": "floordiv", "floordiv": "mod",
+}  # fmt: skip
+
+
+def changes(node: Expr) -> list[tuple[str, Expr]]:
+    """Ways to break one node."""
+    found = []
+    if node.op in SWAPS:
+        found.append((f"{node.op} is {SWAPS[node.op]}", Expr(SWAPS[node.op], node.args, node.value)))
+    if node.op == "where":
+        condition, a, b = node.args
+        found.append(("where takes the other branch", Expr("where", (condition, b, a))))
+    if node.op == "const" and not isinstance(node.value, bool):
+        wrong = node.value + 1 if isinstance(node.value, int) else node.value * 1.25 + 0.5
+        found.append((f"{node.value!r} is {wrong!r}", Expr("const", (), wrong)))
+    if node.op in PRIMITIVES and PRIMITIVES[node.op].kind == "arithmetic" and len(node.args) == 2:
+        found += [(f"{node.op} without operand {i + 1}", node.args[1 - i]) for i in (0, 1)]
+    return found
+
+
+def sites(expr: Expr, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str, Expr]]:
+    """Every way to break an expression: where, what, and the node instead."""
+    for text, node in changes(expr):
+        yield path, text, node
+    for i, arg in enumerate(expr.args):
+        yield from sites(arg, (*path, i))
+
+
+def replaced(expr: Expr, path: tuple[int, ...], node: Expr) -> Expr:
+    """The expression with another node at a path."""
+    if not path:
+        return node
+    args = list(expr.args)
+    args[path[0]] = replaced(args[path[0]], path[1:], node)
+    return Expr(expr.op, tuple(args), expr.value)
+
+
+@contextmanager
+def broken_expression(op: OpDef, point: float) -> Iterator[set[str]]:
+    """Break an operator's expression, wherever it is traced; yields what was changed."""
+    rule, done = op.scalar, set[str]()
+    assert rule is not None
+
+    @functools.wraps(rule.function)
+    def function(*args: Any, **options: Any) -> Any:
+        result = rule.function(*args, **options)
+        keys = list(result) if isinstance(result, Mapping) else None
+        values = list(result.values()) if keys else list(result) if isinstance(result, tuple) else [result]
+        found = [(i, *site) for i, value in enumerate(values) if isinstance(value, Expr) for site in sites(value)]
+        if found:
+            i, path, text, node = found[int(point * len(found))]
+            values[i] = replaced(values[i], path, node)
+            done.add(text)
+        return dict(zip(keys, values, strict=True)) if keys else tuple(values)
+
+    def forget() -> None:
+        traces.pop(op, None)
+        ops.generation += 1
+
+    op.scalar = ScalarRule(function, rule.outputs)
+    forget()
+    try:
+        yield done
+    finally:
+        op.scalar = rule
+        forget()
+
+
+def expression_mutant(rng: random.Random) -> tuple[str, bool] | None:
+    """Break a random expression; return what was done and whether it was caught, or None if nothing was done."""
+    op = rng.choice([op for op in ops if op.scalar is not None and ops.find(op.type.removesuffix("_grad"))])
+    with broken_expression(op, rng.random()) as done:
+        found = caught(operator_checks(op.type), ["cpu"])
+    what = f"{op.type}: {', '.join(sorted(done))}"
+    return (what, found) if done and not excluded(what, EQUIVALENT_EXPRESSIONS) else None
+
+
+# Array kernels -----------------------------------------------------------------------------------------------------
+
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Add,
+    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And, ast.USub: ast.UAdd,
+}  # fmt: skip
+NAMES = {
+    "sum": "max", "max": "min", "min": "max", "exp": "expm1", "log": "log1p", "argmax": "argmin", "multiply": "add",
+    "subtract": "add", "divide": "multiply", "maximum": "minimum", "minimum": "maximum", "zeros_like": "ones_like",
+    "zeros": "ones", "ones": "zeros", "abs": "negative", "sqrt": "abs", "add": "subtract",
+}  # fmt: skip
+
+
+def breakings(tree: ast.AST) -> list[tuple[ast.AST, str, Any]]:
+    """Every (node, field, other value) that breaks a function's body."""
+    found: list[tuple[ast.AST, str, Any]] = []
+    for node in ast.walk(tree):
+        operator = getattr(node, "op", None)
+        if type(operator) in OPERATORS:
+            found.append((node, "op", OPERATORS[type(operator)]()))
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in OPERATORS:
+            found.append((node, "ops", [OPERATORS[type(node.ops[0])](), *node.ops[1:]]))
+        if isinstance(node, ast.Attribute) and node.attr in NAMES:
+            found.append((node, "attr", NAMES[node.attr]))
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            found.append((node, "value", not node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            found.append((node, "value", node.value + 1))
+    return found
+
+
+def array_functions() -> dict[str, tuple[FunctionType, set[str]]]:
+    """The functions of array kernels, helpers included, with the operators of their module."""
+    found: dict[str, tuple[FunctionType, set[str]]] = {}
+    modules: dict[str, set[str]] = {}
+    for kernel in kernels:
+        if "array" in kernel.places:
+            modules.setdefault(kernel.function.__module__, set()).add(kernel.op)
+    for name, types in sorted(modules.items()):
+        for value in vars(sys.modules[name]).values():
+            function = value.function if isinstance(value, Kernel) else value
+            if isinstance(function, FunctionType) and function.__module__ == name and not function.__closure__:
+                mine = {value.op} if isinstance(value, Kernel) else types
+                known = found.setdefault(f"{name.rpartition('.')[2]}.{function.__name__}", (function, set()))
+                known[1].update(mine)
+    return {name: each for name, each in found.items() if not name.endswith("register_kernels")}
+
+
+@contextmanager
+def broken_function(function: FunctionType, point: float) -> Iterator[str]:
+    """Break a function of a module; yields its line before and after."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list, definition.returns = [], None
+    for argument in definition.args.args:
+        argument.annotation = None
+    found = breakings(ast.Module(definition.body, []))
+    if not found:
+        yield ""
+        return
+    node, field, value = found[int(point * len(found))]
+    before = ast.unparse(node)
+    setattr(node, field, value)
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(tree), "<mutant>", "exec"), function.__globals__, namespace)
+    original = function.__code__
+    function.__code__ = namespace[function.__name__].__code__
+    kernels.generation += 1
+    try:
+        yield f"{before} is {ast.unparse(node)}"
+    finally:
+        function.__code__ = original
+        kernels.generation += 1
+
+
+def array_mutant(rng: random.Random) -> tuple[str, bool] | None:
+    """Break a random function of the array kernels, and run what depends on it in every style of array."""
+    functions = array_functions()
+    name = rng.choice(sorted(functions))
+    function, types = functions[name]
+    with broken_function(function, rng.random()) as change:
+        what = f"{name}: {change}"
+        if not change or excluded(what, EQUIVALENT_ARRAY):
+            return None
+        unique = {check.id: check for type in sorted(types) for check in operator_checks(type)}
+        return what, caught(list(unique.values()), ["cpu", "strict", "queued"])
+
+
+class QueuedArrays(NumPyArrays):
+    """NumPy in the style of a device: functions take a place for their result, reading a value is not free."""
+
+    eager = False
+
+
+class QueuedDevice(CPUDevice):
+    kind = "queued"
+
+    def info(self, index: int) -> DeviceInfo:
+        return DeviceInfo(name="NumPy as if it were far", alignment=64)
+
+    def array(self, index: int) -> NumPyArrays:
+        return QueuedArrays()
+
+
+@pytest.fixture
+def styles() -> Iterator[None]:
+    """Two more places, so that all styles of array run."""
+    pytest.importorskip("array_api_strict")
+    fluid.places()
+    device, before = QueuedDevice(), fluid.get_fallback()
+    devices.add(device, __file__)
+    sys.path.insert(0, PLUGINS)
+    try:
+        record = loader.load("strict", "strict_device")
+    finally:
+        sys.path.remove(PLUGINS)
+    assert record.state == "loaded", record.traceback
+    yield
+    loader.unload("strict")
+    devices.remove(device)
+    fluid.set_fallback(before)
+
+
+# Dialect kernels ---------------------------------------------------------------------------------------------------
+
+
+def dialect_mutant(rng: random.Random) -> tuple[str, bool] | None:
+    """Break a random dialect kernel's text, in a process of its own."""
+    types = sorted({kernel.op.removesuffix("_grad") for kernel in kernels if "dialect" in kernel.places})
+    command = [sys.executable, str(WORKER), rng.choice(types), "opencl", str(rng.random())]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{command[2]}: it does not end", True
+    lines = run.stdout.strip().splitlines()
+    return (f"{command[2]}: {' | '.join(lines)}", run.returncode != 0) if run.returncode != 3 else None
+
+
+# The tests ---------------------------------------------------------------------------------------------------------
+
+
+def excluded(what: str, reasons: Mapping[str, str]) -> bool:
+    """Whether a mutant is known to compute the same."""
+    return any(re.search(pattern, what) for pattern in reasons)
+
+
+def survivors(mutant: Callable[[random.Random], tuple[str, bool] | None], number: int, seed: int = SEED) -> list[str]:
+    """Break so many times; return what no check caught."""
+    rng, made, left = random.Random(seed), 0, []
+    while made < number:
+        found = mutant(rng)
+        if found is not None:
+            made += 1
+            left += [found[0]] if not found[1] else []
+    return left
+
+
+def test_nothing_is_caught_without_a_mutant(styles: None) -> None:
+    assert not caught(operator_checks("relu") + operator_checks("softmax"), ["cpu", "strict", "queued"])
+
+
+def test_broken_expressions_are_caught() -> None:
+    assert survivors(expression_mutant, EACH) == []
+
+
+def test_broken_array_kernels_are_caught(styles: None) -> None:
+    assert survivors(array_mutant, EACH) == []
+
+
+@pytest.mark.opencl
+def test_broken_dialect_kernels_are_caught() -> None:
+    assert survivors(dialect_mutant, EACH) == []

@@ -1,0 +1,270 @@
+"""Contexts: pooled by place and thread, counted, guarded, and lost with their device."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import memory
+from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, DeviceUnavailable, PlaceError
+from fluidlite.platform.device import ContextBase, DeviceBase, DeviceInfo, Span
+from fluidlite.platform.devices import devices
+from fluidlite.platform.pool import get_context, new_context
+
+sys.path.append(str(Path(__file__).parents[1] / "plugins"))
+from fake_device import FakeDevice, installed
+
+
+@pytest.fixture
+def device() -> Iterator[FakeDevice]:
+    fluid.places()
+    with installed(FakeDevice(queues=2)) as found:
+        yield found
+        gc.collect()
+
+
+def test_one_default_context_a_place_and_thread(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    assert get_context(f"{device.kind}:0") is context
+    assert get_context(fluid.Place(device.kind)) is context
+    assert get_context("cpu") is not context
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(get_context(device.kind)))
+    thread.start()
+    thread.join()
+    assert found[0] is not context
+    assert context.place == fluid.Place(device.kind)
+    assert repr(context) == f"Context('{device.kind}:0')"
+
+
+def test_contexts_share_queues_in_turn(device: FakeDevice) -> None:
+    contexts = [new_context(device.kind) for _ in range(4)]
+    assert [context.raw.queue for context in contexts] == [0, 1, 0, 1]
+    assert contexts[0].queue == 0  # an attribute of the plugin's own
+    with pytest.raises(AttributeError):
+        _ = contexts[0].nothing
+
+
+def test_a_threads_contexts_close_with_it(device: FakeDevice) -> None:
+    thread = threading.Thread(target=lambda: get_context(device.kind))
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert device.made[-1].closes == 1
+
+
+def test_closing_twice_is_fine(device: FakeDevice) -> None:
+    context = new_context(device.kind)
+    context.close()
+    context.close()
+    assert context.raw.closes == 1
+
+
+def test_copies_are_counted_with_their_bytes(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    one, two = memory.alloc(device.kind, 64).span(), memory.alloc(device.kind, 64)
+    context.counts.reset()
+    context.copy_in(Span(one.handle, 0, 10), memoryview(bytes(range(10))))
+    context.copy_within(two.span(), one)
+    back = np.zeros(4, np.uint8)
+    context.copy_out(back.data, Span(two.span().handle, 3, 4))
+    context.wait()
+    assert back.tolist() == [3, 4, 5, 6]
+    counts = context.counts
+    assert (counts.copy_in, counts.copy_out, counts.copy_within) == (1, 1, 1)
+    assert (counts.bytes_in, counts.bytes_out) == (10, 4)
+    context.copy_in(Span(one.handle, 0, 0), memoryview(b""))
+    context.copy_out(memoryview(bytearray()), Span(one.handle, 0, 0))
+    assert (counts.copy_in, counts.copy_out) == (1, 1)  # of nothing: not even called
+
+
+def test_a_plugins_exception_gets_the_place_and_what_was_done(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    device.failure = OSError("bus error")
+    with pytest.raises(
+        DeviceError, match=f"{device.kind}:0 failed while waiting for the queue: OSError: bus error"
+    ) as caught:
+        context.wait()
+    assert isinstance(caught.value.__cause__, OSError)
+    device.failure = None
+    context.wait()
+    with pytest.raises(DeviceError, match="failed while copying 4 bytes in: KeyError: 999"):
+        context.copy_in(Span(999, 0, 4), memoryview(bytes(4)))
+
+
+def test_a_lost_device_poisons_its_place_only(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    device.failure = DeviceLost("unplugged")
+    with pytest.raises(DeviceLost, match=f"{device.kind}:0 was lost while waiting for the queue: unplugged"):
+        context.wait()
+    device.failure = None
+    for use in (
+        context.wait,
+        lambda: get_context(device.kind),
+        lambda: new_context(device.kind),
+        lambda: fluid.Executor(device.kind),
+    ):
+        with pytest.raises(DeviceLost, match=f"{device.kind}:0 is lost: unplugged\n  Other places go on"):
+            use()
+    assert fluid.Executor("cpu")
+    with installed(FakeDevice()) as other:
+        get_context(other.kind).wait()
+    context.close()
+
+
+def test_library_handles_are_made_once(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    made: list[object] = []
+
+    def make() -> object:
+        made.append(object())
+        return made[-1]
+
+    assert context.handle("fft", make) is context.handle("fft", make)
+    assert len(made) == 1
+    with pytest.raises(DeviceError, match="failed while making the handle 'blas': ZeroDivisionError"):
+        context.handle("blas", lambda: 1 / 0)
+
+
+def test_an_event_of_a_base_context_waits() -> None:
+    waited = []
+
+    class Minimal(ContextBase):
+        def wait(self) -> None:
+            waited.append(1)
+
+    context = Minimal(fluid.Place("cpu"))
+    event = context.record()
+    assert waited == [1]
+    assert event.done()
+    event.wait()
+    with pytest.raises(NotImplementedError, match="Minimal must define copy_in"):
+        context.copy_in(Span(0, 0, 0), memoryview(b""))
+
+
+# --- dialects --------------------------------------------------------------------------------------------------------
+
+
+class CountingDialect:
+    """Compiles to the source's length; refuses what says "error"."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.launched: list[Any] = []
+
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        self.compiled += 1
+        if "error" in source:
+            raise CompileError("line 1: no error allowed")
+        return len(source)
+
+    def launch(self, context: Any, kernel: Any, items: int, args: Any, group: int | None = None) -> None:
+        self.launched.append((kernel, items, list(args)))
+
+
+def test_a_source_is_compiled_once_a_context(device: FakeDevice) -> None:
+    context = get_context(device.kind)
+    dialect = context.dialect = CountingDialect()
+    kernel = context.compile("void f() {}", "f", ("buffer",))
+    assert context.compile("void f() {}", "f", ("buffer",)) == kernel
+    assert dialect.compiled == 1
+    context.compile("void f() {}", "f", ("buffer", "int64"))
+    assert dialect.compiled == 2
+    with pytest.raises(CompileError, match=f"{device.kind}:0 refused the generated kernel g:\nline 1") as caught:
+        context.compile("error", "g", ())
+    assert caught.value.source == "error"
+    context.counts.reset()
+    context.launch(kernel, 5, [1, 2])
+    context.launch(kernel, 0, [1, 2])
+    assert dialect.launched == [(kernel, 5, [1, 2])]
+    assert context.counts.launches == 1
+
+
+# --- the status word -------------------------------------------------------------------------------------------------
+
+
+def test_the_status_word_is_read_and_cleared(device: FakeDevice) -> None:
+    context = new_context(device.kind)
+    assert not context.suspect
+    assert context.begin_status() is None
+    handle, offset = context.status_args()
+    assert context.suspect
+    device.live[handle][offset : offset + 32].view(np.int64)[:] = [8, 99, 10, 0]
+    word = context.begin_status()
+    context.wait()
+    assert context.end_status(word) == (7, 99, 10)
+    assert not context.suspect
+    assert device.live[handle][offset : offset + 32].view(np.int64).tolist() == [0, 0, 0, 0]
+    context.status_args()
+    word = context.begin_status()
+    context.wait()
+    assert context.end_status(word) is None
+    assert (context.counts.copy_in, context.counts.copy_out) == (0, 0)  # counted apart
+    assert context.counts.status_reads == 2
+    context.close()
+    assert handle not in device.live
+
+
+# --- the table of devices --------------------------------------------------------------------------------------------
+
+
+class Odd(DeviceBase):
+    """A device whose probe does what the test says."""
+
+    def __init__(self, answer: Any) -> None:
+        self.kind = FakeDevice().kind
+        self.answer = answer
+        self.probes = 0
+
+    def probe(self) -> int:
+        self.probes += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+    def info(self, index: int) -> DeviceInfo:
+        raise OSError("no facts")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (DeviceUnavailable("no driver\n  Do: install it"), "no driver\n  Do: install it"),
+        (ValueError("odd"), r"probe\(\) raised ValueError: odd"),
+        (0, "no device found"),
+        (-1, r"probe\(\) returned -1, not a count"),
+        ("two", r"probe\(\) returned 'two', not a count"),
+        (1, r"probe\(\) said 1, but device 0 raised OSError: no facts"),
+    ],
+)
+def test_a_device_that_cannot_be_used_says_why_and_is_asked_once(answer: Any, reason: str) -> None:
+    with installed(Odd(answer)) as device:
+        for _ in range(2):
+            with pytest.raises(DeviceUnavailable, match=f"{device.kind} cannot be used here: {reason}"):
+                fluid.Executor(device.kind)
+        assert device.probes == 1
+        assert fluid.Place(device.kind) not in fluid.places()
+        assert devices.kinds()[device.kind]
+        assert fluid.Place("cpu") in fluid.places()
+
+
+def test_a_removed_device_is_gone(device: FakeDevice) -> None:
+    other = FakeDevice()
+    with installed(other):
+        get_context(other.kind)
+    with pytest.raises(PlaceError, match=f"no device serves place '{other.kind}:0'"):
+        get_context(other.kind)
+
+
+def test_the_host_says_so() -> None:
+    assert devices.host() == fluid.Place("cpu")
+    assert devices.unit("cpu").info.host
+    assert devices.unit("cpu").capabilities() == ("array", "memory")

@@ -1,0 +1,138 @@
+"""Reports: text, data, HTML, sums and copies. What a plan holds is tested in test_planner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.framework.policy import HOWS
+from fluidlite.framework.spec import Spec
+
+sys.path.append(str(Path(__file__).parents[1] / "plugins"))
+from fake_device import FakeDevice, installed
+
+layers = fluid.layers
+
+
+@pytest.fixture
+def fake() -> Iterator[str]:
+    fluid.places()
+    before = fluid.get_fallback()
+    fluid.set_fallback("allow")
+    with installed(FakeDevice()) as device:
+        yield device.kind
+    fluid.set_fallback(before)
+
+
+@pytest.fixture
+def program() -> Any:
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        x = layers.data("x", [4])
+        main.result = layers.mean(layers.relu(layers.scale(x, 2.0)))
+    return main
+
+
+def test_the_text_on_the_host(program: Any) -> None:
+    text = fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result]).text()
+    head, *rows, fetch, last = text.splitlines()
+    assert head == "Plan on cpu:0"
+    assert [row.split()[:3] for row in rows] == [
+        ["scale", "generated", "cpu:0"],
+        ["relu", "generated", "cpu:0"],
+        ["mean", "generic", "cpu:0"],
+    ]
+    assert "# test_explain.py:" in rows[0]
+    assert fetch == "  fetch mean_0.tmp_0 from cpu:0, 4 bytes"
+    assert last == "3 operators: 2 generated, 1 generic; 0 feeds copied, 0 transfers, 1 fetches, 0 bytes moved"
+
+
+def test_the_text_names_moves_with_bytes_and_reasons(fake: str) -> None:
+    main = fluid.Program()
+    block = main.global_block()
+    block.create_var("w", [8], "float32", persistable=True)
+    block.append_op("scale", {"X": "w"}, {"Out": "w"}, {"bias": 1.0})
+    text = str(fluid.explain(main, fake))
+    assert f"move w {fake}:0 -> cpu:0, 32 bytes (transfer)" in text
+    assert f"move w cpu:0 -> {fake}:0, 32 bytes (home)" in text
+    assert f"because native: no kernel is registered for {fake}" in text
+    assert text.splitlines()[-1] == "1 operators: 1 fallback; 0 feeds copied, 2 transfers, 0 fetches, 64 bytes moved"
+
+
+def test_data_is_plain(program: Any) -> None:
+    report = fluid.explain(program, "cpu", {"x": (2, 4)})
+    rows = json.loads(json.dumps(report.data()))
+    assert [row["op"] for row in rows] == ["scale", "relu", "mean"]
+    for row in rows:
+        assert row["how"] in HOWS
+        assert row["place"] == "cpu:0"
+        assert row["line"].startswith("test_explain.py:")
+        assert row["kernel"]
+    assert json.loads(json.dumps(report.summary))["operators"] == 3
+
+
+def test_html_is_escaped(program: Any) -> None:
+    html = fluid.explain(program, "cpu")._repr_html_()
+    assert html.startswith("<table><caption>")
+    assert html.count("<tr>") == 4
+    kept = (
+        html.replace("<table>", "")
+        .replace("<caption>", "")
+        .replace("</caption>", "")
+        .replace("<tr>", "")
+        .replace("</tr>", "")
+    )
+    for tag in ("<th>", "</th>", "<td>", "</td>", "</table>"):
+        kept = kept.replace(tag, "")
+    assert "<" not in kept
+
+
+def test_unknown_dims_are_unknown_bytes(program: Any, fake: str) -> None:
+    report = fluid.explain(program, fake, fetch_list=[program.result])
+    assert report.summary["bytes"] in (None, 0)
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.device_guard("cpu"):
+        y = layers.relu(layers.data("y", [4]))
+    with fluid.program_guard(main), fluid.device_guard(None):
+        z = layers.scale(y, 1.0)
+    assert "operators" in str(fluid.explain(main, fake, fetch_list=[z]))
+
+
+def test_feeds_are_dims_arrays_tensors_or_specs(program: Any) -> None:
+    reports = [
+        fluid.explain(program, "cpu", {"x": value}, [program.result])
+        for value in (
+            (2, 4),
+            [2, 4],
+            np.zeros((2, 4), "float32"),
+            fluid.Tensor().set(np.zeros((2, 4), "float32")),
+            Spec.of((2, 4), "float32"),
+        )
+    ]
+    assert len({str(report) for report in reports}) == 1
+
+
+def test_copies_by_place(program: Any, fake: str) -> None:
+    assert fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result]).copies() == {
+        fluid.Place("cpu"): {"copy_in": 0, "copy_out": 1}
+    }
+    main = fluid.Program()
+    block = main.global_block()
+    block.create_var("w", [8], "float32", persistable=True)
+    block.append_op("scale", {"X": "w"}, {"Out": "w"}, {"bias": 1.0})
+    report = fluid.explain(main, fake, fetch_list=["w"])
+    assert report.copies() == {fluid.Place(fake): {"copy_in": 1, "copy_out": 2}}
+
+
+def test_an_unknown_place_or_variable(program: Any) -> None:
+    with pytest.raises(fluid.FluidError, match="no device serves place 'nowhere:0'"):
+        fluid.explain(program, "nowhere")
+    with pytest.raises(fluid.FluidError, match="nope"):
+        fluid.explain(program, "cpu", fetch_list=["nope"])

@@ -200,6 +200,7 @@ def _call_hooks(name: str, target: Any) -> _Stage:
     try:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
+        manager.check_pending()  # a misspelt hook is an error, not silence
         takers: dict[str, Callable[[Any], None]] = {
             "register_devices": stage.devices.append,
             "register_libraries": stage.libraries.append,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.base.dtypes import HALVES
+from fluidlite.base.errors import KernelNotFoundError, ProgramError, RegistryError
 from fluidlite.framework.call import Call
 from fluidlite.framework.decompose import Part, decompose, spliced
 from fluidlite.framework.generators import generators
@@ -246,7 +247,7 @@ def _generic(
         return None
     for capability in unit.capabilities():
         for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call):
-            reason = refuse(kernel, call, unit)
+            reason = refuse(kernel, call, unit) or (dialect_refusal(call, unit) if capability == "dialect" else None)
             if reason is None:
                 return Choice("generic", unit.place, kernel.library, kernel, capability)
             refused.append((f"generic ({capability})", reason))
@@ -303,6 +304,17 @@ def device_refusal(call: Call, unit: Unit) -> str | None:
     return None
 
 
+def dialect_refusal(call: Call, unit: Unit) -> str | None:
+    """Why a dialect cannot say a call (a type it lacks), or None. Half types are stored as 16-bit integers."""
+    for slot, spec, declared in _specs(call):
+        if declared is not None and (declared.metadata_only or declared.on_host):
+            continue
+        stored = "int16" if spec.dtype in HALVES else spec.dtype
+        if stored not in unit.dialect.types:
+            return f"the dialect of {unit.place.kind} has no type for {stored} ({slot})"
+    return None
+
+
 def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     """Why a kernel does not take a call on a device, or None."""
     for slot, spec, declared in _specs(call):
@@ -323,7 +335,15 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     reason = device_refusal(call, unit)
     if reason is not None or kernel.supports is None:
         return reason
-    return kernel.supports(call)
+    try:
+        answer = kernel.supports(call)
+    except Exception as exc:
+        raise RegistryError(f"supports of the kernel at {kernel.origin} raised {type(exc).__name__}: {exc}") from exc
+    if answer is not None and not isinstance(answer, str):
+        raise RegistryError(
+            f"supports of the kernel at {kernel.origin} returned {answer!r}; expected None, or the reason of a refusal"
+        )
+    return answer
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

@@ -233,7 +233,7 @@ def explain(
     if fetch_list is None:
         written = [name for op in block.ops for name in op.output_arg_names]
         read = {name for op in block.ops for name in op.input_arg_names}
-        fetches = [name for name in dict.fromkeys(written) if name not in read and block.find_var(name)]
+        fetches = [name for name in dict.fromkeys(written) if name not in read and block.find_var(name) is not None]
         plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
         plan.fetches = []
     else:

@@ -139,7 +139,20 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
         raise OutOfMemoryError(f"{_what(step)}: out of memory: {exc}") from exc
     except Exception as exc:
         where = step.choice.place if isinstance(step, Launch) else frame.place
-        raise DeviceError(f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}") from exc
+        raise DeviceError(
+            f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}"
+        ) from exc
+
+
+def _kernel_text(step: Any, error: Exception) -> str:
+    """For the author of a kernel: where it is, and what a KeyError could have named."""
+    if not isinstance(step, Launch) or step.choice.kernel is None:
+        return ""
+    text = f"\n  In the kernel at {step.choice.kernel.origin}"
+    if isinstance(error, KeyError):
+        call = step.call
+        text += f"; slots here: {', '.join(call.index)}; attributes: {', '.join(call.attrs) or 'none'}"
+    return text
 
 
 def _what(step: Any) -> str:
@@ -242,9 +255,11 @@ def _take(result: Any, made: list[Tensor], context: Context) -> None:
             continue
         if tuple(array.shape) != spec.dims:
             raise DeviceError(f"the kernel returned dims {list(array.shape)}, inference found {list(spec.dims)}")
+        if not str(array.dtype).endswith(spec.dtype):
+            raise DeviceError(f"the kernel returned {array.dtype}, inference found {spec.dtype}")
         if tensor.allocation is None:
             adopted = transfer.adopt(array, spec, context)
-            if adopted is not None and str(array.dtype).endswith(spec.dtype):
+            if adopted is not None:
                 tensor.allocation = adopted.allocation
                 continue
             tensor.allocate(context)

@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
-from fluidlite.base.errors import RegistryError
+from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.errors import PlaceError, RegistryError
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
+from fluidlite.platform.place import Place
 
 CAPABILITIES = ("array", "dialect", "memory")
 """Where a kernel can be registered for all devices that have the capability (``memory``: every device)."""
@@ -85,6 +87,26 @@ class Kernel:
                 "give it two, prepare(call, context) -> run, or one, the plain form f(ctx)"
             )
         self.plain = parameters == 1
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse a registration that could never match."""
+        what = f"kernel for {self.op!r} ({self.origin})"
+        for place in self.places:
+            kind = place.removesuffix(":*")
+            try:
+                Place(kind)
+            except PlaceError:
+                raise RegistryError(
+                    f"{what} names the place {place!r}; give a kind such as 'cpu', a pattern such as 'torch:*', "
+                    f"or one of {', '.join(CAPABILITIES)}"
+                ) from None
+        groups = {"": self.dtypes} if self.dtypes is None or isinstance(self.dtypes, tuple) else self.dtypes
+        if not isinstance(groups, Mapping) or any(isinstance(group, str) for group in groups.values()):
+            raise RegistryError(f"{what} has dtypes={self.dtypes!r}; expected a tuple of names, or one by slot")
+        for dtype in [dtype for group in groups.values() for dtype in group or ()]:
+            if dtype not in ITEMSIZE:
+                raise RegistryError(f"{what} names the dtype {dtype!r}; there are {', '.join(ITEMSIZE)}")
 
     def prepare(self, call: Call, context: Any) -> Run:
         """Return ``run(context, io)`` for this call."""

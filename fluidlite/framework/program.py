@@ -100,6 +100,8 @@ class Block:
         if variable is None:
             variable = self.vars[name] = Variable(self, name, spec, persistable, stop_gradient, is_data, type)
         elif spec is not None:
+            if variable.is_data and variable.spec != spec:
+                raise ProgramError(f"variable {name!r} is declared twice: as {variable.spec!r} and as {spec!r}")
             variable.declare(spec)
         self.program.touch()
         return variable

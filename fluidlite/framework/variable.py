@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
@@ -194,6 +194,23 @@ class Variable:
             {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone},
         )
         return out
+
+    def __iter__(self) -> Iterator[Variable]:
+        dims = self._spec().dims
+        if not dims or dims[0] < 0:
+            raise TypeError(f"variable {self.name!r} {list(dims)} cannot be iterated: its first dim is not known yet")
+        return (self[i] for i in range(dims[0]))
+
+    def __bool__(self) -> bool:
+        if self.spec is None or self.spec.dtype != "bool":
+            return True  # as in Fluid: `if bias:` asks whether there is one
+        raise TypeError(
+            f"variable {self.name!r} has no truth value while the program is built; "
+            "use layers.logical_and and its like, and compare with None by `is`"
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"variable {self.name!r} has no values while the program is built; fetch it from Executor.run")
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """Readable text."""

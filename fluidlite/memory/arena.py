@@ -1,4 +1,4 @@
-"""Arena: a bump pointer over one block, rewound as a whole (Ginn's preallocated device, seeds of the design)."""
+"""Arena: a bump pointer over one block, rewound as a whole (what Ginn calls a preallocated device)."""
 
 from __future__ import annotations
 

@@ -140,7 +140,9 @@ register_op(
     attrs=(
         _SHAPE,
         _DTYPE,
-        Attr("fp32_values", "floats", (), doc="values of a floating Out, row by row; kept in float64, and rounded once"),
+        Attr(
+            "fp32_values", "floats", (), doc="values of a floating Out, row by row; kept in float64, and rounded once"
+        ),
         Attr("int32_values", "ints", (), doc="values of any other Out, row by row; of any width, and 0 or 1 of a bool"),
     ),
     infer=_infer_value,

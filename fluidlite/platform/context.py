@@ -283,6 +283,7 @@ class Context:
         self.drop_idle()
         self._compiled.clear()
         self._handles.clear()
+        self.__dict__.pop("prepared", None)  # kernels that were prepared for it: a pool may keep the context for long
         if self._status is not None and self.unit.lost is None:
             self._allocator.release(self._status.handle)
             self._status = None

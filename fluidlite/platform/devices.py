@@ -31,8 +31,12 @@ class Unit:
         self.place = place
         self.device = device
         self.info = info
+        if not isinstance(info, DeviceInfo):
+            raise DeviceError(f"info() returned {type(info).__name__}; expected a DeviceInfo")
         self.array: Any = device.array(place.index)
         self.dialect: Any = device.dialect(place.index)
+        if self.dialect is not None:
+            _check_dialect(self.dialect)
         self.lost: str | None = None
         self.checked = False
 
@@ -49,6 +53,17 @@ class Unit:
         """Raise DeviceLost if the device is gone."""
         if self.lost is not None:
             raise DeviceLost(f"{self.place} is lost: {self.lost}\n  Other places go on; restart to use {self.place}.")
+
+
+_WORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "prologue")
+_TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
+
+
+def _check_dialect(dialect: Any) -> None:
+    missing = [f"words[{name!r}]" for name in _WORDS if name not in dialect.words]
+    missing += [f"types[{name!r}]" for name in _TYPES if name not in dialect.types]
+    if missing:
+        raise DeviceError(f"its dialect lacks {', '.join(missing)}; start from DialectBase's and change what differs")
 
 
 @dataclass(eq=False)

@@ -57,24 +57,24 @@ def _exact(what: str, place: Place, actual: Any, expected: Array) -> None:
 
 
 def _uniform(place: Place) -> None:
-    attrs = {"shape": list(_DIMS), "min": 0.0, "max": 1.0, "dtype": "float32"}
-    expected = _numbers().astype(np.float32) * np.float32(2.0**-24)
+    attrs = {"shape": list(_DIMS), "min": -2.0, "max": 6.0, "dtype": "float32"}
+    expected = _numbers().astype(np.float32) * np.float32(2.0**-21) - 2  # a float32 holds each of them
     _exact("uniform_random", place, _draw(place, "uniform_random", "Out", {}, attrs), expected)
 
 
 def _gaussian(place: Place) -> None:
-    attrs = {"shape": list(_DIMS), "mean": 0.0, "std": 1.0, "dtype": "float32"}
+    attrs = {"shape": list(_DIMS), "mean": 0.25, "std": 2.0, "dtype": "float32"}
     actual = _draw(place, "gaussian_random", "Out", {}, attrs)
-    inverse = np.vectorize(NormalDist().inv_cdf)
+    inverse = np.vectorize(NormalDist(0.25, 2.0).inv_cdf)
     compare(f"gaussian_random on {place}", actual, inverse((_numbers() + 0.5) / 2.0**24), 1e-6, 1e-6)
 
 
 def _truncated(place: Place) -> None:
-    attrs = {"shape": list(_DIMS), "mean": 0.0, "std": 1.0, "dtype": "float32"}
+    attrs = {"shape": list(_DIMS), "mean": 0.25, "std": 2.0, "dtype": "float32"}
     actual = _draw(place, "truncated_gaussian_random", "Out", {}, attrs)
     normal = NormalDist()
     low, high = normal.cdf(-2), normal.cdf(2)
-    expected = np.vectorize(normal.inv_cdf)(low + (high - low) * _numbers() / 2.0**24)
+    expected = 0.25 + 2.0 * np.vectorize(normal.inv_cdf)(low + (high - low) * _numbers() / 2.0**24)
     compare(f"truncated_gaussian_random on {place}", actual, expected, 1e-6, 1e-6)
 
 

@@ -23,6 +23,8 @@ EQUIVALENT = {
     r"j \+ \w+ <=? n|j = j": "whole lanes or single elements: the rest of the loop does what is left",
     r"for \(int v = 0": "more lanes than there are, or one fewer, would only be felt in memory that is there",
     r"next = |here = ": "a coordinate that is not used by a dim of size 1",
+    r"run - from <=? 4096": "a long run is copied in pieces, and an empty piece copies nothing",
+    r" \? i \+ \d+ : m - 1| < m \? i": "rows beyond a matrix are computed from its last one, and thrown away",
     r"bad_index": "what an index out of range leaves behind has its own tests",
 }
 """Lines that are not broken, with the reason: such mutants need not change any value."""

@@ -312,9 +312,9 @@ def test_messages(make: Callable[[], Any], words: list[str]) -> None:
     "make", [lambda: optimizer.SGD(0.05), lambda: optimizer.Momentum(0.02, 0.9), lambda: optimizer.Adam(0.1)]
 )
 def test_half_parameters_train_as_float32_ones(make: Callable[[], optimizer.Optimizer], dtype: str) -> None:
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        with fluid.scope_guard(fluid.Scope()):
-            exact = train(make())
+    programs = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(*programs), fluid.scope_guard(fluid.Scope()):
+        exact = train(make())
     found = train(make(), dtype=dtype)
     np.testing.assert_allclose(np.asarray(found[-1], "float32"), exact[-1], atol=0.03)
     assert np.abs(exact[-1] - START).max() > 0.1

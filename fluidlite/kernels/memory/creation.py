@@ -15,7 +15,9 @@ def assign_value(call: Call, context: Context) -> Any:
     dtype = call.attr("dtype")
     values = call.attr("fp32_values" if is_float(dtype) else "int32_values")
     with np.errstate(over="ignore"):  # beyond a half type's range: infinity
-        content = memoryview(np.asarray(values, "float64" if is_float(dtype) else None).astype(numpy_dtype(dtype)).tobytes())
+        content = memoryview(
+            np.asarray(values, "float64" if is_float(dtype) else None).astype(numpy_dtype(dtype)).tobytes()
+        )
 
     def run(context: Context, io: IO) -> None:
         context.copy_in(io.span("Out"), content)

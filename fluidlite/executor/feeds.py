@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
 from fluidlite.framework.program import Block
 from fluidlite.framework.spec import Spec
@@ -60,13 +60,28 @@ def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
                 f"the feed of {variable.name!r} is {type(value).__name__}; "
                 "expected an array, a list of numbers, or a Tensor"
             )
-        if declared is not None:  # Python numbers have no dtype of their own
-            array = array.astype(NUMPY[declared.dtype], copy=False)
+        if declared is not None:
+            array = _numbers(variable, array, declared.dtype)
     dtype = dtype_of(array.dtype)
     if declared is not None and dtype != declared.dtype and np.can_cast(array.dtype, NUMPY[declared.dtype], "safe"):
         array = array.astype(NUMPY[declared.dtype])
         dtype = declared.dtype
     return borrow(np.ascontiguousarray(array), Spec.of(array.shape, dtype), host)
+
+
+def _numbers(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Python numbers have no dtype of their own: they take the declared one, if it can hold them."""
+    with np.errstate(all="ignore"):
+        made = array.astype(NUMPY[dtype], copy=False)
+    if is_float(dtype):
+        lost = np.isfinite(array).all() and not np.isfinite(made.astype(np.float64)).all()
+    else:
+        lost = not np.array_equal(made, array)
+    if lost:
+        raise FeedError(
+            f"the feed of {variable.name!r} holds numbers that {dtype} cannot (the program declares {variable.spec!r})"
+        )
+    return made
 
 
 def _check(variable: Variable, spec: Spec | None) -> None:

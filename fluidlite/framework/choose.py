@@ -70,8 +70,8 @@ class Choice:
 
     @property
     def guarded(self) -> bool:
-        """Whether it writes nothing once the status word is set."""
-        return self.kernel.guarded if self.kernel is not None else self.capability == "dialect"
+        """Whether its kernel itself writes nothing once the status word is set."""
+        return self.kernel is not None and self.kernel.guarded
 
     @property
     def inplace(self) -> bool:

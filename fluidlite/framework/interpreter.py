@@ -32,6 +32,10 @@ _MOST_PREPARED = 4096
 _NO_RANDOM = (0, 0, 0, 0)
 
 
+class LateError(OutOfRangeError):
+    """An index out of range that a device recorded, found when the host looked; it names its operator."""
+
+
 class Frame:
     """One run: values by key, the contexts of its places, and the scope."""
 
@@ -122,6 +126,8 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                 _control(step, frame)
             for key in step.free:
                 values.pop(key, None)
+    except LateError:
+        raise
     except OutOfRangeError as exc:
         raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
     except OutOfMemoryError as exc:
@@ -153,6 +159,13 @@ def _kernel_text(step: Any, error: Exception) -> str:
         call = step.call
         text += f"; slots here: {', '.join(call.index)}; attributes: {', '.join(call.attrs) or 'none'}"
     return text
+
+
+def _before_state(frame: Frame, guarded: Context | None) -> None:
+    """Raise a late error before state is written; a kernel that looks at its context's status word itself may go on."""
+    suspects = [context for context in frame.contexts.values() if context.suspect and context is not guarded]
+    if suspects:
+        raise_late(frame, suspects)
 
 
 def _what(step: Any) -> str:
@@ -191,8 +204,8 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         made.append(tensor)
     tensors += made
     if not step.skip:
-        if step.writes_state and context.suspect and not step.choice.guarded:
-            raise_late(frame, [context])
+        if step.writes_state:
+            _before_state(frame, context if step.guarded else None)
         run, space = step.runs.get(context) or _prepare(step, context)
         random = _NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
@@ -285,6 +298,7 @@ def _move(step: Move, frame: Frame) -> None:
     if step.why == "state":
         source.move_to(step.target)
         return
+    _before_state(frame, None)
     variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
     held = variable.tensor
     if held.allocation is not None and held.place == step.target and held.spec == source.spec:
@@ -327,7 +341,7 @@ def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, C
         if late is not None:
             index, value, bound = late
             op = frame.plan.lines[index].op if index < len(frame.plan.lines) else None
-            raise OutOfRangeError(
+            raise LateError(
                 f"{op or 'an operator'}: index {value} is out of range; expected 0 to {bound - 1}"
                 f"\n  Found on {context.place}; operators after it wrote no state"
             )

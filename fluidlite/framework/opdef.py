@@ -102,9 +102,9 @@ class Attr:
         if self.choices is not None and canonical not in self.choices:
             raise self._bad(value, "one of " + ", ".join(map(repr, self.choices)))
         for item in canonical if isinstance(canonical, tuple) else (canonical,):
-            if self.minimum is not None and item < self.minimum:
+            if self.minimum is not None and not item >= self.minimum:  # NaN is in no range
                 raise self._bad(value, f"{self.minimum} or more")
-            if self.maximum is not None and item > self.maximum:
+            if self.maximum is not None and not item <= self.maximum:
                 raise self._bad(value, f"{self.maximum} or less")
         return canonical
 
@@ -114,7 +114,10 @@ class Attr:
             raise self._bad(whole, {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
                             if item is whole else f"a list of {kind}")  # fmt: skip
         number: Any = item
-        return float(number) if kind == "float" else number
+        try:
+            return float(number) if kind == "float" else number
+        except OverflowError:
+            raise self._bad(whole, "a number that a float can hold") from None
 
     def _bad(self, value: Any, expected: str) -> AttributeValueError:
         return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")

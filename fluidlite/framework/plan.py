@@ -46,6 +46,7 @@ class Output:
 class Launch:
     """One kernel run.
 
+    ``writes_state``: it writes a state variable; ``guarded``: by a kernel that writes nothing after a late error.
     ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes
     new ones, which are ``makes``.
     ``runs`` holds what was prepared, with its workspace, by context. ``free`` are the keys that nothing reads
@@ -62,6 +63,7 @@ class Launch:
     free: list[str] = field(default_factory=list)
     recycle: list[tuple[str, int]] = field(default_factory=list)
     writes_state: bool = False
+    guarded: bool = False
     skip: bool = False
     simple: bool = False
     makes: list[tuple[Spec, str]] = field(default_factory=list)

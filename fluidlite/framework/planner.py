@@ -337,6 +337,7 @@ class _Planner:
     ) -> None:
         in_specs = [spec for group in call.ins.values() for spec in group]
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state)
+        step.guarded = choice.guarded or (choice.kernel is None and bool(call.op.must_alias))
         step.skip = all(output.spec.size == 0 for output in outputs)
         if call.op.random:
             step.random = random_key(self.program, op, call)

@@ -48,7 +48,7 @@ class CuPyArrays(ArrayBase):
         self._unowned = cupy.cuda.UnownedMemory
 
     @cached_property
-    def xp(self) -> Any:  # type: ignore[override]
+    def xp(self) -> Any:
         """The namespace; made when first asked for."""
         return namespace(self._cupy)
 

@@ -79,7 +79,7 @@ def _numbers(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.
         lost = not np.array_equal(made, array)
     if lost:
         raise FeedError(
-            f"the feed of {variable.name!r} holds numbers that {dtype} cannot (the program declares {variable.spec!r})"
+            f"the feed of {variable.name!r} holds numbers that are no {dtype}; the program declares {variable.spec!r}"
         )
     return made
 

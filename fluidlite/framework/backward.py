@@ -24,6 +24,10 @@ class GradMaker:
     def __init__(self, backward: _Backward, op: Operator) -> None:
         self._backward = backward
         self.operator = op
+        self._finished = {name: backward.incoming(name) for name in op.output_arg_names}
+        for name in op.output_arg_names:
+            if name in op.input_arg_names:  # updated in place: its gradient is consumed, a new one begins
+                backward.parts.pop(name, None)
 
     def count(self, slot: str) -> int:
         """Number of variables in a slot of the forward operator."""
@@ -48,7 +52,9 @@ class GradMaker:
 
     def output_grad(self, slot: str, i: int = 0) -> str:
         """Name of the gradient of a forward output; zeros are appended if nothing gave one."""
-        return self._backward.incoming(self.operator.output(slot)[i], needed=True)
+        name = self.operator.output(slot)[i]
+        finished = self._finished[name]
+        return finished if finished != EMPTY else self._backward.incoming(name, needed=True)
 
     def output_grads(self, slot: str) -> list[str]:
         """Names of the gradients of all variables of a forward output slot."""
@@ -171,7 +177,10 @@ class _Backward:
 
     def walk(self, operators: Sequence[Operator]) -> None:
         """Append the gradients of operators, last first."""
+        writers: dict[str, list[Operator]] = {}
         for op in reversed(operators):
+            for name in op.output_arg_names:
+                writers.setdefault(name, []).append(op)
             if not any(self.parts.get(name) for name in op.output_arg_names):
                 continue
             if not any(self.requires(name) for name in op.input_arg_names):
@@ -185,11 +194,29 @@ class _Backward:
                 continue
             # What is read must be finished before the operator's own inputs take new parts under the same names.
             if callable(rule):
-                for name in op.output_arg_names:
-                    self.incoming(name)
                 rule(GradMaker(self, op))
             else:
+                self._refuse_overwritten(op, rule, writers)
                 self._by_rule(op, rule)
+
+    def _refuse_overwritten(self, op: Operator, rule: GradRule, writers: Mapping[str, Sequence[Operator]]) -> None:
+        """Raise GradientError if a value that the gradient reads is no longer there when backward runs.
+
+        ``writers`` are the operators from this one on that write a name, the last one first.
+        """
+        definition = ops.get(rule.type)
+        for slot in rule.reads:
+            declared = definition.input(slot)
+            if slot.endswith(GRAD) or (declared is not None and declared.metadata_only):
+                continue
+            given = op.input(slot)
+            for name in given or op.output(slot):
+                after = [other for other in writers.get(name, ()) if given or other is not op]
+                if after:
+                    raise GradientError(
+                        f"{op}: its gradient reads {slot} {name!r}, which {after[-1]} overwrites"
+                        "\n  Do: write to a variable of another name"
+                    )
 
     def _consume(self, op: Operator) -> None:
         for name in op.output_arg_names:

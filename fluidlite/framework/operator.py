@@ -186,7 +186,10 @@ class Operator:
             specs = results.get(slot)
             if specs is None:
                 continue
-            for name, spec in zip(names, (specs,) if isinstance(specs, Spec) else specs, strict=True):
+            found = (specs,) if isinstance(specs, Spec) else tuple(specs)
+            if len(found) != len(names):
+                raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
+            for name, spec in zip(names, found, strict=True):
                 if name != EMPTY:
                     self.block.var(name).declare(spec)
 
@@ -249,6 +252,8 @@ def check_attrs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Canonical attributes of the definition, and hints; or AttributeValueError."""
     what = f"operator {definition.type} ({line})"
+    if given is not None and not isinstance(given, Mapping):
+        raise ProgramError(f"{what}: attrs is {type(given).__name__}; expected a mapping of names to values")
     given = dict(given or {})
     clean: dict[str, Any] = {}
     for attr in definition.attrs:

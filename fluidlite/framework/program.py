@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.operator import Operator, check_attrs, check_slots
 from fluidlite.framework.registry import ops
@@ -21,6 +22,17 @@ from fluidlite.platform.place import Place, PlaceLike
 FORMAT_VERSION = 1
 TRAINING_ROLES = ("backward", "optimize", "lr_sched")
 _serials = itertools.count()
+
+
+def declared_dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Dims as a declaration gives them: ints of 0 or more, -1 for what is known only when it runs."""
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        raise ShapeError(f"variable {name!r} has shape {shape!r}; expected a list of ints") from None
+    if any(d < -1 for d in dims):
+        raise ShapeError(f"variable {name!r} has shape {list(dims)}; a dim is 0 or more, or -1 for unknown")
+    return dims
 
 
 class Block:
@@ -93,7 +105,8 @@ class Block:
             name = unique_name.generate("_generated_var")
         spec = None
         if shape is not None or dtype is not None:
-            spec = Spec.of(shape if shape is not None else (), dtype_of(dtype or "float32"), lod_level=lod_level or 0)
+            dims = declared_dims(name, shape) if shape is not None else ()
+            spec = Spec.of(dims, dtype_of(dtype or "float32"), lod_level=lod_level or 0)
             if shape is None:
                 spec = None
         variable = self.vars.get(name)
@@ -280,6 +293,8 @@ class Program:
 
     def block(self, index: int) -> Block:
         """The block of that index."""
+        if not 0 <= index < len(self.blocks):
+            raise ProgramError(f"the program has no block {index}; it has {len(self.blocks)}")
         return self.blocks[index]
 
     @property
@@ -304,6 +319,8 @@ class Program:
 
     def rollback(self) -> None:
         """Go back to the parent of the current block."""
+        if self.current_block_idx == 0:
+            raise ProgramError("the current block is the global one; there is no parent to go back to")
         self.current_block_idx = self.current_block().parent_idx
 
     _rollback = rollback

@@ -9,6 +9,7 @@ from typing import Any
 from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.framework.operator import Operator, check_attrs, check_slots
 from fluidlite.framework.program import FORMAT_VERSION, Block, Program
+from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Parameter, Variable
@@ -128,7 +129,19 @@ def loads(text: str | bytes) -> Program:
         raise
     except FluidError as exc:
         raise SavedModelError(f"not a valid program: {exc}") from exc
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:  # inference met nonsense
+        raise SavedModelError(f"not a valid program: {type(exc).__name__}: {exc}") from exc
+    _refuse_circles(program)
     return program
+
+
+def _refuse_circles(program: Program) -> None:
+    """Raise SavedModelError unless every operator runs blocks that lie inside its own, so that runs end."""
+    for block in program.blocks:
+        for op in block.ops:
+            for index in sub_blocks(op):
+                if index <= block.idx:
+                    raise SavedModelError(f"{op} in block {block.idx} runs block {index}; a block runs only later ones")
 
 
 def _texts(items: list[Any], where: str) -> list[str]:

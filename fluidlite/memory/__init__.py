@@ -124,6 +124,8 @@ def trim(place: PlaceLike) -> None:
 
 def set_limit(place: PlaceLike, nbytes: int | None) -> None:
     """Let a place hold at most ``nbytes`` (used and padding); None lifts the limit."""
+    if nbytes is not None and (isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0):
+        raise AllocationError(f"the limit is {nbytes!r}; expected a number of bytes, or None")
     memory_of(place).limit = nbytes
 
 

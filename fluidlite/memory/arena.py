@@ -72,6 +72,8 @@ class Arena:
         OutOfMemoryError
             If that is more than is left; the arena is unchanged.
         """
+        if not isinstance(nbytes, int) or nbytes < 0:
+            raise AllocationError(f"cannot allocate {nbytes!r} bytes of an arena on {self.place}")
         with self._lock:
             alignment = self.memory.alignment
             offset = -(-self.used // alignment) * alignment

@@ -67,17 +67,17 @@ class PlaceMemory:
         """
         size = self._sizes.get(nbytes)
         if size is None:
-            if nbytes < 0:
-                raise AllocationError(f"cannot allocate {nbytes} bytes on {self.place}")
+            if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+                raise AllocationError(f"cannot allocate {nbytes!r} bytes on {self.place}")
             size = size_class(nbytes, self.alignment)
             if len(self._sizes) < 4096:
                 self._sizes[nbytes] = size
         with self.lock:
             dead = self.dead
             while dead:  # _settle, spelled out for the common case
-                block, freed, users, _ = entry = dead.popleft()
+                block, freed, users, owner = entry = dead.popleft()
                 home = block.home
-                if home is None or users is not None:
+                if home is None or users is not None or owner.closed:
                     self._settle(entry)
                     continue
                 self.used_bytes -= freed

@@ -103,6 +103,7 @@ class CachingPool:
         self.unit = unit
         self._raw = Direct(unit)
         self._contexts: list[Context] = []
+        self._orphans: dict[int, list[Block]] = {}
 
     @property
     def reserved(self) -> int:
@@ -115,36 +116,46 @@ class CachingPool:
 
     def take(self, nbytes: int, context: Context) -> Block:
         if context not in self._contexts:
+            self._adopt_orphans()
             self._contexts.append(context)
         mine: list[Block] = context.spare_blocks.setdefault(nbytes, [])
         if mine:
             return mine.pop()
-        block = self._of_closed(nbytes) or self._raw.take(nbytes, context)
+        if any(other.closed for other in self._contexts):
+            self._adopt_orphans()
+        orphans = self._orphans.get(nbytes)
+        block = orphans.pop() if orphans else self._raw.take(nbytes, context)
         block.context, block.home = context, mine
         return block
 
-    def _of_closed(self, nbytes: int) -> Block | None:
-        """A block of a context that has closed: its work is done."""
-        for context in self._contexts:
-            if context.closed and context.spare_blocks.get(nbytes):
-                found: Block = context.spare_blocks[nbytes].pop()
-                return found
-        return None
+    def _adopt_orphans(self) -> None:
+        """Take over the blocks of contexts that have closed: their work is done, anybody may have them."""
+        for context in [known for known in self._contexts if known.closed]:
+            for size, blocks in context.spare_blocks.items():
+                self._orphans.setdefault(size, []).extend(blocks)
+                blocks.clear()
+            self._contexts.remove(context)
 
     def give(self, block: Block) -> None:
+        if block.context is not None and block.context.closed:
+            block.home = self._orphans.setdefault(block.size, [])
         assert block.home is not None
         block.home.append(block)
 
     def trim(self) -> None:
+        self._adopt_orphans()
         for context in self._contexts:
-            if not context.closed and self.unit.lost is None:
+            if self.unit.lost is None:
                 context.wait()  # a cached block may still be read by work in flight
-            for blocks in context.spare_blocks.values():
-                for block in blocks:
-                    self._raw.give(block)
-                blocks.clear()
-        self._contexts = [context for context in self._contexts if not context.closed]
+            self._release(context.spare_blocks)
+        self._release(self._orphans)
         self._raw.trim()
+
+    def _release(self, lists: dict[int, list[Block]]) -> None:
+        for blocks in lists.values():
+            for block in blocks:
+                self._raw.give(block)
+            blocks.clear()
 
 
 def default_strategy(unit: Unit, context: Context) -> Strategy:

@@ -124,7 +124,7 @@ register_op(
     inputs=("X",),
     outputs=(Slot("Out", duplicable=True),),
     attrs=(
-        Attr("num", "int", 0, minimum=0, doc="how many equal parts, if sections is empty"),
+        Attr("num", "int", 0, minimum=0, maximum=65536, doc="how many equal parts, if sections is empty"),
         Attr("sections", "ints", (), doc="the size of each part; one may be -1: what remains"),
         Attr("axis", "int", 0, doc="the axis that is divided"),
     ),

@@ -39,6 +39,7 @@ class Unit:
             _check_dialect(self.dialect)
         self.lost: str | None = None
         self.checked = False
+        self.removed = False
 
     def capabilities(self) -> tuple[str, ...]:
         """Names of the capabilities it has, in the order in which generic kernels are tried."""
@@ -96,7 +97,9 @@ class DeviceTable:
     def remove(self, device: Any) -> None:
         """Take a device out again."""
         with self._lock:
-            self._entries.pop(device.kind, None)
+            entry = self._entries.pop(device.kind, None)
+            for unit in (entry.units or ()) if entry is not None else ():
+                unit.removed = True
             self.generation += 1
 
     def unit(self, place: PlaceLike) -> Unit:

@@ -48,7 +48,7 @@ def get_context(place: PlaceLike) -> Context:
     except AttributeError:
         mine = _local.contexts = _PerThread()
     context = mine.get(place)
-    if context is None:
+    if context is None or context.unit.removed:
         context = mine[place] = new_context(place)
     context.unit.raise_if_lost()
     return context

@@ -61,6 +61,7 @@ _ADD = """
     for (int v = 0; v < lanes; ++v) grad[r * width + j + v] = 0;
   for (index_t i = 0; i < count; ++i) {
     const index_t row = index[i];
+    if (gid == 0 && row != padding && (row < 0 || row >= bound)) bad_index(status, op_id, row, bound);
     if (row >= first && row < last && row != padding)
       for (int v = 0; v < lanes; ++v) grad[row * width + j + v] += $dout;
   }
@@ -72,15 +73,15 @@ def _add(call: Call, context: Context, slot: str, index: str, padding: int | Non
     """Add rows of Out@GRAD to those of the gradient that the index names, from zero.
 
     An item owns 16 columns of an eighth of the rows and reads every index in order: sums repeat bit for bit
-    without atomics, at the cost of reading the index width / 16 * 8 times. Out of range was said by the forward
-    operator; here such rows belong to no item. Half types add in float32.
+    without atomics, at the cost of reading the index width / 16 * 8 times. Rows out of range belong to no item, and
+    the first item reports them. Half types add in float32.
     """
     dims, dtype = call.dims(slot), call.dtype(slot)
     wide = compute_dtype(dtype)
     kernel = build(
         context, f"add_rows_{dtype}",
-        [Buffer("index", call.dtype(index)), Buffer("dout", dtype), Buffer("grad", wide, True)],
-        ["width", "bound", "padding", "count", "rows"], _ADD, {"dout": load(dtype, "dout[i * width + j + v]")},
+        [Buffer("index", call.dtype(index)), Buffer("dout", dtype), Buffer("grad", wide, True), _STATUS],
+        ["width", "bound", "padding", "count", "rows", "op_id"], _ADD, {"dout": load(dtype, "dout[i * width + j + v]")},
     )  # fmt: skip
     width, bound = prod(dims[1:]), dims[0]
     rows = -(-bound // _PARTS)
@@ -94,7 +95,8 @@ def _add(call: Call, context: Context, slot: str, index: str, padding: int | Non
         if narrow is not None:
             assert io.workspace is not None
             sums = io.workspace.span()
-        kernel(context, items, (io.span(index), io.span("Out@GRAD"), sums), numbers, 1)
+        spans = (io.span(index), io.span("Out@GRAD"), sums, context.status_span())
+        kernel(context, items, spans, (*numbers, io.op_id), 1)
         if narrow is not None:
             narrow(context, sums, grad)
 
@@ -113,7 +115,7 @@ def gather(call: Call, context: Context) -> Any:
     return _take(call, context, "X", "Index", None)
 
 
-@register_kernel("gather_grad", "dialect")
+@register_kernel("gather_grad", "dialect", indexes=True)
 def gather_grad(call: Call, context: Context) -> Any:
     """X@GRAD[Index[i]] += Out@GRAD[i], from zero."""
     return _add(call, context, "X@GRAD", "Index", None)
@@ -125,7 +127,7 @@ def lookup_table(call: Call, context: Context) -> Any:
     return _take(call, context, "W", "Ids", _padding(call))
 
 
-@register_kernel("lookup_table_grad", "dialect")
+@register_kernel("lookup_table_grad", "dialect", indexes=True)
 def lookup_table_grad(call: Call, context: Context) -> Any:
     """W@GRAD[Ids[i]] += Out@GRAD[i], from zero, without the rows of ``padding_idx``."""
     return _add(call, context, "W@GRAD", "Ids", _padding(call))

@@ -89,7 +89,8 @@ def ladder(executor: Any) -> tuple[dict[str, Callable[[], None]], Callable[[], N
     def recycled() -> None:
         call, index, take, give = step.call, step.op_index, recycle.take, recycle.give
         for _ in times:
-            out = take(context, spec) or Tensor.of(spec, place)
+            kept = take(context, spec)
+            out = kept if kept is not None else Tensor.of(spec, place)
             tensors = [given, given, out]
             run(context, IO(call, tensors, context, index))
             tensors.clear()

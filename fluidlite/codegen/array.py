@@ -16,7 +16,7 @@ from fluidlite.codegen.pattern import Flags
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
-BLOCK = 65536
+BLOCK = 262144
 """Elements of one block: a few of them fit into a core's second-level cache."""
 
 

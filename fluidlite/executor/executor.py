@@ -137,7 +137,8 @@ class Executor:
             for name, (_, spec) in zip(names, fetched, strict=True):
                 if spec.lod:
                     raise FetchError(
-                        f"variable {name!r} holds LoD {[list(level) for level in spec.lod]}, which a NumPy array cannot"
+                        f"variable {name!r} holds LoD of {spec.lod_level} level(s), {len(spec.lod[-1]) - 1} sequences, "
+                        "which a NumPy array cannot"
                         "\n  Do: exe.run(..., return_numpy=False)"
                     )
             return [array for array, _ in fetched]

@@ -104,7 +104,9 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                     # What _launch does, less all that a plain operator has no need of: this is the hot path.
                     tensors = [values[key] for key in step.ins]
                     for spec, key in step.makes:
-                        tensor = take(context, spec) or make(spec, context.place)
+                        tensor = take(context, spec)
+                        if tensor is None:
+                            tensor = make(spec, context.place)
                         values[key] = tensor
                         tensors.append(tensor)
                     result = ready[0](context, IO(step.call, tensors, context, step.op_index))

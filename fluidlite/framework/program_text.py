@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from fluidlite.framework.program import Block, Program
 
 
+_MOST_SHOWN = 8
+
+
 def _value(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) > _MOST_SHOWN:
+        return f"[{', '.join(map(_value, value[:_MOST_SHOWN]))}, ... {len(value)} in all]"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else repr(value)

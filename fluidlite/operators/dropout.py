@@ -20,7 +20,7 @@ _UPSCALE = "upscale_in_train"
 _ATTRS = (
     Attr("dropout_prob", "float", 0.5, minimum=0.0, maximum=1.0, doc="probability that an element becomes 0"),
     Attr("is_test", "bool", False, doc="nothing is dropped"),
-    Attr("fix_seed", "bool", False, doc="taken for Fluid's sake: seed is used whenever it is not 0"),
+    Attr("fix_seed", "bool", False, doc="use seed, so that every run draws the same mask"),
     Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own"),
     Attr("dropout_implementation", "str", "downgrade_in_infer", choices=("downgrade_in_infer", _UPSCALE)),
 )

@@ -39,6 +39,20 @@ def chain(length: int, width: int = 1000) -> tuple[Any, Any]:
     return program, value
 
 
+def test_scalars_are_recycled() -> None:
+    program = fluid.Program()
+    block = program.global_block()
+    value = one = block.create_var("x", shape=[], dtype="float32", is_data=True)
+    for i in range(5):
+        out = block.create_var(f"o{i}")
+        block.append_op("elementwise_add", {"X": value, "Y": one}, {"Out": out})
+        value = out
+    exe = fluid.Executor("cpu")
+    for _ in range(3):  # the second run finds what the first one kept
+        (result,) = exe.run(program, {"x": np.float32(2)}, [value])
+        assert result.shape == () and result == 12
+
+
 def test_intermediates_are_freed_after_their_last_reader() -> None:
     program, result = chain(30)
     exe = fluid.Executor("cpu")

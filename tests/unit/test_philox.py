@@ -11,6 +11,7 @@ import pytest
 from codegen_harness import ArrayContext, CContext, execute
 
 from fluidlite.codegen import expr, philox
+from fluidlite.codegen.array import BLOCK
 from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
 from fluidlite.framework.spec import Spec
 
@@ -75,7 +76,7 @@ def test_each_use_has_its_own_stream() -> None:
 
 def test_gaussian_agrees_to_4_ulp_and_is_normal() -> None:
     op = random_op(lambda: expr.gaussian())
-    size = 70000
+    size = BLOCK + 5000
     whole = 2 * (philox.words(np, 0, size, KEY, 0) >> np.uint64(8)).astype(np.int64) + 1 - 2**24
     exact = np.array([NormalDist().inv_cdf((k * 2.0**-24 + 1) / 2) for k in whole[:5000].tolist()])
     results = [execute(context, op, {}, {"shape": (size,)}, random=KEY)["Out"] for context in contexts()]

@@ -81,6 +81,7 @@ __all__ = [
     "core",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "data",
     "debug",
     "default_main_program",
     "default_startup_program",

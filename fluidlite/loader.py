@@ -108,7 +108,9 @@ def load_all() -> None:
             from fluidlite import __version__
 
             for module in BUILT_IN:
-                load(module.removeprefix("fluidlite."), module, __version__, built_in=True)
+                name = module.removeprefix("fluidlite.")
+                if name not in _records:  # else an interrupted load goes on
+                    load(name, module, __version__, built_in=True)
             _load_entry_points()
             _loaded = True
         finally:
@@ -118,6 +120,14 @@ def load_all() -> None:
 def _load_entry_points() -> None:
     for point in sorted(_entry_points(), key=lambda p: (p.group, p.name)):
         version = point.dist.version if point.dist is not None else ""
+        known = _records.get(point.name)
+        if known is not None:
+            if known.origin != point.value:
+                record = PluginRecord(f"{point.name} ({point.value})", version, API, "failed", point.value)
+                record.error = f"its name is taken by the plugin from {known.origin}; it was not imported"
+                if record.name not in _records:
+                    _keep(record)
+            continue
         if point.group != GROUP:
             api = int(point.group.removeprefix(GROUP.rstrip("0123456789")))
             record = PluginRecord(point.name, version, api, "mismatch", point.value)
@@ -158,7 +168,7 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
             stage = _call_hooks(name, target)
             _undo[name] = _commit(stage, record)
             record.brought = stage.names()
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
             root: BaseException = exc
             while root.__cause__ is not None:
                 root = root.__cause__

@@ -322,9 +322,7 @@ class Writer:
             offsets[slot] = " + ".join([f"x_{_word(slot)}", *terms])
         return heads, offsets
 
-    def _columns(
-        self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str
-    ) -> Any:
+    def _columns(self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str) -> Any:
         heads, offsets = self._loops(summed, slots, low, high)
 
         def loop(width: str) -> list[str]:

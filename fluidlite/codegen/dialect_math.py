@@ -147,6 +147,7 @@ def _real(name: str, dtype: str) -> str:
             f"return x * ({_horner(f.ERF_P, 'z', dtype)} / {_horner(f.ERF_Q, 'z', dtype)});"
         )
     if name == "erf":
+
         def cody(first: float, coefficients: Sequence[float], v: str) -> str:
             text = f"{lit(first)} * {v}" if first != 1 else v
             for coefficient in coefficients[:-1]:

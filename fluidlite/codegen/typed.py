@@ -232,7 +232,5 @@ def _live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dic
         if i in needed:
             needed.update(instrs[i].args)
     index = {old: new for new, old in enumerate(sorted(needed))}
-    kept = tuple(
-        instrs[old]._replace(args=tuple(index[arg] for arg in instrs[old].args)) for old in sorted(needed)
-    )
+    kept = tuple(instrs[old]._replace(args=tuple(index[arg] for arg in instrs[old].args)) for old in sorted(needed))
     return kept, index

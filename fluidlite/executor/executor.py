@@ -15,7 +15,7 @@ from fluidlite.framework.explain import Report
 from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.plan import Plan
 from fluidlite.framework.planner import plan_block
-from fluidlite.framework.policy import Policy, policy
+from fluidlite.framework.policy import FALLBACKS, Policy, check_libraries, policy
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.scope import Scope, global_scope
 from fluidlite.framework.spec import Spec
@@ -58,6 +58,9 @@ class Executor:
         get_context(self.place)
         if mode != "interpreted":
             raise ProgramError(f"mode is {mode!r}; expected 'interpreted'")
+        if fallback is not None and fallback not in FALLBACKS:
+            raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
+        check_libraries(name for names in (libraries or {}).values() for name in names)
         self.mode = mode
         self._libraries = dict(libraries or {})
         self._fallback = fallback
@@ -152,7 +155,10 @@ class Executor:
             self._generation = now
         wanted = self._policy()
         state: list[tuple[str, Spec, Place]] = []
-        for name in self._persistables(program):
+        names = self._persistables(program)
+        for name in dict.fromkeys((*names, *fetches)):
+            if name in fetches and name not in names and not program.global_block().var(name).persistable:
+                continue
             variable = scope.find_var(name)
             if variable is not None and variable.tensor.allocation is not None:
                 tensor = variable.tensor
@@ -160,7 +166,8 @@ class Executor:
                     tensor.share_data_with(contiguous(tensor))
                 state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
-        key = (program.serial, program.edits, given, fetches, tuple(state), wanted)
+        sizes = tuple([len(block.ops) for block in program.blocks])  # for who edits block.ops itself
+        key = (program.serial, program.edits, sizes, given, fetches, tuple(state), wanted)
         plan = self._plans.get(key)
         if plan is None:
             plan = plan_block(
@@ -185,7 +192,7 @@ class Executor:
                 n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)
             }
             names = tuple(v.name for v in program.list_vars() if v.persistable)
-            self._state_names[key] = names = tuple(n for n in names if n in used) or names
+            self._state_names[key] = names = tuple(n for n in names if n in used)
         return names
 
     def _warn(self, program: Program, plan: Plan, wanted: Policy) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fluidlite import unique_name
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
 from fluidlite.framework.opdef import GRAD, GradRule
@@ -25,9 +26,7 @@ class GradMaker:
         self._backward = backward
         self.operator = op
         self._finished = {name: backward.incoming(name) for name in op.output_arg_names}
-        for name in op.output_arg_names:
-            if name in op.input_arg_names:  # updated in place: its gradient is consumed, a new one begins
-                backward.parts.pop(name, None)
+        backward.begin(op)
 
     def count(self, slot: str) -> int:
         """Number of variables in a slot of the forward operator."""
@@ -81,14 +80,36 @@ class _Backward:
         self.parts: dict[str, list[str]] = {}
         self.renamed: dict[str, int] = {}
         self._pending_renames: dict[str, str] = {}
+        self._bases: dict[str, str] = {}
+        self._writers: dict[str, Operator] = {}
+        self.keep: set[str] = set()
 
     def requires(self, name: str) -> bool:
         """Whether the gradient of a variable is wanted."""
         return name in self.wanted and name not in self.blocked
 
-    def seed(self, name: str, gradient: str) -> None:
-        """Say that ``gradient`` holds the gradient of a target."""
+    def seed(self, name: str, gradient: str, writer: Operator | None = None) -> None:
+        """Say that ``gradient``, which ``writer`` makes, holds the gradient of a target."""
         self.parts.setdefault(name, []).append(gradient)
+        if writer is not None:
+            self._writers[gradient] = writer
+
+    def base(self, name: str) -> str:
+        """Name of a variable's gradient: ``x@GRAD``, or a fresh one if an earlier backward has made that."""
+        found = self._bases.get(name)
+        if found is None:
+            found = grad_name(name)
+            if found in self.block.vars:
+                found = unique_name.generate(found)
+            self._bases[name] = found
+        return found
+
+    def begin(self, op: Operator) -> None:
+        """What an operator updates in place: its gradient is consumed, that of the value before begins."""
+        for name in op.output_arg_names:
+            if name in op.input_arg_names:
+                for part in self.parts.pop(name, ()):
+                    self._writers.pop(part, None)
 
     def incoming(self, name: str, needed: bool = False) -> str:
         """Name of an output's finished gradient; EMPTY, or zeros if it is needed, when nothing reads the output."""
@@ -107,7 +128,7 @@ class _Backward:
         return self.parts[name][0]
 
     def _declare(self, name: str, gradient: str | None = None) -> str:
-        gradient = gradient or grad_name(name)
+        gradient = gradient or self.base(name)
         forward = self.block.find_var(name)
         self.block.create_var(gradient)
         made = self.block.vars[gradient]
@@ -120,7 +141,7 @@ class _Backward:
         if not self.requires(name):
             return EMPTY
         parts = self.parts.setdefault(name, [])
-        base = grad_name(name)
+        base = self.base(name)
         if not parts:
             parts.append(base)
         else:
@@ -135,11 +156,12 @@ class _Backward:
 
     def _rename_last(self, old: str, new: str, name: str) -> None:
         self._declare(name, new)
-        for op in reversed(self.block.ops):
-            if old in op.output_arg_names:
-                op.rename_output(old, new)
-                return
-        self._pending_renames[old] = new
+        writer = self._writers.pop(old, None)
+        if writer is not None:
+            writer.rename_output(old, new)
+            self._writers[new] = writer
+        else:  # the operator that is being made names the variable twice
+            self._pending_renames[old] = new
 
     def append(
         self,
@@ -163,7 +185,7 @@ class _Backward:
         if forward is not None and "op_device" in forward.hints:  # a gradient runs where its operator does
             attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
         outputs = {slot: [renames.get(n, n) for n in _list(names)] for slot, names in outputs.items()}
-        self.block._insert(
+        made = self.block._insert(
             len(self.block.ops),
             type,
             inputs,
@@ -172,6 +194,7 @@ class _Backward:
             role="backward",
             line=forward.line if forward is not None else None,
         )
+        self._writers.update(dict.fromkeys(made.output_arg_names, made))
         for callback in self.callbacks:
             callback(block=self.block, context={n: n.split(GRAD)[0] for names in outputs.values() for n in names})
 
@@ -220,7 +243,7 @@ class _Backward:
 
     def _consume(self, op: Operator) -> None:
         for name in op.output_arg_names:
-            if name not in op.input_arg_names:
+            if name not in op.input_arg_names and name not in self.keep:
                 self.parts.pop(name, None)
 
     def _by_rule(self, op: Operator, rule: GradRule) -> None:
@@ -237,9 +260,7 @@ class _Backward:
                 names = op.input(slot) or op.output(slot)
             if names:
                 inputs[slot] = names
-        for name in op.output_arg_names:
-            if name in op.input_arg_names:  # updated in place: its gradient is consumed, a new one begins
-                self.parts.pop(name, None)
+        self.begin(op)
         outputs = {
             slot + GRAD: [self.outgoing(name) for name in op.input(slot)] for slot in rule.writes if op.input(slot)
         }
@@ -334,11 +355,11 @@ def append_backward(
     wanted = _reachable(forward, leaves - blocked, block, blocked)
     backward = _Backward(block, wanted, blocked, callbacks or ())
     with program.roles("backward"):
-        start = block.create_var(grad_name(loss.name))
-        block.append_op(
+        start = block.create_var(backward.base(loss.name))
+        first = block.append_op(
             "fill_constant", {}, {"Out": start}, {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype}
         )
-        backward.seed(loss.name, start.name)
+        backward.seed(loss.name, start.name, first)
         backward.walk(forward)
         pairs = []
         for variable in chosen:
@@ -411,20 +432,22 @@ def calc_gradient(
     forward = _forward_part(block, [variable.name for variable in outs])
     wanted = _reachable(forward, names, block, blocked)
     backward = _Backward(block, wanted, blocked)
+    backward.keep = names  # the gradient of an intermediate variable that was asked for
     with block.program.roles("backward"):
         for target, gradient in zip(outs, given, strict=True):
+            writer = None
             if gradient is None:
                 zeros = block.create_temporary(target.dtype)
-                gradient = block.create_var(grad_name(target.name))
+                gradient = block.create_var(backward.base(target.name))
                 block.append_op("fill_zeros_like", {"X": target}, {"Out": zeros})
-                block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
+                writer = block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
             elif len(gradient.shape) != len(target.shape) or any(
                 a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
             ):
                 raise GradientError(
                     f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
                 )
-            backward.seed(target.name, gradient.name)
+            backward.seed(target.name, gradient.name, writer)
         backward.walk(forward)
         found = [backward.result(variable.name) for variable in ins]
     return [block.var(name) if name is not None else None for name in found]

@@ -63,7 +63,7 @@ class Report:
             counts.setdefault(place, {"copy_in": 0, "copy_out": 0})[direction] += 1
 
         for move in self.plan.moves:
-            if not move.spec.size:
+            if not move.spec.size or move.source == move.target:  # the latter is a copy inside the place
                 continue
             if not devices.unit(move.source).info.host:
                 count(move.source, "copy_out")
@@ -231,9 +231,13 @@ def explain(
     for name, value in (feed or {}).items():
         feeds[name] = (feed_spec(block.var(name), value), host)
     if fetch_list is None:
-        written = [name for op in block.ops for name in op.output_arg_names]
-        read = {name for op in block.ops for name in op.input_arg_names}
-        fetches = [name for name in dict.fromkeys(written) if name not in read and block.find_var(name) is not None]
+        fetched: list[str] = []
+        read: set[str] = set()
+        for op in reversed(block.ops):  # read after it is written: an update in place is not
+            written_last = [name for name in op.output_arg_names if name not in read]
+            fetched += [name for name in written_last if block.find_var(name) is not None]
+            read.update(op.input_arg_names)
+        fetches = list(dict.fromkeys(reversed(fetched)))
         plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
         plan.fetches = []
     else:

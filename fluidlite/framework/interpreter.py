@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -76,18 +77,28 @@ def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: S
     frame = Frame(plan, program, scope, values)
     for place in plan.places:
         frame.contexts[place] = get_context(place)
+    for name in (*plan.state, *feeds):  # before a lock is held: two runs that wait for each other would wait for ever
+        tensor = values.get(name)
+        if tensor is not None and tensor.allocation is not None and tensor.place is not None:
+            context = frame.contexts.get(tensor.place) or get_context(tensor.place)
+            if tensor.allocation.context is not context:
+                transfer.ready(tensor, context)
+                context.ordered.add(tensor.allocation)
     with ExitStack() as stack:
         for context in frame.contexts.values():
             stack.enter_context(context.lock)
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
-        for name in plan.state:
-            if name in values:
-                transfer.ready(
-                    values[name], frame.contexts.get(values[name].place or plan.place) or get_context(plan.place)
-                )
-        _run_steps(frame, observers())
-        return _finish(frame)
+        try:
+            _run_steps(frame, observers())
+            return _finish(frame)
+        except BaseException:
+            for context in frame.contexts.values():
+                context.forget_late()  # what this run recorded is not the next one's error
+            raise
+        finally:
+            for context in frame.contexts.values():
+                context.ordered.clear()
 
 
 def _run_steps(frame: Frame, watching: list[Observer]) -> None:
@@ -264,21 +275,45 @@ def _take(result: Any, made: list[Tensor], context: Context) -> None:
     arrays = result if isinstance(result, (tuple, list)) else (result,)
     if len(arrays) != len(made):
         raise DeviceError(f"the kernel returned {len(arrays)} arrays for {len(made)} outputs")
-    for tensor, array in zip(made, arrays, strict=True):
+    alone = _FRESH[isinstance(result, (tuple, list))]
+    fresh = [count <= alone for count in _references(result)]  # one that a kernel keeps (a table) is copied
+    for tensor, array, mine in zip(made, arrays, fresh, strict=True):
         spec = tensor.spec
         if array is None or spec is None:
             continue
         if tuple(array.shape) != spec.dims:
             raise DeviceError(f"the kernel returned dims {list(array.shape)}, inference found {list(spec.dims)}")
-        if not str(array.dtype).endswith(spec.dtype):
+        if str(array.dtype).rpartition(".")[2] != spec.dtype:
             raise DeviceError(f"the kernel returned {array.dtype}, inference found {spec.dtype}")
         if tensor.allocation is None:
-            adopted = transfer.adopt(array, spec, context)
+            adopted = transfer.adopt(array, spec, context) if mine else None
             if adopted is not None:
                 tensor.allocation = adopted.allocation
                 continue
             tensor.allocate(context)
         tensor.array()[...] = array
+
+
+def _references(result: Any) -> list[int]:
+    arrays = result if isinstance(result, (tuple, list)) else (result,)
+    return [getrefcount(array) for array in arrays]
+
+
+def _fresh_counts() -> tuple[int, int]:
+    """References to an array that a kernel has just made, returned alone and in a tuple, as ``_take`` sees them."""
+
+    def take(result: Any) -> int:
+        arrays = result if isinstance(result, (tuple, list)) else (result,)
+        count = _references(result)[0]
+        del arrays
+        return count
+
+    one = object()
+    several = (object(),)
+    return take(one), take(several)
+
+
+_FRESH = _fresh_counts()
 
 
 def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, int]:

@@ -137,20 +137,24 @@ class KernelRegistry:
         """Register a kernel; the same key twice is an error unless it says ``override=True``."""
         with self._lock:
             known = self._kernels.setdefault(kernel.op, [])
-            for other in list(known):
+            again: list[Kernel] = []
+            for other in known:
                 if other is kernel:
                     return
                 if not _clash(kernel, other):
                     continue
-                if kernel.override or (kernel.identity and kernel.identity == other.identity):
-                    known.remove(other)  # an override, or a notebook cell that is run again
-                else:
+                if kernel.identity and kernel.identity == other.identity:
+                    again.append(other)  # a notebook cell that is run again
+                elif not kernel.override:
                     raise RegistryError(
                         f"a kernel for operator {kernel.op!r} on {', '.join(kernel.places)} with library "
                         f"{kernel.library!r} is registered twice: at {other.origin} and at {kernel.origin}.\n"
                         "  Do: name another library=, or say override=True"
                     )
-            known.append(kernel)
+            for other in again:
+                known.remove(other)
+            # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
+            known.insert(0 if kernel.override else len(known), kernel)
             self.generation += 1
 
     def remove(self, kernel: Kernel) -> None:
@@ -244,6 +248,7 @@ def register_kernel(
             override, origin, f"{function.__module__}.{function.__qualname__}",
         )  # fmt: skip
         if not getattr(collecting, "active", False):
+            ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole
             kernels.add(kernel)
         return kernel
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fluidlite.base.errors import DeviceError
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
 from fluidlite.framework.tensor import Tensor
@@ -45,8 +46,14 @@ class ExecutionContext:
 
 def plain_run(function: Callable[[ExecutionContext], Any], call: Call) -> Callable[[Any, IO], Any]:
     """Wrap ``f(ctx)`` into the one calling convention."""
+    first = sum(map(len, call.ins.values()))
+    specs = [spec for group in call.outs.values() for spec in group]
 
     def run(context: Any, io: IO) -> Any:
-        return function(ExecutionContext(io, context))
+        result = function(ExecutionContext(io, context))
+        for tensor, spec in zip(io.tensors[first:], specs, strict=True):
+            if tensor.spec is not spec and tensor.spec != spec:
+                raise DeviceError(f"the kernel made {tensor.spec!r} of an output, inference found {spec!r}")
+        return result
 
     return run

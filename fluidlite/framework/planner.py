@@ -6,7 +6,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fluidlite.base.errors import FeedError, FetchError, KernelNotFoundError, ProgramError
+from fluidlite.base.errors import (
+    DeviceUnavailable,
+    FeedError,
+    FetchError,
+    KernelNotFoundError,
+    PlaceError,
+    ProgramError,
+)
 from fluidlite.framework.call import Call, located
 from fluidlite.framework.choose import Choice, choose
 from fluidlite.framework.decompose import Part, Value
@@ -130,6 +137,8 @@ class _Planner:
                 raise exc if str(op) in str(exc) else located(exc, str(op)) from None
             except KernelNotFoundError as exc:
                 raise KernelNotFoundError(f"{exc}\n  At: {op.line}") from None
+            except (PlaceError, DeviceUnavailable) as exc:  # of its device_guard
+                raise type(exc)(f"{op}: {exc}") from None
         self.line = None
         for name in self.fetches:
             found = self._find(name, fetching=True)
@@ -337,7 +346,9 @@ class _Planner:
     ) -> None:
         in_specs = [spec for group in call.ins.values() for spec in group]
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state)
-        step.guarded = choice.guarded or (choice.kernel is None and bool(call.op.must_alias))
+        # where a guarded kernel skips, the state is what its input was: only if they share memory
+        kept = all(output.shares >= 0 for output in outputs)
+        step.guarded = kept and (choice.guarded or (choice.kernel is None and bool(call.op.must_alias)))
         step.skip = all(output.spec.size == 0 for output in outputs)
         if call.op.random:
             step.random = random_key(self.program, op, call)
@@ -369,7 +380,8 @@ class _Planner:
                 None if slot is not None and slot.metadata_only else key_of(value)
                 for (slot, _), value in zip(declared, part.ins, strict=True)
             ]
-            outputs = []
+            outputs: list[Output] = []
+            homes: list[tuple[str, _Known]] = []
             for value in part.outs:
                 assert value.spec is not None
                 if value.role == "out" and self._final(part, value, choice):
@@ -377,13 +389,17 @@ class _Planner:
                     state = name != EMPTY and _is_state(self.block, name)
                     if name != EMPTY and name not in op.input_arg_names:
                         output, home = self._output(name, call.outs[value.slot][value.index], choice.place, state, -1)
-                        assert home is None
                         outputs.append(output)
+                        if home is not None:
+                            homes.append(home)
                         values[("out", value.slot, value.index)] = output.key
                         continue
                     written[(value.slot, value.index)] = key_of(value)
                 outputs.append(Output(key_of(value), value.spec))
-            self._launch(op, index, part.call.at(how.place), how, keys, outputs, any(o.state for o in outputs))
+            state_written = any(o.state for o in outputs) or bool(homes)
+            self._launch(op, index, part.call.at(how.place), how, keys, outputs, state_written)
+            for name, found in homes:
+                self._home(name, found)
 
         for part, how in zip(choice.parts, choice.part_choices, strict=True):
             launch(part, how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fluidlite.base.errors import RegistryError
@@ -71,10 +71,15 @@ def set_libraries(kind: str, names: Sequence[str]) -> None:
         If no such library is declared.
     """
     global _current
+    check_libraries(names)
+    _current = _current.with_libraries({kind: names})
+
+
+def check_libraries(names: Iterable[str]) -> None:
+    """Raise RegistryError for a library that nobody declared."""
     from fluidlite.framework.kernels import kernels
 
-    known = {library.name for library in kernels.libraries()}
+    known = {library.name for library in kernels.libraries()} | {kernel.library for kernel in kernels}
     for name in names:
         if name not in known:
             raise RegistryError(f"no library is called {name!r}; there are {', '.join(sorted(known))}")
-    _current = _current.with_libraries({kind: names})

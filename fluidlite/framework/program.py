@@ -266,6 +266,12 @@ class Program:
         self.feed_names: list[str] = []
         self.fetch_names: list[str] = []
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        return self.clone()  # with a serial of its own, by which caches know it
+
+    def __copy__(self) -> Program:
+        return self.clone()
+
     def touch(self) -> None:
         """Note that the program changed; caches watch ``edits``."""
         self.edits += 1

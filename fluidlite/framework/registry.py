@@ -54,6 +54,7 @@ class OpRegistry:
     def __init__(self) -> None:
         self.generation = 0
         self._ops: dict[str, OpDef] = {}
+        self._hidden: dict[OpDef, OpDef] = {}
         self._lock = threading.RLock()
 
     def add(self, op: OpDef, override: bool = False) -> None:
@@ -65,14 +66,19 @@ class OpRegistry:
                     f"operator {op.type!r} is registered twice: at {other.origin} and at {op.origin}.\n"
                     "  Do: name it otherwise, or say override=True"
                 )
+            if other is not None and other is not op:
+                self._hidden[op] = other
             self._ops[op.type] = op
             self.generation += 1
 
     def remove(self, op: OpDef) -> None:
         """Take a definition out again."""
         with self._lock:
+            hidden = self._hidden.pop(op, None)
             if self._ops.get(op.type) is op:
                 del self._ops[op.type]
+                if hidden is not None:  # what it overrode is back
+                    self._ops[op.type] = hidden
                 self.generation += 1
 
     def find(self, type: str) -> OpDef | None:

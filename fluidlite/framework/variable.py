@@ -50,6 +50,16 @@ class Variable:
         self.type = kind
         self.error_clip: Any = None
 
+    @property
+    def persistable(self) -> bool:
+        """Whether it lives in the scope from run to run."""
+        return self._persistable
+
+    @persistable.setter
+    def persistable(self, on: bool) -> None:
+        self._persistable = bool(on)
+        self.block.program.touch()
+
     def declare(self, spec: Spec) -> None:
         """Take the dims and dtype that inference found."""
         self.spec = spec

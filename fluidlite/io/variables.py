@@ -81,9 +81,7 @@ def save_vars(
         holder = scope.find_var(variable.name)
         tensor = holder.get_tensor() if holder is not None else None
         if tensor is None or not tensor.initialized:
-            raise ProgramError(
-                f"variable {variable.name!r} has no value to save\n  Do: run the startup program first"
-            )
+            raise ProgramError(f"variable {variable.name!r} has no value to save\n  Do: run the startup program first")
         lod = tuple(tuple(level) for level in tensor.lod())
         values[variable.name] = (np.ascontiguousarray(tensor.numpy()).reshape(tensor.dims), lod)
     folder = Path(dirname)

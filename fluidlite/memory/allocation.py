@@ -94,14 +94,18 @@ class Allocation:
         if context is not self.context:
             if self.users is None:
                 self.users = set()
+            elif context not in self.users:
+                self.users = {user for user in self.users if not user.closed}
             self.users.add(context)
 
     def ready_for(self, context: Context) -> None:
         """Order later work of ``context`` after what the owner has enqueued so far."""
         owner = self.context
-        if context is owner or owner.closed:
+        if context is owner or self in context.ordered:
             return
         self.used_by(context)
+        if owner.closed:
+            return
         with owner.lock:
             event = owner.record()
         context.wait_for(event)

@@ -113,6 +113,7 @@ register_op(
     source="Fluid mul_op.cc",
 )
 
+
 def _decompose_mul_grad(call: Call, build: Any) -> str | None:
     if len(call.dims("X")) != 2 or len(call.dims("Y")) != 2:
         return "only matrices are decomposed; X and Y have " + f"ranks {len(call.dims('X'))}, {len(call.dims('Y'))}"

@@ -113,10 +113,18 @@ scalar_op(
         Sample(_inputs(300, 250, Velocity=(-1, 1)), {"mu": 0.9}, name="large"),
         Sample(_inputs(1, Velocity=(-1, 1)), {"mu": 0.9}, name="one"),
         Sample(_inputs(0, 3, Velocity=(-1, 1)), {"mu": 0.9}, name="empty"),
-        Sample(_halved(_inputs(5, 7, Velocity=(-1, 1)), "float16", "LearningRate"), {"mu": 0.9}, name="float16",
-               dtypes=MIXED),
-        Sample(_halved(_inputs(5, 7, Velocity=(-1, 1)), "bfloat16", "LearningRate", "Velocity"), {"mu": 0.9},
-               name="bfloat16", dtypes=MIXED),
+        Sample(
+            _halved(_inputs(5, 7, Velocity=(-1, 1)), "float16", "LearningRate"),
+            {"mu": 0.9},
+            name="float16",
+            dtypes=MIXED,
+        ),
+        Sample(
+            _halved(_inputs(5, 7, Velocity=(-1, 1)), "bfloat16", "LearningRate", "Velocity"),
+            {"mu": 0.9},
+            name="bfloat16",
+            dtypes=MIXED,
+        ),
     ],
     doc="VelocityOut = mu Velocity + Grad; ParamOut = Param - LearningRate VelocityOut, or by Nesterov's step "
     "Param - LearningRate (Grad + mu VelocityOut)",
@@ -170,10 +178,21 @@ scalar_op(
         Sample(_adam_inputs(5, 7), {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.1}, name="attributes", dtypes=WIDE),
         Sample(_adam_inputs(1), {}, name="one"),
         Sample(_adam_inputs(0, 3), {}, name="empty"),
-        *(Sample(_halved(_adam_inputs(5, 7), half, "LearningRate", "Beta1Pow", "Beta2Pow", "Moment1", "Moment2"), {},
-                 name=half, dtypes=MIXED) for half in HALVES),
-        Sample(_halved(_adam_inputs(5, 7), "float16", "LearningRate", "Beta1Pow", "Beta2Pow"), {}, name="half_moments",
-               dtypes=MIXED),
+        *(
+            Sample(
+                _halved(_adam_inputs(5, 7), half, "LearningRate", "Beta1Pow", "Beta2Pow", "Moment1", "Moment2"),
+                {},
+                name=half,
+                dtypes=MIXED,
+            )
+            for half in HALVES
+        ),
+        Sample(
+            _halved(_adam_inputs(5, 7), "float16", "LearningRate", "Beta1Pow", "Beta2Pow"),
+            {},
+            name="half_moments",
+            dtypes=MIXED,
+        ),
     ],
     doc="Moment1Out = beta1 Moment1 + (1 - beta1) Grad; Moment2Out = beta2 Moment2 + (1 - beta2) Grad^2; "
     "ParamOut = Param - LearningRate sqrt(1 - Beta2Pow) / (1 - Beta1Pow) Moment1Out / (sqrt(Moment2Out) + epsilon)",

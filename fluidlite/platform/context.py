@@ -75,6 +75,7 @@ class Context:
         self.idle_tensors: dict[int, list[Any]] = {}
         self.idle_bytes = 0
         self.idle_count = 0
+        self.ordered: set[Any] = set()  # allocations of others that the present run is ordered after
         self.closed = False
         self._compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._handles: dict[str, Any] = {}
@@ -248,6 +249,17 @@ class Context:
         with self.guarded("clearing the status word"):
             self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
         return int(host[0]) - 1, int(host[1]), int(host[2])
+
+    def forget_late(self) -> None:
+        """Clear the status word without reading it: the run that may have set it has failed otherwise."""
+        if not self._suspect or self._status is None or self.unit.lost is not None:
+            return
+        self._suspect = False
+        try:
+            with self.guarded("clearing the status word"):
+                self.raw.copy_in(self._status, memoryview(bytes(_STATUS_BYTES)))
+        except DeviceError:
+            self._suspect = True
 
     def check_index(self, indices: Any, bound: int, io: Any) -> Any:
         """Return indices made safe: one out of range raises at once on eager places, else is recorded and clipped."""

@@ -57,9 +57,7 @@ class Oracle:
         """Call the reference."""
         reference = self.case.op.reference
         assert reference is not None
-        given = {
-            slot: arrays if self._duplicable(slot) else arrays[0] for slot, arrays in inputs.items()
-        }
+        given = {slot: arrays if self._duplicable(slot) else arrays[0] for slot, arrays in inputs.items()}
         arguments: list[Any] = [given, self.attrs]
         if len(inspect.signature(reference).parameters) > 2:
             arguments.append(self.case.sample.lod)

@@ -125,9 +125,7 @@ def _call(op: Operator) -> Call | None:
     infer = op.definition.infer
     if call is None or infer is None:
         return None
-    outs = {
-        slot: tuple(op.block.var(name)._spec() for name in names) for slot, names in op.outputs.items()
-    }
+    outs = {slot: tuple(op.block.var(name)._spec() for name in names) for slot, names in op.outputs.items()}
     return Call(op.definition, call.ins, outs, op.attrs, None, op.type.endswith("_grad"))
 
 

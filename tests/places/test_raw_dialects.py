@@ -67,7 +67,7 @@ def test_every_type_is_a_buffer_and_a_number(with_dialect: Any, dtype: str) -> N
 
 
 def test_multiply_and_add_are_not_contracted(with_dialect: Any) -> None:
-    """x * a + 1 where only a fused multiply-add would keep the product's low bits."""
+    """X * a + 1 where only a fused multiply-add would keep the product's low bits."""
     bench, dialect = with_dialect, with_dialect.dialect
     data = np.random.default_rng(5).uniform(-2, 2, 4096).astype("float32")
     factor = np.float32(1.2345678)

@@ -213,9 +213,7 @@ def test_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
         check_gradients(call, context, sample, inputs, dtype)
 
 
-def check_gradients(
-    call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]], dtype: str
-) -> None:
+def check_gradients(call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]], dtype: str) -> None:
     """Hold the gradient kernel against central differences of the reference, along one random direction a slot."""
     rule = call.op.grad
     if not isinstance(rule, GradRule) or rule.type not in KERNELS:

@@ -39,9 +39,7 @@ NO_OPS = {
 
 def each(operators: Iterable[OpDef]) -> pytest.MarkDecorator:
     found = [(op, sample) for op in operators for sample in op.all_samples()]
-    return pytest.mark.parametrize(
-        ("op", "sample"), found, ids=[f"{op.type}-{sample.name}" for op, sample in found]
-    )
+    return pytest.mark.parametrize(("op", "sample"), found, ids=[f"{op.type}-{sample.name}" for op, sample in found])
 
 
 def arrays(value: Any) -> list[Any]:

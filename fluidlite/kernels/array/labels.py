@@ -42,9 +42,7 @@ class Labels:
 
     def _all_classes(self, xp: Any, labels: Any) -> bool:
         """Whether every label is a class, by the ufuncs' own reductions: the usual case takes two short calls."""
-        return not self.rows or bool(
-            xp.minimum.reduce(labels) >= 0 and xp.maximum.reduce(labels) < self.classes
-        )
+        return not self.rows or bool(xp.minimum.reduce(labels) >= 0 and xp.maximum.reduce(labels) < self.classes)
 
     def positions(self, xp: Any, labels: Any) -> Any:
         """Return where the labelled classes lie in the flattened (rows, classes) array."""
@@ -58,4 +56,3 @@ class Labels:
         """Return 1 where the class is the row's label, shape (rows, classes)."""
         classes = xp.arange(self.classes, dtype=labels.dtype)
         return xp.astype(classes[None, :] == labels[:, None], dtype)
-

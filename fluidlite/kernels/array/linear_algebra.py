@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluidlite.plugin import Gemm, gemms_of
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import IO, Call, Context, Gemm, gemms_of, register_kernel
 
 from .common import is_half, numpy_style, storer, widener
 
@@ -53,9 +52,7 @@ def _product(gemm: Gemm, call: Call, context: Context) -> Callable[[Context, IO]
     return run
 
 
-def _operand(
-    call: Call, context: Context, slot: str, dims: tuple[int, ...], transposed: bool
-) -> Callable[[IO], Any]:
+def _operand(call: Call, context: Context, slot: str, dims: tuple[int, ...], transposed: bool) -> Callable[[IO], Any]:
     """Return the function that views a slot as the matrices of a GEMM; a transpose copies nothing."""
     widen, xp = widener(call.dtype(slot), context), context.xp
     reshaped, flat, half = call.dims(slot) != dims, len(dims) == 2, is_half(call.dtype(slot))

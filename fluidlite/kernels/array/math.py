@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import maxout_functor, maxout_grad_functor
-from fluidlite.plugin import IO, Call, Context
+from fluidlite.plugin import IO, Call, Context, maxout_functor, maxout_grad_functor
 
 from .common import storer
 

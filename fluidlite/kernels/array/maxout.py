@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import maxout_functor, maxout_grad_functor
-from fluidlite.plugin import Call, Context, register_kernel
+from fluidlite.plugin import Call, Context, maxout_functor, maxout_grad_functor, register_kernel
 
 from . import math as _implementations
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import Gemm, gemms_of
-from fluidlite.plugin import IO, ITEMSIZE, Call, Context, register_kernel
+from fluidlite.plugin import IO, ITEMSIZE, Call, Context, Gemm, gemms_of, register_kernel
 
 from .cblas import Product, find
 

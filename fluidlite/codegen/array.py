@@ -162,6 +162,7 @@ class OutEmitter(Emitter):
         self.inputs(reshape=not layout.natural)
         self.scratch: list[str] = []
         self.free: dict[str, list[str]] = {}
+        self.lent: set[str] = set()
         self.temporary: dict[int, str] = {}  # value -> buffer of ours that holds it
         self.last = self._last_uses()
         outputs = self._outputs()
@@ -270,7 +271,7 @@ class OutEmitter(Emitter):
             and not (instr.dtype in ALL_INTS and self.code.instrs[instr.args[0]].dtype.startswith("float"))
         )  # fmt: skip
         function = "" if load or instr.op == "cast" else self.function(instr)
-        placed = plain_cast or (function and not function.startswith("@") and instr.op != "where")
+        placed = plain_cast or (function and not function.startswith("@"))
         if not placed:
             self.lines.append(f"{name} = {self._value(instr)}")
             self._release(i, instr)
@@ -282,8 +283,11 @@ class OutEmitter(Emitter):
         fresh = False
         if target is None:
             pool = self.free.get(instr.dtype)
+            lent = None if pool else self._lend(i, instr, outputs)
             if pool:
                 target = pool.pop()
+            elif lent is not None:
+                target = lent
             elif self.layout.blocked:
                 target = f"s{len(self.scratch)}"
                 self.scratch.append(instr.dtype)
@@ -312,7 +316,32 @@ class OutEmitter(Emitter):
     def _release(self, i: int, instr: Instr) -> None:
         for arg in set(instr.args):
             if self.last.get(arg) == i and arg in self.temporary:
-                self.free.setdefault(self.code.instrs[arg].dtype, []).append(self.temporary.pop(arg))
+                name = self.temporary.pop(arg)
+                if name in self.lent:
+                    self.lent.remove(name)
+                else:
+                    self.free.setdefault(self.code.instrs[arg].dtype, []).append(name)
+
+    def _lend(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> str | None:
+        """An output that can hold this value till its own is computed."""
+        for slot, dtype, value in self.code.outputs:
+            name = outputs[slot]
+            if dtype != instr.dtype or self.layout.flags[slot] != self.full or name in self.lent:
+                continue
+            if value <= i or self.last.get(i, 0) > value or self.code.instrs[value].op == "input":
+                continue
+            alias = self.layout.alias.get(slot)
+            if any(
+                given.op == "input"
+                and (alias is None or given.value == alias)
+                and self.stored(given.value) not in HALVES
+                and self.last.get(j, -1) > i
+                for j, given in enumerate(self.code.instrs)
+            ):
+                continue
+            self.lent.add(name)
+            return name
+        return None
 
     def _finish(self, outputs: Mapping[str, str]) -> None:
         """Sums first, then outputs that are inputs, then what waits in temporaries."""

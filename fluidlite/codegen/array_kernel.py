@@ -38,9 +38,18 @@ class Environment:
         self.scalars: tuple[Any, ...] = ()
 
     def function(self, name: str) -> Any:
-        """A function of the namespace, or a faster one that the device brings."""
-        extra = self.array.extra(name) if name == "where" else None
-        return getattr(self.xp, name) if extra is None else extra
+        """A function of the namespace; ``where`` takes ``out`` as others do, and a device may bring a faster one."""
+        if name != "where" or self.style != "out":
+            return getattr(self.xp, name)
+        extra = self.array.extra("where")
+        return extra if extra is not None else self._where
+
+    def _where(self, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
+        chosen = self.xp.where(condition, x, y)
+        if out is None:
+            return chosen
+        self.xp.copyto(out, chosen)
+        return out
 
     def helper(self, name: str) -> Any:
         """A function that the namespace lacks, taking it first."""

@@ -124,14 +124,12 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                     if result is not None:
                         _take(result, tensors[len(step.ins) :], context)
                     tensors.clear()  # what ends here must have no other holder to be recycled
-                    for key, where in step.recycle:
-                        done = values.pop(key, None)
-                        if done is not None:
-                            give(contexts[where], done)
                 else:
                     _launch(step, frame, values, context, watching)
-                    for key, _ in step.recycle:
-                        values.pop(key, None)
+                for key, where in step.recycle:
+                    done = values.pop(key, None)
+                    if done is not None:
+                        give(contexts[where], done)
             elif kind is Move:
                 _move(step, frame)
                 continue
@@ -213,7 +211,8 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
                 tensor = shared
             tensor.version += 1
         else:
-            tensor = Tensor.of(out.spec, context.place)
+            kept = recycle.take(context, out.spec)
+            tensor = kept if kept is not None else Tensor.of(out.spec, context.place)
         made.append(tensor)
     tensors += made
     if not step.skip:
@@ -223,11 +222,15 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         random = _NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
         if space is not None:
-            workspace = Tensor.of(space, context.place)
-            workspace.allocate(context)
+            workspace = recycle.take(context, space)
+            if workspace is None:
+                workspace = Tensor.of(space, context.place)
+                workspace.allocate(context)
         result = run(context, IO(call, tensors, context, step.op_index, random, workspace))
         if result is not None:
             _take(result, made, context)
+        if workspace is not None:
+            recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):
         if step.skip and tensor.allocation is None:  # of no bytes, but a reader may ask for its array
             tensor.allocate(context)

@@ -446,8 +446,9 @@ class _Planner:
             step.free.append(key)
 
     def _place_recycling(self) -> None:
-        """Of the values that end at a step, those that simple steps made serve again as they are."""
-        makers = {o.key: s.where for s in self.out.steps if isinstance(s, Launch) and s.simple for o in s.outs}
+        """Of the values that end at a step, those that operators made serve again as they are."""
+        launches = [step for step in self.out.steps if isinstance(step, Launch)]
+        makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state}
         for step in self.out.steps:
             if isinstance(step, Launch):
                 step.makes = [(o.spec, o.key) for o in step.outs]

@@ -185,6 +185,10 @@ def set_gradient_clip(
         raise ProgramError(f"clip.set_gradient_clip: clip is {clip!r}; expected one of clip.GradientClipBy...")
     program = program or default_main_program()
     chosen = program.all_parameters() if param_list is None else list(param_list)
+    if not chosen:
+        raise ProgramError(
+            "clip.set_gradient_clip: the program has no parameters yet\n  Do: call it after the layers, before minimize"
+        )
     for item in chosen:
         param = program.global_block().var(item) if isinstance(item, str) else item
         if not isinstance(param, Parameter):

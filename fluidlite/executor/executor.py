@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 import warnings
 from collections import OrderedDict
@@ -13,6 +14,8 @@ from fluidlite.executor.feeds import feed_tensors
 from fluidlite.framework.choose import generation
 from fluidlite.framework.explain import Report
 from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.observe import observers
+from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.plan import Plan
 from fluidlite.framework.planner import plan_block
 from fluidlite.framework.policy import FALLBACKS, Policy, check_libraries, policy
@@ -167,12 +170,13 @@ class Executor:
                 state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
         sizes = tuple([len(block.ops) for block in program.blocks])  # for who edits block.ops itself
-        key = (program.serial, program.edits, sizes, given, fetches, tuple(state), wanted)
+        inplace = not observers()
+        key = (program.serial, program.edits, sizes, given, fetches, tuple(state), wanted, inplace)
         plan = self._plans.get(key)
         if plan is None:
             plan = plan_block(
                 program, self.place, {name: (spec, place) for name, spec, place in given},  # type: ignore[misc]
-                {name: (spec, place) for name, spec, place in state}, fetches, wanted,
+                {name: (spec, place) for name, spec, place in state}, fetches, wanted, inplace=inplace,
             )  # fmt: skip
             self._plans[key] = plan
             if len(self._plans) > _MOST_PLANS:
@@ -228,6 +232,14 @@ class Executor:
         self.closed = True
 
 
+def _hint(program: Program, name: str) -> str:
+    base = program.global_block().find_var(name.removesuffix(GRAD))
+    if name.endswith(GRAD) and base is not None and base.stop_gradient:
+        return f"; {base.name!r} has stop_gradient=True"
+    near = difflib.get_close_matches(name, program.global_block().vars, n=2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
 def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     if fetch_list is None:
         return ()
@@ -236,8 +248,9 @@ def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     for item in items:
         name = item if isinstance(item, str) else getattr(item, "name", None)
         if not isinstance(name, str):
-            raise FetchError(f"fetch_list holds {item!r}; expected variables or names")
+            equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""
+            raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
         if program.global_block().find_var(name) is None:
-            raise FetchError(f"fetch_list names {name!r}, which the program does not have")
+            raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
         names.append(name)
     return tuple(names)

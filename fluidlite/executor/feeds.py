@@ -30,8 +30,10 @@ def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[s
     for name, value in feed.items():
         variable = block.find_var(name) if isinstance(name, str) else None
         if variable is None:
-            known = ", ".join(v.name for v in block.vars.values() if v.is_data) or "none"
-            raise FeedError(f"the feed names {name!r}, which the program does not have; its data variables are {known}")
+            names = [v.name for v in block.vars.values() if v.is_data]
+            near = [known for known in names if isinstance(name, str) and known.lower() == name.lower()]
+            hint = f"; did you mean {near[0]!r}?" if near else f"; its data variables are {', '.join(names) or 'none'}"
+            raise FeedError(f"the feed names {name!r}, which the program does not have{hint}")
         tensor = value if isinstance(value, Tensor) else _borrowed(variable, value, host)
         if isinstance(value, Tensor):
             if value.allocation is None:

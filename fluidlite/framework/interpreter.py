@@ -161,7 +161,7 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
         ) from exc
 
 
-def _kernel_text(step: Any, error: Exception) -> str:
+def _kernel_text(step: Any, error: Exception | None) -> str:
     """For the author of a kernel: where it is, and what a KeyError could have named."""
     if not isinstance(step, Launch) or step.choice.kernel is None:
         return ""
@@ -232,12 +232,12 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):
-        if step.skip and tensor.allocation is None:  # of no bytes, but a reader may ask for its array
-            tensor.allocate(context)
+        if tensor.allocation is None:
+            if out.spec.size and not step.skip:
+                raise DeviceError(f"the kernel wrote nothing to {out.key}{_kernel_text(step, None)}")
+            tensor.allocate(context)  # of no bytes, but a reader may ask for its array
         values[out.key] = tensor
         if out.state and out.shares < 0:
-            if tensor.allocation is None:
-                tensor.allocate(context)
             variable = frame.scope.find_var(out.key) or frame.scope.var(out.key)
             variable.tensor.share_data_with(tensor)
             values[out.key] = variable.tensor

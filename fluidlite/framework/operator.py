@@ -123,6 +123,17 @@ class Operator:
             return self.hints[name]
         raise AttributeValueError(f"{self} has no attribute {name!r}; it has {', '.join(self.attrs) or 'none'}")
 
+    @property
+    def attr_names(self) -> list[str]:
+        """Names of all attributes and hints."""
+        return [*self.attrs, *self.hints]
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """Readable text."""
+        from fluidlite.framework.program_text import operator_text
+
+        return operator_text(self)
+
     def has_attr(self, name: str) -> bool:
         """Whether it has an attribute or hint of that name."""
         return name in self.attrs or name in self.hints

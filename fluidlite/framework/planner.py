@@ -26,6 +26,8 @@ from fluidlite.framework.spec import Spec
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 
+WORTH_SHARING = 16384
+"""Bytes from which updating in place gains more than the short path of recycled tensors."""
 _PLACEHOLDER = Spec.of((), "float32")
 
 
@@ -73,6 +75,7 @@ def plan_block(
     policy: Policy,
     block_index: int = 0,
     assume_state: bool = False,
+    inplace: bool = True,
 ) -> Plan:
     """Plan one run of a program's block.
 
@@ -84,13 +87,15 @@ def plan_block(
     fetches : names
     assume_state : bool
         Take state that is missing as declared and at home (for explain).
+    inplace : bool
+        Let outputs take the memory of inputs that end; off while observers want to see both.
 
     Raises
     ------
     ProgramError, FeedError, FetchError, KernelNotFoundError, ShapeError, ...
         Each with the operator and the user's line.
     """
-    return _Planner(program, place, feeds, state, fetches, policy, block_index, assume_state).plan()
+    return _Planner(program, place, feeds, state, fetches, policy, block_index, assume_state, inplace).plan()
 
 
 class _Planner:
@@ -104,7 +109,9 @@ class _Planner:
         policy: Policy,
         block_index: int,
         assume_state: bool,
+        inplace: bool,
     ) -> None:
+        self.inplace = inplace
         self.program = program
         self.block = program.blocks[block_index]
         self.home = place
@@ -155,6 +162,8 @@ class _Planner:
                 plain = not step.skip and step.random is None and None not in step.ins
                 step.simple = plain and all(o.shares < 0 and not o.state for o in step.outs) and not step.writes_state
         self._place_recycling()
+        if self.inplace:
+            self._share_dying_inputs()
         return self.out
 
     # Values
@@ -445,6 +454,28 @@ class _Planner:
             assert isinstance(step, (Launch, Control))
             step.free.append(key)
 
+    def _share_dying_inputs(self) -> None:
+        """Let an output take the memory of an input that ends at its operator, where definition and kernel allow.
+
+        Proven, not assumed: the input's tensor was made by an operator of this run on the same place, nothing
+        reads it later (it would be recycled here), and the two have equal dims and dtype.
+        """
+        for step in self.out.steps:
+            if not isinstance(step, Launch) or step.skip or not step.choice.inplace:
+                continue
+            ends = {key for key, where in step.recycle if where == step.where}
+            for out, given in _alias_pairs(step):
+                position = step.call.index[given]
+                key = step.ins[position]
+                if out.spec.nbytes < WORTH_SHARING or key not in ends or out.shares >= 0 or out.state or key is None:
+                    continue
+                if step.ins.count(key) == 1 and step.in_specs[position].with_(lod=()) == out.spec.with_(lod=()):
+                    out.shares = position
+                    ends.discard(key)
+                    step.recycle = [item for item in step.recycle if item[0] != key]
+                    step.free.append(key)
+                    step.simple = False
+
     def _place_recycling(self) -> None:
         """Of the values that end at a step, those that operators made serve again as they are."""
         launches = [step for step in self.out.steps if isinstance(step, Launch)]
@@ -454,6 +485,18 @@ class _Planner:
                 step.makes = [(o.spec, o.key) for o in step.outs]
                 step.recycle = [(key, makers[key]) for key in step.free if key in makers]
                 step.free = [key for key in step.free if key not in makers]
+
+
+def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
+    """Outputs of a step that may share memory, each with the input slot whose memory that is."""
+    definition = step.call.op
+    allowed = {**definition.may_alias, **definition.must_alias}
+    slots = [slot for slot, specs in step.call.outs.items() for _ in specs]
+    return [
+        (out, allowed[slot])
+        for out, slot in zip(step.outs, slots, strict=True)
+        if slot in allowed and step.call.has(allowed[slot])
+    ]
 
 
 def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:

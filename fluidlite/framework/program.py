@@ -137,9 +137,15 @@ class Block:
         self.program.touch()
         return parameter
 
-    def constant_like(self, like: Variable, value: float) -> Variable:
-        """A constant that broadcasts against ``like``."""
+    def constant_like(self, like: Variable, value: float, full: bool = False) -> Variable:
+        """A constant that broadcasts against ``like``; ``full`` gives it all of its dims."""
         out = self.create_temporary(like.dtype, stop_gradient=True)
+        if full:
+            zeros = self.create_temporary(like.dtype, stop_gradient=True)
+            self.append_op("fill_zeros_like", {"X": like}, {"Out": zeros})
+            self.append_op("scale", {"X": zeros}, {"Out": out}, {"scale": 1.0, "bias": float(value)})
+            out.stop_gradient = True
+            return out
         self.append_op("fill_constant", {}, {"Out": out}, {"shape": [1], "value": float(value), "dtype": like.dtype})
         out.stop_gradient = True
         return out
@@ -239,6 +245,10 @@ class Block:
         self.program.touch()
 
     _remove_op = remove_op
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Readable text."""
+        return str(self)
 
     def __str__(self) -> str:
         from fluidlite.framework.program_text import block_text
@@ -385,6 +395,8 @@ class Program:
         from fluidlite.framework.program_json import loads
 
         return loads(text)
+
+    parse_from_string = from_json
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """Readable text; with details, with each variable."""

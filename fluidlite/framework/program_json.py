@@ -175,12 +175,19 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
             rate = options.get("learning_rate", (int, float), 1.0, required=False)
             variable: Variable = Parameter(
                 block, name, spec.dims, spec.dtype, trainable=options.get("trainable", bool, True, required=False),
-                optimize_attr={"learning_rate": float(rate)}, stop_gradient=flags["stop_gradient"],
+                optimize_attr={"learning_rate": _finite(rate, name)}, stop_gradient=flags["stop_gradient"],
             )  # fmt: skip
         else:
             variable = Variable(block, name, spec, **flags, kind=field.get("type", str, "dense", required=False))
         block.vars[name] = variable
     return block
+
+
+def _finite(rate: float, name: str) -> float:
+    try:
+        return float(rate)
+    except OverflowError:
+        raise SavedModelError(f"not a program: parameter {name!r} has the learning rate {rate!r:.40}") from None
 
 
 def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:

@@ -47,6 +47,7 @@ def block_text(block: Block, details: bool = True) -> str:
     width = min(max(map(len, texts), default=0), 100)
     for op, text in zip(block.ops, texts, strict=True):
         role = "" if op.role == "forward" else f" [{op.role}]"
+        role += f" in {op.namescope}" if op.namescope else ""
         lines.append(f"  {text:<{width}}  # {op.line}{role}")
     return "\n".join(lines)
 

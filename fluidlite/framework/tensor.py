@@ -269,6 +269,9 @@ class Tensor:
             lod_from_offsets(lod, array.shape[0] if array.ndim else 1) if lod else (),
         )
         where = Place.parse(place) if place is not None else (self.place or devices.host())
+        kept = self.spec.lod if lod is None and self.spec is not None and array.ndim else ()
+        if kept and kept[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
+            spec = spec.with_(lod=kept)
         same = self.allocation is not None and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
         if not same:
             self.allocation = None

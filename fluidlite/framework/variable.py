@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.spec import Spec
@@ -91,13 +93,15 @@ class Variable:
 
     def astype(self, dtype: Any) -> Variable:
         """Append a cast."""
-        out = self.block.create_temporary(dtype_of(dtype))
-        self.block.append_op("cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)})
+        block = self.block.program.current_block()
+        out = block.create_temporary(dtype_of(dtype))
+        block.append_op("cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)})
         return out
 
     def _scaled(self, scale: float, bias: float) -> Variable:
-        out = self.block.create_temporary(self.dtype)
-        self.block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
+        block = self.block.program.current_block()
+        out = block.create_temporary(self.dtype)
+        block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
         return out
 
     def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
@@ -106,18 +110,22 @@ class Variable:
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
                 return NotImplemented
             number = float(other)
-            if (not reverse and self.dtype not in ("int32", "int64", "bool")) or number == int(number):
+            whole = not is_float(self.dtype)
+            if not whole or number.is_integer():
                 if type == "elementwise_add":
                     return self._scaled(1.0, number)
                 if type == "elementwise_sub":
                     return self._scaled(-1.0, number) if reverse else self._scaled(1.0, -number)
                 if type == "elementwise_mul":
                     return self._scaled(number, 0.0)
-                if type == "elementwise_div" and not reverse and self.dtype not in ("int32", "int64"):
+                if type == "elementwise_div" and not reverse and not whole and number:
                     return self._scaled(1.0 / number, 0.0)
-            other = block.constant_like(self, number)
+            if whole and not math.isfinite(number):
+                raise ProgramError(f"{type} of {self.name!r} ({self.dtype}) and {number}: no integer is {number}")
+            other = block.constant_like(self, number, full=reverse)
         left, right = (other, self) if reverse else (self, other)
-        axis = -1
+        shorter = len(right.shape) < len(left.shape)
+        axis = 0 if shorter and right.shape and right.shape[0] == -1 else -1  # as in Fluid: the batch dims meet
         if len(left.shape) < len(right.shape):
             raise ShapeError(
                 f"{type} of {left.name} {list(left.shape)} and {right.name} {list(right.shape)}: "
@@ -150,6 +158,12 @@ class Variable:
 
     def __rtruediv__(self, other: Any) -> Any:
         return self._binary("elementwise_div", other, reverse=True)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._binary("elementwise_floordiv", other)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._binary("elementwise_mod", other)
 
     def __pow__(self, other: Any) -> Any:
         return self._binary("elementwise_pow", other)
@@ -204,6 +218,12 @@ class Variable:
             {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone},
         )
         return out
+
+    __array_ufunc__ = None  # NumPy leaves operators with a variable to the variable
+
+    def set_error_clip(self, error_clip: Any) -> None:
+        """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
+        self.error_clip = error_clip
 
     def __iter__(self) -> Iterator[Variable]:
         dims = self._spec().dims

@@ -21,6 +21,8 @@ def dtype_of(value: Any) -> str:
     DtypeError
         If it names none.
     """
+    if value is None:
+        raise DtypeError("the data type is None; name one, such as 'float32'")
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             return _BY_NUMBER[value]
@@ -29,10 +31,23 @@ def dtype_of(value: Any) -> str:
     return dtype_name(value)
 
 
+class _DataType(str):
+    """A data type's name that is also Fluid's number for it."""
+
+    __slots__ = ()
+
+    def __index__(self) -> int:
+        return next(number for number, name in _BY_NUMBER.items() if name == str(self))
+
+    __int__ = __index__
+
+
 class VarType:
     """Fluid's ``core.VarDesc.VarType``: data types and kinds of variable, as texts."""
 
-    BOOL, INT8, UINT8, INT16, INT32, INT64 = "bool", "int8", "uint8", "int16", "int32", "int64"
-    FP16, BF16, FP32, FP64 = "float16", "bfloat16", "float32", "float64"
+    BOOL, INT8, UINT8 = _DataType("bool"), _DataType("int8"), _DataType("uint8")
+    INT16, INT32, INT64 = _DataType("int16"), _DataType("int32"), _DataType("int64")
+    FP16, BF16 = _DataType("float16"), _DataType("bfloat16")
+    FP32, FP64 = _DataType("float32"), _DataType("float64")
     LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY = "dense", "selected_rows", "tensor_array"
     FEED_MINIBATCH, FETCH_LIST, STEP_SCOPES, RAW = "feed", "fetch", "step_scopes", "raw"

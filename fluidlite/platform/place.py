@@ -57,6 +57,8 @@ class Place:
         kind, colon, last = text.rpartition(":")
         if colon and last.isdecimal() and last.isascii():
             return Place(kind, int(last))
+        if colon and last[:1].isdecimal():
+            raise PlaceError(f"{text!r} is not a place; its index {last!r} is not a number")
         return Place(text, 0)
 
     def __eq__(self, other: object) -> bool:

@@ -55,7 +55,7 @@ def test_any_text_is_a_place_or_a_place_error(text: str) -> None:
     ],
 )
 def test_wrong_texts(text: str) -> None:
-    with pytest.raises(PlaceError, match="is not a place kind"):
+    with pytest.raises(PlaceError, match="is not a place"):
         Place.parse(text)
 
 

@@ -117,7 +117,8 @@ class NumPyArrays(ArrayBase):
     """The array capability: NumPy over a handle's bytes.
 
     Its extras: ``scatter_add(out, index, values)`` (axis 0, repeated indices add up), ``take_along_axis``,
-    ``put_along_axis``, ``from_dlpack``, and a ``where(condition, x, y, out=None)`` faster than NumPy's. NumPy has no ``erf``.
+    ``put_along_axis``, ``from_dlpack``, and a ``where(condition, x, y, out=None)`` faster than NumPy's.
+    NumPy has no ``erf``.
     """
 
     xp = np

@@ -1,0 +1,47 @@
+"""Python operators between variables and numbers, from both sides, on every place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers
+from fluidlite.base.errors import ProgramError
+
+X = np.array([[1, 2, 3], [4, 5, 6]], "float32")
+I = np.array([[1, -2, 3], [4, 5, 7]], "int64")  # noqa: E741  the mathematics' name
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_numbers_on_either_side(place: str) -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = layers.data("x", [3])
+        i = layers.data("i", [3], dtype="int64")
+        rows = layers.reduce_sum(x, dim=1)
+        cases = [
+            (0.5 * x, 0.5 * X), (x * 0.5, 0.5 * X), (1.5 - x, 1.5 - X), (x - 1.5, X - 1.5),
+            (2 / x, 2 / X), (x / 2, X / 2),
+            (0.5 + x, 0.5 + X), (2.5**x, 2.5**X), (x**2, X**2), (np.float32(0.5) * x, 0.5 * X), (-x, -X),
+            (i % 3, np.mod(I, 3)), (i + 2, I + 2), (2 - i, 2 - I), (x > 2.5, X > 2.5),
+            (x / rows, X / X.sum(1, keepdims=True)),
+        ]  # fmt: skip
+    fetched = fluid.Executor(place, fallback="allow").run(program, {"x": X, "i": I}, [made for made, _ in cases])
+    for number, (got, (_, expected)) in enumerate(zip(fetched, cases, strict=True)):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"case {number}")
+
+
+def test_what_has_no_values_yet_says_so() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [3])
+        with pytest.raises(TypeError, match="cannot be iterated"):
+            list(x)
+        with pytest.raises(TypeError, match="no truth value"):
+            bool(x > 0)
+        with pytest.raises(TypeError, match="no values"):
+            np.asarray(x)
+        assert len(list(x[0])) == 3
+        i = layers.data("i", [3], dtype="int64")
+        with pytest.raises(ProgramError, match="no integer is nan"):
+            i * float("nan")

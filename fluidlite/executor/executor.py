@@ -59,6 +59,7 @@ class Executor:
     ) -> None:
         self.place: Place = devices.unit(place).place
         get_context(self.place)
+        self._host = devices.host()
         if mode != "interpreted":
             raise ProgramError(f"mode is {mode!r}; expected 'interpreted'")
         if fallback is not None and fallback not in FALLBACKS:
@@ -134,7 +135,7 @@ class Executor:
         scope = scope if scope is not None else global_scope()
         names = _fetch_names(program, fetch_list)
         block = program.global_block()
-        tensors = feed_tensors(block, feed, get_context(devices.host())) if feed else {}
+        tensors = feed_tensors(block, feed, get_context(self._host)) if feed else {}
         with self._lock:
             plan = self._plan(program, tensors, names, scope)
         self._last = plan
@@ -148,7 +149,7 @@ class Executor:
                         "\n  Do: exe.run(..., return_numpy=False)"
                     )
             return [array for array, _ in fetched]
-        host = get_context(devices.host())
+        host = get_context(self._host)
         return [borrow(array, spec, host) for array, spec in fetched]
 
     def _plan(self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...], scope: Scope) -> Plan:
@@ -208,7 +209,7 @@ class Executor:
             kinds = ", ".join(sorted(set(fallen)))
             warnings.warn(
                 f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "
-                f"and run on {devices.host()}: {kinds}. "
+                f"and run on {self._host}: {kinds}. "
                 "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
                 FallbackWarning,
                 stacklevel=4,

@@ -62,6 +62,7 @@ register_op(
         Sample({"X": [rand(3, 2), rand(3, 1, seed=1), rand(3, 4)]}, {"axis": 1}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": [rand(2, 3, 4), rand(2, 2, 4, seed=1)]}, {"axis": -2}, ("X",), name="middle"),
         Sample({"X": [rand(3)]}, {}, ("X",), name="single"),
+        Sample({"X": [rand(2, 4500), rand(2, 5, seed=1)]}, {"axis": 1}, name="long_runs"),
         Sample({"X": [rand(0, 3), rand(2, 3)]}, {}, name="one_empty"),
         Sample({"X": [ints(2), ints(3)]}, {}, name="int64", dtypes=("int64",)),
         Sample({"X": [bools(2), bools(3)]}, {}, name="bool", dtypes=("bool",)),

@@ -95,6 +95,8 @@ register_op(
         Sample({"W": rand(9, 4), "Ids": np.array([[2], [5], [2], [2]])}, {}, ("W",), name="repeated", dtypes=WIDE),
         Sample({"W": rand(9, 4), "Ids": np.array([[2], [5], [2]])}, {"padding_idx": 2}, ("W",), name="padding"),
         Sample({"W": rand(9, 4), "Ids": np.array([[0], [8]])}, {"padding_idx": 0}, ("W",), name="padding_zero"),
+        Sample({"W": rand(1, 4), "Ids": np.array([[0], [7], [0]])}, {"padding_idx": 7}, ("W",), name="padding_outside"),
+        Sample({"W": rand(3, 4500), "Ids": np.array([[2], [0]])}, {}, name="long_rows"),
         Sample({"W": rand(9, 2), "Ids": ints(2, 3, 1, high=9, dtype="int32")}, {}, ("W",), name="rank3_int32"),
         Sample(
             {"W": rand(9, 4), "Ids": ints(5, 1, high=9)},

@@ -98,6 +98,7 @@ register_op(
     samples=lambda: [
         Sample({"X": rand(5, 7), "Y": rand(7, 3, seed=1)}, {}, ("X", "Y"), name="matrices", dtypes=EVERY),
         Sample({"X": rand(32, 65), "Y": rand(65, 33, seed=1)}, {}, name="tiles", dtypes=WIDE),
+        Sample({"X": rand(9, 17), "Y": rand(17, 35, seed=1)}, {}, ("X", "Y"), name="odd_tiles", dtypes=WIDE),
         Sample(
             {"X": rand(2, 3, 4), "Y": rand(2, 2, 5, seed=1)},
             {"x_num_col_dims": 2, "y_num_col_dims": 2},
@@ -190,9 +191,13 @@ def _samples_matmul() -> list[Sample]:
     return [
         case("matrices", (5, 7), (7, 3)),
         case("tiles", (33, 65), (65, 34), check=False),
+        case("tiles_alpha", (9, 17), (17, 35), alpha=2.0),
+        case("tiles_transposed", (17, 9), (35, 17), transpose_X=True, transpose_Y=True, alpha=2.0),
         case("transpose_x", (7, 5), (7, 3), transpose_X=True),
         case("transpose_y", (5, 7), (3, 7), transpose_Y=True),
         case("transpose_both", (7, 5), (3, 7), transpose_X=True, transpose_Y=True, alpha=-0.5),
+        case("transpose_x_alpha", (7, 5), (7, 3), transpose_X=True, alpha=2.0),
+        case("transpose_y_alpha", (5, 7), (3, 7), transpose_Y=True, alpha=2.0),
         case("alpha", (2, 3), (3, 2), alpha=2.5),
         case("vectors", (4,), (4,)),
         case("vector_matrix", (4,), (4, 3)),
@@ -208,6 +213,8 @@ def _samples_matmul() -> list[Sample]:
         case("rank4", (2, 3, 4, 2), (2, 3, 2, 3)),
         case("batch_matrix", (2, 3, 4), (4, 5)),
         case("matrix_batch", (3, 4), (2, 4, 5)),
+        case("batch_matrix_alpha", (2, 3, 4), (4, 5), alpha=2.0),
+        case("matrix_batch_alpha", (3, 4), (2, 4, 5), alpha=2.0),
         case("batch_matrix_transposed", (2, 4, 3), (5, 4), transpose_X=True, transpose_Y=True),
         case("matrix_batch_transposed", (4, 3), (2, 5, 4), transpose_X=True, transpose_Y=True),
         case("one", (1, 1), (1, 1)),

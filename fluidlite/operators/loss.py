@@ -155,6 +155,7 @@ def _samples_softmax() -> list[Sample]:
     ignored = label.copy()
     ignored[0] = ignored[4] = -100
     soft = {"Logits": x, "Label": _probabilities(5, 4, seed=1)}
+    wide = rand(3, 35, low=-80, high=80)
     one_hot = {"Logits": x, "Label": _one_hot(label, 4)}
     return [
         Sample({"Logits": x, "Label": label}, {}, ("Logits",), name="hard", dtypes=(*WIDE, "float16", "bfloat16")),
@@ -170,6 +171,14 @@ def _samples_softmax() -> list[Sample]:
             name="rank3",
         ),
         Sample({"Logits": rand(33, 65, low=90, high=99), "Label": ints(33, 1, high=65)}, {}, name="large"),
+        Sample({"Logits": rand(5, 4, low=-999, high=-900), "Label": label}, {}, name="small"),
+        Sample({"Logits": wide, "Label": ints(3, 1, high=35)}, {}, name="wide", dtypes=("float32", "float16")),
+        Sample(
+            {"Logits": wide, "Label": _probabilities(3, 35, seed=1)},
+            {"soft_label": True},
+            name="wide_soft",
+            dtypes=("float32", "float16"),
+        ),
         Sample({"Logits": rand(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
     ]
 

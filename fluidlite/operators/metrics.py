@@ -48,6 +48,14 @@ def _sample(name: str, rows: int, k: int, label_type: str = "int64") -> Sample:
     return Sample({"Out": rand(rows, k), "Indices": indices, "Label": label}, {}, name=name)
 
 
+def _hit(name: str, column: int) -> Sample:
+    """Rows of three different indices, of which one ``column`` holds the label in every row but the first."""
+    indices = np.asarray([[2, 0, 5], [4, 1, 3], [0, 3, 1], [5, 2, 4]])
+    label = indices[:, column : column + 1].copy()
+    label[0] = 7
+    return Sample({"Out": rand(4, 3), "Indices": indices, "Label": label}, {}, name=name)
+
+
 register_op(
     "accuracy",
     inputs=(Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
@@ -60,6 +68,8 @@ register_op(
         _sample("top1", 10, 1),
         _sample("top3", 7, 3),
         _sample("int32_label", 5, 2, "int32"),
+        _hit("only_second", 1),
+        _hit("only_last", 2),
         _sample("one", 1, 1),
         _sample("many", 130, 1),
         _sample("no_rows", 0, 2),

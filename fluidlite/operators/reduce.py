@@ -47,6 +47,7 @@ register_op(
     samples=lambda: [
         Sample({"X": rand(5, 7)}, {}, ("X",), name="matrix", dtypes=EVERY),
         Sample({"X": rand(1)}, {}, ("X",), name="one"),
+        Sample({"X": rand(2)}, {}, ("X",), name="two"),
         Sample({"X": rand()}, {}, ("X",), name="rank0"),
         Sample({"X": rand(3, 1000, low=0.0)}, {}, name="long", dtypes=EVERY),
     ],
@@ -121,6 +122,7 @@ def _samples(
             Sample({"X": make(3, 4)}, {"reduce_all": True}, grads, name="all", dtypes=dtypes),
             Sample({"X": make(3, 4)}, {"reduce_all": True, "keep_dim": True}, grads, name="all_kept"),
             Sample({"X": make(4)}, {}, grads, name="vector"),
+            Sample({"X": make(2, 3)}, {}, grads, name="pairs"),
             Sample({"X": make()}, {"reduce_all": True}, grads, name="rank0"),
             Sample({"X": make(64, 33)}, {"dim": [0]}, name="long_rows", dtypes=dtypes),
             Sample({"X": make(0, 3)}, {"dim": [1]}, name="empty"),

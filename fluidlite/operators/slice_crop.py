@@ -177,6 +177,11 @@ register_op(
             {"X": rand(5, 6), "Offsets": np.asarray([1, 2], "int32")}, {"shape": [3, 2]}, ("X",), name="offsets_tensor"
         ),
         Sample({"X": rand(5), "Y": rand(2), "Offsets": np.asarray([3], "int32")}, {}, ("X",), name="both_tensors"),
+        Sample({"X": rand(4, 5), "Offsets": np.asarray([0, 2])}, {"shape": [3, 2]}, ("X",), name="offsets_tensor_zero"),
+        Sample(
+            {"X": rand(4, 5), "Offsets": np.asarray([0, 0])}, {"shape": [4, 2]}, ("X",), name="offsets_tensor_zeros"
+        ),
+        Sample({"X": rand(4, 5), "Offsets": np.asarray([1, 3])}, {"shape": [3, 2]}, ("X",), name="offsets_tensor_end"),
         Sample({"X": ints(6)}, {"offsets": [2], "shape": [3]}, name="int64", dtypes=("int64",)),
         Sample({"X": rand(0, 6)}, {"offsets": [0, 2], "shape": [0, 3]}, name="empty"),
     ],

@@ -51,6 +51,8 @@ register_op(
         Sample({"X": rand(6)}, {}, ("X",), name="vector"),
         Sample({"X": rand(3, 1)}, {}, name="one_class"),
         Sample({"X": rand(4, 5, low=900, high=1000)}, {}, name="large"),
+        Sample({"X": rand(4, 5, low=-1000, high=-900)}, {}, name="small"),
+        Sample({"X": rand(3, 35, low=-80, high=80)}, {}, name="wide", dtypes=("float32", "float16")),
         Sample({"X": rand(0, 3)}, {}, name="empty"),
     ],
     doc="Out = exp(X - max) / sum(exp(X - max)) over the last axis",

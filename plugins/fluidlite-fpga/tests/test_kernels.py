@@ -124,15 +124,6 @@ def test_matmul_over_nothing_is_zero(device: FpgaDevice) -> None:
     assert not compute(device, kernels.matmul, inputs, np.ones((2, 3), np.float32), **attrs).any()
 
 
-def test_mul_flattens(device: FpgaDevice) -> None:
-    x, y = values((2, 3, 2, 2), "float32", 5), values((2, 2, 3, 2), "float32", 6)
-    expected = np.einsum("abij,ijcd->abcd", x.astype(np.float64), y.astype(np.float64))
-    out = compute(
-        device, kernels.mul, {"X": x, "Y": y}, np.zeros((2, 3, 3, 2), np.float32), x_num_col_dims=2, y_num_col_dims=2
-    )
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_relu_keeps_nan(device: FpgaDevice) -> None:
     x = np.array([[-1.5, 0.0, 2.5], [np.nan, -np.inf, np.inf]], np.float32)
     out = compute(device, kernels.relu, {"X": x}, np.zeros_like(x))

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -103,13 +103,17 @@ class Context:
         self.unit.raise_if_lost()
         try:
             yield
-        except DeviceLost as exc:
+        except Exception as exc:
+            self.fail(exc, what)
+
+    def fail(self, exc: Exception, what: str) -> NoReturn:
+        """Raise a plugin's exception again, with the place and what was being done."""
+        if isinstance(exc, DeviceLost):
             self.unit.lost = self.unit.lost or str(exc)
             raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
-        except (FluidError, MemoryError):
-            raise
-        except Exception as exc:
-            raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
+        if isinstance(exc, (FluidError, MemoryError)):
+            raise exc
+        raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
 
     # Copies
 
@@ -117,8 +121,11 @@ class Context:
         """Copy host bytes to the device; ``src`` may be reused on return."""
         if not dst.nbytes:
             return
-        with self.guarded(f"copying {dst.nbytes} bytes in"):
+        self.unit.raise_if_lost()
+        try:  # not `guarded`: a generator costs as much as a small copy
             self.raw.copy_in(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {dst.nbytes} bytes in")
         self.counts.copy_in += 1
         self.counts.bytes_in += dst.nbytes
 
@@ -126,8 +133,11 @@ class Context:
         """Copy device bytes to the host; ``dst`` is valid after :meth:`wait`."""
         if not src.nbytes:
             return
-        with self.guarded(f"copying {src.nbytes} bytes out"):
+        self.unit.raise_if_lost()
+        try:
             self.raw.copy_out(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {src.nbytes} bytes out")
         self.counts.copy_out += 1
         self.counts.bytes_out += src.nbytes
 
@@ -161,8 +171,11 @@ class Context:
 
     def wait(self) -> None:
         """Block until the queue is idle."""
-        with self.guarded("waiting for the queue"):
+        self.unit.raise_if_lost()
+        try:
             self.raw.wait()
+        except Exception as exc:
+            self.fail(exc, "waiting for the queue")
 
     # Library handles and compiled kernels
 

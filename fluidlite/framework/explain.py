@@ -87,7 +87,7 @@ class Report:
                     "how": line.how,
                     "place": str(choice.place) if choice else str(self.plan.place),
                     "library": choice.library if choice else "",
-                    "kernel": choice.text if choice else "run(frame)",
+                    "kernel": choice.text if choice else "run(frame, op)",
                     "parts": [
                         {
                             "op": p.call.op.type,
@@ -113,7 +113,7 @@ class Report:
         for line in self.plan.lines:
             choice = line.choice
             outs = ", ".join(line.op.output_arg_names[:2]) + (", ..." if len(line.op.output_arg_names) > 2 else "")
-            kernel = choice.text if choice else "run(frame)"
+            kernel = choice.text if choice else "run(frame, op)"
             rows.append((line.op.type, line.how, str(choice.place) if choice else "", f"{kernel} -> {outs}"))
             note = [f"move {m.name} {m.source} -> {m.target}, {_bytes(m.spec)} ({m.why})" for m in line.moves]
             if choice is not None and refused:

@@ -74,7 +74,7 @@ class Launch:
 
 @dataclass(eq=False)
 class Control:
-    """An operator that runs itself (``run(frame)``)."""
+    """An operator that runs itself (``run(frame, op)``)."""
 
     op: Operator
     op_index: int

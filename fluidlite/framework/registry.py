@@ -181,7 +181,7 @@ def register_op(
     random, dynamic : bool
         It draws random numbers; its outputs' dims depend on values.
     run : callable
-        ``run(frame)`` of an operator without kernels (control flow, ...).
+        ``run(frame, op)`` of an operator without kernels (control flow, ...).
     reference : callable
         ``reference(inputs, attrs) -> outputs`` in float64 NumPy, written without fluidlite's kernels.
     samples : list of Sample, or a function that makes it
@@ -207,7 +207,7 @@ def register_op(
         if op.output(out) is None or op.input(given) is None:
             raise RegistryError(f"operator {type!r}: alias {out!r} <- {given!r} names an unknown slot")
     if infer is None and run is None:
-        raise RegistryError(f"operator {type!r} needs an inference function, or run(frame)")
+        raise RegistryError(f"operator {type!r} needs an inference function, or run(frame, op)")
     if isinstance(grad, GradRule):
         for name in grad.reads:
             base = name.removesuffix(GRAD)

@@ -24,7 +24,7 @@ from fluidlite.testing.expected import Oracle
 from fluidlite.testing.run import OneOperator, build
 
 CONTROL = "control"
-"""An operator that runs itself (``run(frame)``)."""
+"""An operator that runs itself (``run(frame, op)``)."""
 UNKNOWN = "?"
 """An operator without a sample to try."""
 

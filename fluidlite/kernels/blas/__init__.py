@@ -1,4 +1,4 @@
-"""Matrix products through the cblas that NumPy's own wheel brings, without NumPy's cost of a call."""
+"""Matrix products and updates through the cblas that NumPy's own wheel brings, without NumPy's cost of a call."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def register_libraries(register: Any) -> None:
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import linear_algebra
+    from . import linear_algebra, optimizers
 
     register(linear_algebra)
+    register(optimizers)

@@ -1,4 +1,4 @@
-"""Finds ``cblas_?gemm`` behind NumPy and calls it by address."""
+"""Finds ``cblas_?gemm``, ``?axpy`` and ``?axpby`` behind NumPy and calls them by address."""
 
 from __future__ import annotations
 
@@ -92,3 +92,50 @@ class Product:
             self._call, *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out),
             columns[2],
         )  # fmt: skip
+
+
+class Vectors:
+    """``axpy`` and ``axpby`` of one dtype, on addresses of contiguous vectors."""
+
+    def __init__(self, axpy: Any, axpby: Any, integer: Any, number: Any) -> None:
+        self._axpy = axpy
+        self._axpby = axpby
+        self._integer = integer
+        self._number = number
+        self._one = integer(1)
+
+    def axpy(self, size: int, a: float, x: int, y: int) -> None:
+        """``y += a * x``."""
+        one, address = self._one, ctypes.c_void_p
+        self._axpy(self._integer(size), self._number(a), address(x), one, address(y), one)
+
+    def axpby(self, size: int, a: float, x: int, b: float, y: int) -> None:
+        """``y = a * x + b * y``."""
+        one, address, number = self._one, ctypes.c_void_p, self._number
+        self._axpby(self._integer(size), number(a), address(x), one, number(b), address(y), one)
+
+
+@cache
+def vectors(dtype: str) -> Vectors | None:
+    """Return the routines for float32 or float64, or None where they are missing (axpby is OpenBLAS's own)."""
+    letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
+    try:
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+    except (AttributeError, OSError):
+        return None
+    for prefix, suffix, integer in _SPELLINGS:
+        names = [f"{prefix}{letter}{routine}{suffix}" for routine in ("axpy", "axpby")]
+        if all(hasattr(library, name) for name in names):
+            axpy, axpby = (library[name] for name in names)
+            axpy.restype = axpby.restype = None
+            made = Vectors(axpy, axpby, integer, number)
+            return made if _adds_right(made, dtype) else None
+    return None
+
+
+def _adds_right(routines: Vectors, dtype: str) -> bool:
+    """Add two short vectors: integers of the wrong size would show."""
+    x, y = np.arange(5, dtype=dtype), np.ones(5, dtype)
+    routines.axpby(5, 2.0, x.ctypes.data, 3.0, y.ctypes.data)
+    routines.axpy(5, -1.0, x.ctypes.data, y.ctypes.data)
+    return bool((y == x + 3).all())

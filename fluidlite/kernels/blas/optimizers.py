@@ -1,0 +1,64 @@
+"""sgd and momentum: one or two passes over a parameter, by axpy and axpby on all threads."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from fluidlite.plugin import IO, Call, Context, register_kernel
+
+from .cblas import Vectors, vectors
+from .linear_algebra import FLOATS
+
+
+def _supports(call: Call) -> str | None:
+    dtype = call.dtype("Param")
+    if dtype in FLOATS and vectors(dtype) is None:
+        return "NumPy was built without an axpby that can be found"
+    if any(call.dtype(slot) != dtype for slot in ("Grad", "LearningRate")):
+        return "its numbers are of one dtype"
+    if call.op.type == "momentum" and call.attr("use_nesterov"):
+        return "it has no Nesterov momentum"
+    return None
+
+
+def _parts(call: Call) -> tuple[Vectors, int]:
+    found = vectors(call.dtype("Param"))
+    assert found is not None  # _supports has seen to it
+    return found, call.spec("Param").size
+
+
+def _taken_over(io: IO, out: str, given: str) -> int:
+    """Address of an output that starts as its input: they are one variable, unless the program says otherwise."""
+    address = io.address(out)
+    source = io.address(given)
+    if address != source:
+        ctypes.memmove(address, source, io.span(given).nbytes)
+    return address
+
+
+@register_kernel("sgd", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True)
+def sgd(call: Call, context: Context) -> Any:
+    """ParamOut = Param - LearningRate * Grad."""
+    routines, size = _parts(call)
+
+    def run(context: Context, io: IO) -> None:
+        rate = float(io.array("LearningRate").reshape(-1)[0])
+        routines.axpy(size, -rate, io.address("Grad"), _taken_over(io, "ParamOut", "Param"))
+
+    return run
+
+
+@register_kernel("momentum", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True)
+def momentum(call: Call, context: Context) -> Any:
+    """VelocityOut = mu * Velocity + Grad, ParamOut = Param - LearningRate * VelocityOut."""
+    routines, size = _parts(call)
+    mu = call.attr("mu")
+
+    def run(context: Context, io: IO) -> None:
+        rate = float(io.array("LearningRate").reshape(-1)[0])
+        velocity = _taken_over(io, "VelocityOut", "Velocity")
+        routines.axpby(size, 1.0, io.address("Grad"), mu, velocity)
+        routines.axpy(size, -rate, velocity, _taken_over(io, "ParamOut", "Param"))
+
+    return run

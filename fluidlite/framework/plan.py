@@ -119,7 +119,6 @@ class Plan:
     lines: list[Line] = field(default_factory=list)
     pruned: int = 0
     state: dict[str, bool] = field(default_factory=dict)
-    state_keys: dict[str, str] = field(default_factory=dict)
     feeds: dict[str, Spec] = field(default_factory=dict)
     fetches: list[tuple[str, str, Place, Spec]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)

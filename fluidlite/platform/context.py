@@ -210,8 +210,7 @@ class Context:
         try:
             self.dialect.launch(self.raw, kernel, items, args, group)
         except Exception as exc:
-            with self.guarded("launching a kernel"):
-                raise exc
+            self.fail(exc, "launching a kernel")
 
     # The status word
 

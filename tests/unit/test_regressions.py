@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import layers
+from fluidlite import layers, loader
 from fluidlite.base.errors import DeviceError, FluidError, OutOfRangeError, ProgramError, RegistryError
 from fluidlite.framework.kernels import kernels
 from fluidlite.framework.registry import ops, register_op
 from fluidlite.platform.pool import get_context
-from fluidlite.plugin import register_kernel
+from fluidlite.plugin import hookimpl, register_kernel
 
 X = np.array([[1, 2], [3, 4]], "float32")
 
@@ -273,3 +274,23 @@ def test_errors_of_a_device_guard_name_the_line() -> None:
         y = layers.scale(data(), 2.0)
     with pytest.raises(FluidError, match=r"operator scale \(test_regressions.py:\d+.*nowhere"):
         run(y)
+
+
+# Plugins
+
+
+def test_a_plugin_that_exits_or_misspells_a_hook_takes_nobody_with_it() -> None:
+    def leave(register: Any) -> None:
+        raise SystemExit(3)
+
+    for name, hook, function, cause in (
+        ("test_exits", "register_devices", leave, "SystemExit: 3"),
+        ("test_misspells", "register_kernel", lambda register: None, "register_kernel"),
+    ):
+        module = types.ModuleType(name)
+        setattr(module, hook, hookimpl(function))
+        with pytest.warns(fluid.PluginWarning, match=name):
+            record = loader.load(name, module)
+        loader.unload(name)
+        assert record.state == "failed" and cause in record.error
+    assert fluid.places()

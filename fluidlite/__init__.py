@@ -6,7 +6,7 @@
 from fluidlite import backward as backward
 from fluidlite import clip as clip
 from fluidlite import codegen as _codegen  # noqa: F401  puts the generators in their place
-from fluidlite import core, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
+from fluidlite import core, errors, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
 from fluidlite import initializer as initializer
 from fluidlite import regularizer as regularizer
 from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
@@ -86,6 +86,7 @@ __all__ = [
     "default_main_program",
     "default_startup_program",
     "device_guard",
+    "errors",
     "explain",
     "from_dlpack",
     "get_fallback",

@@ -45,7 +45,7 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
         return "no expression"
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         given = call.op.input(slot)
-        if given is not None and given.metadata_only:
+        if given is not None and given.unread:
             continue
         for spec in specs:
             if spec.dtype not in dtypes:

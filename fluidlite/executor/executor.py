@@ -139,7 +139,9 @@ class Executor:
         with self._lock:
             plan = self._plan(program, tensors, names, scope)
         self._last = plan
-        fetched = run_plan(plan, program, tensors, scope)
+        fetched, self._last = run_plan(plan, program, tensors, scope)
+        if self._last is not plan:  # its rest was planned on the way
+            self._warn(program, self._last, self._policy())
         if return_numpy:
             for name, (_, spec) in zip(names, fetched, strict=True):
                 if spec.lod:

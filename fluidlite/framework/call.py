@@ -83,6 +83,11 @@ class Call:
         """LoD offsets of the ``i``-th variable of a slot."""
         return self.spec(slot, i).lod
 
+    def value(self, slot: str, i: int = 0) -> tuple[Any, ...] | None:
+        """The numbers of an input whose slot says ``value=True``; None if absent, or not known yet."""
+        specs = self.ins.get(slot)
+        return specs[i].value if specs else None
+
     def attr(self, name: str) -> Any:
         """Value of an attribute."""
         return self.attrs[name]

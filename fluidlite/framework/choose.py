@@ -12,6 +12,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.decompose import Part, decompose, spliced
 from fluidlite.framework.generators import generators
 from fluidlite.framework.kernels import Kernel, Run, kernels, matches
+from fluidlite.framework.layout import layout_named
 from fluidlite.framework.opdef import Slot
 from fluidlite.framework.policy import Policy
 from fluidlite.framework.registry import ops
@@ -296,7 +297,7 @@ def device_refusal(call: Call, unit: Unit) -> str | None:
     for specs, find in ((call.ins, call.op.input), (call.outs, call.op.output)):
         for slot, slot_specs in specs.items():
             declared = find(slot)
-            if declared is not None and (declared.metadata_only or declared.on_host):
+            if declared is not None and (declared.unread or declared.on_host):
                 continue
             for spec in slot_specs:
                 if spec.dtype not in unit.info.dtypes:
@@ -307,7 +308,7 @@ def device_refusal(call: Call, unit: Unit) -> str | None:
 def dialect_refusal(call: Call, unit: Unit) -> str | None:
     """Why a dialect cannot say a call (a type it lacks), or None. Half types are stored as 16-bit integers."""
     for slot, spec, declared in _specs(call):
-        if declared is not None and (declared.metadata_only or declared.on_host):
+        if declared is not None and (declared.unread or declared.on_host):
             continue
         stored = "int16" if spec.dtype in HALVES else spec.dtype
         if stored not in unit.dialect.types:
@@ -318,11 +319,12 @@ def dialect_refusal(call: Call, unit: Unit) -> str | None:
 def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     """Why a kernel does not take a call on a device, or None."""
     for slot, spec, declared in _specs(call):
-        if spec.kind not in kernel.kinds and not (declared is not None and declared.metadata_only):
+        if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
             return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
         wanted = kernel.layouts.get(slot, "plain")
-        if wanted not in (spec.layout.name, "any"):
-            return f"it takes layout {wanted} for {slot}, this is {spec.layout.name}"
+        order = layout_named(wanted).permutation if wanted not in ("plain", "any") else None
+        if order is not None and len(order) != spec.rank:
+            return f"it takes layout {wanted} for {slot}, this has rank {spec.rank}"
     if kernel.dtypes is not None:
         if isinstance(kernel.dtypes, tuple):
             if call.key_dtype not in kernel.dtypes:

@@ -18,7 +18,7 @@ from fluidlite.framework.choose import Choice
 from fluidlite.framework.io import IO
 from fluidlite.framework.kernels import Run
 from fluidlite.framework.observe import Observer, observation, observers
-from fluidlite.framework.plan import Control, Launch, Move, Plan
+from fluidlite.framework.plan import Control, Launch, Move, Pending, Plan
 from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.spec import Spec
@@ -60,8 +60,10 @@ class Frame:
         self.values[name] = tensor
 
 
-def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> list[Any]:
-    """Run a plan; return the fetched values as fresh host arrays, each with its Spec.
+def run_plan(
+    plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope
+) -> tuple[list[tuple[Any, Spec]], Plan]:
+    """Run a plan; return the fetched values as fresh host arrays, each with its Spec, and the plan that ran last.
 
     Raises
     ------
@@ -91,7 +93,10 @@ def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: S
                 stack.enter_context(context.raw.activate())
         try:
             _run_steps(frame, observers())
-            return _finish(frame)
+            while frame.plan.pending is not None:
+                _go_on(frame, frame.plan.pending)
+                _run_steps(frame, observers())
+            return _finish(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
                 context.forget_late()  # what this run recorded is not the next one's error
@@ -99,6 +104,16 @@ def run_plan(plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: S
         finally:
             for context in frame.contexts.values():
                 context.ordered.clear()
+
+
+def _go_on(frame: Frame, pending: Pending) -> None:
+    """Look at the values that the rest of the plan depends on, and take up its plan."""
+    suspects = [context for context in frame.contexts.values() if context.suspect]
+    if suspects:
+        raise_late(frame, suspects)  # numbers that come of a wrong index are none
+    values = {name: tuple(frame.values[key].numpy().reshape(-1).tolist()) for name, key in pending.values.items()}
+    specs = {name: frame.values[key].spec for name, key in pending.dims.items()}
+    frame.plan = pending.next(values, specs)  # type: ignore[arg-type]
 
 
 def _run_steps(frame: Frame, watching: list[Observer]) -> None:
@@ -198,22 +213,20 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if key is None:
             tensors.append(Tensor.of(spec, context.place))
         else:
-            tensors.append(values[key])
+            tensors.append(_relaid(values[key], spec) if step.blind else values[key])
     made: list[Tensor] = []
     for out in step.outs:
         if out.shares >= 0:
             tensor = tensors[out.shares]
             if tensor.spec is not out.spec:
-                shared = Tensor()
-                shared.share_data_with(tensor)
-                shared.spec = out.spec
-                shared._array = None
-                tensor = shared
+                tensor = _relaid(tensor, out.spec)
             tensor.version += 1
         else:
             kept = recycle.take(context, out.spec)
             tensor = kept if kept is not None else Tensor.of(out.spec, context.place)
         made.append(tensor)
+    if step.blind:
+        _see_as_plain(made, call)
     tensors += made
     if not step.skip:
         if step.writes_state:
@@ -232,8 +245,10 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):
+        if step.blind:
+            tensor.spec, tensor._array = out.spec, None
         if tensor.allocation is None:
-            if out.spec.size and not step.skip:
+            if tensor.spec is None or (tensor.spec.size and not step.skip):
                 raise DeviceError(f"the kernel wrote nothing to {out.key}{_kernel_text(step, None)}")
             tensor.allocate(context)  # of no bytes, but a reader may ask for its array
         values[out.key] = tensor
@@ -245,6 +260,21 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         seen = observation(step, tensors)
         for observer in watching:
             observer(seen)
+
+
+def _relaid(tensor: Tensor, spec: Spec) -> Tensor:
+    """The same bytes under the metadata that a kernel computes with."""
+    shared = Tensor()
+    shared.share_data_with(tensor)
+    shared.spec, shared._array = spec, None
+    return shared
+
+
+def _see_as_plain(made: list[Tensor], call: Call) -> None:
+    """Give outputs the metadata that a kernel computes with, while it runs."""
+    specs = [spec for group in call.outs.values() for spec in group]
+    for tensor, spec in zip(made, specs, strict=True):
+        tensor.spec, tensor._array = spec, None
 
 
 def _prepare(step: Launch, context: Context) -> tuple[Run, Spec | None]:
@@ -284,6 +314,8 @@ def _take(result: Any, made: list[Tensor], context: Context) -> None:
         spec = tensor.spec
         if array is None or spec is None:
             continue
+        if not spec.known and spec.fits(Spec.of(array.shape, spec.dtype)):  # a dynamic output
+            spec = tensor.spec = spec.with_(dims=tuple(array.shape))
         if tuple(array.shape) != spec.dims:
             raise DeviceError(f"the kernel returned dims {list(array.shape)}, inference found {list(spec.dims)}")
         if str(array.dtype).rpartition(".")[2] != spec.dtype:
@@ -354,7 +386,7 @@ def _control(step: Control, frame: Frame) -> None:
     step.op.definition.run(frame, step.op)
 
 
-def _finish(frame: Frame) -> list[Any]:
+def _finish(frame: Frame) -> list[tuple[Any, Spec]]:
     """Read what was fetched and the status words, behind one wait a context."""
     fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
     touched: dict[Place, Context] = {}

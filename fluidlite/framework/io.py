@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.framework.call import Call
@@ -56,6 +57,12 @@ class IO:
         if tensor.allocation is None:
             tensor.allocate(self.context)
         return tensor
+
+    def resize(self, slot: str, dims: Sequence[int], i: int = 0) -> None:
+        """Give an output its dims, before it is touched: for operators declared ``dynamic``."""
+        tensor = self.tensors[self.call.index[slot] + i]
+        assert tensor.spec is not None
+        tensor.spec = tensor.spec.with_(dims=tuple(dims))
 
     def array(self, slot: str, i: int = 0) -> Any:
         """The slot's bytes as an array of the place's namespace; a write to an output's is its value."""

@@ -18,6 +18,7 @@ from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import PlaceError, RegistryError
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
+from fluidlite.framework.layout import layout_named
 from fluidlite.platform.place import Place
 
 CAPABILITIES = ("array", "dialect", "memory")
@@ -52,6 +53,8 @@ class Kernel:
     dtypes : tuple of str, mapping of slot to tuple of str, or None
         Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
     layouts : mapping of slot to layout name
+        In which its inputs must lie and its outputs will (``"NHWC"``; ``"any"``: as an input lies); the planner
+        rearranges what lies otherwise. What is not named is plain.
     kinds : tuple of str
         Kinds of tensor it takes.
     supports : callable or None
@@ -104,6 +107,9 @@ class Kernel:
         groups = {"": self.dtypes} if self.dtypes is None or isinstance(self.dtypes, tuple) else self.dtypes
         if not isinstance(groups, Mapping) or any(isinstance(group, str) for group in groups.values()):
             raise RegistryError(f"{what} has dtypes={self.dtypes!r}; expected a tuple of names, or one by slot")
+        for name in self.layouts.values():
+            if name != "any":
+                layout_named(name)
         for dtype in [dtype for group in groups.values() for dtype in group or ()]:
             if dtype not in ITEMSIZE:
                 raise RegistryError(f"{what} names the dtype {dtype!r}; there are {', '.join(ITEMSIZE)}")

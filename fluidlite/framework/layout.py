@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.errors import RegistryError
 
 
 class Layout:
@@ -53,3 +54,19 @@ class Layout:
 PLAIN = Layout("plain")
 NCHW = PLAIN
 NHWC = Layout("NHWC", (0, 2, 3, 1))
+NDHWC = Layout("NDHWC", (0, 2, 3, 4, 1))
+_LAYOUTS = {layout.name: layout for layout in (PLAIN, NHWC, NDHWC)}
+
+
+def layout_named(name: str) -> Layout:
+    """Return the layout that a kernel names in ``layouts=``.
+
+    Raises
+    ------
+    RegistryError
+        If there is none of that name.
+    """
+    found = _LAYOUTS.get(name)
+    if found is None:
+        raise RegistryError(f"no layout is called {name!r}; there are {', '.join(_LAYOUTS)}")
+    return found

@@ -36,6 +36,10 @@ class Slot:
         An output that exists for the gradient; ``content`` says what it holds.
     metadata_only : bool
         An input whose bytes no kernel reads (its dims or LoD suffice): it is never moved.
+    value : bool
+        An input whose numbers are metadata: inference and kernels read them with ``call.value(slot)``, no kernel
+        reads its bytes. Where they are not known before the run, planning stops in front of the operator, and goes
+        on once they are.
     on_host : bool
         An input that kernels read on the host, or an output that lives there.
     opaque : bool
@@ -49,11 +53,17 @@ class Slot:
     dispensable: bool = False
     intermediate: bool = False
     metadata_only: bool = False
+    value: bool = False
     on_host: bool = False
     opaque: bool = False
     content: str = ""
     kinds: tuple[str, ...] = ("dense",)
     doc: str = ""
+
+    @property
+    def unread(self) -> bool:
+        """Whether no kernel reads the input's bytes."""
+        return self.metadata_only or self.value
 
 
 _ATTR_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
@@ -159,10 +169,18 @@ class ScalarRule:
     ``function(x, y, *, alpha)``: positional parameters are slots in snake case (``x`` is X, ``learning_rate``
     LearningRate, ``dout`` Out@GRAD), keyword-only ones attributes; it returns one symbol, or a tuple,
     for the output slots named in ``outputs``.
+
+    ``supports(call)``, if given, returns the reason why a call is no function of scalars (an attribute that asks for
+    a sum), or None; the planner goes on to kernels and to the decomposition then.
+
+    ``placed(call)``, if given, says the dims of operands that Fluid's rule of broadcasting would put elsewhere: as
+    many as the largest operand has, 1 where it is broadcast.
     """
 
     function: Callable[..., Any]
     outputs: tuple[str, ...]
+    supports: Callable[[Call], str | None] | None = None
+    placed: Callable[[Call], Mapping[str, tuple[int, ...]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +207,7 @@ class GradRule:
 
 Infer = Callable[["Call"], "Mapping[str, Spec | Sequence[Spec]]"]
 Reference = Callable[..., Mapping[str, Any]]
+Constant = Callable[["Call"], "Mapping[str, tuple[float, ...] | None]"]
 
 
 @dataclass(eq=False)
@@ -210,6 +229,8 @@ class OpDef:
     host_only: str | None = None
     random: bool = False
     dynamic: bool = False
+    effect: bool = False
+    constant: Constant | None = None
     run: Callable[..., None] | None = None
     reference: Reference | None = None
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = ()

@@ -1,7 +1,13 @@
-"""The plan of one run: what runs where, with which kernel, and what moves. Interpreter and explain share it."""
+"""The plan of one run: what runs where, with which kernel, and what moves. Interpreter and explain share it.
+
+Where sizes depend on values, a plan ends there (:class:`Pending`), and the rest is planned once they are known.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +24,9 @@ class Move:
     """A copy of a value to another place.
 
     ``why``: "feed" (a fed array to its reader's place), "transfer" (between operators), "home" (a state variable
-    that was written elsewhere goes back), "state" (a state variable that was left elsewhere by an earlier run).
+    that was written elsewhere goes back), "state" (a state variable that was left elsewhere by an earlier run),
+    "value" (numbers that the rest of the plan depends on, to the host), "layout" (only in what explain shows: the
+    step that rearranges a value on its place is a Launch of transpose2).
     ``into_state`` says that the target is a scope's tensor, written in place.
     """
 
@@ -49,6 +57,7 @@ class Launch:
     ``writes_state``: it writes a state variable; ``guarded``: by a kernel that writes nothing after a late error.
     ``where`` is the index of its place in ``Plan.places``; ``simple``: it only reads values and makes
     new ones, which are ``makes``.
+    ``blind``: the kernel computes element by element on equal layouts, as if they were plain.
     ``runs`` holds what was prepared, with its workspace, by context. ``free`` are the keys that nothing reads
     later; ``recycle`` those of them whose tensors serve again, each with the index of its place.
     """
@@ -66,6 +75,7 @@ class Launch:
     guarded: bool = False
     skip: bool = False
     simple: bool = False
+    blind: bool = False
     makes: list[tuple[Spec, str]] = field(default_factory=list)
     where: int = 0
     runs: dict[Any, tuple[Run, Spec | None]] = field(default_factory=dict)
@@ -99,6 +109,43 @@ class Line:
         return self.choice.how if self.choice is not None else "control"
 
 
+_MOST_NEXT = 64
+
+
+@dataclass(eq=False)
+class Pending:
+    """Where a plan ends, since what follows depends on values.
+
+    Attributes
+    ----------
+    values : mapping of variable to key
+        Small tensors on the host whose numbers the rest takes as metadata.
+    dims : mapping of variable to key
+        Tensors whose dims the run itself finds.
+    resume : callable
+        ``resume(numbers by variable, specs by variable)`` plans the rest.
+    """
+
+    values: Mapping[str, str]
+    dims: Mapping[str, str]
+    resume: Callable[[Mapping[str, tuple[Any, ...]], Mapping[str, Spec]], Plan]
+    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next(self, values: Mapping[str, tuple[Any, ...]], specs: Mapping[str, Spec]) -> Plan:
+        """The plan of the rest, for these answers; the last 64 are kept."""
+        key = (tuple(values.items()), tuple(specs.items()))
+        with self.lock:
+            plan = self.plans.get(key)
+            if plan is None:
+                plan = self.plans[key] = self.resume(values, specs)
+                if len(self.plans) > _MOST_NEXT:
+                    self.plans.popitem(last=False)
+            else:
+                self.plans.move_to_end(key)
+        return plan
+
+
 @dataclass(eq=False)
 class Plan:
     """Steps of a run in order, and what explain shows.
@@ -112,6 +159,10 @@ class Plan:
         One an operator of the program that runs; ``pruned`` counts the others.
     state : dict of name to whether it is read before it is written
     feeds, fetches : names; fetch keys say which copy is read.
+    pending : Pending or None
+        What comes after the last step.
+    before : Plan or None
+        What ran before the first step; ``lines`` and ``moves`` include it.
     """
 
     place: Place
@@ -122,8 +173,11 @@ class Plan:
     feeds: dict[str, Spec] = field(default_factory=dict)
     fetches: list[tuple[str, str, Place, Spec]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
+    pending: Pending | None = None
+    before: Plan | None = None
 
     @property
     def moves(self) -> list[Move]:
         """All copies between places, in order."""
-        return [step for step in self.steps if isinstance(step, Move)]
+        earlier = self.before.moves if self.before is not None else []
+        return earlier + [step for step in self.steps if isinstance(step, Move)]

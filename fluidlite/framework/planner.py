@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 from fluidlite.base.errors import (
     DeviceUnavailable,
-    FeedError,
-    FetchError,
     KernelNotFoundError,
     PlaceError,
     ProgramError,
@@ -17,30 +16,19 @@ from fluidlite.base.errors import (
 from fluidlite.framework.call import Call, located
 from fluidlite.framework.choose import Choice, choose
 from fluidlite.framework.decompose import Part, Value
+from fluidlite.framework.layout import PLAIN, Layout, layout_named
+from fluidlite.framework.lifetimes import finish_lifetimes
 from fluidlite.framework.operator import EMPTY, Operator, check_dtypes
-from fluidlite.framework.plan import Control, Launch, Line, Move, Output, Plan
+from fluidlite.framework.plan import Control, Launch, Line, Output, Pending, Plan
 from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.values import Known, Values, is_state
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 
-WORTH_SHARING = 16384
-"""Bytes from which updating in place gains more than the short path of recycled tensors."""
 _PLACEHOLDER = Spec.of((), "float32")
-
-
-@dataclass
-class _Known:
-    """What planning knows of a variable: metadata, where its value lies, and its copies elsewhere."""
-
-    spec: Spec
-    place: Place
-    key: str
-    copies: dict[Place, str]
-    feed: bool = False
-    borrowed: bool = False
 
 
 def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
@@ -50,7 +38,8 @@ def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     kept: list[Operator] = []
     for op in reversed(block.ops):
         outs = op.output_arg_names
-        effect = op.definition.run is not None or any(_is_state(block, name) for name in outs)
+        effect = op.definition.run is not None or op.definition.effect
+        effect = effect or any(is_state(block, name) for name in outs)
         if not effect and wanted.isdisjoint(outs):
             continue
         kept.append(op)
@@ -59,11 +48,6 @@ def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
             inner = program.blocks[index]
             wanted.update(n for o in inner.ops for n in o.input_arg_names if n not in inner.vars)
     return kept[::-1]
-
-
-def _is_state(block: Block, name: str) -> bool:
-    variable = block.find_var(name)
-    return variable is not None and variable.persistable
 
 
 def plan_block(
@@ -98,41 +82,19 @@ def plan_block(
     return _Planner(program, place, feeds, state, fetches, policy, block_index, assume_state, inplace).plan()
 
 
-class _Planner:
-    def __init__(
-        self,
-        program: Program,
-        place: Place,
-        feeds: Mapping[str, tuple[Spec, Place]],
-        state: Mapping[str, tuple[Spec, Place]],
-        fetches: Sequence[str],
-        policy: Policy,
-        block_index: int,
-        assume_state: bool,
-        inplace: bool,
-    ) -> None:
-        self.inplace = inplace
-        self.program = program
-        self.block = program.blocks[block_index]
-        self.home = place
-        self.host = devices.host()
-        self.state = state
-        self.fetches = fetches
-        self.policy = policy
-        self.assume_state = assume_state
-        self.out = Plan(place)
-        self.known: dict[str, _Known] = {}
-        self.line: Line | None = None
-        self.serial = 0
-        self.last_use: dict[str, int] = {}
-        for name, (spec, where) in feeds.items():
-            self.known[name] = _Known(spec, where, name, {}, feed=True, borrowed=True)
-            self.out.feeds[name] = spec
-
+class _Planner(Values):
     def plan(self) -> Plan:
         ops = needed_operators(self.block, self.fetches)
         self.out.pruned = len(self.block.ops) - len(ops)
-        for index, op in enumerate(ops):
+        return self._plan_from(ops, 0)
+
+    def _plan_from(self, ops: list[Operator], start: int) -> Plan:
+        for index in range(start, len(ops)):
+            op = ops[index]
+            unknown = self._unknown_values(op)
+            if unknown:
+                self._pause(ops, index, unknown, [])
+                return self._finished(ops[index:])
             self.line = Line(op, None, None)
             self.out.lines.append(self.line)
             try:
@@ -146,89 +108,81 @@ class _Planner:
                 raise KernelNotFoundError(f"{exc}\n  At: {op.line}") from None
             except (PlaceError, DeviceUnavailable) as exc:  # of its device_guard
                 raise type(exc)(f"{op}: {exc}") from None
-        self.line = None
+            self.line = None
+            if op.definition.dynamic and index + 1 < len(ops):
+                open_dims = [n for n in op.output_arg_names if n in self.known and not self.known[n].spec.known]
+                if open_dims and not self.assume_state:
+                    self._pause(ops, index + 1, [], open_dims)
+                    return self._finished(ops[index + 1 :])
         for name in self.fetches:
             found = self._find(name, fetching=True)
-            self.out.fetches.append((name, found.key, found.place, found.spec))
-            self._use(found.key)
-        self._place_frees()
+            key = found.key if found.spec.layout is PLAIN else self._at(name, found.place)
+            self.out.fetches.append((name, key, found.place, found.spec.with_(layout=PLAIN)))
+            self._use(key)
+        return self._finished([])
+
+    def _finished(self, later: Sequence[Operator]) -> Plan:
+        """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
         places = {self.home} | {m.source for m in self.out.moves} | {m.target for m in self.out.moves}
         places |= {s.choice.place for s in self.out.steps if isinstance(s, Launch)}
         places |= {place for _, _, place, _ in self.out.fetches}
+        if later:  # all locks are taken when the run begins
+            places |= {self.host, *(devices.unit(at).place for op in later if (at := op.hints.get("op_device")))}
+        if self.out.before is not None:
+            places |= set(self.out.before.places)
         self.out.places = sorted(places, key=str)
         for step in self.out.steps:
             if isinstance(step, Launch):
                 step.where = self.out.places.index(step.choice.place)
                 plain = not step.skip and step.random is None and None not in step.ins
-                step.simple = plain and all(o.shares < 0 and not o.state for o in step.outs) and not step.writes_state
-        self._place_recycling()
-        if self.inplace:
-            self._share_dying_inputs()
+                plain = plain and not step.blind and all(o.shares < 0 and not o.state for o in step.outs)
+                step.simple = plain and not step.writes_state and all(o.spec.known for o in step.outs)
+        finish_lifetimes(self.out, self.last_use, self.inplace)
         return self.out
 
-    # Values
+    # Values that sizes depend on
 
-    def _find(self, name: str, fetching: bool = False) -> _Known:
-        found = self.known.get(name)
-        if found is not None:
-            return found
-        if name in self.state:
-            spec, where = self.state[name]
-            self.out.state[name] = True
-            found = self.known[name] = _Known(spec, where, name, {})
-            if where != self.home:  # an earlier run on another place left it there: it comes home for good
-                self._move(name, found, self.home, "state", into_state=True)
-                found.place, found.copies = self.home, {}
-            return found
-        variable = self.block.find_var(name)
-        if variable is None:
-            error = FetchError if fetching else ProgramError
-            raise error(f"the program has no variable {name!r}")
-        if variable.is_data and not (self.assume_state and variable.spec is not None):
-            raise FeedError(
-                f"variable {name!r} {variable.spec!r} is to be fed, and the feed has no {name!r}"
-                f"\n  Do: exe.run(feed={{{name!r}: array, ...}})"
-            )
-        if self.assume_state and variable.spec is not None and (variable.persistable or variable.is_data):
-            where = self.home if variable.persistable else self.host
-            found = self.known[name] = _Known(
-                variable.spec, where, name, {}, feed=variable.is_data, borrowed=variable.is_data
-            )
-            if variable.persistable:
-                self.out.state[name] = True
-            return found
-        if variable.persistable:
-            raise ProgramError(
-                f"variable {name!r} has no value in the scope\n  Do: run the startup program first, "
-                "exe.run(fluid.default_startup_program()), or load it"
-            )
-        if fetching:
-            raise FetchError(f"variable {name!r} is fetched, but no operator of the program writes it")
-        raise ProgramError(f"variable {name!r} is read before anything writes it")
+    def _unknown_values(self, op: Operator) -> list[str]:
+        """The variables whose numbers an operator takes as metadata, and that are not known yet."""
+        if self.assume_state:  # explain: dims stay open
+            return []
+        slots = [slot.name for slot in op.definition.inputs if slot.value]
+        return [name for slot in slots for name in op.inputs.get(slot, ()) if name not in self.values]
 
-    def _use(self, key: str) -> None:
-        self.last_use[key] = len(self.out.steps)
+    def _pause(self, ops: list[Operator], index: int, values: list[str], dims: list[str]) -> None:
+        """End this plan in front of an operator; the rest is planned when values, or dims, are known."""
+        asked = {name: self._at(name, self.host, why="value") for name in dict.fromkeys(values)}
+        found = {name: self.known[name].key for name in dims}
+        for name in dict.fromkeys((*(n for op in ops[index:] for n in op.input_arg_names), *self.fetches)):
+            if name in self.state:
+                self._find(name)  # what the whole run reads of the scope is taken when it begins
+            known = self.known.get(name)
+            for key in (known.key, *known.copies.values()) if known is not None else ():
+                self._use(key)
+        for key in (*asked.values(), *found.values()):
+            self._use(key)
 
-    def _move(
-        self, name: str, found: _Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
-    ) -> str:
-        to_key = to_key or (found.key if into_state else f"{found.key}@{target}")
-        move = Move(name, found.place, target, found.spec, why, found.key, to_key, into_state)
-        self._use(found.key)
-        self.out.steps.append(move)
-        if self.line is not None:
-            self.line.moves.append(move)
-        return to_key
+        def resume(numbers: Mapping[str, tuple[Any, ...]], specs: Mapping[str, Spec]) -> Plan:
+            again = copy.copy(self)
+            again.known = {name: replace(known, copies=dict(known.copies)) for name, known in self.known.items()}
+            for name, spec in specs.items():
+                again.known[name].spec = spec
+            again.values = {**self.values, **numbers}
+            again.last_use = {}
+            again.out = Plan(self.home, lines=list(self.out.lines), pruned=self.out.pruned, state=dict(self.out.state),
+                             feeds=self.out.feeds, before=self.out)  # fmt: skip
+            return again._plan_from(ops, index)
 
-    def _at(self, name: str, target: Place) -> str:
-        """The key of a variable's value on a place, moved there if it must be."""
-        found = self._find(name)
-        if found.place == target:
-            return found.key
-        key = found.copies.get(target)
-        if key is None:
-            key = found.copies[target] = self._move(name, found, target, "feed" if found.feed else "transfer")
-        return key
+        self.out.pending = Pending(asked, found, resume)
+
+    def _learn(self, op: Operator, call: Call) -> None:
+        """Note which numbers an operator has written, where its metadata tells them."""
+        for name in op.output_arg_names:
+            self.values.pop(name, None)
+        if op.definition.constant is not None and call.known:
+            for slot, numbers in op.definition.constant(call).items():
+                if numbers is not None and slot in op.outputs:
+                    self.values[op.outputs[slot][0]] = numbers
 
     # Operators
 
@@ -243,7 +197,12 @@ class _Planner:
     def _call(self, op: Operator) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
         for slot, names in op.inputs.items():
-            ins[slot] = tuple(self._find(name).spec for name in names)
+            declared = op.definition.input(slot)
+            specs_in = [self._find(name).spec for name in names]
+            if declared is not None and declared.value:
+                values = [self.values.get(name) for name in names]
+                specs_in = [spec.with_(value=value) for spec, value in zip(specs_in, values, strict=True)]
+            ins[slot] = tuple(s if s.layout is PLAIN else s.with_(layout=PLAIN) for s in specs_in)
         outs = {
             slot: (_PLACEHOLDER,) * len(names) for slot, names in op.outputs.items() if any(n != EMPTY for n in names)
         }
@@ -255,6 +214,8 @@ class _Planner:
         specs = {}
         for slot, placeholders in outs.items():
             result = results.get(slot)
+            if result is None and op.definition.dynamic:  # as the user declared them
+                result = [self._declared(name) for name in op.outputs[slot]]
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
             specs[slot] = (result,) if isinstance(result, Spec) else tuple(result)
@@ -273,100 +234,72 @@ class _Planner:
         self.line.call, self.line.choice = call, choice
         if choice.parts:
             self._decomposed(op, index, call, choice)
+            self._learn(op, call)
             return
         keys: list[str | None] = []
+        wanted = self._layouts(op, call, choice)
         for slot, names in op.inputs.items():
             declared = op.definition.input(slot)
             for name in names:
-                if declared is not None and declared.metadata_only:
+                if declared is not None and declared.unread:
                     keys.append(None)
                 elif declared is not None and declared.on_host:
                     keys.append(self._at(name, self.host))
                 else:
-                    keys.append(self._at(name, choice.place))
+                    keys.append(self._at(name, choice.place, wanted.get(slot, PLAIN)))
         outputs, homes = [], []
         names_out = [(slot, i, name) for slot in call.outs for i, name in enumerate(op.outputs[slot])]
         in_names = op.input_arg_names
         for slot, i, name in names_out:
-            spec = call.outs[slot][i]
-            state = name != EMPTY and _is_state(self.block, name)
+            spec = call.outs[slot][i].with_(layout=wanted.get(slot) or PLAIN)
+            state = name != EMPTY and is_state(self.block, name)
             shares = self._shares(op, slot, name, in_names, spec, choice)
             output, home = self._output(name, spec, choice.place, state, shares)
             outputs.append(output)
             if home is not None:
                 homes.append(home)
-        self._launch(
-            op, index, call.at(choice.place), choice, keys, outputs, any(o.state for o in outputs) or bool(homes)
-        )
+        blind = choice.kernel is None and bool(wanted)
+        call = call.at(choice.place)
+        placed = call if blind or not wanted else self._laid(op, call, wanted)
+        self._launch(op, index, placed, choice, keys, outputs, any(o.state for o in outputs) or bool(homes), blind)
         for name, found in homes:
             self._home(name, found)
+        self._learn(op, call)
 
-    def _shares(self, op: Operator, slot: str, name: str, in_names: list[str], spec: Spec, choice: Choice) -> int:
-        """Index of the input whose memory an output takes: its own variable, updated in place."""
-        if name not in in_names:
-            return -1
-        declared = {**op.definition.may_alias, **op.definition.must_alias}
-        pair = declared.get(slot)
-        found = self.known[name]
-        allowed = choice.inplace or slot in op.definition.must_alias
-        if pair is None or name not in op.inputs.get(pair, ()) or not allowed or found.borrowed:
-            return -1
-        if found.spec.with_(lod=()) != spec.with_(lod=()):
-            return -1
-        return in_names.index(name)
+    def _layouts(self, op: Operator, call: Call, choice: Choice) -> dict[str, Layout | None]:
+        """The layouts, by slot, that a kernel takes and gives where they are not plain; None: as the input lies.
 
-    def _output(
-        self, name: str, spec: Spec, place: Place, state: bool, shares: int
-    ) -> tuple[Output, tuple[str, _Known] | None]:
-        """Declare an output; a state variable that is written away from home is copied back."""
-        self.serial += 1
-        if name == EMPTY:
-            return Output(f"@{self.serial}", spec), None
-        if state and place == self.home:
-            if name not in self.known:
-                self.out.state.setdefault(name, False)
-            self.known[name] = _Known(spec, place, name, {})
-            return Output(name, spec, shares, state=True), None
-        key = f"{name}@{place}" if state else (name if name not in self.known else f"{name}#{self.serial}")
-        old = self.known.get(name)
-        if shares >= 0 and old is not None:
-            key = old.copies.get(place, old.key) if old.place != place else old.key
-        found = _Known(spec, place, key, {})
-        if not state:
-            self.known[name] = found
-            return Output(key, spec, shares), None
-        if name not in self.known:
-            self.out.state.setdefault(name, False)
-        return Output(key, spec, shares), (name, found)
+        A generated kernel works element by element: on inputs of equal dims in one layout it may do so as if they
+        were plain, and its outputs lie as they do.
+        """
+        if choice.kernel is not None:
+            names = choice.kernel.layouts.items()
+            return {slot: None if name == "any" else layout_named(name) for slot, name in names if call.has(slot)}
+        read = [slot for slot in op.inputs if not (s := op.definition.input(slot)) or not s.unread]
+        lie = {self._find(name).spec.layout for slot in read for name in op.inputs[slot]}
+        if len(lie) != 1 or PLAIN in lie:
+            return {}
+        dims = {spec.dims for slot in (*read, *call.outs) for spec in call.specs(slot)}
+        if len(dims) != 1 or any(is_state(self.block, name) for name in op.output_arg_names):
+            return {}
+        return {slot: lie.copy().pop() for slot in (*read, *call.outs)}
 
-    def _home(self, name: str, found: _Known) -> None:
-        self._move(name, found, self.home, "home", into_state=True, to_key=name)
-        self.known[name] = _Known(found.spec, self.home, name, {found.place: found.key})
+    def _laid(self, op: Operator, call: Call, wanted: Mapping[str, Layout | None]) -> Call:
+        """The call with the layouts that its kernel sees."""
 
-    def _launch(
-        self,
-        op: Operator,
-        index: int,
-        call: Call,
-        choice: Choice,
-        keys: list[str | None],
-        outputs: list[Output],
-        state: bool,
-    ) -> None:
-        in_specs = [spec for group in call.ins.values() for spec in group]
-        step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state)
-        # where a guarded kernel skips, the state is what its input was: only if they share memory
-        kept = all(output.shares >= 0 for output in outputs)
-        step.guarded = kept and (choice.guarded or (choice.kernel is None and bool(call.op.must_alias)))
-        step.skip = all(output.spec.size == 0 for output in outputs)
-        if call.op.random:
-            step.random = random_key(self.program, op, call)
-        for key in keys:
-            if key is not None:
-                self._use(key)
-        for output in outputs:
-            self._use(output.key)
-        self.out.steps.append(step)
+        def laid(slot: str, i: int, spec: Spec) -> Spec:
+            layout = wanted.get(slot, PLAIN)
+            return spec.with_(layout=self._find(op.inputs[slot][i]).spec.layout if layout is None else layout)
+
+        ins = {slot: tuple(laid(slot, i, s) for i, s in enumerate(specs)) for slot, specs in call.ins.items()}
+        outs = {s: tuple(x.with_(layout=wanted.get(s) or PLAIN) for x in specs) for s, specs in call.outs.items()}
+        return Call(call.op, ins, outs, call.attrs, call.place, call.training)
+
+    def _declared(self, name: str) -> Spec:
+        variable = self.block.find_var(name)
+        if variable is None or variable.spec is None:
+            raise ProgramError(f"the dims and dtype of its output {name!r} are not declared")
+        return variable.spec
 
     def _decomposed(self, op: Operator, index: int, call: Call, choice: Choice) -> None:
         values: dict[tuple[str, str, int], str] = {}
@@ -386,16 +319,16 @@ class _Planner:
                 (part.call.op.input(slot), i) for slot, specs in part.call.ins.items() for i in range(len(specs))
             ]
             keys = [
-                None if slot is not None and slot.metadata_only else key_of(value)
+                None if slot is not None and slot.unread else key_of(value)
                 for (slot, _), value in zip(declared, part.ins, strict=True)
             ]
             outputs: list[Output] = []
-            homes: list[tuple[str, _Known]] = []
+            homes: list[tuple[str, Known]] = []
             for value in part.outs:
                 assert value.spec is not None
                 if value.role == "out" and self._final(part, value, choice):
                     name = op.outputs[value.slot][value.index]
-                    state = name != EMPTY and _is_state(self.block, name)
+                    state = name != EMPTY and is_state(self.block, name)
                     if name != EMPTY and name not in op.input_arg_names:
                         output, home = self._output(name, call.outs[value.slot][value.index], choice.place, state, -1)
                         outputs.append(output)
@@ -415,10 +348,10 @@ class _Planner:
         for (slot, i), key in written.items():  # an output that is also an input: written aside, renamed at the end
             name = op.outputs[slot][i]
             if name != EMPTY:
-                self.known[name] = _Known(call.outs[slot][i], choice.place, key, {})
-                if _is_state(self.block, name):
+                self.known[name] = Known(call.outs[slot][i], choice.place, key, {})
+                if is_state(self.block, name):
                     self._move(name, self.known[name], self.home, "home", into_state=True, to_key=name)
-                    self.known[name] = _Known(call.outs[slot][i], self.home, name, {})
+                    self.known[name] = Known(call.outs[slot][i], self.home, name, {})
 
     def _final(self, part: Part, value: Value, choice: Choice) -> bool:
         """Whether this part is the last that writes the value."""
@@ -434,80 +367,4 @@ class _Planner:
         for name in op.output_arg_names:
             variable = self.block.find_var(name)
             if name not in self.known and variable is not None and variable.spec is not None:
-                self.known[name] = _Known(variable.spec, self.host, name, {})
-
-    # Lifetimes
-
-    def _place_frees(self) -> None:
-        kept = set(self.out.state)
-        for key, index in self.last_use.items():
-            if key in kept or index >= len(self.out.steps):
-                continue
-            step = self.out.steps[index]
-            if isinstance(step, Move):
-                index += 1
-                while index < len(self.out.steps) and isinstance(self.out.steps[index], Move):
-                    index += 1
-                if index >= len(self.out.steps):
-                    continue
-                step = self.out.steps[index]
-            assert isinstance(step, (Launch, Control))
-            step.free.append(key)
-
-    def _share_dying_inputs(self) -> None:
-        """Let an output take the memory of an input that ends at its operator, where definition and kernel allow.
-
-        Proven, not assumed: the input's tensor was made by an operator of this run on the same place, nothing
-        reads it later (it would be recycled here), and the two have equal dims and dtype.
-        """
-        for step in self.out.steps:
-            if not isinstance(step, Launch) or step.skip or not step.choice.inplace:
-                continue
-            ends = {key for key, where in step.recycle if where == step.where}
-            for out, given in _alias_pairs(step):
-                position = step.call.index[given]
-                key = step.ins[position]
-                if out.spec.nbytes < WORTH_SHARING or key not in ends or out.shares >= 0 or out.state or key is None:
-                    continue
-                if step.ins.count(key) == 1 and step.in_specs[position].with_(lod=()) == out.spec.with_(lod=()):
-                    out.shares = position
-                    ends.discard(key)
-                    step.recycle = [item for item in step.recycle if item[0] != key]
-                    step.free.append(key)
-                    step.simple = False
-
-    def _place_recycling(self) -> None:
-        """Of the values that end at a step, those that operators made serve again as they are."""
-        launches = [step for step in self.out.steps if isinstance(step, Launch)]
-        makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state}
-        for step in self.out.steps:
-            if isinstance(step, Launch):
-                step.makes = [(o.spec, o.key) for o in step.outs]
-                step.recycle = [(key, makers[key]) for key in step.free if key in makers]
-                step.free = [key for key in step.free if key not in makers]
-
-
-def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
-    """Outputs of a step that may share memory, each with the input slot whose memory that is."""
-    definition = step.call.op
-    allowed = {**definition.may_alias, **definition.must_alias}
-    slots = [slot for slot, specs in step.call.outs.items() for _ in specs]
-    return [
-        (out, allowed[slot])
-        for out, slot in zip(step.outs, slots, strict=True)
-        if slot in allowed and step.call.has(allowed[slot])
-    ]
-
-
-def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:
-    """(seed, stream) of a random operator; a stream of 0 with a seed means: the same numbers at every run.
-
-    The stream is a checksum of the first output's name, so that an operator's numbers do not depend on
-    what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid.
-    """
-    own = call.attrs.get("seed") or 0
-    fixed = call.attrs.get("fix_seed", True)
-    if own and fixed:
-        return own, -1
-    name = next((n for n in op.output_arg_names if n != EMPTY), op.type)
-    return program.random_seed, zlib.crc32(name.encode())
+                self.known[name] = Known(variable.spec, self.host, name, {})

@@ -14,6 +14,7 @@ from fluidlite.base.errors import OperatorNotFoundError, RegistryError
 from fluidlite.framework.opdef import (
     GRAD,
     Attr,
+    Constant,
     GradRule,
     Infer,
     OpDef,
@@ -142,6 +143,8 @@ def register_op(
     host_only: str | None = None,
     random: bool = False,
     dynamic: bool = False,
+    effect: bool = False,
+    constant: Constant | None = None,
     run: Callable[..., None] | None = None,
     reference: Reference | None = None,
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
@@ -178,8 +181,12 @@ def register_op(
         The output has the input's bytes under other dims.
     host_only : str
         Pins the operator to the host; the text is the reason.
-    random, dynamic : bool
-        It draws random numbers; its outputs' dims depend on values.
+    random, dynamic, effect : bool
+        It draws random numbers; its outputs' dims depend on values (inference says -1, the kernel calls
+        ``io.resize``); it does something besides writing its outputs, so that it runs even if nobody reads them.
+    constant : callable
+        ``constant(call) -> {output slot: numbers or None}``: what it writes, where metadata tells that. Operators
+        that take the output as metadata (a slot with ``value=True``) then need no look at the device.
     run : callable
         ``run(frame, op)`` of an operator without kernels (control flow, ...).
     reference : callable
@@ -199,9 +206,9 @@ def register_op(
     op = OpDef(
         type=type, inputs=_slots(inputs), outputs=_slots(outputs), attrs=tuple(attrs), infer=infer, grad=grad,
         scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
-        must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, run=run,
-        reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, source=source, version=version,
-        origin=f"{frame.f_code.co_filename}:{frame.f_lineno}",
+        must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, effect=effect,
+        constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, source=source,
+        version=version, origin=f"{frame.f_code.co_filename}:{frame.f_lineno}",
     )  # fmt: skip
     for out, given in {**op.may_alias, **op.must_alias}.items():
         if op.output(out) is None or op.input(given) is None:

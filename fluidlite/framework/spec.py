@@ -32,6 +32,8 @@ class Spec:
     lod : tuple of tuple of int
         The offsets of each level; empty at build time.
     layout : Layout
+    value : tuple of numbers or None
+        The numbers themselves, where an operator takes them as metadata (a slot with ``value=True``).
     kind : str
         ``"dense"``, ``"selected_rows"`` or ``"tensor_array"``.
     size, nbytes : int
@@ -42,13 +44,16 @@ class Spec:
     Equal specs are nearly always one object, so that checks by identity are cheap and equality is right.
     """
 
-    __slots__ = ("_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size", "uid")
+    __slots__ = (
+        "_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size", "uid", "value",
+    )  # fmt: skip
     dims: Dims
     dtype: str
     lod: Lod
     lod_level: int
     layout: Layout
     kind: str
+    value: tuple[float, ...] | None
     size: int
     nbytes: int
     uid: int
@@ -63,19 +68,20 @@ class Spec:
         lod_level: int | None = None,
         layout: Layout = PLAIN,
         kind: str = "dense",
+        value: tuple[float, ...] | None = None,
     ) -> Spec:
         """Return the spec of these facts (``lod_level`` defaults to the number of levels of ``lod``)."""
         level = len(lod) if lod_level is None else lod_level
-        key = (tuple(dims), dtype, lod, level, layout, kind)
+        key = (tuple(dims), dtype, lod, level, layout, kind, value)
         found = _interned.get(key)
         if found is not None:
             return found
         self = object.__new__(Spec)
         clean = tuple(int(d) for d in key[0])
-        self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind = (
-            clean, dtype_name(dtype), lod, level, layout, kind,
+        self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value = (
+            clean, dtype_name(dtype), lod, level, layout, kind, value,
         )  # fmt: skip
-        self._key = (clean, self.dtype, lod, level, layout, kind)
+        self._key = (clean, self.dtype, lod, level, layout, kind, value)
         self._hash = hash(self._key)
         self.uid = next(_uids)
         known = all(d >= 0 for d in clean)
@@ -90,7 +96,7 @@ class Spec:
         """Return a spec that differs in the named fields (``lod`` also sets ``lod_level``)."""
         fields: dict[str, Any] = {
             "dims": self.dims, "dtype": self.dtype, "lod": self.lod, "lod_level": self.lod_level,
-            "layout": self.layout, "kind": self.kind,
+            "layout": self.layout, "kind": self.kind, "value": self.value,
         }  # fmt: skip
         if "lod" in changes and "lod_level" not in changes:
             fields["lod_level"] = len(changes["lod"])

@@ -36,6 +36,18 @@ def _exact(dtype: str) -> str:
     return "float64" if "float" in dtype else dtype
 
 
+_MOST_KNOWN = 64
+"""Elements up to which the planner knows a constant's numbers."""
+
+
+def _known_fill(call: Call) -> dict[str, tuple[float, ...] | None]:
+    """The numbers of a small constant, for operators that take them as metadata."""
+    size, dtype, value = prod(call.dims("Out")), call.attr("dtype"), call.attr("value")
+    if size > _MOST_KNOWN or any(call.has(slot.name) for slot in call.op.inputs):
+        return {"Out": None}
+    return {"Out": (value if is_float(dtype) else int(value),) * size}
+
+
 # fill_constant -----------------------------------------------------------------------------------------------------
 
 
@@ -48,6 +60,7 @@ register_op(
     outputs=("Out",),
     attrs=(_SHAPE, _VALUE, _DTYPE),
     infer=_infer_shape,
+    constant=_known_fill,
     reference=lambda inputs, attrs: _filled(attrs["shape"], attrs),
     samples=lambda: [
         Sample({}, {"shape": [3, 4]}, name="zeros"),
@@ -146,6 +159,7 @@ register_op(
         Attr("int32_values", "ints", (), doc="values of any other Out, row by row; of any width, and 0 or 1 of a bool"),
     ),
     infer=_infer_value,
+    constant=lambda call: {"Out": call.attr("fp32_values") or call.attr("int32_values")},
     reference=_reference_value,
     samples=lambda: [
         Sample({}, {"shape": [2, 3], "fp32_values": [0.5, -1.5, 1e30, 0.1, 0.0, 7.0]}, name="matrix"),

@@ -5,6 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= auto
+# each of the test processes has a core: a BLAS with threads of its own would wait for the others
 
 .PHONY: demo test lint env opencl clean
 
@@ -12,7 +13,7 @@ demo: env
 	$(BIN)/fluidlite demo
 
 test: env
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

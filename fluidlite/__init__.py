@@ -3,11 +3,13 @@
 ``import fluidlite as fluid`` and write what you wrote for Fluid 1.x.
 """
 
+from fluidlite import average as average
 from fluidlite import backward as backward
 from fluidlite import clip as clip
 from fluidlite import codegen as _codegen  # noqa: F401  puts the generators in their place
 from fluidlite import core, errors, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
 from fluidlite import initializer as initializer
+from fluidlite import nets as nets
 from fluidlite import regularizer as regularizer
 from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
 from fluidlite.batch import batch
@@ -18,6 +20,13 @@ from fluidlite.executor import Executor
 from fluidlite.framework.backward import append_backward, calc_gradient, gradients
 from fluidlite.framework.explain import explain
 from fluidlite.framework.flags import get_flags, set_flags
+from fluidlite.framework.installation import (
+    cpu_places,
+    cuda_pinned_places,
+    cuda_places,
+    in_dygraph_mode,
+    require_version,
+)
 from fluidlite.framework.kernels import Library, register_kernel
 from fluidlite.framework.observe import debug
 from fluidlite.framework.op_proto import op_proto
@@ -38,10 +47,11 @@ from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.framework.tensor import LoDTensor, Tensor
 from fluidlite.framework.transfer import from_dlpack
 from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.input import embedding, one_hot
 from fluidlite.layers.io import _exact_data as data
 from fluidlite.loader import plugins
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
-from fluidlite.param_attr import ParamAttr
+from fluidlite.param_attr import ParamAttr, WeightNormParamAttr
 from fluidlite.platform.devices import places
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
 
@@ -74,18 +84,24 @@ __all__ = [
     "Slot",
     "Tensor",
     "Variable",
+    "WeightNormParamAttr",
     "append_backward",
+    "average",
     "batch",
     "calc_gradient",
     "clip",
     "core",
+    "cpu_places",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "cuda_pinned_places",
+    "cuda_places",
     "data",
     "debug",
     "default_main_program",
     "default_startup_program",
     "device_guard",
+    "embedding",
     "errors",
     "explain",
     "from_dlpack",
@@ -93,6 +109,7 @@ __all__ = [
     "get_flags",
     "global_scope",
     "gradients",
+    "in_dygraph_mode",
     "initializer",
     "io",
     "is_compiled_with_cuda",
@@ -101,6 +118,8 @@ __all__ = [
     "memory",
     "metrics",
     "name_scope",
+    "nets",
+    "one_hot",
     "op_proto",
     "operators",
     "optimizer",
@@ -111,6 +130,7 @@ __all__ = [
     "register_kernel",
     "register_op",
     "regularizer",
+    "require_version",
     "scope_guard",
     "set_fallback",
     "set_flags",

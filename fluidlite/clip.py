@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from fluidlite import layers
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.program import Block, Program, default_main_program, program_guard
 from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.layers import nn, ops, tensor
+from fluidlite.layers import ops, tensor
 
 __all__ = [
-    "BaseErrorClipAttr", "BaseGradientClipAttr", "ErrorClipByValue", "GradientClipByGlobalNorm", "GradientClipByNorm",
-    "GradientClipByValue", "append_error_clip_ops", "append_gradient_clip_ops", "set_gradient_clip",
+    "BaseErrorClipAttr", "BaseGradientClipAttr", "ErrorClipByValue", "GradientClipBase", "GradientClipByGlobalNorm",
+    "GradientClipByNorm", "GradientClipByValue", "append_error_clip_ops", "append_gradient_clip_ops",
+    "set_gradient_clip",
 ]  # fmt: skip
 
 ParamsGrads = list[tuple[Parameter, Variable | None]]
+NeedClip = Callable[[Parameter], bool]
 
 
 def _number(what: str, argument: str, value: Any) -> float:
@@ -83,7 +86,26 @@ def append_error_clip_ops(block: Block) -> None:
 
 
 class BaseGradientClipAttr:
-    """Base of what ``Parameter.gradient_clip_attr`` may be."""
+    """Base of what ``Parameter.gradient_clip_attr`` and an optimiser's ``grad_clip`` may be.
+
+    Parameters
+    ----------
+    need_clip : callable, optional
+        Parameters for which it returns False keep their gradients.
+    """
+
+    need_clip: NeedClip | None = None
+
+    def __init__(self, need_clip: NeedClip | None = None) -> None:
+        if need_clip is not None and not callable(need_clip):
+            raise ProgramError(
+                f"clip.{type(self).__name__}: need_clip is {need_clip!r}; expected a function of a parameter"
+            )
+        self.need_clip = need_clip
+
+    def __call__(self, params_grads: Sequence[tuple[Parameter, Variable | None]]) -> ParamsGrads:
+        """Append what clips all of these gradients; return the pairs with the clipped ones."""
+        return _clipped(params_grads, lambda param: self)
 
     def process_context(self, context: dict[str, Any], param: Parameter, grad: Variable) -> None:
         """Look at every gradient before any is clipped."""
@@ -101,9 +123,12 @@ class GradientClipByValue(BaseGradientClipAttr):
     max : float
     min : float, optional
         Default: -max.
+    need_clip : callable, optional
+        Parameters for which it returns False keep their gradients.
     """
 
-    def __init__(self, max: float, min: float | None = None) -> None:
+    def __init__(self, max: float, min: float | None = None, need_clip: NeedClip | None = None) -> None:
+        super().__init__(need_clip)
         self.min, self.max = _range("GradientClipByValue", max, min)
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
@@ -115,13 +140,22 @@ class GradientClipByValue(BaseGradientClipAttr):
 
 
 class GradientClipByNorm(BaseGradientClipAttr):
-    """Scale each gradient whose L2 norm is above ``clip_norm`` down to it."""
+    """Scale each gradient whose L2 norm is above ``clip_norm`` down to it.
 
-    def __init__(self, clip_norm: float) -> None:
+    Parameters
+    ----------
+    clip_norm : float
+    need_clip : callable, optional
+        Parameters for which it returns False keep their gradients.
+    """
+
+    def __init__(self, clip_norm: float, need_clip: NeedClip | None = None) -> None:
+        super().__init__(need_clip)
         self.clip_norm = _number("GradientClipByNorm", "clip_norm", clip_norm)
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
-        return nn.clip_by_norm(grad, self.clip_norm)
+        clipped: Variable = layers.clip_by_norm(grad, self.clip_norm)
+        return clipped
 
     def __repr__(self) -> str:
         return f"GradientClipByNorm({self.clip_norm})"
@@ -135,9 +169,14 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
     clip_norm : float
     group_name : str
         Groups are clipped apart.
+    need_clip : callable, optional
+        Parameters for which it returns False keep their gradients, which then do not count in the norm.
     """
 
-    def __init__(self, clip_norm: float, group_name: str = "default_group") -> None:
+    def __init__(
+        self, clip_norm: float, group_name: str = "default_group", need_clip: NeedClip | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(need_clip)
         if not isinstance(group_name, str):
             raise ProgramError(f"clip.GradientClipByGlobalNorm: group_name is {group_name!r}; expected a text")
         self.clip_norm = _number("GradientClipByGlobalNorm", "clip_norm", clip_norm)
@@ -151,7 +190,7 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
                 f"{param.name!r}, {self.clip_norm}; expected one value\n"
                 "  Do: give groups of different norms different names"
             )
-        group["squares"].append(nn.reduce_sum(ops.layer("square")(grad)))
+        group["squares"].append(layers.reduce_sum(ops.layer("square")(grad)))
 
     def create_operators(self, context: dict[str, Any], param: Parameter, grad: Variable) -> Variable:
         group = context[self.group_name]
@@ -207,11 +246,19 @@ def append_gradient_clip_ops(
     clip : BaseGradientClipAttr, optional
         For parameters that have none of their own.
     """
+    return _clipped(param_grads, lambda param: param.gradient_clip_attr or clip)
+
+
+def _clipped(
+    param_grads: Sequence[tuple[Parameter, Variable | None]], clip_of: Callable[[Parameter], Any]
+) -> ParamsGrads:  # fmt: skip
     plan: list[tuple[Parameter, Variable, BaseGradientClipAttr | None]] = []
     for param, grad in param_grads:
-        chosen = param.gradient_clip_attr or clip
+        chosen = clip_of(param)
         if chosen is not None and not isinstance(chosen, BaseGradientClipAttr):
             raise ProgramError(f"gradient_clip of {param.name!r} is {chosen!r}; expected one of clip.GradientClipBy...")
+        if chosen is not None and chosen.need_clip is not None and not chosen.need_clip(param):
+            chosen = None
         if grad is not None:
             plan.append((param, grad, chosen))
     clipped: dict[str, Variable] = {}
@@ -225,3 +272,6 @@ def append_gradient_clip_ops(
             with program_guard(grad.block.program), grad.block.program.roles("optimize"):
                 clipped[param.name] = chosen.create_operators(context, param, grad)
     return [(param, clipped.get(param.name, grad)) for param, grad in param_grads]
+
+
+GradientClipBase = BaseGradientClipAttr

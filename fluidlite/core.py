@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.base.errors import FluidError as EnforceNotMet
+from fluidlite.framework.opdef import GRAD
+from fluidlite.framework.operator import EMPTY
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.tensor import Tensor as LoDTensor
-from fluidlite.framework.vartype import VarType
+from fluidlite.framework.vartype import AttrType, VarType
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
 
 __all__ = [
+    "AttrType",
     "CPUPlace",
     "CUDAPinnedPlace",
     "CUDAPlace",
@@ -21,8 +24,12 @@ __all__ = [
     "Place",
     "Scope",
     "VarDesc",
+    "empty_var_name",
     "get_cuda_device_count",
+    "grad_var_suffix",
     "is_compiled_with_cuda",
+    "kEmptyVarName",
+    "kGradVarSuffix",
     "op_support_gpu",
 ]
 
@@ -31,6 +38,20 @@ class VarDesc:
     """Fluid's ``core.VarDesc``; only its ``VarType`` is of use."""
 
     VarType = VarType
+
+
+def empty_var_name() -> str:
+    """The name of an output that nobody wants, or an input that is absent."""
+    return EMPTY
+
+
+def grad_var_suffix() -> str:
+    """What follows a variable's name in that of its gradient."""
+    return GRAD
+
+
+kEmptyVarName = empty_var_name
+kGradVarSuffix = grad_var_suffix
 
 
 def get_cuda_device_count() -> int:

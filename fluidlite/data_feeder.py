@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
+from fluidlite.framework.installation import place_count, places_like
 from fluidlite.framework.lod import lod_from_lengths
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.spec import Spec
@@ -67,6 +68,69 @@ class DataFeeder:
             for column, value in zip(columns, sample, strict=True):
                 column.take(value, number)
         return {column.name: column.tensor(self.place) for column in columns}
+
+    def feed_parallel(
+        self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Make tensors of several batches, each on a place of its own.
+
+        Parameters
+        ----------
+        iterable : list of batches
+            One for each place.
+        num_places : int, optional
+            Default: the devices of the feeder's kind; on the host Fluid's ``CPU_NUM``, else one for each core.
+        """
+        places = places_like(self.place, place_count(self.place, num_places))
+        batches = list(iterable)
+        if len(batches) != len(places):
+            raise FeedError(f"feed_parallel got {len(batches)} batches for {len(places)} places; expected one for each")
+        home = self.place
+        try:
+            for self.place, batch in zip(places, batches, strict=True):
+                yield self.feed(batch)
+        finally:
+            self.place = home
+
+    def decorate_reader(
+        self,
+        reader: Callable[[], Iterable[Any]],
+        multi_devices: bool,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[Any]]:
+        """Return a reader of what ``Executor.run(feed=...)`` takes.
+
+        Parameters
+        ----------
+        reader : callable
+            Makes an iterable of batches each time it is called.
+        multi_devices : bool
+            Yield lists of feeds, one for each place.
+        num_places : int, optional
+            As in :meth:`feed_parallel`.
+        drop_last : bool
+            Whether last batches that are too few for the places are left out; else they are an error.
+        """
+
+        def decorated() -> Iterator[Any]:
+            if not multi_devices:
+                yield from map(self.feed, reader())
+                return
+            count = place_count(self.place, num_places)
+            held: list[Any] = []
+            for batch in reader():
+                held.append(batch)
+                if len(held) == count:
+                    yield list(self.feed_parallel(held, count))
+                    held = []
+            if held and not drop_last:
+                raise FeedError(
+                    f"the reader ends with {len(held)} batches for {count} places\n  Do: use drop_last=True, or a "
+                    "reader whose number of batches the places divide"
+                )
+
+        return decorated
 
 
 class _Column:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +36,29 @@ __all__ = [
     "UniformInitializer",
     "Xavier",
     "XavierInitializer",
+    "force_init_on_cpu",
+    "init_on_cpu",
 ]  # fmt: skip
+
+_forced: ContextVar[bool] = ContextVar("fluidlite_init_on_cpu", default=False)
+
+
+def force_init_on_cpu() -> bool:
+    """Whether the caller is inside :func:`init_on_cpu`."""
+    return _forced.get()
+
+
+@contextmanager
+def init_on_cpu() -> Iterator[None]:
+    """Mark constants that are appended inside with the hint ``force_cpu``.
+
+    It is Fluid's; where a parameter lives is the executor's matter, and ``device_guard`` puts operators elsewhere.
+    """
+    token = _forced.set(True)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 class Initializer:
@@ -76,26 +101,44 @@ class ConstantInitializer(Initializer):
     ----------
     value : float
     force_cpu : bool
-        Taken for Fluid's sake: where a parameter lives is the executor's matter.
+        Kept as a hint, for Fluid's sake: where a parameter lives is the executor's matter.
     """
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
-        self._value = float(value)
+        self._value, self._force_cpu = float(value), bool(force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        return _append(self, "fill_constant", var, block, value=self._value)
+        hints = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
+        return _append(self, "fill_constant", var, block, value=self._value, **hints)
 
 
 class UniformInitializer(Initializer):
-    """Uniform in [low, high); ``seed`` 0 means the startup program's seed."""
+    """Uniform in [low, high); ``seed`` 0 means the startup program's seed.
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+    Of the elements, row by row, ``diag_num`` become ``diag_val``; ``diag_step`` others lie between two of them.
+    """
+
+    def __init__(
+        self,
+        low: float = -1.0,
+        high: float = 1.0,
+        seed: int = 0,
+        diag_num: int = 0,
+        diag_step: int = 0,
+        diag_val: float = 1.0,
+    ) -> None:
         if not low <= high:
             raise ProgramError(f"initializer.Uniform: low is {low} and high is {high}; expected low <= high")
+        if diag_num < 0 or diag_step < 0:
+            raise ProgramError(
+                f"initializer.Uniform: diag_num is {diag_num} and diag_step is {diag_step}; expected 0 or more"
+            )
         self._low, self._high, self._seed = float(low), float(high), int(seed)
+        self._diagonal = {"diag_num": diag_num, "diag_step": diag_step, "diag_val": diag_val} if diag_num else {}
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        return _append(self, "uniform_random", var, block, min=self._low, max=self._high, seed=self._seed)
+        limits = {"min": self._low, "max": self._high}
+        return _append(self, "uniform_random", var, block, **limits, seed=self._seed, **self._diagonal)
 
 
 class NormalInitializer(Initializer):

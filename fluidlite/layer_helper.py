@@ -16,7 +16,7 @@ from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.vartype import dtype_of
 from fluidlite.framework.whereabouts import users_line
 from fluidlite.initializer import Initializer
-from fluidlite.param_attr import ParamAttr
+from fluidlite.param_attr import ParamAttr, WeightNormParamAttr
 
 # Arguments ---------------------------------------------------------------------------------------------------------
 
@@ -219,12 +219,38 @@ class LayerHelper:
             attr.set_default_param_initializer()
         if attr.name is None:
             attr.name = unique_name.generate(self.name + (".b" if is_bias else ".w"))
+        if isinstance(attr, WeightNormParamAttr):
+            weight: Parameter = self._normalised_weight(attr, shape, dtype)
+            return weight
         start = self.startup_program.global_block()
         parameter = self.main_program.global_block().create_parameter(attr.name, shape, dtype, **attr.to_kwargs())
         twin = start.create_parameter(attr.name, shape, dtype, **attr.to_kwargs())
         if attr.initializer is not None and not any(attr.name in op.output_arg_names for op in start.ops):
             attr.initializer(twin, start)
         return parameter
+
+    def _normalised_weight(self, attr: WeightNormParamAttr, shape: Sequence[int], dtype: str) -> Any:
+        """Declare the direction and the length of a weight; return the weight, which operators make of them."""
+        dim, rank = attr.dim, len(shape)
+        if dim is not None and not -rank <= dim < rank:
+            refuse("dim", dim, f"a dim of the weight, which is {list(shape)}")
+        axis = None if dim is None else dim % rank
+        lengths = [size if i == axis else 1 for i, size in enumerate(shape)]
+
+        def part(suffix: str, dims: Sequence[int], initializer: Initializer | None) -> Parameter:
+            plain = ParamAttr()
+            plain.__dict__.update(attr.__dict__, name=f"{attr.name}{suffix}", initializer=initializer)
+            return self.create_parameter(plain, dims, dtype)
+
+        v = part("_v", shape, attr.initializer)
+        g = part("_g", lengths, _Norms(v.name, axis))
+        block = self.block
+        norm, scale, weight = (self.create_variable_for_type_inference(dtype) for _ in range(3))
+        _norms(block, v, axis, norm)
+        block.append_op("elementwise_div", {"X": g, "Y": norm}, {"Out": scale})
+        block.append_op("elementwise_mul", {"X": v, "Y": scale}, {"Out": weight})
+        WeightNormParamAttr.params_with_weight_norm.append(weight)
+        return weight
 
     def get_parameter(self, name: str) -> Parameter:
         """The parameter of that name.
@@ -269,3 +295,28 @@ class LayerHelper:
         out = self.create_variable_for_type_inference(input_var.dtype)
         self.append_op(type, {"X": input_var}, {"Out": out}, attrs)
         return out
+
+
+# Weights of given norm ---------------------------------------------------------------------------------------------
+
+
+class _Norms(Initializer):
+    """The norms of another parameter."""
+
+    def __init__(self, name: str, axis: int | None) -> None:
+        self.name, self.axis = name, axis
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        return _norms(block, block.var(self.name), self.axis, var)
+
+
+def _norms(block: Block, x: Variable, axis: int | None, out: Variable) -> Operator:
+    """Append ``out`` = the norm of x for each index of ``axis`` (None: of all); dims are kept, as 1."""
+    square = block.create_temporary(x.dtype, "weight_norm.tmp")
+    block.append_op("square", {"X": x}, {"Out": square})
+    summed = [i for i in range(len(x.shape)) if i != axis]
+    if summed:
+        total = block.create_temporary(x.dtype, "weight_norm.tmp")
+        block.append_op("reduce_sum", {"X": square}, {"Out": total}, {"dim": summed, "keep_dim": True})
+        square = total
+    return block.append_op("sqrt", {"X": square}, {"Out": out})

@@ -205,20 +205,30 @@ class Auc(MetricBase):
     ----------
     name : str, optional
     curve : str
-        ``"ROC"``.
+        ``"ROC"``; as in Fluid, ``"PR"`` gives the same area.
     num_thresholds : int
         How many buckets; their width bounds the error.
     """
 
     def __init__(self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095) -> None:
         super().__init__(name)
-        if curve != "ROC":
-            raise ProgramError(f"curve is {curve!r}; expected 'ROC'")
+        if curve not in ("ROC", "PR"):
+            raise ProgramError(f"curve is {curve!r}; expected 'ROC' or 'PR'")
         if num_thresholds < 1:
             raise ProgramError(f"num_thresholds is {num_thresholds}; expected 1 or more")
         self._num_thresholds = num_thresholds
         self.positives = np.zeros(num_thresholds + 1, np.int64)
         self.negatives = np.zeros(num_thresholds + 1, np.int64)
+
+    @property
+    def _stat_pos(self) -> list[int]:
+        """The positives in each bucket, by the name that Fluid's operator tests read."""
+        return [int(n) for n in self.positives]
+
+    @property
+    def _stat_neg(self) -> list[int]:
+        """The negatives in each bucket, by the name that Fluid's operator tests read."""
+        return [int(n) for n in self.negatives]
 
     def update(self, preds: Any, labels: Any) -> None:
         """Take scores of class 1, as [rows], [rows, 1] or (class 0, class 1) as [rows, 2], and labels."""

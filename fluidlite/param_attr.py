@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.initializer import Constant, Initializer, Xavier
 from fluidlite.regularizer import WeightDecayRegularizer
 
-__all__ = ["ParamAttr"]
+__all__ = ["ParamAttr", "WeightNormParamAttr"]
 
 
 class ParamAttr:
@@ -29,7 +29,7 @@ class ParamAttr:
     gradient_clip : object, optional
         One of ``fluid.clip``'s.
     do_model_average : bool
-        Kept for tools that average models.
+        Whether ``ModelAverage`` and ``ExponentialMovingAverage`` take it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ParamAttr:
         regularizer: WeightDecayRegularizer | None = None,
         trainable: bool = True,
         gradient_clip: Any = None,
-        do_model_average: bool = False,
+        do_model_average: bool = True,
     ) -> None:
         if name is not None and (not isinstance(name, str) or not name):
             raise ProgramError(f"ParamAttr: name is {name!r}; expected a text, or None for a name made by the layer")
@@ -119,3 +119,38 @@ class ParamAttr:
 
     def __repr__(self) -> str:
         return "ParamAttr(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"
+
+
+class WeightNormParamAttr(ParamAttr):
+    """A weight as direction times length (Salimans and Kingma, 2016): w = g v / |v|; g and v are the parameters.
+
+    They are called ``<name>_g`` and ``<name>_v``. v gets the initializer's values, g the norms of v, so that w is v at
+    first.
+
+    Parameters
+    ----------
+    dim : int, optional
+        There is one norm for each index of this dim; None: one norm in all.
+    name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average
+        As in :class:`ParamAttr`.
+    """
+
+    params_with_weight_norm: ClassVar[list[Any]] = []
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        learning_rate: float = 1.0,
+        regularizer: WeightDecayRegularizer | None = None,
+        trainable: bool = True,
+        gradient_clip: Any = None,
+        do_model_average: bool = False,
+    ) -> None:
+        if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+            raise ProgramError(f"WeightNormParamAttr: dim is {dim!r}; expected an int, or None for one norm in all")
+        super().__init__(
+            name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average
+        )  # fmt: skip
+        self.dim = dim

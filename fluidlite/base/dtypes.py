@@ -43,10 +43,10 @@ def dtype_name(dtype: Any) -> str:
             return dtype
         if dtype == "float":
             return "float32"
-    name = _NAMES.get(dtype)
-    if name is not None:
-        return name
     try:
+        name = _NAMES.get(dtype)
+        if name is not None:
+            return name
         return _NAMES[np.dtype(dtype)]
     except (KeyError, TypeError):
         raise DtypeError(f"{dtype!r} is not a data type of fluidlite; use one of {', '.join(NUMPY)}") from None

@@ -8,7 +8,7 @@ Outputs may be the memory of inputs: nothing is written to an output while an in
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE
@@ -64,30 +64,33 @@ class Emitted:
     natural: bool
 
 
+def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
+    """Which collapsed dims each value has: those of all inputs that it depends on."""
+    rank = len(next(iter(given.values())))
+    found: list[Flags] = []
+    for instr in instrs:
+        flags: Flags = (instr.op in ("uniform", "gaussian"),) * rank
+        if instr.op == "input":
+            flags = given[instr.value]
+        for arg in instr.args:
+            flags = tuple(a or b for a, b in zip(flags, found[arg], strict=True))
+        found.append(flags)
+    return found
+
+
 class Emitter:
     def __init__(self, code: Typed, layout: Layout) -> None:
         self.code = code
         self.layout = layout
         rank = len(next(iter(layout.flags.values())))
         self.full: Flags = (True,) * rank
-        self.flags: list[Flags] = []
+        self.flags = value_flags(code.instrs, layout.flags)
         self.names: list[str] = []
         self.bound: dict[str, str] = {}  # name -> expression over env
         self.fetch: list[str] = []
         self.lines: list[str] = []
-        for i, instr in enumerate(code.instrs):
-            self.flags.append(self._flags(instr))
+        for i in range(len(code.instrs)):
             self.names.append(f"v{i}")
-
-    def _flags(self, instr: Instr) -> Flags:
-        if instr.op == "input":
-            return self.layout.flags[instr.value]
-        if instr.op in ("uniform", "gaussian"):
-            return self.full
-        none: Flags = (False,) * len(self.full)
-        for arg in instr.args:
-            none = tuple(a or b for a, b in zip(none, self.flags[arg], strict=True))
-        return none
 
     def bind(self, name: str, expression: str) -> str:
         self.bound[name] = expression
@@ -138,7 +141,7 @@ class Emitter:
             name, _, rest = self.lines[0].partition("(")
             self.bind("partial", "env.partial")
             return [f"    return partial({name}, {rest}"]
-        return ["    def bound():", *("        " + line for line in self.lines), "    return bound"]
+        return ["    def bound():", *("        " + line for line in self.lines or ["pass"]), "    return bound"]
 
     def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
         device = self.bind("device", "env.device")
@@ -186,6 +189,7 @@ class OutEmitter(Emitter):
             self._loop(before)
         else:
             self.lines = before + self.lines
+        self.lines += self.after
         return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural)
 
     def _number(self, i: int, instr: Instr) -> str:
@@ -344,8 +348,10 @@ class OutEmitter(Emitter):
         return None
 
     def _finish(self, outputs: Mapping[str, str]) -> None:
-        """Sums first, then outputs that are inputs, then what waits in temporaries."""
+        """Sums first, then outputs that are inputs, then what waits in temporaries; small outputs after any loop."""
         copies: list[tuple[bool, str]] = []
+        self.after: list[str] = []
+        self.first: list[str] = []
         for slot, dtype, value in self.code.outputs:
             name, out, flags = self.names[value], outputs[slot], self.layout.flags[slot]
             if name == out:
@@ -355,6 +361,11 @@ class OutEmitter(Emitter):
             if axes:
                 add = self.bind("f_add_reduce", "env.function('add').reduce")
                 kind = self.dtype(instr.dtype)
+                if self.layout.blocked:  # the sum over all: of each block, then of those
+                    self.first.append(f"r_{out} = []")
+                    self.lines.append(f"r_{out}.append({add}({name}, {axes}, {kind}, None, True))")
+                    self.after.append(f"{self.xp('copyto')}{out}, sum(r_{out}), 'unsafe')")
+                    continue
                 if dtype == instr.dtype:
                     self.lines.append(f"{add}({name}, {axes}, {kind}, {out}, True)")
                     continue
@@ -367,7 +378,11 @@ class OutEmitter(Emitter):
                 if any(given == instr.value for other, given in self.layout.alias.items() if other != slot):
                     self.lines.append(f"r_{out} = {name}.copy()")
                     name = f"r_{out}"
-            copies.append((instr.op != "input", f"{self.xp('copyto')}{out}, {name}, 'unsafe')"))
+            line = f"{self.xp('copyto')}{out}, {name}, 'unsafe')"
+            if flags != self.full and not axes:  # it may be an input's memory, which every block reads
+                self.after.append(line)
+            else:
+                copies.append((instr.op != "input", line))
         self.lines += [line for _, line in sorted(copies, key=lambda pair: pair[0])]
 
     def _loop(self, before: list[str]) -> None:
@@ -375,8 +390,12 @@ class OutEmitter(Emitter):
         used = "\n".join(body)
         slices = []
         for i, instr in enumerate(self.code.instrs):
-            if instr.op == "input" and self.layout.flags[instr.value][0] and f"a{i}" in used:
+            if not self.flags[i][0]:
+                continue
+            if instr.op == "input" and f"a{i}" in used:
                 slices.append(f"x{i} = a{i}[b:e]")
+            elif self.flags[i] != self.full and f"v{i}" in used:  # computed before the loop, for all blocks
+                slices.append(f"x{i} = v{i}[b:e]")
         renamed = [_rename(line, {s.split(" ")[2].split("[")[0]: s.split(" ")[0] for s in slices}) for line in body]
         outs = {f"o{k}": f"y{k}" for k, (slot, _, _) in enumerate(self.code.outputs) if self.layout.flags[slot][0]}
         renamed = [_rename(line, outs) for line in renamed]
@@ -391,7 +410,7 @@ class OutEmitter(Emitter):
                 slices.append(f"s{k} = w{k}[:m]")
         rows, step = self.bind("rows", "env.rows"), self.bind("step", "env.step")
         head = [f"for b in range(0, {rows}, {step}):", f"    e = min(b + {step}, {rows})", "    m = e - b"]
-        self.lines = before + setup + head + ["    " + line for line in slices + renamed]
+        self.lines = before + setup + self.first + head + ["    " + line for line in slices + renamed]
 
 
 def _rename(line: str, names: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from fluidlite.codegen import functions
-from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes
+from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes, value_flags
 from fluidlite.codegen.array_pure import PureEmitter
 from fluidlite.codegen.bounded import Bounded
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
@@ -19,6 +19,9 @@ from fluidlite.framework.call import Call
 
 SPREAD_FROM = 2048
 """Elements from which on an array of one number pays."""
+
+SEVERAL = ("uniform", "gaussian", "erf", "round")
+"""Functions that take several steps themselves."""
 
 _spread: Bounded[Any] = Bounded(32)
 _emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048)
@@ -115,12 +118,18 @@ class ArrayGenerator:
         alias = alias_of(call)
         guarded = bool(alias) and not capability.eager
         style = "out" if capability.out and not guarded else "pure"
-        reduces = any(not all(pattern.flags[slot]) for slot, _, _ in code.outputs)
+        flags = value_flags(code.instrs, pattern.flags)
+        sums = [
+            (flags[value], pattern.flags[slot])
+            for slot, _, value in code.outputs
+            if any(has and not kept for has, kept in zip(flags[value], pattern.flags[slot], strict=True))
+        ]
+        reduces, whole = bool(sums), all(all(value) and not any(kept) for value, kept in sums)
         steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
-        fast = style == "out" and capability.eager and not reduces
+        fast = style == "out" and capability.eager and whole
         spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
         blocked = fast and pattern.size > BLOCK and (
-            steps > 1 or spread or any(i.op in ("uniform", "gaussian") for i in code.instrs)
+            steps > 1 or spread or any(i.op in SEVERAL for i in code.instrs)
         )  # fmt: skip
         layout = Layout(
             {slot: call.index[slot] for slot in pattern.flags},

@@ -84,7 +84,8 @@ class _Plan:
                 self._reduce(writer, cache, entry, output, context, guarded)
             else:
                 full.setdefault(tuple(k for k, f in enumerate(flags) if f), []).append(output)
-        for dims, outputs in sorted(full.items()):
+        # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
+        for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
             self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
 
     def _steps_of(self, slot: str) -> list[int]:

@@ -141,6 +141,27 @@ def _real(name: str, dtype: str) -> str:
             f"const int q = (int)((k + {1 if name == 'cos' else 0}) & 3); "
             f"const $T v = (q & 1) ? {cosine} : r * {sine}; return (q & 2) ? -v : v;"
         )
+    if name == "atan":
+        turn = math.sqrt(2) - 1  # tan(pi / 8): beyond, the argument is turned by pi / 4
+        series = _horner([(-1) ** k / (2 * k + 1) for k in range(10 if single else 22)], "z", dtype)
+        return (
+            f"const $T a = x < 0 ? -x : x; const int over = a > 1; const $T b = over ? 1 / a : a; "
+            f"const int turned = b > {lit(turn)}; const $T t = turned ? (b - 1) / (b + 1) : b, z = t * t; "
+            f"$T r = t * {series}; if (turned) r += {lit(math.pi / 4)}; if (over) r = {lit(math.pi / 2)} - r; "
+            "return x < 0 ? -r : r;"
+        )
+    if name == "asin":
+        return f"return fl_atan{this}(x / fl_sqrt{this}((1 - x) * (1 + x)));"
+    if name == "acos":
+        return f"return 2 * fl_atan{this}(fl_sqrt{this}((1 - x) / (1 + x)));"
+    if name in ("sinh", "cosh"):
+        half = f"const $T h = fl_exp{this}(a * {lit(0.5)}), low = {lit(0.5)} / h / h, high = {lit(0.5)} * h * h; "
+        if name == "cosh":
+            return f"const $T a = x < 0 ? -x : x; {half}return high + low;"
+        return (
+            f"const $T a = x < 0 ? -x : x; if (a < 1) {{ const $T e = fl_expm1{this}(x); "
+            f"return {lit(0.5)} * (e + e / (e + 1)); }} {half}return x < 0 ? low - high : high - low;"
+        )
     if name == "erf" and single:
         return (
             f"const $T a = x < 0 ? -x : x; if (a >= {lit(f.ERF_END)}) return x < 0 ? -1 : 1; const $T z = x * x; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -217,6 +217,31 @@ def cos(x: Operand) -> Expr:
     return _node("cos", x)
 
 
+def asin(x: Operand) -> Expr:
+    """Inverse sine."""
+    return _node("asin", x)
+
+
+def acos(x: Operand) -> Expr:
+    """Inverse cosine."""
+    return _node("acos", x)
+
+
+def atan(x: Operand) -> Expr:
+    """Inverse tangent."""
+    return _node("atan", x)
+
+
+def sinh(x: Operand) -> Expr:
+    """Hyperbolic sine."""
+    return _node("sinh", x)
+
+
+def cosh(x: Operand) -> Expr:
+    """Hyperbolic cosine."""
+    return _node("cosh", x)
+
+
 def erf(x: Operand) -> Expr:
     """The error function."""
     return _node("erf", x)
@@ -376,19 +401,24 @@ def scalar_reads(op: OpDef) -> tuple[str, ...]:
     return slots_of(names, (slot.name for slot in op.inputs), f"operator {op.type!r}")
 
 
-def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any]) -> Traced:
-    """Call the rule's function on symbols. Float attributes become parameters, others are Python constants."""
+def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Container[str] | None = None) -> Traced:
+    """Call the rule's function on symbols. Float attributes become parameters, static and others Python constants.
+
+    A slot that may be left out, and is not among those ``present``, is None.
+    """
     names, keywords = parameters(rule.function)
     slots = slots_of(names, (slot.name for slot in op.inputs), f"operator {op.type!r}")
+    absent = {slot.name for slot in op.inputs if slot.dispensable and present is not None and slot.name not in present}
     given: dict[str, Any] = {}
     for name in keywords:
-        attr = op.attr(name)
+        attr = op.attr(name) or op.attr(name.rstrip("_"))  # "lambda" is no name for a parameter: "lambda_" is
         if attr is None:
             raise RegistryError(f"operator {op.type!r}: its expression asks for {name!r}, which is no attribute of it")
-        value = attrs[name]
-        given[name] = Expr("param", (), name) if attr.type == "float" and value is not None else value
+        value = attrs[attr.name]
+        symbol = attr.type == "float" and not attr.static and value is not None
+        given[name] = Expr("param", (), attr.name) if symbol else value
     _state.streams = 0
-    result = rule.function(*(Expr("input", (), slot) for slot in slots), **given)
+    result = rule.function(*(None if slot in absent else Expr("input", (), slot) for slot in slots), **given)
     if isinstance(result, Mapping):
         by_slot = {slot if slot in rule.outputs else slot + GRAD: value for slot, value in result.items()}
         outputs = tuple(slot for slot in rule.outputs if slot in by_slot)
@@ -400,4 +430,5 @@ def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any]) -> Traced:
         raise RegistryError(
             f"operator {op.type!r}: its expression returns {len(values)} values for {len(outputs)} outputs"
         )
-    return Traced(slots, outputs, tuple(constant(value) for value in values))
+    read = tuple(slot for slot in slots if slot not in absent)
+    return Traced(read, outputs, tuple(constant(value) for value in values))

@@ -26,12 +26,12 @@ def typed_of(call: Call) -> Typed:
     outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
     key = (static, tuple(inputs.items()), tuple(outputs.items()))
     cache = _cache.setdefault(op, Bounded(_MOST))
-    return cache.get(key, lambda: typed(trace(rule, op, call.attrs), inputs, outputs))
+    return cache.get(key, lambda: typed(trace(rule, op, call.attrs, inputs), inputs, outputs))
 
 
 def _is_float(op: OpDef, name: str, value: object) -> bool:
     attr = op.attr(name)
-    return attr is not None and attr.type == "float" and value is not None
+    return attr is not None and attr.type == "float" and not attr.static and value is not None
 
 
 def alias_of(call: Call) -> Mapping[str, str]:
@@ -43,6 +43,9 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
     """Why no generated kernel can run this call, whatever the capability."""
     if call.op.scalar is None:
         return "no expression"
+    reason = call.op.scalar.supports(call) if call.op.scalar.supports is not None else None
+    if reason is not None:
+        return reason
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         given = call.op.input(slot)
         if given is not None and given.unread:

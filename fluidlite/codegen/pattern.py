@@ -87,9 +87,11 @@ def pattern_of(call: Call, inputs: Iterable[str], outputs: Iterable[str]) -> Pat
     axis = call.attrs.get("axis", -1)
     axis = axis if isinstance(axis, int) else -1
     rank = max((len(dims) for dims in slots.values() if prod(dims) != 1), default=max(map(len, slots.values())))
+    rule = call.op.scalar
+    said = rule.placed(call) if rule is not None and rule.placed is not None else {}
     placed: dict[str, Dims] = {}
     for slot, dims in slots.items():
-        found = place(dims, rank, axis)
+        found = said[slot] if slot in said else place(dims, rank, axis)
         if found is None:
             call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
         placed[slot] = found
@@ -99,6 +101,8 @@ def pattern_of(call: Call, inputs: Iterable[str], outputs: Iterable[str]) -> Pat
     natural = bool(shared) and all(slots[slot] == shared for slot in outputs)
     for slot, dims in slots.items():
         natural &= len(dims) <= rank and (1,) * (rank - len(dims)) + dims == placed[slot]
+    # a value that is made of one operand may take the place of another's, so what is placed alike must be alike
+    natural &= len({*slots.values()}) == len({*placed.values()})
     return _collapse(shared, placed, natural)
 
 

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fluidlite.framework.flags import get_flags, set_flags
+    from fluidlite.framework.installation import (
+        cpu_places,
+        cuda_pinned_places,
+        cuda_places,
+        in_dygraph_mode,
+        require_version,
+    )
     from fluidlite.framework.operator import Operator
     from fluidlite.framework.operator import grad_name as grad_var_name
     from fluidlite.framework.program import (
@@ -22,13 +29,15 @@ if TYPE_CHECKING:
     from fluidlite.framework.vartype import dtype_of as convert_np_dtype_to_dtype_
 
 __all__ = [
-    "Block", "Operator", "Parameter", "Program", "Variable", "convert_np_dtype_to_dtype_", "default_main_program",
-    "default_startup_program", "device_guard", "get_flags", "grad_var_name", "name_scope", "program_guard", "set_flags",
+    "Block", "Operator", "Parameter", "Program", "Variable", "convert_np_dtype_to_dtype_", "cpu_places",
+    "cuda_pinned_places", "cuda_places", "default_main_program", "default_startup_program", "device_guard",
+    "get_flags", "grad_var_name", "in_dygraph_mode", "name_scope", "program_guard", "require_version", "set_flags",
 ]  # fmt: skip
 
 _OWN_NAMES = {"convert_np_dtype_to_dtype_": "dtype_of", "grad_var_name": "grad_name"}
 _HOMES = {
     "flags": ("get_flags", "set_flags"),
+    "installation": ("cpu_places", "cuda_pinned_places", "cuda_places", "in_dygraph_mode", "require_version"),
     "operator": ("Operator", "grad_var_name"),
     "program": (
         "Block", "Program", "default_main_program", "default_startup_program", "device_guard", "name_scope",

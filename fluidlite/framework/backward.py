@@ -322,7 +322,7 @@ def append_backward(
     loss : Variable
         One element.
     parameter_list : list, optional
-        The parameters wanted; default: all trainable ones.
+        The parameters wanted; default: all trainable ones. As in Fluid, it may name other variables too.
     no_grad_set : set, optional
         Variables through which no gradient flows.
 
@@ -361,10 +361,10 @@ def append_backward(
         )
         backward.seed(loss.name, start.name, first)
         backward.walk(forward)
-        pairs = []
+        pairs: list[tuple[Any, Variable]] = []
         for variable in chosen:
             gradient = backward.result(variable.name)
-            if gradient is not None and isinstance(variable, Parameter):
+            if gradient is not None:
                 pairs.append((variable, block.var(gradient)))
     if not pairs and parameter_list is not None:
         raise GradientError(

@@ -124,7 +124,10 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
         found = _on_place(call.at(host), host, policy, refused)
         if found is None:
             raise KernelNotFoundError(_not_found(call, host, refused, "it is pinned to the host"))
-        return Choice("pinned", host, found.library, found.kernel, found.capability, refused=tuple(refused))
+        return Choice(
+            "pinned", host, found.library, found.kernel, found.capability, found.parts, found.part_choices,
+            tuple(refused),
+        )  # fmt: skip
     found = _on_place(call.at(place), place, policy, refused)
     if found is not None:
         return found
@@ -140,7 +143,9 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
     found = _on_place(call.at(host), host, policy, elsewhere)
     if found is None:
         raise KernelNotFoundError(_not_found(call, place, refused + elsewhere, f"nor on the fallback place {host}"))
-    return Choice("fallback", host, found.library, found.kernel, found.capability, refused=tuple(refused))
+    return Choice(
+        "fallback", host, found.library, found.kernel, found.capability, found.parts, found.part_choices, tuple(refused)
+    )
 
 
 def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: str) -> str:
@@ -279,9 +284,11 @@ def _decomposed(
     flat: list[Part] = []
     chosen: list[Choice] = []
     for number, part in enumerate(parts):
-        found = _on_place(part.call.at(unit.place), unit.place, policy, [])
+        inner: list[tuple[str, str]] = []
+        found = _on_place(part.call.at(unit.place), unit.place, policy, inner)
         if found is None:
-            refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either"))
+            why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
+            refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))
             return None
         if found.parts:  # itself decomposed: its parts take the outer values
             flat.extend(spliced(part, found.parts, number))

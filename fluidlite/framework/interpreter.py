@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from sys import getrefcount
 from typing import Any
@@ -40,7 +40,7 @@ class LateError(OutOfRangeError):
 class Frame:
     """One run: values by key, the contexts of its places, and the scope."""
 
-    __slots__ = ("contexts", "feeds", "fetched", "place", "plan", "program", "scope", "values")
+    __slots__ = ("contexts", "place", "plan", "program", "scope", "step", "values")
 
     def __init__(self, plan: Plan, program: Program, scope: Scope, values: dict[str, Tensor]) -> None:
         self.plan = plan
@@ -49,15 +49,28 @@ class Frame:
         self.place = plan.place
         self.values = values
         self.contexts: dict[Place, Context] = {}
-        self.fetched: list[Any] = []
+        self.step: Control | None = None
 
-    def get(self, name: str) -> Tensor:
-        """Value of a variable, for operators that run themselves."""
-        return self.values[name]
+    # For operators that run themselves
 
-    def set(self, name: str, tensor: Tensor) -> None:
-        """Give a variable a value."""
-        self.values[name] = tensor
+    def read(self, slot: str) -> list[Tensor]:
+        """Values of an input slot of the operator that runs; an absent slot has none."""
+        assert self.step is not None
+        return [self.values[key] for key in self.step.ins.get(slot, ())]
+
+    def wants(self, slot: str) -> int:
+        """How many variables an output slot of it has."""
+        assert self.step is not None
+        return len(self.step.outs.get(slot, ()))
+
+    def write(self, slot: str, tensors: Sequence[Tensor]) -> None:
+        """Give the variables of an output slot their values."""
+        assert self.step is not None
+        for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
+            if out.state:
+                variable = self.scope.find_var(out.key) or self.scope.var(out.key)
+                tensor = variable.tensor.share_data_with(tensor)
+            self.values[out.key] = tensor
 
 
 def run_plan(
@@ -383,7 +396,14 @@ def _move(step: Move, frame: Frame) -> None:
 
 def _control(step: Control, frame: Frame) -> None:
     assert step.op.definition.run is not None
+    outs = [out for group in step.outs.values() for out in group]
+    if any(out.state for out in outs):
+        _before_state(frame, None)
+    frame.step = step
     step.op.definition.run(frame, step.op)
+    for out in outs:
+        if out.key not in frame.values:
+            raise DeviceError(f"{step.op} wrote nothing to {out.key}")
 
 
 def _finish(frame: Frame) -> list[tuple[Any, Spec]]:

@@ -70,7 +70,9 @@ def _share_dying_inputs(plan: Plan) -> None:
 def _place_recycling(plan: Plan) -> None:
     """Of the values that end at a step, those that operators made serve again as they are."""
     launches = [step for step in plan.steps if isinstance(step, Launch)]
+    held = {key for step in plan.steps if isinstance(step, Control) for keys in step.ins.values() for key in keys}
     makers = {o.key: s.where for s in launches for o in s.outs if o.shares < 0 and not o.state and o.spec.known}
+    makers = {key: where for key, where in makers.items() if key not in held}  # what it makes may be the same tensor
     for step in plan.steps:
         if isinstance(step, Launch):
             step.makes = [(o.spec, o.key) for o in step.outs]

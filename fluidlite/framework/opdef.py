@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.errors import AttributeValueError, RegistryError
+from fluidlite.base.errors import AttributeValueError, DtypeError, RegistryError
 
 if TYPE_CHECKING:
     from fluidlite.framework.call import Call
@@ -76,7 +76,8 @@ class Attr:
     ``type`` is ``"int"``, ``"float"``, ``"bool"``, ``"str"``, a list of one (``"ints"``, ``"floats"``, ``"strs"``),
     ``"dtype"`` (kept as its canonical text; Fluid's numbers are taken too) or ``"block"`` (an index).
     ``minimum`` and ``maximum`` are inclusive; ``choices`` is the closed list. ``default`` None means required,
-    unless ``optional``.
+    unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; others are
+    their arguments.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Attr:
     choices: tuple[Any, ...] | None = None
     optional: bool = False
     doc: str = ""
+    static: bool = False
 
     @property
     def required(self) -> bool:
@@ -95,12 +97,15 @@ class Attr:
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
-        if value is None and self.optional:
+        if self.optional and (value is None or (self.type == "dtype" and value == -1)):  # -1: Fluid's word for none
             return None
         if self.type == "dtype":
             from fluidlite.framework.vartype import dtype_of
 
-            canonical: Any = dtype_of(value)
+            try:
+                canonical: Any = dtype_of(value)
+            except DtypeError as exc:
+                raise DtypeError(f"attribute {self.name!r}: {exc}") from None
         elif self.type.endswith("s") and self.type[:-1] in _ATTR_TYPES:
             if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
                 raise self._bad(value, f"a list of {self.type[:-1]}")
@@ -120,6 +125,8 @@ class Attr:
 
     def _scalar(self, kind: str, item: Any, whole: Any) -> Any:
         item = item.item() if isinstance(item, np.generic) else item
+        if kind == "bool" and item is not whole and type(item) is int and item in (0, 1):
+            item = bool(item)  # Fluid keeps lists of bools as numbers
         if (isinstance(item, bool) and kind != "bool") or not isinstance(item, _ATTR_TYPES[kind]):
             raise self._bad(whole, {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
                             if item is whole else f"a list of {kind}")  # fmt: skip
@@ -232,6 +239,7 @@ class OpDef:
     effect: bool = False
     constant: Constant | None = None
     run: Callable[..., None] | None = None
+    marker: bool = False
     reference: Reference | None = None
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from fluidlite.framework.call import Call, located
 from fluidlite.framework.opdef import GRAD, OpDef, Slot
 from fluidlite.framework.registry import HINTS
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.vartype import AttrType
 from fluidlite.framework.whereabouts import Line
 
 if TYPE_CHECKING:
@@ -123,6 +124,27 @@ class Operator:
             return self.hints[name]
         raise AttributeValueError(f"{self} has no attribute {name!r}; it has {', '.join(self.attrs) or 'none'}")
 
+    def attr_type(self, name: str) -> AttrType:
+        """The kind of an attribute or hint."""
+        declared = self.definition.attr(name)
+        if declared is not None:
+            return AttrType.of(declared.type)
+        value = self.attr(name)
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        return AttrType.of(type(first).__name__ + ("s" if isinstance(value, (list, tuple)) else ""))
+
+    def block_attr(self, name: str) -> int:
+        """Index of the block that an attribute names."""
+        if self.attr_type(name) is not AttrType.BLOCK:
+            raise AttributeValueError(f"{self}: attribute {name!r} is {self.attr(name)!r}, which is no block")
+        return int(self.attr(name))
+
+    _block_attr_id = block_attr
+
+    def _block_attr(self, name: str) -> Block:
+        """The block that an attribute names."""
+        return self.block.program.block(self.block_attr(name))
+
     @property
     def attr_names(self) -> list[str]:
         """Names of all attributes and hints."""
@@ -165,6 +187,8 @@ class Operator:
         for names in self.outputs.values():
             names[:] = [new if name == old else name for name in names]
         self.block.program.touch()
+
+    _rename_input, _rename_output = rename_input, rename_output
 
     # Inference
 

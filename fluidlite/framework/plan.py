@@ -84,10 +84,12 @@ class Launch:
 
 @dataclass(eq=False)
 class Control:
-    """An operator that runs itself (``run(frame, op)``)."""
+    """An operator that runs itself (``run(frame, op)``): the keys of what it reads, by slot, and what it makes."""
 
     op: Operator
     op_index: int
+    ins: dict[str, list[str]] = field(default_factory=dict)
+    outs: dict[str, list[Output]] = field(default_factory=dict)
     free: list[str] = field(default_factory=list)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fluidlite.base.errors import (
     DeviceUnavailable,
+    FeedError,
     KernelNotFoundError,
     PlaceError,
     ProgramError,
@@ -48,6 +49,17 @@ def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
             inner = program.blocks[index]
             wanted.update(n for o in inner.ops for n in o.input_arg_names if n not in inner.vars)
     return kept[::-1]
+
+
+def _left_out(op: Operator, outs: Collection[str]) -> list[str]:
+    """Outputs that an operator must have and a program leaves out: kernels may count on them, so they are made."""
+    made = op.definition
+    if made.scalar is not None or made.infer is None or made.dynamic or made.run is not None:
+        return []  # those of a scalar expression are independent
+    return [
+        slot.name for slot in made.outputs
+        if not (slot.name in outs or slot.dispensable or slot.duplicable or slot.name in made.must_alias)
+    ]  # fmt: skip
 
 
 def plan_block(
@@ -98,7 +110,9 @@ class _Planner(Values):
             self.line = Line(op, None, None)
             self.out.lines.append(self.line)
             try:
-                if op.definition.run is not None:
+                if op.definition.marker:
+                    self._marked(op)
+                elif op.definition.run is not None:
                     self._control(op, index)
                 else:
                     self._operator(op, index)
@@ -125,6 +139,7 @@ class _Planner(Values):
         """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
         places = {self.home} | {m.source for m in self.out.moves} | {m.target for m in self.out.moves}
         places |= {s.choice.place for s in self.out.steps if isinstance(s, Launch)}
+        places |= {self.host} if any(isinstance(s, Control) for s in self.out.steps) else set()
         places |= {place for _, _, place, _ in self.out.fetches}
         if later:  # all locks are taken when the run begins
             places |= {self.host, *(devices.unit(at).place for op in later if (at := op.hints.get("op_device")))}
@@ -206,15 +221,14 @@ class _Planner(Values):
         outs = {
             slot: (_PLACEHOLDER,) * len(names) for slot, names in op.outputs.items() if any(n != EMPTY for n in names)
         }
+        outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(op, outs)}
         call = Call(op.definition, ins, outs, op.attrs)
-        infer = op.definition.infer
-        assert infer is not None
         check_dtypes(call)
-        results = infer(call)
+        results = op.definition.infer(call) if op.definition.infer is not None else {}
         specs = {}
         for slot, placeholders in outs.items():
             result = results.get(slot)
-            if result is None and op.definition.dynamic:  # as the user declared them
+            if result is None and (op.definition.dynamic or op.definition.infer is None):  # as the user declared them
                 result = [self._declared(name) for name in op.outputs[slot]]
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
@@ -248,7 +262,7 @@ class _Planner(Values):
                 else:
                     keys.append(self._at(name, choice.place, wanted.get(slot, PLAIN)))
         outputs, homes = [], []
-        names_out = [(slot, i, name) for slot in call.outs for i, name in enumerate(op.outputs[slot])]
+        names_out = [(slot, i, name) for slot in call.outs for i, name in enumerate(op.outputs.get(slot, [EMPTY]))]
         in_names = op.input_arg_names
         for slot, i, name in names_out:
             spec = call.outs[slot][i].with_(layout=wanted.get(slot) or PLAIN)
@@ -324,13 +338,16 @@ class _Planner(Values):
             ]
             outputs: list[Output] = []
             homes: list[tuple[str, Known]] = []
-            for value in part.outs:
+            slots = [slot for slot, specs in part.call.outs.items() for _ in specs]
+            for slot_out, value in zip(slots, part.outs, strict=True):
                 assert value.spec is not None
                 if value.role == "out" and self._final(part, value, choice):
-                    name = op.outputs[value.slot][value.index]
+                    name = op.outputs.get(value.slot, [EMPTY])[value.index]
                     state = name != EMPTY and is_state(self.block, name)
-                    if name != EMPTY and name not in op.input_arg_names:
-                        output, home = self._output(name, call.outs[value.slot][value.index], choice.place, state, -1)
+                    spec = call.outs[value.slot][value.index]
+                    shares = self._updates(op, part, slot_out, name, spec, choice)
+                    if name != EMPTY and (shares >= 0 or name not in op.input_arg_names):
+                        output, home = self._output(name, spec, choice.place, state, shares)
                         outputs.append(output)
                         if home is not None:
                             homes.append(home)
@@ -346,12 +363,29 @@ class _Planner(Values):
         for part, how in zip(choice.parts, choice.part_choices, strict=True):
             launch(part, how)
         for (slot, i), key in written.items():  # an output that is also an input: written aside, renamed at the end
-            name = op.outputs[slot][i]
+            name = op.outputs.get(slot, [EMPTY])[i]
             if name != EMPTY:
                 self.known[name] = Known(call.outs[slot][i], choice.place, key, {})
                 if is_state(self.block, name):
                     self._move(name, self.known[name], self.home, "home", into_state=True, to_key=name)
                     self.known[name] = Known(call.outs[slot][i], self.home, name, {})
+
+    def _updates(self, op: Operator, part: Part, slot: str, name: str, spec: Spec, choice: Choice) -> int:
+        """Index of the part's input that is the output's own variable, updated in place; no later part reads it."""
+        pair = part.call.op.must_alias.get(slot)
+        if pair is None or not part.call.has(pair) or name not in op.input_arg_names:
+            return -1
+        position = part.call.index[pair]
+
+        def is_it(value: Value) -> bool:
+            return value.role == "in" and op.inputs[value.slot][value.index] == name
+
+        later = choice.parts[choice.parts.index(part) + 1 :]
+        reads = [is_it(value) for value in part.ins]
+        if not reads[position] or sum(reads) > 1 or any(is_it(value) for p in later for value in p.ins):
+            return -1
+        found = self.known[name]
+        return -1 if found.borrowed or found.spec.with_(lod=()) != spec.with_(lod=()) else position
 
     def _final(self, part: Part, value: Value, choice: Choice) -> bool:
         """Whether this part is the last that writes the value."""
@@ -360,11 +394,35 @@ class _Planner(Values):
             (v.role, v.slot, v.index) == (value.role, value.slot, value.index) for p in later for v in p.outs
         )
 
-    def _control(self, op: Operator, index: int) -> None:
-        for name in op.input_arg_names:
-            self._use(self._find(name).key)
-        self.out.steps.append(Control(op, index))
+    def _marked(self, op: Operator) -> None:
+        """See that what a marker writes was fed: no step comes of it."""
         for name in op.output_arg_names:
             variable = self.block.find_var(name)
-            if name not in self.known and variable is not None and variable.spec is not None:
-                self.known[name] = Known(variable.spec, self.host, name, {})
+            if name not in self.known and variable is not None and not variable.is_data and not self.assume_state:
+                raise FeedError(f"variable {name!r} is to be fed\n  Do: exe.run(feed={{{name!r}: array}})")
+
+    def _control(self, op: Operator, index: int) -> None:
+        step = Control(op, index)
+        call = self._call(op)
+        place = self.home
+        for slot, names in op.inputs.items():
+            declared = op.definition.input(slot)
+            at = [self.host if declared is not None and declared.on_host else self._find(n).place for n in names]
+            step.ins[slot] = [self._at(name, where) for name, where in zip(names, at, strict=True)]
+            place = at[0] if at and slot == op.definition.inputs[0].name else place
+        homes: list[tuple[str, Known]] = []
+        for slot, specs in call.outs.items():
+            declared = op.definition.output(slot)
+            where = self.host if declared is not None and declared.on_host else place
+            step.outs[slot] = []
+            for name, spec in zip(op.outputs[slot], specs, strict=True):
+                state = name != EMPTY and is_state(self.block, name)
+                output, home = self._output(name, spec, where, state, -1)
+                step.outs[slot].append(output)
+                homes += [home] if home is not None else []
+        for key in (*(k for keys in step.ins.values() for k in keys), *(o.key for s in step.outs.values() for o in s)):
+            self._use(key)
+        self.out.steps.append(step)
+        for name, found in homes:
+            self._home(name, found)
+        self._learn(op, call)

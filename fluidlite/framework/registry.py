@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
@@ -122,6 +123,20 @@ collecting = threading.local()
 """``collecting.found`` is a list while the loader imports a plugin's operators; None or absent otherwise."""
 
 
+def declared_at(frame: FrameType) -> str:
+    """Where an operator is declared, as file:line.
+
+    The frame's line; or, where that is in a helper which declares for other modules of its package, the line of the
+    module that calls the helper.
+    """
+    package, caller = frame.f_globals.get("__package__"), frame
+    while caller.f_code.co_name != "<module>" and caller.f_back is not None:
+        caller = caller.f_back
+    if not package or caller.f_globals.get("__package__") != package:
+        caller = frame
+    return f"{caller.f_code.co_filename}:{caller.f_lineno}"
+
+
 def _slots(slots: Iterable[Slot | str]) -> tuple[Slot, ...]:
     return tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
 
@@ -146,6 +161,7 @@ def register_op(
     effect: bool = False,
     constant: Constant | None = None,
     run: Callable[..., None] | None = None,
+    marker: bool = False,
     reference: Reference | None = None,
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
     dtypes: Mapping[str, tuple[str, ...]] | None = None,
@@ -188,7 +204,10 @@ def register_op(
         ``constant(call) -> {output slot: numbers or None}``: what it writes, where metadata tells that. Operators
         that take the output as metadata (a slot with ``value=True``) then need no look at the device.
     run : callable
-        ``run(frame, op)`` of an operator without kernels (control flow, ...).
+        ``run(frame, op)`` of an operator without kernels (print, control flow): it takes tensors from
+        ``frame.read(slot)`` and hands its own to ``frame.write(slot, tensors)``.
+    marker : bool
+        It only marks variables, and never runs (feed, fetch).
     reference : callable
         ``reference(inputs, attrs) -> outputs`` in float64 NumPy, written without fluidlite's kernels.
     samples : list of Sample, or a function that makes it
@@ -202,18 +221,17 @@ def register_op(
     """
     if not _TYPE.match(type):
         raise RegistryError(f"{type!r} is not an operator type; use lower-case words, such as 'elementwise_add'")
-    frame = sys._getframe(1)
     op = OpDef(
         type=type, inputs=_slots(inputs), outputs=_slots(outputs), attrs=tuple(attrs), infer=infer, grad=grad,
         scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
         must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, effect=effect,
         constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, source=source,
-        version=version, origin=f"{frame.f_code.co_filename}:{frame.f_lineno}",
+        version=version, marker=marker, origin=declared_at(sys._getframe(1)),
     )  # fmt: skip
     for out, given in {**op.may_alias, **op.must_alias}.items():
         if op.output(out) is None or op.input(given) is None:
             raise RegistryError(f"operator {type!r}: alias {out!r} <- {given!r} names an unknown slot")
-    if infer is None and run is None:
+    if infer is None and run is None and not marker:
         raise RegistryError(f"operator {type!r} needs an inference function, or run(frame, op)")
     if isinstance(grad, GradRule):
         for name in grad.reads:

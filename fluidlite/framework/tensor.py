@@ -12,6 +12,7 @@ from fluidlite.base.errors import LayoutError, TensorError
 from fluidlite.framework.layout import PLAIN, Layout
 from fluidlite.framework.lod import lengths_of, lod_from_lengths, lod_from_offsets
 from fluidlite.framework.spec import Dims, Lod, Spec
+from fluidlite.framework.tensor_elements import TensorElements
 from fluidlite.framework.vartype import dtype_of
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
@@ -26,7 +27,7 @@ _MOST_VIEWS = 8
 _new = object.__new__
 
 
-class Tensor:
+class Tensor(TensorElements):
     """A view of memory on a place (Fluid's LoDTensor).
 
     ``resize`` fixes the dims; ``mutable_data`` gives memory, late and only then; ``data`` is the place's native

@@ -245,8 +245,13 @@ def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:
     """(seed, stream) of a random operator; a stream of 0 with a seed means: the same numbers at every run.
 
     The stream is a checksum of the first output's name, so that an operator's numbers do not depend on
-    what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid.
+    what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;
+    so does one that it is fed as the value ``Seed``.
     """
+    given = call.op.input("Seed")
+    seed = call.value("Seed") if given is not None and given.value and call.has("Seed") else None
+    if seed is not None:
+        return int(seed[0]), -1
     own = call.attrs.get("seed") or 0
     fixed = call.attrs.get("fix_seed", True)
     if own and fixed:

@@ -189,35 +189,10 @@ class Variable:
     # == and != stay Python's: variables are keys of dicts, and Fluid 1.x leaves them so.
 
     def __getitem__(self, key: Any) -> Variable:
-        """Slice by ints and slices (step 1) along the leading axes."""
-        keys = key if isinstance(key, tuple) else (key,)
-        axes, starts, ends, gone = [], [], [], []
-        for axis, item in enumerate(keys):
-            if isinstance(item, slice):
-                if item.step not in (None, 1):
-                    raise ProgramError(f"variable {self.name!r} is sliced with step {item.step}; only 1 is possible")
-                if item.start is None and item.stop is None:
-                    continue
-                start, stop = item.start or 0, item.stop if item.stop is not None else 2**31 - 1
-            elif isinstance(item, int):
-                start, stop = item, item + 1 if item != -1 else 2**31 - 1
-                gone.append(axis)
-            else:
-                raise ProgramError(f"variable {self.name!r} is indexed by {item!r}; use ints and slices")
-            axes.append(axis)
-            starts.append(start)
-            ends.append(stop)
-        if not axes:
-            return self
-        block = self.block.program.current_block()
-        out = block.create_temporary(self.dtype)
-        block.append_op(
-            "slice",
-            {"Input": self},
-            {"Out": out},
-            {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": gone},
-        )
-        return out
+        """The part that ints, slices, integer variables, ``...`` and None name."""
+        from fluidlite.framework.indexing import indexed
+
+        return indexed(self, key)
 
     __array_ufunc__ = None  # NumPy leaves operators with a variable to the variable
 

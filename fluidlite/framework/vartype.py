@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from fluidlite.base.dtypes import dtype_name
@@ -51,3 +52,18 @@ class VarType:
     FP32, FP64 = _DataType("float32"), _DataType("float64")
     LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY = "dense", "selected_rows", "tensor_array"
     FEED_MINIBATCH, FETCH_LIST, STEP_SCOPES, RAW = "feed", "fetch", "step_scopes", "raw"
+
+
+class AttrType(Enum):
+    """Fluid's ``core.AttrType``: kinds of attribute, with Fluid's numbers; the texts are those of ``Attr.type``."""
+
+    INT, FLOAT, STRING, INTS, FLOATS, STRINGS, BOOL, BOOLS, BLOCK, LONG, BLOCKS, LONGS = range(12)
+
+    @staticmethod
+    def of(text: str) -> AttrType:
+        """The kind that ``Attr.type`` names."""
+        return AttrType[_ATTR_KINDS.get(text, text).upper()]
+
+
+_ATTR_KINDS = {"str": "string", "strs": "strings", "dtype": "int"}
+"""Those that are called otherwise; a data type is a number in Fluid."""

@@ -66,6 +66,25 @@ def save_inference_model(
     return names
 
 
+def get_inference_program(
+    target_vars: Sequence[Variable] | Variable, main_program: Program | None = None
+) -> Program:  # fmt: skip
+    """Return the test program of what the targets need; metrics stand for their states.
+
+    Parameters
+    ----------
+    target_vars : Variable or list of them
+    main_program : Program, optional
+        The default main program if left out; it is not changed.
+    """
+    program = main_program if main_program is not None else default_main_program()
+    given = list(target_vars) if isinstance(target_vars, (list, tuple)) else [target_vars]
+    targets = [var for item in given for var in (getattr(item, "states", None) or [item])]
+    if not targets or not all(isinstance(target, Variable) for target in targets):
+        raise ProgramError(f"target_vars is {target_vars!r}; expected one Variable or more")
+    return program.clone(for_test=True).prune(targets)
+
+
 def _write(path: str, content: bytes) -> None:
     Path(path).write_bytes(content)
 

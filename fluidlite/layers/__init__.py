@@ -5,8 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.layers import ops
+from fluidlite.layers.control_flow import Print
+from fluidlite.layers.conv import conv2d, conv2d_transpose, conv3d, conv3d_transpose
+from fluidlite.layers.creation import (
+    diag,
+    eye,
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    linspace,
+    range,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
+from fluidlite.layers.index import (
+    argmax,
+    argmin,
+    argsort,
+    embedding,
+    gather,
+    gather_nd,
+    hash,
+    one_hot,
+    random_crop,
+    sampling_id,
+    scatter,
+    scatter_nd,
+    scatter_nd_add,
+    shard_index,
+    topk,
+    unique,
+    unique_with_counts,
+    where,
+)
 from fluidlite.layers.io import data
 from fluidlite.layers.learning_rate_scheduler import (
+    append_LARS,
     cosine_decay,
     exponential_decay,
     inverse_time_decay,
@@ -17,37 +50,96 @@ from fluidlite.layers.learning_rate_scheduler import (
     polynomial_decay,
 )
 from fluidlite.layers.loss import (
+    bpr_loss,
+    center_loss,
     crf_decoding,
     cross_entropy,
+    label_smooth,
     linear_chain_crf,
+    sigmoid_cross_entropy_with_logits,
     softmax_with_cross_entropy,
+    teacher_student_sigmoid_loss,
+)
+from fluidlite.layers.loss_regression import (
+    dice_loss,
+    huber_loss,
+    kldiv_loss,
+    log_loss,
+    margin_rank_loss,
+    mse_loss,
+    npair_loss,
+    rank_loss,
+    smooth_l1,
     square_error_cost,
 )
-from fluidlite.layers.metric_op import accuracy
+from fluidlite.layers.metric_op import accuracy, auc, mean_iou
 from fluidlite.layers.nn import (
-    clip_by_norm,
-    crop,
     dropout,
-    embedding,
     fc,
-    gather,
-    l2_normalize,
     matmul,
     maxout,
-    mean,
     mul,
-    one_hot,
+    scale,
+    softmax,
+)
+from fluidlite.layers.norm import (
+    affine_channel,
+    batch_norm,
+    group_norm,
+    instance_norm,
+    l2_normalize,
+    layer_norm,
+    log_softmax,
+    lrn,
+)
+from fluidlite.layers.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
+from fluidlite.layers.products import bilinear_tensor_product, clip_by_norm, cos_sim, dot, pow, prelu
+from fluidlite.layers.python import py_func
+from fluidlite.layers.reduce import (
+    has_inf,
+    has_nan,
+    isfinite,
+    mean,
+    reduce_all,
+    reduce_any,
     reduce_max,
     reduce_mean,
     reduce_min,
+    reduce_prod,
     reduce_sum,
-    reshape,
-    scale,
+)
+from fluidlite.layers.regions import (
+    crop,
+    crop_tensor,
+    expand,
+    expand_as,
+    flip,
+    meshgrid,
+    multiplex,
+    pad,
+    pad2d,
+    pad_constant_like,
+    reverse,
+    roll,
     slice,
-    softmax,
+    strided_slice,
+    tril,
+    triu,
+)
+from fluidlite.layers.shape import (
+    flatten,
+    is_empty,
+    rank,
+    reshape,
+    shape,
+    size,
     split,
-    topk,
+    squeeze,
+    stack,
     transpose,
+    unbind,
+    unsqueeze,
+    unstack,
 )
 from fluidlite.layers.tensor import (
     assign,
@@ -59,26 +151,51 @@ from fluidlite.layers.tensor import (
     create_tensor,
     fill_constant,
     fill_constant_batch_size_like,
-    gaussian_random,
     increment,
     ones,
     ones_like,
     sum,
     sums,
-    uniform_random,
     zeros,
     zeros_like,
 )
+from fluidlite.layers.vision import (
+    im2sequence,
+    image_resize,
+    image_resize_short,
+    pixel_shuffle,
+    resize_bilinear,
+    resize_linear,
+    resize_nearest,
+    resize_trilinear,
+    row_conv,
+    shuffle_channel,
+    space_to_depth,
+    temporal_shift,
+)
 
 __all__ = [
-    "accuracy", "assign", "autoincreased_step_counter", "cast", "clip_by_norm", "concat", "cosine_decay",
-    "create_global_var", "create_parameter", "create_tensor", "crf_decoding", "crop", "cross_entropy", "data",
-    "dropout", "embedding", "exponential_decay", "fc", "fill_constant", "fill_constant_batch_size_like", "gather",
-    "gaussian_random", "increment", "inverse_time_decay", "l2_normalize", "linear_chain_crf", "linear_lr_warmup",
-    "matmul", "maxout", "mean", "mul", "natural_exp_decay", "noam_decay", "one_hot", "ones", "ones_like",
-    "piecewise_decay", "polynomial_decay", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reshape", "scale",
-    "slice", "softmax", "softmax_with_cross_entropy", "split", "square_error_cost", "sum", "sums", "topk", "transpose",
-    "uniform_random", "zeros", "zeros_like",
+    "Print", "accuracy", "adaptive_pool2d", "adaptive_pool3d", "affine_channel", "append_LARS", "argmax", "argmin",
+    "argsort", "assign", "auc", "autoincreased_step_counter", "batch_norm", "bilinear_tensor_product", "bpr_loss",
+    "cast", "center_loss", "clip_by_norm", "concat", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose",
+    "cos_sim", "cosine_decay", "create_global_var", "create_parameter", "create_tensor", "crf_decoding", "crop",
+    "crop_tensor", "cross_entropy", "data", "diag", "dice_loss", "dot", "dropout", "embedding", "expand", "expand_as",
+    "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like", "flatten", "flip", "gather",
+    "gather_nd", "gaussian_random", "gaussian_random_batch_size_like", "group_norm", "has_inf", "has_nan", "hash",
+    "huber_loss", "im2sequence", "image_resize", "image_resize_short", "increment", "instance_norm",
+    "inverse_time_decay", "is_empty", "isfinite", "kldiv_loss", "l2_normalize", "label_smooth", "layer_norm",
+    "linear_chain_crf", "linear_lr_warmup", "linspace", "log_loss", "log_softmax", "lrn", "margin_rank_loss", "matmul",
+    "maxout", "mean", "mean_iou", "meshgrid", "mse_loss", "mul", "multiplex", "natural_exp_decay", "noam_decay",
+    "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like", "piecewise_decay",
+    "pixel_shuffle", "polynomial_decay", "pool2d", "pool3d", "pow", "prelu", "py_func", "random_crop", "range", "rank",
+    "rank_loss", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
+    "reshape", "resize_bilinear", "resize_linear", "resize_nearest", "resize_trilinear", "reverse", "roll", "row_conv",
+    "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "shape", "shard_index", "shuffle_channel",
+    "sigmoid_cross_entropy_with_logits", "size", "slice", "smooth_l1", "softmax", "softmax_with_cross_entropy",
+    "space_to_depth", "split", "square_error_cost", "squeeze", "stack", "strided_slice", "sum", "sums",
+    "teacher_student_sigmoid_loss", "temporal_shift", "topk", "transpose", "tril", "triu", "unbind", "uniform_random",
+    "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "where", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 __all__ += ops.__all__
 

@@ -39,6 +39,10 @@ def data(
         Kind of variable; only ``VarType.LOD_TENSOR`` can be fed.
     stop_gradient : bool
         False: gradients for the data can be asked for.
+
+    Returns
+    -------
+    Variable
     """
     if not isinstance(name, str) or not name:
         refuse("name", name, "a text")

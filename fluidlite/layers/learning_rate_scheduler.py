@@ -14,15 +14,17 @@ from math import pi
 from typing import Any, ParamSpec
 
 from fluidlite.framework.program import default_main_program
-from fluidlite.framework.variable import Variable
+from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.layer_helper import check_float, check_int, refuse
 from fluidlite.layers import ops
+from fluidlite.layers.common import append
 from fluidlite.layers.nn import scale
+from fluidlite.layers.reduce import reduce_sum
 from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_constant, sums
 
 __all__ = [
-    "cosine_decay", "exponential_decay", "inverse_time_decay", "linear_lr_warmup", "natural_exp_decay", "noam_decay",
-    "piecewise_decay", "polynomial_decay",
+    "append_LARS", "cosine_decay", "exponential_decay", "inverse_time_decay", "linear_lr_warmup", "natural_exp_decay",
+    "noam_decay", "piecewise_decay", "polynomial_decay",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
@@ -60,6 +62,11 @@ def _is_below(step: Variable, bound: float) -> Variable:
     return cast(ops.less_than(step, fill_constant([1], "float32", bound)), "float32")
 
 
+def _power(x: Variable, factor: float) -> Variable:
+    """x^factor."""
+    return append("pow", "pow", {"X": x}, {"factor": factor})
+
+
 def _not(flag: Variable) -> Variable:
     """1 - flag."""
     return scale(flag, -1.0, 1.0)
@@ -67,9 +74,20 @@ def _not(flag: Variable) -> Variable:
 
 @_schedule
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
-    """Return learning_rate d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)."""
+    """Return learning_rate d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5).
+
+    Parameters
+    ----------
+    d_model, warmup_steps : int
+    learning_rate : float
+
+    Returns
+    -------
+    Variable
+        float32 [1].
+    """
     step = _step(begin=1)
-    falling = ops.pow(step, factor=-0.5)
+    falling = _power(step, -0.5)
     rising = scale(step, check_float("warmup_steps", warmup_steps) ** -1.5)
     factor = check_float("learning_rate", learning_rate) * check_float("d_model", d_model) ** -0.5
     return scale(ops.elementwise_min(falling, rising), factor)
@@ -77,7 +95,20 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
 @_schedule
 def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
-    """Return learning_rate decay_rate^(step / decay_steps); with ``staircase`` the power is floored."""
+    """Return learning_rate decay_rate^(step / decay_steps); with ``staircase`` the power is floored.
+
+    Parameters
+    ----------
+    learning_rate : float
+    decay_steps : int
+    decay_rate : float
+    staircase : bool
+
+    Returns
+    -------
+    Variable
+        float32 [1].
+    """
     base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
     power = _part(_step(), decay_steps, staircase)
     return scale(ops.elementwise_pow(base, power), check_float("learning_rate", learning_rate))
@@ -85,7 +116,20 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 
 @_schedule
 def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
-    """Return learning_rate exp(-decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
+    """Return learning_rate exp(-decay_rate step / decay_steps); with ``staircase`` the quotient is floored.
+
+    Parameters
+    ----------
+    learning_rate : float
+    decay_steps : int
+    decay_rate : float
+    staircase : bool
+
+    Returns
+    -------
+    Variable
+        float32 [1].
+    """
     power = scale(_part(_step(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
     return scale(ops.exp(power), check_float("learning_rate", learning_rate))
 
@@ -94,7 +138,20 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 def inverse_time_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """Return learning_rate / (1 + decay_rate step / decay_steps); with ``staircase`` the quotient is floored."""
+    """Return learning_rate / (1 + decay_rate step / decay_steps); with ``staircase`` the quotient is floored.
+
+    Parameters
+    ----------
+    learning_rate : float
+    decay_steps : int
+    decay_rate : float
+    staircase : bool
+
+    Returns
+    -------
+    Variable
+        float32 [1].
+    """
     divisor = scale(_part(_step(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
     return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
 
@@ -117,6 +174,11 @@ def polynomial_decay(
     end_learning_rate : float
     power : float
     cycle : bool
+
+    Returns
+    -------
+    Variable
+        float32 [1].
     """
     part = _part(_step(), decay_steps, staircase=False)
     one = fill_constant([1], "float32", 1.0)
@@ -125,7 +187,7 @@ def polynomial_decay(
     else:
         part = ops.elementwise_min(part, one)
     end = check_float("end_learning_rate", end_learning_rate)
-    left = ops.pow(ops.elementwise_sub(one, part), factor=check_float("power", power))
+    left = _power(ops.elementwise_sub(one, part), check_float("power", power))
     return scale(left, check_float("learning_rate", learning_rate) - end, end)
 
 
@@ -139,6 +201,11 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
         Steps, rising.
     values : list of float
         One more than boundaries.
+
+    Returns
+    -------
+    Variable
+        float32 [1].
     """
     bounds = [check_float("boundaries", b) for b in boundaries]
     rates = [check_float("values", v) for v in values]
@@ -159,7 +226,18 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
 
 @_schedule
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
-    """Return learning_rate (cos(pi epoch / epochs) + 1) / 2, the epoch being step / step_each_epoch, floored."""
+    """Return learning_rate (cos(pi epoch / epochs) + 1) / 2, the epoch being step / step_each_epoch, floored.
+
+    Parameters
+    ----------
+    learning_rate : float
+    step_each_epoch, epochs : int
+
+    Returns
+    -------
+    Variable
+        float32 [1].
+    """
     epoch = _part(_step(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
     wave = ops.cos(scale(epoch, pi / check_int("epochs", epochs, minimum=1)))
     half = check_float("learning_rate", learning_rate) / 2
@@ -176,6 +254,11 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
         A Variable may be another schedule's.
     warmup_steps : int
     start_lr, end_lr : float
+
+    Returns
+    -------
+    Variable
+        float32 [1].
     """
     if not isinstance(learning_rate, Variable):
         learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
@@ -184,3 +267,36 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
     rising = scale(_part(step, warmup_steps, staircase=False), end - start, start)
     below = _is_below(step, float(warmup_steps))
     return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, _not(below))])
+
+
+def append_LARS(
+    params_grads: Sequence[tuple[Parameter, Variable]], learning_rate: Any, weight_decay: float
+) -> None:  # fmt: skip
+    """Give each parameter a rate of its own: learning_rate |param| / (|grad| + weight_decay |param|).
+
+    Parameters
+    ----------
+    params_grads : list of (parameter, gradient)
+    learning_rate : Variable or float
+    weight_decay : float
+
+    Returns
+    -------
+    list of Variable
+        The rates.
+    """
+    decay = check_float("weight_decay", weight_decay)
+    for param, grad in params_grads:
+        with param.block.program.roles("lr_sched"):
+            own = param.optimize_attr["learning_rate"]
+            p, g = (ops.sqrt(reduce_sum(ops.square(var))) for var in (param, grad))
+            ratio = ops.elementwise_div(p, ops.elementwise_add(g, scale(p, decay)))
+            if ratio.dtype != "float32":
+                ratio = cast(ratio, "float32")
+            for factor in (own, learning_rate):
+                if isinstance(factor, Variable):
+                    ratio = ops.elementwise_mul(ratio, factor)
+                elif factor != 1.0:
+                    ratio = scale(ratio, check_float("learning_rate", factor))
+            ratio.stop_gradient = True
+            param.optimize_attr["learning_rate"] = ratio

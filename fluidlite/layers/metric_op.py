@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluidlite.framework.variable import Variable
-from fluidlite.layer_helper import LayerHelper, check_variable
-from fluidlite.layers.nn import topk
+from fluidlite.initializer import Constant
+from fluidlite.layer_helper import LayerHelper, check_int, check_variable
+from fluidlite.layers.index import topk
 
-__all__ = ["accuracy"]
+__all__ = ["accuracy", "auc", "mean_iou"]
 
 
 def accuracy(
@@ -23,6 +24,11 @@ def accuracy(
     k : int
     correct, total : Variable, optional
         Get the number of right rows and of all rows, int32 [1].
+
+    Returns
+    -------
+    Variable
+        float32 [1].
     """
     check_variable("input", input)
     check_variable("label", label)
@@ -36,3 +42,81 @@ def accuracy(
     }
     helper.append_op("accuracy", {"Out": values, "Indices": indices, "Label": label}, outputs)
     return result
+
+
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 2**12 - 1,
+    topk: int = 1,
+    slide_steps: int = 1,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """Return the area under the receiver operating characteristic, of all batches and of the last ones.
+
+    Parameters
+    ----------
+    input : Variable
+        Probabilities of class 1 in the last column, [rows, 2] or [rows, 1].
+    label : Variable
+        0 or not, [rows, 1], integers.
+    curve : str
+        ``"ROC"``; as in Fluid, ``"PR"`` gives the same area.
+    num_thresholds : int
+        Scores are counted in so many buckets, whose width bounds the error.
+    topk : int
+        Taken for Fluid's sake.
+    slide_steps : int
+        How many batches are the last ones.
+
+    Returns
+    -------
+    tuple
+        The area of all batches, that of the last ones (float64 [1]), and the persistable counts that they are of:
+        positives and negatives of the last batches, then of all.
+    """
+    inputs = {"Predict": check_variable("input", input), "Label": check_variable("label", label)}
+    helper = LayerHelper("auc")
+    buckets = check_int("num_thresholds", num_thresholds, minimum=1) + 1
+    steps = check_int("slide_steps", slide_steps, minimum=0)
+    areas = [helper.create_variable_for_type_inference("float64", stop_gradient=True) for _ in range(2)]
+    states = []
+    for rows in (max(steps, 1), max(steps, 1), 1, 1):
+        state = helper.create_global_variable(
+            persistable=True, dtype="int64", shape=[rows, buckets], stop_gradient=True
+        )  # fmt: skip
+        helper.set_variable_initializer(state, Constant(0.0))
+        states.append(state)
+    for area, (pos, neg), slides in ((areas[1], states[:2], steps), (areas[0], states[2:], 0)):
+        helper.append_op(
+            "auc",
+            {**inputs, "StatPos": pos, "StatNeg": neg},
+            {"AUC": area, "StatPosOut": pos, "StatNegOut": neg},
+            {"curve": curve, "num_thresholds": buckets - 1, "slide_steps": slides},
+        )
+    return areas[0], areas[1], states
+
+
+def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, Variable, Variable]:
+    """Return the mean over the classes of intersection / union, and each class's wrong and right predictions.
+
+    Parameters
+    ----------
+    input, label : Variable
+        Classes, integers, of equal dims and dtype.
+    num_classes : int
+
+    Returns
+    -------
+    tuple of Variable
+        The mean, float32 [1]; wrong and right ones, int32 [num_classes].
+    """
+    inputs = {"Predictions": check_variable("input", input), "Labels": check_variable("label", label)}
+    helper = LayerHelper("mean_iou")
+    outputs = {
+        slot: helper.create_variable_for_type_inference(stop_gradient=True)
+        for slot in ("OutMeanIou", "OutWrong", "OutCorrect")
+    }
+    attrs = {"num_classes": check_int("num_classes", num_classes, minimum=1)}
+    helper.append_op("mean_iou", inputs, outputs, attrs)
+    return outputs["OutMeanIou"], outputs["OutWrong"], outputs["OutCorrect"]

@@ -17,10 +17,19 @@ from fluidlite.layer_helper import check_variable
 from fluidlite.layers.common import append
 
 ACTIVATIONS = (
-    "abs", "brelu", "ceil", "clip", "cos", "elu", "exp", "floor", "gelu", "hard_shrink", "hard_sigmoid", "leaky_relu",
-    "log", "logsigmoid", "pow", "reciprocal", "relu", "relu6", "round", "sigmoid", "sign", "sin", "soft_relu",
-    "softplus", "softsign", "sqrt", "square", "stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu",
+    "abs", "acos", "asin", "atan", "brelu", "ceil", "clip", "cos", "cosh", "cumsum", "elu", "erf", "exp", "floor",
+    "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log1p", "logsigmoid", "reciprocal",
+    "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "sin", "sinh", "soft_relu", "softplus", "softshrink",
+    "softsign", "sqrt", "square", "stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu",
 )  # fmt: skip
+OPTIONAL = {
+    "cumsum": {"axis": "axis", "exclusive": "exclusive", "reverse": "reverse"},
+    "hard_shrink": {"threshold": "threshold"},
+    "selu": {"scale": "scale", "alpha": "alpha"},
+    "softshrink": {"alpha": "lambda"},
+    "thresholded_relu": {"threshold": "threshold"},
+}
+"""Arguments that Fluid gives the default None, with the attributes that they set; None leaves the attribute's."""
 ELEMENTWISE = (
     "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub",
@@ -63,20 +72,23 @@ def layer(type: str) -> Layer:
 
 
 def _activation(definition: OpDef) -> Layer:
-    attrs = [attr for attr in definition.attrs if attr.name not in HINTS]
+    optional = OPTIONAL.get(definition.type)
+    names = optional or {attr.name: attr.name for attr in definition.attrs if attr.name not in HINTS}
 
     def make(x: Any, name: Any, **given: Any) -> Variable:
-        return append(definition.type, definition.type, {"X": check_variable("x", x)}, given, name=name)
+        attrs = {names[key]: value for key, value in given.items() if value is not None or optional is None}
+        return append(definition.type, definition.type, {"X": check_variable("x", x)}, attrs, name=name)
 
-    docs = []
-    for attr in attrs:
+    docs: list[str] = []
+    arguments: list[tuple[str, Any]] = [("x", inspect.Parameter.empty)]
+    for argument, attribute in names.items():
+        attr = definition.attr(attribute)
+        assert attr is not None
         needed = "" if attr.required else f", default {attr.default!r}"
-        docs.append(f"{attr.name} : {attr.type}{needed}" + (f"\n    {attr.doc}" if attr.doc else ""))
-    arguments = [
-        ("x", inspect.Parameter.empty),
-        *((attr.name, inspect.Parameter.empty if attr.required else attr.default) for attr in attrs),
-        ("name", None),
-    ]
+        docs.append(f"{argument} : {attr.type}{needed}" + (f"\n    {attr.doc}" if attr.doc else ""))
+        default = None if optional is not None else inspect.Parameter.empty if attr.required else attr.default
+        arguments.append((argument, default))
+    arguments.append(("name", None))
     return _finish(definition, make, arguments, [_X, *docs, _NAME])
 
 
@@ -91,15 +103,16 @@ def _elementwise(definition: OpDef) -> Layer:
 
 
 def _compare(definition: OpDef) -> Layer:
-    def make(x: Any, y: Any, cond: Any, force_cpu: Any) -> Variable:
+    def make(x: Any, y: Any, cond: Any, force_cpu: Any, name: Any) -> Variable:
         inputs = {"X": check_variable("x", x), "Y": check_variable("y", y)}
         hints = {} if force_cpu is None else {"force_cpu": bool(force_cpu)}
-        return append(definition.type, definition.type, inputs, hints, out=cond, stop_gradient=True)
+        return append(definition.type, definition.type, inputs, hints, out=cond, name=name, stop_gradient=True)
 
     empty = inspect.Parameter.empty
-    last = [("force_cpu", None), ("cond", None)]  # Fluid has this order in less_than, and no force_cpu elsewhere
-    arguments = [("x", empty), ("y", empty), *(last if definition.type == "less_than" else last[::-1])]
-    docs = [_X, _Y, "cond " + _OUT, "force_cpu : bool, optional\n    Kept as a hint, for Fluid's sake."]
+    hint, last = ("force_cpu", None), [("cond", None), ("name", None)]
+    # Fluid has this order in less_than, and no force_cpu elsewhere
+    arguments = [("x", empty), ("y", empty), *([hint, *last] if definition.type == "less_than" else [*last, hint])]
+    docs = [_X, _Y, "cond " + _OUT, "force_cpu : bool, optional\n    Kept as a hint, for Fluid's sake.", _NAME]
     return _finish(definition, make, arguments, docs)
 
 

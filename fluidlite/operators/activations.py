@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import erf as exact_erf
 from math import pi
 from math import sqrt as root
 from typing import Any
@@ -14,8 +16,12 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.expr import (
     abs_,
+    acos,
+    asin,
+    atan,
     ceil,
     cos,
+    cosh,
     erf,
     exp,
     expm1,
@@ -23,20 +29,26 @@ from fluidlite.codegen.expr import (
     log,
     log1p,
     logical_and,
+    logical_or,
     maximum,
     minimum,
     pow_,
     round_,
+    rsqrt,
     sign,
     sin,
+    sinh,
     sqrt,
     tanh,
     where,
     zeros,
 )
-from fluidlite.framework.opdef import Attr
-from fluidlite.operators.samples import point, unary_samples
-from fluidlite.operators.scalar_op import unary
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import Attr, Sample, Slot
+from fluidlite.framework.spec import Spec
+from fluidlite.operators.inference import one_number
+from fluidlite.operators.samples import EVERY, away_from, point, rand, unary_samples
+from fluidlite.operators.scalar_op import scalar_op, unary
 
 _FLOATS = {"X": ALL_FLOATS}
 _SOURCE = "Fluid activation_op.h"
@@ -113,6 +125,45 @@ unary("cos", cos, grad=lambda x, dout: -dout * sin(x), dtypes=_FLOATS,
       reference=point(np.cos), samples=unary_samples(-4, 4),
       doc="Out = cos(X)", source=_SOURCE)  # fmt: skip
 
+_INSIDE = unary_samples(-0.95, 0.95)
+
+unary("asin", asin, grad=lambda x, dout: dout / sqrt((1 - x) * (1 + x)), dtypes=_FLOATS,
+      reference=point(np.arcsin), samples=_INSIDE,
+      doc="Out = the angle in [-pi/2, pi/2] whose sine is X", source=_SOURCE)  # fmt: skip
+
+unary("acos", acos, grad=lambda x, dout: -dout / sqrt((1 - x) * (1 + x)), dtypes=_FLOATS,
+      reference=point(np.arccos), samples=_INSIDE,
+      doc="Out = the angle in [0, pi] whose cosine is X", source=_SOURCE)  # fmt: skip
+
+unary("atan", atan, grad=lambda x, dout: dout / (1 + x * x), dtypes=_FLOATS,
+      reference=point(np.arctan), samples=unary_samples(-4, 4),
+      doc="Out = the angle in [-pi/2, pi/2] whose tangent is X", source=_SOURCE)  # fmt: skip
+
+unary("sinh", sinh, grad=lambda x, dout: dout * cosh(x), dtypes=_FLOATS,
+      reference=point(np.sinh), samples=unary_samples(),
+      doc="Out = (exp(X) - exp(-X)) / 2", source=_SOURCE)  # fmt: skip
+
+unary("cosh", cosh, grad=lambda x, dout: dout * sinh(x), dtypes=_FLOATS,
+      reference=point(np.cosh), samples=unary_samples(),
+      doc="Out = (exp(X) + exp(-X)) / 2", source=_SOURCE)  # fmt: skip
+
+unary("rsqrt", rsqrt, grad=lambda out, dout: -0.5 * dout * out * out * out, dtypes=_FLOATS,
+      reference=point(lambda x: 1 / np.sqrt(x)), samples=unary_samples(0.3, 3),
+      doc="Out = 1 / sqrt(X)", source=_SOURCE)  # fmt: skip
+
+unary("log1p", log1p, grad=lambda x, dout: dout / (1 + x), dtypes=_FLOATS,
+      reference=point(np.log1p), samples=unary_samples(-0.7, 3),
+      doc="Out = ln(1 + X)", source=_SOURCE)  # fmt: skip
+
+
+def _erf_reference(x: Any) -> Any:
+    return np.asarray([exact_erf(v) for v in x.reshape(-1)]).reshape(x.shape)
+
+
+unary("erf", erf, grad=lambda x, dout: dout * exp(-x * x) * (2 / root(pi)), dtypes=_FLOATS,
+      reference=point(_erf_reference), samples=unary_samples(),
+      doc="Out = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X", source="Fluid erf_op.cc")  # fmt: skip
+
 _STEPS = unary_samples(-2.4, 2.4, avoid=(-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2))
 
 unary("floor", floor, grad=_nothing, reference=point(np.floor), samples=_STEPS, dtypes=_FLOATS,
@@ -131,23 +182,49 @@ unary("sign", sign, grad=_nothing, reference=point(np.sign), samples=unary_sampl
 # With attributes ---------------------------------------------------------------------------------------------------
 
 unary("leaky_relu", lambda x, *, alpha: maximum(x, alpha * x), attrs=(Attr("alpha", "float", 0.02),),
-      grad=lambda x, dout, *, alpha: where(x >= alpha * x, dout, alpha * dout), dtypes=_FLOATS,
+      grad=lambda x, dout, *, alpha: where(x < 0, alpha * dout, dout), dtypes=_FLOATS,
       reference=point(lambda x, alpha: np.maximum(x, alpha * x)),
       samples=unary_samples(avoid=(0,), attrs=({}, {"alpha": 0.3})),
       doc="Out = max(X, alpha X)", source=_SOURCE)  # fmt: skip
 
-unary("elu", lambda x, *, alpha: where(x > 0, x, alpha * expm1(minimum(x, 0))),
+# At 0 the gradient is 0, as Fluid has it.
+unary("elu", lambda x, *, alpha: maximum(x, 0) + alpha * expm1(minimum(x, 0)),
       attrs=(Attr("alpha", "float", 1.0),), dtypes=_FLOATS,
-      grad=lambda x, out, dout, *, alpha: where(x > 0, dout, dout * (out + alpha)),
+      grad=lambda x, out, dout, *, alpha: where(x > 0, dout, where(x < 0, dout * (out + alpha), 0)),
       reference=point(lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))),
       samples=unary_samples(avoid=(0,), attrs=({}, {"alpha": 0.4})),
       doc="Out = X if X > 0, else alpha (exp(X) - 1)", source=_SOURCE)  # fmt: skip
 
-unary("pow", lambda x, *, factor: pow_(x, factor), attrs=(Attr("factor", "float", 1.0),), dtypes=_FLOATS,
-      grad=lambda x, dout, *, factor: dout * factor * pow_(x, factor - 1),
-      reference=point(lambda x, factor: np.power(x, factor)),
-      samples=unary_samples(0.3, 2, attrs=({}, {"factor": 2.5}, {"factor": -1.0})),
-      doc="Out = X ^ factor", source=_SOURCE)  # fmt: skip
+
+def _exponent(factor_tensor: Any, factor: Any) -> Any:
+    return factor if factor_tensor is None else factor_tensor
+
+
+def _pow_infer(call: Call) -> dict[str, Spec]:
+    one_number(call, "FactorTensor")
+    return {"Out": call.spec("X")}
+
+
+def _pow_reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    factor = inputs["FactorTensor"].reshape(()) if "FactorTensor" in inputs else attrs["factor"]
+    return {"Out": np.power(inputs["X"], factor)}
+
+
+scalar_op(
+    "pow", lambda x, factor_tensor, *, factor: pow_(x, _exponent(factor_tensor, factor)), infer=_pow_infer,
+    slots={"FactorTensor": Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")},
+    attrs=(Attr("factor", "float", 1.0),), dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS}, may_alias={"Out": "X"},
+    grad=lambda x, factor_tensor, dout, *, factor: (
+        dout * _exponent(factor_tensor, factor) * pow_(x, _exponent(factor_tensor, factor) - 1)
+    ),
+    reference=_pow_reference,
+    samples=lambda: [
+        *unary_samples(0.3, 2, attrs=({}, {"factor": 2.5}, {"factor": -1.0}))(),
+        Sample({"X": rand(5, 7, low=0.3, high=2), "FactorTensor": rand(1, low=2, high=3)}, {"factor": 9.0}, ("X",),
+               name="factor_tensor", dtypes=EVERY),
+    ],
+    doc="Out = X ^ factor", source=_SOURCE,
+)  # fmt: skip
 
 unary("relu6", lambda x, *, threshold: minimum(maximum(x, 0), threshold), attrs=(Attr("threshold", "float", 6.0),),
       grad=lambda out, dout, *, threshold: where(logical_and(out > 0, out < threshold), dout, 0), dtypes=_FLOATS,
@@ -162,13 +239,54 @@ unary("brelu", lambda x, *, t_min, t_max: minimum(maximum(x, t_min), t_max), dty
       samples=unary_samples(-3, 30, avoid=(0, 1, 8, 24), attrs=({}, {"t_min": 1.0}, {"t_max": 8.0})),
       doc="Out = min(max(X, t_min), t_max)", source=_SOURCE)  # fmt: skip
 
+
+
+def _clip_infer(call: Call) -> dict[str, Spec]:
+    for slot in ("Min", "Max"):
+        one_number(call, slot, like="X")
+    return {"Out": call.spec("X")}
+
+
+def _limits(min_: Any, max_: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    return low if min_ is None else min_, high if max_ is None else max_
+
+
+def _clip(x: Any, min_: Any, max_: Any, *, min: Any, max: Any) -> Any:
+    low, high = _limits(min_, max_, min, max)
+    return minimum(maximum(x, low), high)
+
+
+def _clip_grad(x: Any, min_: Any, max_: Any, dout: Any, *, min: Any, max: Any) -> Any:
+    low, high = _limits(min_, max_, min, max)
+    return where(logical_and(x > low, x < high), dout, 0)
+
+
+def _clip_reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = inputs.get("Min", attrs["min"]), inputs.get("Max", attrs["max"])
+    return {"Out": np.where(inputs["X"] > high, high, np.where(inputs["X"] < low, low, inputs["X"]))}
+
+
+def _clip_samples() -> list[Sample]:
+    far, attrs = (-1, -0.5, 0.5, 1), {"min": -0.5, "max": 1.0}
+    low, high = np.asarray([-1.0], "float32"), np.asarray([0.5], "float32")
+    x = away_from(rand(5, 7, low=-2, high=2), *far)
+    return [
+        *unary_samples(avoid=far, attrs=(attrs, {"min": -1.0, "max": 0.5}))(),
+        Sample({"X": x, "Min": low, "Max": high}, attrs, ("X",), name="tensors", dtypes=EVERY),
+        Sample({"X": x, "Min": low}, attrs, ("X",), name="min_tensor"),
+        Sample({"X": x, "Max": high}, attrs, ("X",), name="max_tensor"),
+    ]
+
+
 # An X below min counts as min first, so that min > max gives max, as std::min(std::max()) would.
-unary("clip", lambda x, *, min, max: minimum(maximum(x, min), max), dtypes=_FLOATS,
-      attrs=(Attr("min", "float"), Attr("max", "float")),
-      grad=lambda x, dout, *, min, max: where(logical_and(x > min, x < max), dout, 0),
-      reference=point(lambda x, min, max: np.minimum(np.maximum(x, min), max)),
-      samples=unary_samples(avoid=(-1, -0.5, 0.5, 1), attrs=({"min": -0.5, "max": 1.0}, {"min": -1.0, "max": 0.5})),
-      doc="Out = min(max(X, min), max)", source="Fluid clip_op.h")  # fmt: skip
+scalar_op(
+    "clip", _clip, infer=_clip_infer, may_alias={"Out": "X"}, grad=_clip_grad,
+    slots={name: Slot(name, dispensable=True, doc=f"[1]: the bound instead of {name.lower()}; it gets no gradient")
+           for name in ("Min", "Max")},
+    attrs=(Attr("min", "float", doc="least value of Out"), Attr("max", "float", doc="greatest value of Out")),
+    dtypes={"X": ALL_FLOATS, "Min": ALL_FLOATS, "Max": ALL_FLOATS}, reference=_clip_reference, samples=_clip_samples,
+    doc="Out = min(max(X, min), max)", source="Fluid clip_op.h",
+)  # fmt: skip
 
 unary("soft_relu", lambda x, *, threshold: log1p(exp(maximum(minimum(x, threshold), -threshold))),
       attrs=(Attr("threshold", "float", 40.0),), dtypes=_FLOATS,
@@ -192,19 +310,48 @@ unary("hard_sigmoid", lambda x, *, slope, offset: minimum(maximum(slope * x + of
                             attrs=({}, {"slope": 0.4}, {"offset": 0.4})),
       doc="Out = min(max(slope X + offset, 0), 1)", source=_SOURCE)  # fmt: skip
 
-unary("hard_shrink", lambda x, *, threshold: where(abs_(x) > threshold, x, 0), dtypes=_FLOATS,
+unary("hard_shrink", lambda x, *, threshold: where(abs_(x) <= threshold, 0, x), dtypes=_FLOATS,
       attrs=(Attr("threshold", "float", 0.5),),
       grad=lambda x, dout, *, threshold: where(abs_(x) > threshold, dout, 0),
       reference=point(lambda x, threshold: x * (np.abs(x) > threshold)),
       samples=unary_samples(avoid=(-1, -0.5, 0.5, 1), attrs=({}, {"threshold": 1.0})),
       doc="Out = X if |X| > threshold, else 0", source=_SOURCE)  # fmt: skip
 
-unary("thresholded_relu", lambda x, *, threshold: where(x > threshold, x, 0), dtypes=_FLOATS,
+unary("thresholded_relu", lambda x, *, threshold: where(x <= threshold, 0, x), dtypes=_FLOATS,
       attrs=(Attr("threshold", "float", 1.0),),
       grad=lambda x, dout, *, threshold: where(x > threshold, dout, 0),
       reference=point(lambda x, threshold: x * (x > threshold)),
       samples=unary_samples(avoid=(-0.5, 1), attrs=({}, {"threshold": -0.5})),
       doc="Out = X if X > threshold, else 0", source=_SOURCE)  # fmt: skip
+
+unary("softshrink", lambda x, *, lambda_: x - maximum(minimum(x, lambda_), -lambda_),
+      attrs=(Attr("lambda", "float", 0.5),), dtypes=_FLOATS,
+      grad=lambda x, dout, *, lambda_: where(logical_or(x > lambda_, x < -lambda_), dout, 0),
+      reference=lambda inputs, attrs: {
+          "Out": np.sign(inputs["X"]) * np.maximum(np.abs(inputs["X"]) - attrs["lambda"], 0)
+      },
+      samples=unary_samples(avoid=(-1, -0.5, 0.5, 1), attrs=({}, {"lambda": 1.0})),
+      doc="Out = X - lambda if X > lambda, X + lambda if X < -lambda, else 0", source=_SOURCE)  # fmt: skip
+
+unary("hard_swish",
+      lambda x, *, threshold, scale, offset: x * minimum(maximum(x + offset, 0), threshold) / scale, dtypes=_FLOATS,
+      attrs=(Attr("threshold", "float", 6.0), Attr("scale", "float", 6.0), Attr("offset", "float", 3.0)),
+      grad=lambda x, dout, *, threshold, scale, offset: where(
+          x + offset <= 0, 0, where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
+      ),
+      reference=point(lambda x, threshold, scale, offset: x * np.clip(x + offset, 0, threshold) / scale),
+      samples=unary_samples(-5, 5, avoid=(-3, 3, -2, 4, 1),
+                            attrs=({}, {"threshold": 4.0}, {"scale": 3.0}, {"offset": 2.0})),
+      doc="Out = X min(max(X + offset, 0), threshold) / scale", source=_SOURCE)  # fmt: skip
+
+_SELU = {"scale": 1.0507009873554804934193349852946, "alpha": 1.6732632423543772848170429916717}
+
+unary("selu", lambda x, *, scale, alpha: scale * maximum(x, 0) + scale * alpha * expm1(minimum(x, 0)), dtypes=_FLOATS,
+      attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
+      grad=lambda out, dout, *, scale, alpha: where(out > 0, dout * scale, dout * (out + scale * alpha)),
+      reference=point(lambda x, scale, alpha: scale * np.where(x > 0, x, alpha * (np.exp(np.minimum(x, 0)) - 1))),
+      samples=unary_samples(avoid=(0,), attrs=({}, {"scale": 1.5}, {"alpha": 0.7})),
+      doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))", source="Fluid selu_op.h")  # fmt: skip
 
 unary("swish", lambda x, *, beta: x / (1 + exp(-beta * x)), attrs=(Attr("beta", "float", 1.0),), dtypes=_FLOATS,
       grad=lambda x, out, dout, *, beta: dout * (beta * out + (1 - beta * out) / (1 + exp(-beta * x))),
@@ -227,11 +374,9 @@ def _gelu_grad(x: Any, dout: Any, *, approximate: bool) -> Any:
 
 
 def _gelu_reference(x: Any, approximate: bool) -> Any:
-    from math import erf as exact
-
     if approximate:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + np.asarray([exact(v / root(2)) for v in x.reshape(-1)]).reshape(x.shape))
+    return 0.5 * x * (1 + _erf_reference(x / root(2)))
 
 
 unary("gelu", _gelu, attrs=(Attr("approximate", "bool", False, doc="by tanh"),), grad=_gelu_grad, dtypes=_FLOATS,

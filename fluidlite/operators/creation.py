@@ -1,34 +1,77 @@
-"""Creation: constants, zeros, random numbers."""
+"""Creation of constants: fill_constant and its kin, fill, assign_value, zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import erf, prod
-from math import sqrt as root
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL, ALL_FLOATS, is_float
-from fluidlite.codegen.expr import gaussian, log, uniform, zeros
+from fluidlite.base.dtypes import ALL, INTS, is_float
+from fluidlite.codegen.expr import zeros
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred
+from fluidlite.operators.inference import Inferred, like, size
 from fluidlite.operators.samples import EVERY, bools, ints, rand
-from fluidlite.operators.scalar_op import scalar_op, unary
+from fluidlite.operators.scalar_op import unary
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
 _VALUE = Attr("value", "float", 0.0, doc="what Out is filled with; it is converted to dtype")
 _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
 
 
-def _infer_shape(call: Call) -> Inferred:
-    """Out has the dims and dtype that the attributes say."""
-    if any(d < 0 for d in call.attr("shape")):
-        call.fail_attr("shape", "dims of 0 or more", do="use fill_constant_batch_size_like for a dim that is unknown")
-    return {"Out": Spec.of(call.attr("shape"), call.attr("dtype"))}
+SHAPE_SLOTS = (
+    Slot("ShapeTensor", dispensable=True, value=True, doc="dims of Out, [rank]; they win over the attribute"),
+    Slot("ShapeTensorList", duplicable=True, dispensable=True, value=True, doc="dims of Out, [1] each; these win"),
+)
+
+
+def shape_of(call: Call) -> tuple[int, ...]:
+    """Return the dims that the tensors or the attribute say: -1 where a tensor is not known yet."""
+    dims: tuple[int, ...] = tuple(call.attr("shape"))
+    if call.has("ShapeTensorList"):
+        for i in range(call.count("ShapeTensorList")):
+            if size(call.dims("ShapeTensorList", i)) not in (1, -1):
+                call.fail("ShapeTensorList", "tensors of one number each")
+        found = [call.value("ShapeTensorList", i) for i in range(call.count("ShapeTensorList"))]
+        dims = tuple(-1 if value is None else int(value[0]) for value in found)
+    elif call.has("ShapeTensor"):
+        rank = call.dims("ShapeTensor")
+        call.need(len(rank) == 1 and rank[0] >= 0, "ShapeTensor", "[rank], and a known rank")
+        value = call.value("ShapeTensor")
+        dims = (-1,) * rank[0] if value is None else tuple(map(int, value))
+    else:
+        if any(d < 0 for d in dims):
+            do = "use fill_constant_batch_size_like for a dim that is unknown"
+            call.fail_attr("shape", "dims of 0 or more", do=do)
+        return dims
+    slot = "ShapeTensorList" if call.has("ShapeTensorList") else "ShapeTensor"
+    if any(d < -1 for d in dims) or (call.known and -1 in dims and None not in _values(call, slot)):
+        call.fail(slot, "dims of 0 or more", got=list(dims))
+    return dims
+
+
+def _values(call: Call, slot: str) -> list[Any]:
+    return [call.value(slot, i) for i in range(call.count(slot))]
+
+
+def infer_shape(call: Call) -> Inferred:
+    """Out has the dims and dtype that attributes, or tensors, say."""
+    return {"Out": Spec.of(shape_of(call), call.attr("dtype"))}
+
+
+def _infer_fill(call: Call) -> Inferred:
+    if call.has("ValueTensor"):
+        call.need(size(call.dims("ValueTensor")) in (1, -1), "ValueTensor", "one number")
+    try:
+        float(call.attr("str_value") or 0)
+    except ValueError:
+        call.fail_attr("str_value", "a number as text, or nothing")
+    return infer_shape(call)
 
 
 def _exact(dtype: str) -> str:
@@ -42,10 +85,18 @@ _MOST_KNOWN = 64
 
 def _known_fill(call: Call) -> dict[str, tuple[float, ...] | None]:
     """The numbers of a small constant, for operators that take them as metadata."""
-    size, dtype, value = prod(call.dims("Out")), call.attr("dtype"), call.attr("value")
-    if size > _MOST_KNOWN or any(call.has(slot.name) for slot in call.op.inputs):
+    count, dtype, value, text = size(call.dims("Out")), call.attr("dtype"), call.attr("value"), call.attr("str_value")
+    if not 0 <= count <= _MOST_KNOWN or (call.has("ValueTensor") and call.value("ValueTensor") is None):
         return {"Out": None}
-    return {"Out": (value if is_float(dtype) else int(value),) * size}
+    if call.has("ValueTensor"):
+        value = call.value("ValueTensor")[0]  # type: ignore[index]
+    elif text:
+        value = int(text) if _whole(text) else float(text)
+    return {"Out": (float(value) if is_float(dtype) else int(value),) * count}
+
+
+def _whole(text: str) -> bool:
+    return text.strip().lstrip("+-").isdigit()
 
 
 # fill_constant -----------------------------------------------------------------------------------------------------
@@ -55,15 +106,43 @@ def _filled(shape: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {"Out": np.full(tuple(shape), attrs["value"], _exact(attrs["dtype"]))}
 
 
+def _reference_fill(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    shape, value, text = attrs["shape"], attrs["value"], attrs["str_value"]
+    if "ShapeTensorList" in inputs:
+        shape = [one[0] for one in inputs["ShapeTensorList"]]
+    elif "ShapeTensor" in inputs:
+        shape = inputs["ShapeTensor"]
+    if "ValueTensor" in inputs:
+        value = inputs["ValueTensor"][0]
+    elif text:
+        value = int(text) if "int" in attrs["dtype"] else float(text)
+    return _filled(shape, {**attrs, "value": value})
+
+
 register_op(
     "fill_constant",
+    inputs=(
+        *SHAPE_SLOTS,
+        Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),
+    ),
     outputs=("Out",),
-    attrs=(_SHAPE, _VALUE, _DTYPE),
-    infer=_infer_shape,
+    attrs=(
+        replace(_SHAPE, default=()),
+        _VALUE,
+        _DTYPE,
+        Attr("str_value", "str", "", doc="the value as text, for what a float cannot hold; wins over value"),
+    ),
+    infer=_infer_fill,
     constant=_known_fill,
-    reference=lambda inputs, attrs: _filled(attrs["shape"], attrs),
+    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+    reference=_reference_fill,
     samples=lambda: [
         Sample({}, {"shape": [3, 4]}, name="zeros"),
+        Sample({}, {"shape": [2], "str_value": "9007199254740993", "dtype": "int64"}, name="text"),
+        Sample({}, {"shape": [2], "value": 1.0, "str_value": "-inf"}, name="infinity"),
+        Sample({"ShapeTensor": np.array([2, 3], "int32")}, {"value": 1.5}, name="shape_tensor"),
+        Sample({"ShapeTensorList": [np.array([2]), np.array([3], "int32")]}, {"value": 1.5, "shape": [9]}, name="list"),
+        Sample({"ValueTensor": np.array([2.5], "float32")}, {"shape": [2], "value": 1.5}, name="value_tensor"),
         Sample({}, {"shape": [3, 4], "value": 1.5}, name="value"),
         Sample({}, {"shape": [1], "value": -7.0, "dtype": "int64"}, name="int64"),
         Sample({}, {"shape": [5], "value": 1.0, "dtype": "bool"}, name="bool"),
@@ -78,7 +157,15 @@ register_op(
 # fill_constant_batch_size_like -------------------------------------------------------------------------------------
 
 
-def _infer_like(call: Call) -> Inferred:
+LIKE_ATTRS = (
+    _SHAPE,
+    Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch; 0 of a LoD tensor: its sequences"),
+    Attr("output_dim_idx", "int", 0, doc="which dim of Out is the batch"),
+)
+
+
+def infer_like(call: Call) -> Inferred:
+    """Out has the dims and dtype that the attributes say, but one dim, which is Input's."""
     spec, shape = call.spec("Input"), list(call.attr("shape"))
     source, target = call.attr("input_dim_idx"), call.attr("output_dim_idx")
     if not 0 <= source < spec.rank:
@@ -104,14 +191,8 @@ register_op(
     "fill_constant_batch_size_like",
     inputs=(Slot("Input", metadata_only=True),),
     outputs=("Out",),
-    attrs=(
-        _SHAPE,
-        Attr("input_dim_idx", "int", 0, doc="which dim of Input is the batch; 0 of a LoD tensor: its sequences"),
-        Attr("output_dim_idx", "int", 0, doc="which dim of Out is the batch"),
-        _VALUE,
-        _DTYPE,
-    ),
-    infer=_infer_like,
+    attrs=(*LIKE_ATTRS, _VALUE, _DTYPE),
+    infer=infer_like,
     reference=_reference_like,
     samples=lambda: [
         Sample({"Input": rand(5, 7)}, {"shape": [-1, 3], "value": 2.0}, name="rows"),
@@ -126,12 +207,17 @@ register_op(
 # assign_value ------------------------------------------------------------------------------------------------------
 
 
+_VALUES = ("fp32_values", "int32_values", "int64_values", "bool_values")
+
+
 def _infer_value(call: Call) -> Inferred:
-    found = _infer_shape(call)
+    found = infer_shape(call)
     dtype, counted = call.attr("dtype"), prod(call.attr("shape"))
-    used, unused = ("fp32_values", "int32_values") if is_float(dtype) else ("int32_values", "fp32_values")
-    if call.attr(unused):
-        call.fail_attr(unused, f"nothing, for Out is {dtype}", do=f"give {used}")
+    taken = ("fp32_values",) if is_float(dtype) else (f"{dtype}_values", "int32_values")
+    used = next((name for name in taken if name in _VALUES and call.attr(name)), taken[-1])
+    for name in _VALUES:
+        if name != used and call.attr(name):
+            call.fail_attr(name, f"nothing, for Out is {dtype}", do=f"give {used}")
     if len(call.attr(used)) != counted:
         call.fail_attr(used, f"{counted} values, for dims {list(call.attr('shape'))}")
     if not is_float(dtype):
@@ -142,9 +228,8 @@ def _infer_value(call: Call) -> Inferred:
 
 
 def _reference_value(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    dtype = _exact(attrs["dtype"])
-    values = attrs["fp32_values"] if dtype == "float64" else attrs["int32_values"]
-    return {"Out": np.reshape(np.asarray(values, dtype), attrs["shape"])}
+    values = sum((attrs[name] for name in _VALUES), ())  # only one has any
+    return {"Out": np.reshape(np.asarray(values, _exact(attrs["dtype"])), attrs["shape"])}
 
 
 register_op(
@@ -157,9 +242,11 @@ register_op(
             "fp32_values", "floats", (), doc="values of a floating Out, row by row; kept in float64, and rounded once"
         ),
         Attr("int32_values", "ints", (), doc="values of any other Out, row by row; of any width, and 0 or 1 of a bool"),
+        Attr("int64_values", "ints", (), doc="values of an int64 Out, instead of int32_values"),
+        Attr("bool_values", "bools", (), doc="values of a bool Out, instead of int32_values"),
     ),
     infer=_infer_value,
-    constant=lambda call: {"Out": call.attr("fp32_values") or call.attr("int32_values")},
+    constant=lambda call: {"Out": next((call.attr(name) for name in _VALUES if call.attr(name)), ())},
     reference=_reference_value,
     samples=lambda: [
         Sample({}, {"shape": [2, 3], "fp32_values": [0.5, -1.5, 1e30, 0.1, 0.0, 7.0]}, name="matrix"),
@@ -170,6 +257,8 @@ register_op(
         Sample({}, {"shape": [3], "dtype": "int64", "int32_values": [-(2**63), 2**63 - 1, 2**53 + 1]}, name="int64"),
         Sample({}, {"shape": [2], "dtype": "uint8", "int32_values": [0, 255]}, name="uint8"),
         Sample({}, {"shape": [3], "dtype": "bool", "int32_values": [1, 0, 1]}, name="bool"),
+        Sample({}, {"shape": [2, 2], "dtype": "bool", "bool_values": [True, 0, 1, False]}, name="bool_values"),
+        Sample({}, {"shape": [2], "dtype": "int64", "int64_values": [-(2**63), 2**53 + 1]}, name="int64_values"),
         Sample({}, {"shape": [], "fp32_values": [2.5]}, name="rank0"),
         Sample({}, {"shape": [0, 2]}, name="empty"),
     ],
@@ -177,7 +266,80 @@ register_op(
     source="Fluid assign_value_op.cc",
 )
 
-# fill_zeros_like ---------------------------------------------------------------------------------------------------
+# fill --------------------------------------------------------------------------------------------------------------
+
+
+def _infer_values(call: Call) -> Inferred:
+    if len(call.attr("value")) != prod(call.attr("shape")):
+        call.fail_attr("value", f"{prod(call.attr('shape'))} numbers, for dims {list(call.attr('shape'))}")
+    return infer_shape(call)
+
+
+register_op(
+    "fill",
+    outputs=("Out",),
+    attrs=(Attr("value", "floats", doc="the numbers, row by row"), _SHAPE, _DTYPE),
+    infer=_infer_values,
+    reference=lambda inputs, attrs: {
+        "Out": np.reshape(np.asarray(attrs["value"], "float64").astype(_exact(attrs["dtype"])), attrs["shape"])
+    },
+    samples=lambda: [
+        Sample({}, {"value": [0.5, -1.5, 1e30, 0.1, 0.0, 7.0], "shape": [2, 3]}, name="matrix"),
+        Sample({}, {"value": [0.1, 2.0], "shape": [2, 1], "dtype": "float64"}, name="float64"),
+        Sample({}, {"value": [0.1, 2.0], "shape": [2], "dtype": "float16"}, name="float16"),
+        Sample({}, {"value": [-3.0, 2.9], "shape": [2], "dtype": "int32"}, name="int32"),
+        Sample({}, {"value": [1.0, 0.0], "shape": [2], "dtype": "bool"}, name="bool"),
+        Sample({}, {"value": [], "shape": [0, 2]}, name="empty"),
+    ],
+    doc="Out = the values; integers truncate them",
+    source="Fluid fill_op.cc",
+)
+
+# fill_any_like and zeros -------------------------------------------------------------------------------------------
+
+
+register_op(
+    "fill_any_like",
+    inputs=(Slot("X", metadata_only=True),),
+    outputs=("Out",),
+    attrs=(_VALUE, Attr("dtype", "dtype", optional=True, doc="dtype of Out; none, or -1: that of X")),
+    infer=lambda call: {"Out": like(call.spec("X"), dtype=call.attr("dtype") or call.dtype("X"))},
+    dtypes={"X": ALL},
+    reference=lambda inputs, attrs: _filled(
+        inputs["X"].shape, {**attrs, "dtype": attrs["dtype"] or inputs["X"].dtype.name}
+    ),
+    samples=lambda: [
+        Sample({"X": rand(5, 7)}, {"value": 2.5}, name="matrix", dtypes=EVERY),
+        Sample({"X": rand(5)}, {"value": 3.0, "dtype": "int64"}, lod={"X": ((0, 2, 5),)}, name="to_int64"),
+        Sample({"X": ints(4)}, {"value": -1.0}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(4)}, {"value": 1.0}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(0, 3)}, {"value": 1.0}, name="empty"),
+    ],
+    doc="Out = value, in the dims of X",
+    source="Fluid fill_any_like_op.cc",
+)
+
+
+def _decompose_zeros(call: Call, build: Any) -> None:
+    build("fill_any_like", {"X": build.input("X")}, {"Out": build.output("Out")}, {"dtype": call.attr("dtype")})
+
+
+register_op(
+    "fill_zeros_like2",
+    inputs=(Slot("X", metadata_only=True),),
+    outputs=("Out",),
+    attrs=(_DTYPE,),
+    infer=lambda call: {"Out": like(call.spec("X"), dtype=call.attr("dtype"))},
+    decompose=_decompose_zeros,
+    dtypes={"X": ALL},
+    reference=lambda inputs, attrs: {"Out": np.zeros(inputs["X"].shape, _exact(attrs["dtype"]))},
+    samples=lambda: [
+        Sample({"X": rand(5, 7)}, {}, name="matrix"),
+        Sample({"X": ints(4)}, {"dtype": "int64"}, name="int64", dtypes=("int64",)),
+    ],
+    doc="Out = 0, in the dims of X",
+    source="Fluid fill_zeros_like_op.cc",
+)
 
 unary("fill_zeros_like", lambda x: zeros(x), dtypes={"X": ALL}, slots=(Slot("X", metadata_only=True),),
       reference=lambda inputs, attrs: {"Out": np.zeros_like(inputs["X"])},
@@ -189,38 +351,3 @@ unary("fill_zeros_like", lambda x: zeros(x), dtypes={"X": ALL}, slots=(Slot("X",
           Sample({"X": rand(0, 3)}, {}, name="empty"),
       ],
       doc="Out = 0, in the dims and dtype of X", source="Fluid fill_zeros_like_op.cc")  # fmt: skip
-
-# Random numbers ----------------------------------------------------------------------------------------------------
-
-_SEED = Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own")
-
-
-def _truncated(*, mean: float, std: float) -> Any:
-    """Return a normal number within two deviations of the mean, by the inverse of its distribution function.
-
-    The inverse error function is Giles's polynomial for its central region ("Approximating the erfinv
-    function", GPU Computing Gems, 2011); two deviations never leave it.
-    """
-    t = erf(root(2)) * (2 * uniform() - 1)
-    w = -log((1 - t) * (1 + t)) - 2.5
-    p: Any = 2.81022636e-08
-    for term in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
-                 0.246640727, 1.50140941):  # fmt: skip
-        p = p * w + term
-    return mean + std * root(2) * p * t
-
-
-_FLOAT = Attr("dtype", "dtype", "float32", choices=ALL_FLOATS, doc="dtype of Out")
-_NORMAL = (_SHAPE, Attr("mean", "float", 0.0), Attr("std", "float", 1.0), _SEED, _FLOAT)
-
-scalar_op("uniform_random", lambda *, min, max: min + (max - min) * uniform(), random=True, infer=_infer_shape,
-          attrs=(_SHAPE, Attr("min", "float", -1.0), Attr("max", "float", 1.0), _SEED, _FLOAT),
-          doc="Out = random numbers, uniform in [min, max)", source="Fluid uniform_random_op.cc")  # fmt: skip
-
-scalar_op("gaussian_random", lambda *, mean, std: mean + std * gaussian(), random=True, infer=_infer_shape,
-          attrs=_NORMAL, doc="Out = random numbers, normal with mean and standard deviation std",
-          source="Fluid gaussian_random_op.cc")  # fmt: skip
-
-scalar_op("truncated_gaussian_random", _truncated, random=True, infer=_infer_shape, attrs=_NORMAL,
-          doc="Out = random numbers, normal with mean and std (before truncation), none beyond two std of the mean",
-          source="Fluid truncated_gaussian_random_op.cc")  # fmt: skip

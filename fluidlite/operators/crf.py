@@ -127,7 +127,11 @@ def _samples() -> list[Sample]:
 
 register_op(
     "linear_chain_crf",
-    inputs=("Emission", "Transition", "Label"),
+    inputs=(
+        Slot("Emission", doc="x: a score for each step and tag, [steps, tags], sequences by LoD"),
+        Slot("Transition", doc="start, stop and move, [tags + 2, tags]"),
+        "Label",
+    ),
     outputs=(
         Slot("Alpha", intermediate=True, content="exp(forward score) of each step, scaled so that a row sums to 1"),
         Slot("EmissionExps", intermediate=True, content="exp(Emission - the maximum of its row)"),
@@ -198,7 +202,11 @@ def _samples_decoding() -> list[Sample]:
 
 register_op(
     "crf_decoding",
-    inputs=("Emission", "Transition", Slot("Label", dispensable=True)),
+    inputs=(
+        Slot("Emission", doc="scores, as of linear_chain_crf"),
+        Slot("Transition", doc="weights, as of linear_chain_crf"),
+        Slot("Label", dispensable=True),
+    ),
     outputs=("ViterbiPath",),
     infer=_infer_decoding,
     host_only=_HOST_ONLY,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.expr import cast, uniform, where
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample, Slot
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, like, one_number
 from fluidlite.operators.samples import EVERY, WIDE, rand
 from fluidlite.operators.scalar_op import scalar_op
 
@@ -22,7 +22,13 @@ _ATTRS = (
     Attr("is_test", "bool", False, doc="nothing is dropped"),
     Attr("fix_seed", "bool", False, doc="use seed, so that every run draws the same mask"),
     Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own"),
-    Attr("dropout_implementation", "str", "downgrade_in_infer", choices=("downgrade_in_infer", _UPSCALE)),
+    Attr(
+        "dropout_implementation",
+        "str",
+        "downgrade_in_infer",
+        choices=("downgrade_in_infer", _UPSCALE),
+        doc="whether elements are scaled at test or in training",
+    ),
 )
 
 
@@ -48,6 +54,7 @@ def _dropout_grad(mask: Any, dout: Any, *, dropout_prob: Any, is_test: bool, dro
 
 def _infer(call: Call) -> Inferred:
     x = call.spec("X")
+    one_number(call, "Seed")
     return {"Out": like(x), "Mask": like(x, dtype="uint8")}
 
 
@@ -70,12 +77,15 @@ scalar_op(
     "dropout",
     _dropout,
     outputs=("Out", "Mask"),
-    slots={"Mask": Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0")},
+    slots={
+        "Mask": Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
+        "Seed": Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
+    },
     attrs=_ATTRS,
     infer=_infer,
     grad=_dropout_grad,
     random=True,
-    dtypes={"X": ALL_FLOATS},
+    dtypes={"X": ALL_FLOATS, "Seed": INTS},
     may_alias={"Out": "X"},
     reference=_reference,
     samples=lambda: [
@@ -86,6 +96,7 @@ scalar_op(
         _sample("keep_all_upscale", (5, 7), dropout_prob=0.0, dropout_implementation=_UPSCALE),
         _sample("drop_all", (5, 7), dropout_prob=1.0),
         _sample("drop_all_upscale", (5, 7), dropout_prob=1.0, dropout_implementation=_UPSCALE),
+        Sample({"X": rand(5, 7), "Seed": np.array([5], "int32")}, {"dropout_prob": 0.0}, ("X",), name="seed_tensor"),
         _sample("empty", (0, 3), dropout_prob=0.0),
     ],
     doc="Out = X where a random number is dropout_prob or more, else 0; at test X (1 - dropout_prob). "

@@ -48,6 +48,15 @@ def same_dtype(call: Call, slot: str, other: str) -> None:
         call.fail_dtype(slot, f"{call.dtype(other)}, the dtype of {other}", do="use layers.cast on one of the two")
 
 
+def one_number(call: Call, slot: str, like: str | None = None) -> None:
+    """Raise unless a slot that may be left out holds one number (of the dtype of the slot ``like``)."""
+    if call.has(slot):
+        if not all(d in (1, -1) for d in call.dims(slot)):
+            call.fail(slot, "one number, as [1]")
+        if like is not None:
+            same_dtype(call, slot, like)
+
+
 def normal_axis(call: Call, name: str, value: int, rank: int, slot: str = "X") -> int:
     """Return an axis as 0..rank-1, or raise AttributeValueError."""
     if not -rank <= value < rank:

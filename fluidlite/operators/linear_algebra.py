@@ -30,9 +30,15 @@ _TYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
 
 # mul ---------------------------------------------------------------------------------------------------------------
 
+_PLAIN = Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect")
+
 _MUL_ATTRS = (
     Attr("x_num_col_dims", "int", 1, minimum=1, doc="how many leading dims of X are the matrix's rows"),
     Attr("y_num_col_dims", "int", 1, minimum=1, doc="how many leading dims of Y are the matrix's rows"),
+    Attr("scale_x", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
+    Attr("scale_y", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
+    Attr("scale_out", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
+    _PLAIN,
 )
 
 
@@ -142,6 +148,9 @@ _MATMUL_ATTRS = (
     Attr("transpose_X", "bool", False, doc="exchange the last two dims of X"),
     Attr("transpose_Y", "bool", False, doc="exchange the last two dims of Y"),
     Attr("alpha", "float", 1.0, doc="factor of the product"),
+    Attr("head_number", "int", 1, minimum=1, maximum=1, doc="products of several heads are not known; of no effect"),
+    *(Attr(f"Scale_{name}", "float", 1.0, doc="of Fluid's int8 kernels; of no effect") for name in ("x", "y", "out")),
+    _PLAIN,
 )
 
 

@@ -11,9 +11,18 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
 from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import Inferred, all_agree, grad_inputs, grad_like, grad_outputs, like, same_dtype
-from fluidlite.operators.samples import WIDE, ints, rand
-from fluidlite.operators.softmax import last_axis
+from fluidlite.operators.inference import (
+    Inferred,
+    all_agree,
+    grad_inputs,
+    grad_like,
+    grad_outputs,
+    like,
+    merged,
+    normal_axis,
+    same_dtype,
+)
+from fluidlite.operators.samples import EVERY, WIDE, ints, rand
 
 _LABEL_ATTRS = (
     Attr("soft_label", "bool", False, doc="Label holds a probability for each class, not the class"),
@@ -22,19 +31,37 @@ _LABEL_ATTRS = (
 _LABELS = (*INTS, *ALL_FLOATS)
 
 
-def _check_label(call: Call, scores: str) -> None:
-    """Raise unless Label suits the scores [..., classes]."""
+def check_label(call: Call, scores: str, soft: bool, axis: int = -1, short: bool = False) -> tuple[int, ...]:
+    """Return the dims of a loss of the scores, or raise unless Label suits them.
+
+    Parameters
+    ----------
+    scores : str
+        The slot of the scores, [..., classes, ...].
+    soft : bool
+        Label is [..., classes, ...], a probability for each class; else [..., 1, ...], the class.
+    axis : int
+        Which axis the classes lie along.
+    short : bool
+        Label may also lack its last dim of 1; the loss lacks it then.
+    """
     dims = call.dims(scores)
     call.need(len(dims) >= 2, scores, "[..., classes], rank 2 or more")
-    if call.attr("soft_label"):
+    axis = normal_axis(call, "axis", axis, len(dims), scores)
+    call.need(dims[axis] != 0, scores, "[..., classes, ...], one class or more")
+    rows = (*dims[:axis], 1, *dims[axis + 1 :])
+    if soft:
         same_dtype(call, "Label", scores)
         if not all_agree(call.dims("Label"), dims):
             call.fail("Label", f"{list(dims)}, as {scores}, since soft_label is True")
-    else:
-        if call.dtype("Label") not in INTS:
-            call.fail_dtype("Label", INTS, do="use soft_label=True for labels that are probabilities")
-        if not all_agree(call.dims("Label"), (*dims[:-1], 1)):
-            call.fail("Label", f"{[*dims[:-1], 1]}, a class for each row of {scores}")
+        return rows
+    if call.dtype("Label") not in INTS:
+        call.fail_dtype("Label", INTS, do="use soft_label=True for labels that are probabilities")
+    if short and all_agree(call.dims("Label"), dims[:-1]):
+        return merged(dims[:-1], call.dims("Label"))
+    if not all_agree(call.dims("Label"), rows):
+        call.fail("Label", f"{list(rows)}, a class for each row of {scores}")
+    return merged(rows, call.dims("Label"))
 
 
 def _picked(table: Any, label: Any, ignore: int) -> Any:
@@ -57,8 +84,8 @@ def _probabilities(*dims: int, seed: int = 0) -> Any:
 
 
 def _infer_cross_entropy(call: Call) -> Inferred:
-    _check_label(call, "X")
-    return {"Y": like(call.spec("X"), (*call.dims("X")[:-1], 1))}
+    dims = check_label(call, "X", call.attr("soft_label"), short=True)
+    return {"Y": like(call.spec("X"), dims)}
 
 
 def _reference_cross_entropy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +110,8 @@ def _samples_cross_entropy() -> list[Sample]:
         Sample({"X": p, "Label": label}, {"ignore_index": int(label[0, 0])}, ("X",), name="ignore_index"),
         Sample(soft, {"soft_label": True}, ("X",), name="soft", dtypes=WIDE),
         Sample({"X": _probabilities(2, 3, 4), "Label": ints(2, 3, 1, high=4)}, {}, ("X",), name="rank3"),
+        Sample({"X": _probabilities(5, 4), "Label": ints(5, high=4)}, {}, ("X",), name="short"),
+        Sample({"X": _probabilities(2, 3, 4), "Label": ints(2, 3, high=4)}, {}, ("X",), name="short_rank3"),
         Sample({"X": certain, "Label": ints(2, 1, high=1)}, {}, name="zero_probability"),
         Sample({"X": rand(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
     ]
@@ -116,18 +145,19 @@ register_op(
 _ATTRS = (
     *_LABEL_ATTRS,
     Attr("numeric_stable_mode", "bool", True, doc="taken for Fluid's sake; the stable formula is always used"),
-    Attr("axis", "int", -1, doc="the axis of the classes; as yet only the last"),
+    Attr("axis", "int", -1, doc="the axis of the classes; negative ones count from the end"),
 )
 
 
 def _infer_softmax(call: Call) -> Inferred:
-    _check_label(call, "Logits")
-    last_axis(call, "Logits")
+    dims = check_label(call, "Logits", call.attr("soft_label"), call.attr("axis"))
     logits = call.spec("Logits")
-    return {"Softmax": like(logits), "Loss": like(logits, (*logits.dims[:-1], 1))}
+    return {"Softmax": like(logits), "Loss": like(logits, dims)}
 
 
-def _decompose_softmax(call: Call, build: Any) -> None:
+def _decompose_softmax(call: Call, build: Any) -> str | None:
+    if call.attr("axis") not in (-1, len(call.dims("Logits")) - 1):
+        return "cross_entropy takes classes along the last axis only"
     softmax = build.output("Softmax") if call.has("Softmax") else build.temp()
     build("softmax", {"X": build.input("Logits")}, {"Out": softmax}, {})
     build(
@@ -136,17 +166,42 @@ def _decompose_softmax(call: Call, build: Any) -> None:
         {"Y": build.output("Loss")},
         {"soft_label": call.attr("soft_label"), "ignore_index": call.attr("ignore_index")},
     )
+    return None
 
 
 def _reference_softmax(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    logits = inputs["Logits"]
-    shifted = logits - np.max(logits, axis=-1, keepdims=True)
+    axis = attrs["axis"]
+    logits, label = (np.moveaxis(inputs[slot], axis, -1) for slot in ("Logits", "Label"))
+    shifted = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
     log_p = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
     if attrs["soft_label"]:
-        loss = -np.sum(inputs["Label"] * log_p, axis=-1, keepdims=True)
+        loss = -np.sum(label * log_p, axis=-1, keepdims=True)
     else:
-        loss = -_picked(log_p, inputs["Label"], attrs["ignore_index"])
-    return {"Softmax": np.exp(log_p), "Loss": loss}
+        loss = -_picked(log_p, label, attrs["ignore_index"])
+    return {"Softmax": np.moveaxis(np.exp(log_p), -1, axis), "Loss": np.moveaxis(loss, -1, axis)}
+
+
+def _samples_axis() -> list[Sample]:
+    x, label = rand(3, 4, 5, low=-3, high=3, seed=2), ints(3, 1, 5, high=4)
+    ignored = label.copy()
+    ignored[1] = -100
+    soft = np.moveaxis(_probabilities(3, 5, 4, seed=1), 2, 1)
+    planes = {"Logits": rand(2, 3, 5, 7), "Label": ints(2, 1, 5, 7, high=3)}
+    return [
+        Sample({"Logits": x, "Label": label}, {"axis": 1}, ("Logits",), name="axis1", dtypes=EVERY),
+        Sample({"Logits": x, "Label": ignored}, {"axis": -2}, ("Logits",), name="axis_ignored"),
+        Sample({"Logits": x, "Label": soft}, {"axis": 1, "soft_label": True}, ("Logits",), name="axis_soft",
+               dtypes=EVERY),
+        Sample({"Logits": x, "Label": ints(1, 4, 5, high=3)}, {"axis": 0}, ("Logits",), name="axis0"),
+        Sample({"Logits": rand(3, 4, 1), "Label": ints(3, 1, 1, high=4)}, {"axis": 1}, ("Logits",), name="axis_then_1"),
+        Sample(planes, {"axis": 1, "ignore_index": 2}, ("Logits",), name="planes"),
+        Sample({"Logits": rand(3, 9, 8000), "Label": ints(3, 1, 8000, high=9)}, {"axis": 1}, name="axis_blocks",
+               dtypes=("float32", "float16")),
+        Sample({"Logits": rand(300, 300), "Label": ints(300, 1, high=300)}, {"ignore_index": 7}, name="blocks",
+               dtypes=("float32", "bfloat16")),
+        Sample({"Logits": rand(300, 300), "Label": _probabilities(300, 300)}, {"soft_label": True}, name="blocks_soft"),
+        Sample({"Logits": rand(2, 3, 0), "Label": ints(2, 1, 0)}, {"axis": 1}, name="axis_empty"),
+    ]  # fmt: skip
 
 
 def _samples_softmax() -> list[Sample]:
@@ -158,7 +213,7 @@ def _samples_softmax() -> list[Sample]:
     wide = rand(3, 35, low=-80, high=80)
     one_hot = {"Logits": x, "Label": _one_hot(label, 4)}
     return [
-        Sample({"Logits": x, "Label": label}, {}, ("Logits",), name="hard", dtypes=(*WIDE, "float16", "bfloat16")),
+        Sample({"Logits": x, "Label": label}, {}, ("Logits",), name="hard", dtypes=EVERY),
         Sample({"Logits": x, "Label": label.astype("int32")}, {}, ("Logits",), name="int32"),
         Sample({"Logits": x, "Label": ignored}, {}, ("Logits",), name="ignored"),
         Sample({"Logits": x, "Label": label}, {"ignore_index": int(label[0, 0])}, ("Logits",), name="ignore_index"),
@@ -170,6 +225,7 @@ def _samples_softmax() -> list[Sample]:
             ("Logits",),
             name="rank3",
         ),
+        *_samples_axis(),
         Sample({"Logits": rand(33, 65, low=90, high=99), "Label": ints(33, 1, high=65)}, {}, name="large"),
         Sample({"Logits": rand(5, 4, low=-999, high=-900), "Label": label}, {}, name="small"),
         Sample({"Logits": wide, "Label": ints(3, 1, high=35)}, {}, name="wide", dtypes=("float32", "float16")),
@@ -186,7 +242,7 @@ def _samples_softmax() -> list[Sample]:
 register_op(
     "softmax_with_cross_entropy",
     inputs=("Logits", "Label"),
-    outputs=(Slot("Softmax", dispensable=True), "Loss"),
+    outputs=(Slot("Softmax", dispensable=True, intermediate=True, content="softmax(Logits)"), "Loss"),
     attrs=_ATTRS,
     infer=_infer_softmax,
     grad=GradRule("softmax_with_cross_entropy_grad", ("Softmax", "Label", "Loss@GRAD"), ("Logits",)),

@@ -1,4 +1,4 @@
-"""Metrics: accuracy."""
+"""Metrics of classifiers: accuracy, mean_iou, precision_recall; auc has a file of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Sample, Slot
+from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.samples import ints, rand
+from fluidlite.operators.inference import Inferred, agree, all_agree, same_dtype
+from fluidlite.operators.samples import MIXED, WIDE, ints, rand
+
+# accuracy ----------------------------------------------------------------------------------------------------------
 
 
-def _infer(call: Call) -> Inferred:
+def _infer_accuracy(call: Call) -> Inferred:
     rows, label = call.dims("Indices"), call.dims("Label")
     call.need(len(rows) == 2, "Indices", "[rows, k], as top_k makes them")
     if not all_agree(call.dims("Out"), rows):
@@ -31,7 +33,7 @@ def _infer(call: Call) -> Inferred:
     }
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_accuracy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     right = sum(int(label[0] in row) for row, label in zip(inputs["Indices"], inputs["Label"], strict=True))
     total = len(inputs["Label"])
     return {
@@ -60,10 +62,10 @@ register_op(
     "accuracy",
     inputs=(Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
     outputs=("Accuracy", Slot("Correct", dispensable=True), Slot("Total", dispensable=True)),
-    infer=_infer,
+    infer=_infer_accuracy,
     kernel_dtype="Indices",
     dtypes={"Out": ALL_FLOATS, "Indices": INTS, "Label": INTS},
-    reference=_reference,
+    reference=_reference_accuracy,
     samples=lambda: [
         _sample("top1", 10, 1),
         _sample("top3", 7, 3),
@@ -76,4 +78,171 @@ register_op(
     ],
     doc="Correct = rows whose Label is among Indices, Total = rows, Accuracy = Correct / Total (0 if no rows)",
     source="Fluid accuracy_op.cc",
+)
+
+# mean_iou ----------------------------------------------------------------------------------------------------------
+
+
+def _infer_iou(call: Call) -> Inferred:
+    dims, classes = call.dims("Predictions"), call.attr("num_classes")
+    same_dtype(call, "Labels", "Predictions")
+    call.need(all_agree(dims, call.dims("Labels")), "Labels", f"{list(dims)}, the dims of Predictions")
+    for slot, expected in (("InWrongs", (classes,)), ("InCorrects", (classes,)), ("InMeanIou", (1,))):
+        fits = all(all_agree(spec.dims, expected) for spec in call.specs(slot))
+        call.need(fits, slot, f"tensors of dims {list(expected)}")
+    return {
+        "OutMeanIou": Spec.of((1,), "float32"),
+        "OutWrong": Spec.of((classes,), "int32"),
+        "OutCorrect": Spec.of((classes,), "int32"),
+    }
+
+
+def _reference_iou(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    classes, predicted, labels = range(attrs["num_classes"]), inputs["Predictions"], inputs["Labels"]
+    hit = predicted == labels
+    correct = np.asarray([np.sum(hit & (labels == c)) for c in classes])
+    wrong = np.asarray([np.sum(~hit & (labels == c)) + np.sum(~hit & (predicted == c)) for c in classes])
+    correct = correct + sum(inputs.get("InCorrects", ()))
+    wrong = wrong + sum(inputs.get("InWrongs", ()))
+    seen = (correct + wrong) > 0
+    mean = np.mean(correct[seen] / (correct + wrong)[seen]) if seen.any() else 0.0
+    return {
+        "OutMeanIou": np.asarray([mean + sum(float(a[0]) for a in inputs.get("InMeanIou", ()))]),
+        "OutWrong": np.asarray(wrong, "int32"),
+        "OutCorrect": np.asarray(correct, "int32"),
+    }
+
+
+def _samples_iou() -> list[Sample]:
+    def inputs(*dims: int, high: int = 4, dtype: str = "int64") -> dict[str, Any]:
+        label = ints(*dims, high=high, seed=1, dtype=dtype)
+        return {"Predictions": np.where(rand(*dims) < 0, label, ints(*dims, high=high, dtype=dtype)), "Labels": label}
+
+    def counted(seed: int) -> list[Any]:
+        return [ints(5, high=9, seed=seed, dtype="int32"), ints(5, high=9, seed=seed + 1, dtype="int32")]
+
+    before = {
+        "InWrongs": counted(2),
+        "InCorrects": counted(4),
+        "InMeanIou": [np.asarray([0.25], "float32"), np.asarray([0.5], "float32")],
+    }
+    return [
+        Sample(inputs(5, 7), {"num_classes": 5}, name="planes"),
+        Sample(inputs(60, dtype="int32"), {"num_classes": 5}, name="int32"),
+        Sample({**inputs(3, 4, 2), **before}, {"num_classes": 5}, name="go_on", dtypes=MIXED),
+        Sample({**inputs(12), "InCorrects": before["InCorrects"][:1]}, {"num_classes": 5}, name="one_list"),
+        Sample(inputs(40, 500, high=300), {"num_classes": 300}, name="large"),
+        Sample(inputs(0, 2), {"num_classes": 2}, name="empty"),
+    ]
+
+
+register_op(
+    "mean_iou",
+    inputs=(
+        Slot("Predictions", doc="the class of each element"),
+        Slot("Labels", doc="the right class of each element"),
+        Slot("InWrongs", duplicable=True, dispensable=True, doc="earlier counts, which are added"),
+        Slot("InCorrects", duplicable=True, dispensable=True, doc="earlier counts, which are added"),
+        Slot("InMeanIou", duplicable=True, dispensable=True, doc="numbers that are added to OutMeanIou"),
+    ),
+    outputs=("OutMeanIou", "OutWrong", "OutCorrect"),
+    attrs=(Attr("num_classes", "int", minimum=1, doc="how many classes"),),
+    infer=_infer_iou,
+    dtypes={"Predictions": INTS, "Labels": INTS, "InWrongs": ("int32",), "InCorrects": ("int32",),
+            "InMeanIou": ("float32",)},
+    reference=_reference_iou,
+    samples=_samples_iou,
+    doc="OutCorrect[c], OutWrong[c] = right and wrong predictions of or for class c; OutMeanIou = the mean of "
+    "OutCorrect / (OutCorrect + OutWrong) over the classes that occur, 0 if none does",
+    source="Fluid mean_iou_op.cc",
+)  # fmt: skip
+
+# precision_recall --------------------------------------------------------------------------------------------------
+
+
+def _infer_precision(call: Call) -> Inferred:
+    probabilities, classes = call.dims("MaxProbs"), call.attr("class_number")
+    call.need(len(probabilities) == 2 and agree(probabilities[1], 1), "MaxProbs", "[rows, 1], as top_k with k=1 makes")
+    for slot in ("Indices", "Labels", "Weights"):
+        if call.has(slot):
+            column = f"{list(probabilities)}, the dims of MaxProbs"
+            call.need(all_agree(call.dims(slot), probabilities), slot, column)
+    for slot in ("Weights", "StatesInfo"):
+        if call.has(slot):
+            same_dtype(call, slot, "MaxProbs")
+    if call.has("StatesInfo"):
+        call.need(all_agree(call.dims("StatesInfo"), (classes, 4)), "StatesInfo", f"[{classes}, 4], a row for a class")
+    return {
+        "BatchMetrics": Spec.of((6,), "float64"),
+        "AccumMetrics": Spec.of((6,), "float64"),
+        "AccumStatesInfo": Spec.of((classes, 4), call.dtype("MaxProbs")),
+    }
+
+
+def _scores(states: Any) -> Any:
+    """Precision, recall and F1 as means over the classes, then of the sums over the classes."""
+
+    def rate(right: float, wrong: float) -> float:
+        return right / (right + wrong) if right > 0 or wrong > 0 else 1.0
+
+    def all_three(precision: float, recall: float) -> list[float]:
+        return [precision, recall, 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0]
+
+    mean = [float(np.mean([rate(row[0], row[k]) for row in states])) for k in (1, 3)]
+    tp, fp, _, fn = states.sum(0)
+    return np.asarray([*all_three(*mean), *all_three(rate(tp, fp), rate(tp, fn))])
+
+
+def _reference_precision(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    found, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
+    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(found))
+    states = np.zeros((attrs["class_number"], 4))
+    for c in range(len(states)):
+        for k, chosen in enumerate(
+            ((found == c) & (labels == c), (found == c) & (labels != c), (found != c) & (labels != c),
+             (found != c) & (labels == c))
+        ):  # fmt: skip
+            states[c, k] = weights[chosen].sum()
+    total = states + inputs.get("StatesInfo", 0.0)
+    return {"BatchMetrics": _scores(states), "AccumMetrics": _scores(total), "AccumStatesInfo": total}
+
+
+def _samples_precision() -> list[Sample]:
+    def inputs(rows: int, high: int = 4, dtype: str = "int32", **more: Any) -> dict[str, Any]:
+        label = ints(rows, 1, high=high, seed=1, dtype=dtype)
+        index = np.where(rand(rows, 1) < 0, label, ints(rows, 1, high=high, dtype=dtype))
+        return {"MaxProbs": rand(rows, 1, low=0), "Indices": index, "Labels": label, **more}
+
+    weights, states = rand(20, 1, low=0.2, seed=3), rand(5, 4, low=0, high=30, seed=4)
+    five = {"class_number": 5}
+    return [
+        Sample(inputs(20), five, name="counts", dtypes=WIDE),
+        Sample(inputs(20, dtype="int64", Weights=weights), five, name="weights_int64", dtypes=WIDE),
+        Sample(inputs(20, StatesInfo=states), five, name="states"),
+        Sample(inputs(20, Weights=weights, StatesInfo=states), five, name="weights_states", dtypes=WIDE),
+        Sample(inputs(9000, 30), {"class_number": 31}, name="large"),
+        Sample(inputs(0), five, name="empty"),
+    ]
+
+
+register_op(
+    "precision_recall",
+    inputs=(
+        Slot("MaxProbs", metadata_only=True, doc="the scores that top_k found"),
+        Slot("Indices", doc="the class of each row, as top_k found it"),
+        Slot("Labels", doc="the right class of each row"),
+        Slot("Weights", dispensable=True, doc="how much each row counts; default: 1"),
+        Slot("StatesInfo", dispensable=True, doc="AccumStatesInfo of earlier batches, which is added"),
+    ),
+    outputs=("BatchMetrics", "AccumMetrics", "AccumStatesInfo"),
+    attrs=(Attr("class_number", "int", minimum=1, doc="how many classes"),),
+    infer=_infer_precision,
+    kernel_dtype="MaxProbs",
+    may_alias={"AccumStatesInfo": "StatesInfo"},
+    dtypes={"MaxProbs": WIDE, "Indices": INTS, "Labels": INTS, "Weights": WIDE, "StatesInfo": WIDE},
+    reference=_reference_precision,
+    samples=_samples_precision,
+    doc="AccumStatesInfo[c] = true positives, false positives, true and false negatives of class c; BatchMetrics and "
+    "AccumMetrics = precision, recall, F1 as means over the classes, then of the sums over them",
+    source="Fluid precision_recall_op.cc",
 )

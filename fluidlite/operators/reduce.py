@@ -1,4 +1,4 @@
-"""Reductions: mean, reduce_sum, reduce_mean, reduce_max, reduce_min, and sum, which adds tensors."""
+"""Reductions: mean, reduce_sum, _mean, _max, _min, _prod, _all, _any, and sum, which adds tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fluidlite.operators.inference import (
     merged,
     normal_axis,
 )
-from fluidlite.operators.samples import EVERY, WIDE, distinct, ints, rand
+from fluidlite.operators.samples import EVERY, WIDE, Array, bools, distinct, ints, rand
 
 # mean --------------------------------------------------------------------------------------------------------------
 
@@ -97,6 +97,15 @@ def _infer_reduce(call: Call) -> Inferred:
     return {"Out": like(x, dims or (1,))}
 
 
+def _infer_extreme(call: Call) -> Inferred:
+    """What has no elements has no greatest one."""
+    found, axes, dims = _infer_reduce(call), reduced_axes(call), call.dims("X")
+    left = [d for i, d in enumerate(dims) if i not in axes]
+    if 0 in [dims[axis] for axis in axes] and 0 not in left:
+        call.fail("X", "1 element or more in the dims to reduce")
+    return found
+
+
 def _reference(function: Callable[..., Any]) -> Callable[..., Mapping[str, Any]]:
     def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
         x = inputs["X"]
@@ -132,6 +141,8 @@ def _samples(
             found.append(Sample({"X": make(2, 0)}, {"reduce_all": True}, name="empty_all"))
         if integers:
             found += [Sample({"X": ints(4, 3, low=-9, dtype=t)}, {"dim": [1]}, name=t, dtypes=(t,)) for t in INTS]
+            lowest = np.array([[5, np.iinfo("int32").min, 1]], "int32")
+            found.append(Sample({"X": lowest}, {"dim": [1]}, name="lowest", dtypes=("int32",)))
         return found
 
     return samples
@@ -141,7 +152,7 @@ def _register(
     name: str,
     function: Callable[..., Any],
     samples: Callable[[], list[Sample]],
-    grad: GradRule,
+    grad: GradRule | None,
     doc: str,
     types: tuple[str, ...] = (*ALL_FLOATS, *INTS),
     decompose: Callable[..., Any] | None = None,
@@ -151,7 +162,7 @@ def _register(
         inputs=("X",),
         outputs=("Out",),
         attrs=_ATTRS,
-        infer=_infer_reduce,
+        infer=_infer_extreme if function in (np.max, np.min) else _infer_reduce,
         grad=grad,
         decompose=decompose,
         dtypes={"X": types},
@@ -163,10 +174,11 @@ def _register(
 
 
 def _decompose_min(call: Call, build: Any) -> None:
+    turned = {"scale": -1.0, "bias": 0.0 if call.dtype("X") in ALL_FLOATS else -1.0}  # -1 - X: no integer overflows
     negative, most = build.temp(), build.temp()
-    build("scale", {"X": build.input("X")}, {"Out": negative}, {"scale": -1.0})
+    build("scale", {"X": build.input("X")}, {"Out": negative}, turned)
     build("reduce_max", {"X": negative}, {"Out": most}, {name: call.attr(name) for name in _NAMES})
-    build("scale", {"X": most}, {"Out": build.output("Out")}, {"scale": -1.0})
+    build("scale", {"X": most}, {"Out": build.output("Out")}, turned)
 
 
 def _decompose_min_grad(call: Call, build: Any) -> None:
@@ -189,14 +201,50 @@ _register("reduce_max", np.max, _samples(distinct, EVERY, empty=False), GradRule
 _register("reduce_min", np.min, _samples(distinct, EVERY, empty=False), GradRule("reduce_min_grad", _VALUES, ("X",)),
           "Out = the minimum of X over the dims; NaN if one is NaN", decompose=_decompose_min)  # fmt: skip
 
+
+def _prod_samples() -> list[Sample]:
+    def make(*dims: int) -> Array:
+        return rand(*dims, low=0.7, high=1.4)
+
+    zeros = np.array([[0.5, 0.0, 2.0], [0.0, 0.0, 3.0], [1.5, -2.0, 1.25]], "float32")
+    return [
+        *_samples(make, EVERY)(),
+        Sample({"X": zeros}, {"dim": [1]}, ("X",), name="zeros", dtypes=EVERY),
+        Sample({"X": zeros}, {"dim": [0], "keep_dim": True}, ("X",), name="zeros_kept"),
+        Sample({"X": zeros}, {"reduce_all": True}, ("X",), name="zeros_all"),
+        Sample({"X": rand(3, 77, low=0.9, high=1.1)}, {"dim": [1]}, ("X",), name="long", dtypes=WIDE),
+    ]
+
+
+def _truth_samples() -> list[Sample]:
+    def case(name: str, dims: tuple[int, ...], **attrs: Any) -> Sample:
+        return Sample({"X": bools(*dims, seed=sum(dims))}, attrs, name=name, dtypes=("bool",))
+
+    return [
+        case("rows", (3, 17)), case("columns", (9, 3), dim=[1]), case("kept", (2, 3, 2), dim=[-2], keep_dim=True),
+        case("outer", (2, 3, 2), dim=[0, 2]), case("all", (1, 2), reduce_all=True), case("rank0", (), reduce_all=True),
+        case("long", (4, 3000), dim=[1]), case("empty_axis", (0, 3)), case("empty", (0, 3), dim=[1]),
+        Sample({"X": np.ones((40, 1000), "bool")}, {"reduce_all": True}, name="true", dtypes=("bool",)),
+        Sample({"X": np.zeros((40, 1000), "bool")}, {"reduce_all": True}, name="false", dtypes=("bool",)),
+    ]  # fmt: skip
+
+
+_register("reduce_prod", np.prod, _prod_samples, GradRule("reduce_prod_grad", _VALUES, ("X",)),
+          "Out = the product of X over the dims")  # fmt: skip
+_register("reduce_all", np.all, _truth_samples, None, "Out = whether all of X over the dims are true",
+          types=("bool",))  # fmt: skip
+_register("reduce_any", np.any, _truth_samples, None, "Out = whether one of X over the dims is true",
+          types=("bool",))  # fmt: skip
+
 _GRAD_DOCS = {
     "reduce_sum": "X@GRAD = Out@GRAD, expanded to X",
     "reduce_mean": "X@GRAD = Out@GRAD / the number of elements reduced to one, expanded to X",
     "reduce_max": "X@GRAD = Out@GRAD where X equals Out (every equal maximum), else 0",
     "reduce_min": "X@GRAD = Out@GRAD where X equals Out (every equal minimum), else 0",
+    "reduce_prod": "X@GRAD = Out@GRAD times the product of the others, zeros among them or not",
 }
 for _name, _doc in _GRAD_DOCS.items():
-    _reads = _VALUES if _name in ("reduce_max", "reduce_min") else _ONLY_DIMS
+    _reads = _VALUES if _name in ("reduce_max", "reduce_min", "reduce_prod") else _ONLY_DIMS
     register_op(
         _name + "_grad",
         inputs=grad_inputs(*_reads, meta=("X",) if _reads == _ONLY_DIMS else ()),

@@ -101,7 +101,21 @@ def pairwise(function: Callable[..., Any]) -> Reference:
     """Return the reference of an operator X, Y -> Out with Fluid's broadcasting."""
 
     def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        x, y = inputs["X"], inputs["Y"]
-        return {"Out": np.asarray(function(x, aligned(x, y, attrs.get("axis", -1))))}
+        x, y, axis = inputs["X"], inputs["Y"], attrs.get("axis", -1)
+        if y.ndim > x.ndim and y.size > 1:
+            x = aligned(y, x, axis)
+        else:
+            y = aligned(x, y, axis)
+        return {"Out": np.asarray(function(x, y))}
 
     return reference
+
+
+def stated(inputs: Mapping[str, Any], attrs: Mapping[str, Any], attr: str, *slots: str) -> Sequence[int]:
+    """Return the numbers that a reference reads from the first slot that is given, else from the attribute."""
+    for slot in slots:
+        if slot in inputs:
+            given = inputs[slot]
+            return [int(np.reshape(n, -1)[0]) for n in given] if isinstance(given, list) else [int(n) for n in given]
+    found: Sequence[int] = attrs[attr]
+    return found

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, Union
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import GRAD, Attr, GradRule, Infer, OpDef, Reference, Sample, ScalarRule, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.registry import declared_at, register_op
+from fluidlite.framework.spec import Dims, Spec
 
 Function = Callable[..., Any]
 OutDtype = Union[str, Callable[[Call], str], Mapping[str, Any], None]
@@ -53,6 +54,7 @@ def scalar_op(
     grad_attrs: Iterable[Attr] | None = None,
     differentiable: tuple[str, ...] | None = None,
     broadcasts: bool = False,
+    placed: Callable[[Call], Mapping[str, Dims]] | None = None,
 ) -> OpDef:
     """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
 
@@ -86,6 +88,8 @@ def scalar_op(
         Input slots that have gradients; default: the first.
     broadcasts : bool
         Inputs differ in dims, so that the gradient needs the dims of each.
+    placed : callable
+        Where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
     """
     names, _ = parameters(function)
     special = _by_name(slots)
@@ -104,7 +108,8 @@ def scalar_op(
         rule = _grad_rule(type, grad, inputs, slots_out, differentiable, broadcasts)
     op = register_op(
         type, inputs=inputs, outputs=slots_out, attrs=attrs,
-        infer=infer or _same(inputs, outputs, out_dtype), grad=rule, scalar=ScalarRule(function, outputs),
+        infer=infer or _same(inputs, outputs, out_dtype), grad=rule,
+        scalar=ScalarRule(function, outputs, placed=placed),
         may_alias=may_alias, must_alias=must_alias, random=random, reference=reference, samples=samples,
         dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
         doc=doc, source=source,
@@ -112,7 +117,7 @@ def scalar_op(
     op.origin = _origin()
     if isinstance(rule, GradRule) and callable(grad):
         declared = attrs if grad_attrs is None else tuple(grad_attrs)
-        _register_grad(op, rule, grad, declared, doc)
+        _register_grad(op, rule, grad, declared, doc, placed)
     return op
 
 
@@ -154,7 +159,7 @@ def _origin() -> str:
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return declared_at(frame)
 
 
 # Gradients ---------------------------------------------------------------------------------------------------------
@@ -176,11 +181,19 @@ def _grad_rule(
     return GradRule(type + "_grad", (*forward, *(slot for slot in reads if slot.endswith(GRAD))), writes)
 
 
-def _register_grad(op: OpDef, rule: GradRule, function: Function, attrs: tuple[Attr, ...], doc: str) -> None:
-    names, _ = parameters(function)
+def _register_grad(
+    op: OpDef,
+    rule: GradRule,
+    function: Function,
+    attrs: tuple[Attr, ...],
+    doc: str,
+    placed: Callable[[Call], Mapping[str, Dims]] | None,
+) -> None:
+    names = {name.rstrip("_") for name in parameters(function)[0]}
     read = {name for name in rule.reads if snake(name) in names}
     first = next(name for name in (*(n for n in rule.reads if n.endswith(GRAD)), *rule.reads))
-    inputs = tuple(Slot(name, metadata_only=name not in read) for name in rule.reads)
+    absent = {slot.name for slot in op.inputs if slot.dispensable}
+    inputs = tuple(Slot(name, dispensable=name in absent, metadata_only=name not in read) for name in rule.reads)
     grads = tuple(slot + GRAD for slot in rule.writes)
     known = set(rule.reads)
 
@@ -194,7 +207,7 @@ def _register_grad(op: OpDef, rule: GradRule, function: Function, attrs: tuple[A
 
     made = register_op(
         rule.type, inputs=inputs, outputs=tuple(Slot(name, dispensable=True) for name in grads), attrs=attrs,
-        infer=infer, scalar=ScalarRule(function, grads), kernel_dtype=first, may_alias={grads[0]: first},
+        infer=infer, scalar=ScalarRule(function, grads, placed=placed), kernel_dtype=first, may_alias={grads[0]: first},
         doc=f"the gradient of {op.type}" + (f": {doc}" if doc else ""), source=op.source,
     )  # fmt: skip
     made.origin = op.origin
@@ -246,24 +259,29 @@ def _broadcast(out_dtype: OutDtype) -> Infer:
 
 
 def broadcast_dims(call: Call) -> tuple[int, ...]:
-    """Dims of ``X op Y`` by Fluid's rule, -1 where unknown; raise ShapeError with the rule if there are none."""
-    x, y, axis = call.dims("X"), call.dims("Y"), call.attr("axis")
+    """Dims of ``X op Y`` by Fluid's rule, -1 where unknown; raise ShapeError with the rule if there are none.
+
+    Since Fluid 1.8 X may be the one of fewer dims: then it is placed among those of Y.
+    """
+    large, small, axis = "X", "Y", call.attr("axis")
+    if len(call.dims("Y")) > len(call.dims("X")) and not (call.dims("X") == () and prod(call.dims("Y")) == 1):
+        large, small = small, large
+    x, y = call.dims(large), call.dims(small)
     if all(d == 1 for d in y) and len(y) <= max(len(x), 1):
         return x
-    if len(y) > len(x):
-        call.fail("Y", f"at most the {len(x)} dims of X, {list(x)}", do="give the tensor of more dims as X")
     start = len(x) - len(y) if axis == -1 else axis
     kept = y
     while len(y) < len(x) and kept and kept[-1] == 1:
         kept = kept[:-1]
     if len(y) == len(x):
         start = 0
-    placed = (1,) * start + kept + (1,) * (len(x) - start - len(kept))
+    left = len(x) - start - len(kept)
+    placed = (1,) * start + kept + (1,) * left if left >= 0 else ()
     fits = len(placed) == len(x) and all(a == b or 1 in (a, b) or -1 in (a, b) for a, b in zip(x, placed, strict=True))
     if not fits:
-        where = f"end with X's last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
-        call.fail("Y", f"dims that broadcast to X, {list(x)}, when they {where}",
-                  do="set axis to the dim of X at which Y's dims start, or reshape Y")  # fmt: skip
+        where = f"end with its last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
+        do = f"set axis to the dim of {large} at which the dims of {small} start, or reshape {small}"
+        call.fail(small, f"dims that broadcast to {large}, {list(x)}, when they {where}", do=do)
     return tuple(_shared(a, b) for a, b in zip(x, placed, strict=True))
 
 

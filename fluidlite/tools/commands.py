@@ -1,4 +1,4 @@
-"""The commands: places, plugins, ops, explain, demo."""
+"""The commands: places, plugins, ops, op, explain, demo."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rich.table import Table
 from fluidlite.base.errors import FeedError
 from fluidlite.framework.explain import explain as explain_program
 from fluidlite.framework.program import Program
+from fluidlite.framework.registry import ops as registry
 from fluidlite.io.files import read_bytes
 from fluidlite.io.inference_model import MODEL_FILE
-from fluidlite.tools.matrix import kernel_matrix, totals
+from fluidlite.tools.matrix import WAYS, kernel_matrix, totals
+from fluidlite.tools.operator_facts import as_data, family_of, forward_of, gradient_of
 from fluidlite.tools.reports import in_bytes, places_report, plugins_report
 
 app = typer.Typer(
@@ -99,18 +101,33 @@ def plugins(
 def ops(
     patterns: Annotated[list[str] | None, typer.Argument(help="Operator types, with * and ?; all if left out.")] = None,
     place: Annotated[list[str] | None, typer.Option("--place", "-p", help="A column; all places if left out.")] = None,
+    family: Annotated[list[str] | None, typer.Option("--family", "-f", help="Only those of a family: reduce.")] = None,
+    how: Annotated[list[str] | None, typer.Option(help="Only those with such a kernel somewhere: fallback.")] = None,
+    gradients: Annotated[bool, typer.Option(help="Gradient operators too.")] = True,
     refused: Annotated[bool, typer.Option(help="Say why operators fall back.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the kernel matrix: how each operator gets its kernel on each place."""
-    rows = kernel_matrix(place or None, patterns or ())
+    for word in set(how or ()) - set(WAYS):
+        raise typer.BadParameter(f"--how {word}: expected one of {', '.join(WAYS)}")
+    rows = [
+        row
+        for row in kernel_matrix(place or None, patterns or ())
+        if (not family or family_of(registry.get(row.op)) in family)
+        and (not how or any(way in how for cell in row.cells.values() for way in cell.hows))
+        and (gradients or forward_of(registry.get(row.op)) is None)
+    ]
     if as_json:
         _print_json(
             [
                 {
                     "op": row.op,
                     "places": {
-                        str(p): {"hows": dict(c.hows), "libraries": sorted(c.libraries), "refused": c.refused}
+                        str(p): {
+                            "hows": dict(c.hows),
+                            "libraries": sorted(set().union(*c.libraries.values())),
+                            "refused": c.refused,
+                        }
                         for p, c in row.cells.items()
                     },
                 }
@@ -119,7 +136,9 @@ def ops(
         )
         return
     if not rows:
-        raise typer.BadParameter(f"no operator is called {', '.join(patterns or ())}")
+        wanted = f"no operator is called {', '.join(patterns)}" if patterns else "there is no such operator"
+        asked = family or how or not gradients
+        raise typer.BadParameter(wanted + (", with what the options ask" if patterns and asked else ""))
     out = console()
     columns = list(rows[0].cells)
     made = table("operator", *map(str, columns))
@@ -135,6 +154,41 @@ def ops(
     for column in columns:
         counts = ", ".join(f"{n} {how}" for how, n in totals(rows, column).items())
         out.print(f"{column}: {len(rows)} operators: {counts}")
+
+
+@app.command()
+def op(
+    type: Annotated[str, typer.Argument(help="An operator type.")],
+    place: Annotated[list[str] | None, typer.Option("--place", "-p", help="A place; all if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what one operator means: slots, attributes, gradient, and its kernels."""
+    definition = registry.get(type)
+    facts = as_data(definition)
+    gradient = gradient_of(definition)
+    rows = kernel_matrix(place or None, [type] if gradient is None else [type, gradient.type])
+    if as_json:
+        kernels = {row.op: {str(p): cell.text for p, cell in row.cells.items()} for row in rows}
+        _print_json(facts | {"kernels": kernels})
+        return
+    out = console()
+    out.print(f"{type}: {facts['doc']}", soft_wrap=True)
+    for line in (*facts["traits"], f"Family: {facts['family']}", f"Gradient: {facts['gradient']}"):
+        out.print(f"  {line}", soft_wrap=True)
+    slots = table("", "slot", "takes", "what it holds")
+    for side, given in (("input", definition.inputs), ("output", definition.outputs)):
+        for slot in given:
+            slots.add_row(side, slot.name, facts[f"{side}s"][slot.name], slot.doc or slot.content)
+    attrs = table("attribute", "type", "default", "allowed", "meaning")
+    for name, attr in facts["attrs"].items():
+        attrs.add_row(name, *attr.values())
+    ways = table("kernel", *map(str, rows[0].cells))
+    for row in rows:
+        ways.add_row(row.op, *(cell.text for cell in row.cells.values()))
+    for shown in (slots, attrs, ways):
+        if shown.row_count:
+            out.print()
+            out.print(shown)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -13,7 +13,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.framework.backward import gradients
 from fluidlite.framework.call import Call
 from fluidlite.framework.choose import Choice, choose
-from fluidlite.framework.opdef import OpDef, Sample
+from fluidlite.framework.opdef import GradRule, OpDef, Sample
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.policy import HOWS, Policy
 from fluidlite.framework.registry import ops
@@ -24,9 +24,11 @@ from fluidlite.testing.expected import Oracle
 from fluidlite.testing.run import OneOperator, build
 
 CONTROL = "control"
-"""An operator that runs itself (``run(frame, op)``)."""
+"""An operator that runs itself (``run(frame, op)``), or marks where values enter and leave."""
 UNKNOWN = "?"
 """An operator without a sample to try."""
+WAYS = (*HOWS, CONTROL, "none", UNKNOWN)
+"""Every word for how an operator gets its kernel."""
 
 
 @dataclass
@@ -37,13 +39,14 @@ class Cell:
     ----------
     hows : Counter
         How many sample calls got their kernel in which way.
-    libraries : set of str
+    libraries : dict of way to set of str
+        Whose kernels these calls got.
     refused : dict of candidate to reason
         Why other candidates were left out, in the calls that fell back (or found nothing).
     """
 
     hows: Counter[str] = field(default_factory=Counter)
-    libraries: set[str] = field(default_factory=set)
+    libraries: dict[str, set[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -56,9 +59,12 @@ class Cell:
         """The ways with their libraries, such as ``native blas`` or ``generic plain (fallback: 2 of 9)``."""
         if not self.hows:
             return UNKNOWN
-        others = [f"{how}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
-        names = " ".join((self.how, *sorted(self.libraries - {""})))
-        return names + (f" ({', '.join(others)})" if others else "")
+        others = [f"{self.named(how)}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
+        return self.named(self.how) + (f" ({', '.join(others)})" if others else "")
+
+    def named(self, how: str) -> str:
+        """A way with its libraries."""
+        return " ".join((how, *sorted(self.libraries.get(how, set()) - {""})))
 
 
 @dataclass
@@ -72,6 +78,27 @@ class Row:
 def sample_calls(op: OpDef) -> dict[str, list[Call]]:
     """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
     found: dict[str, list[Call]] = {}
+    wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
+    for operators in _programs(op):
+        for item in operators:
+            if item.type in wanted:
+                call = _call(item)
+                if call is not None:
+                    found.setdefault(item.type, []).append(call)
+    return found
+
+
+def gradient_types(op: OpDef) -> list[str]:
+    """The types of operators that make an operator's gradient, in the order in which its samples first show them."""
+    if op.grad is None:
+        return []
+    if isinstance(op.grad, GradRule):
+        return [op.grad.type]
+    return list(dict.fromkeys(item.type for operators in _programs(op) for item in operators[1:]))
+
+
+def _programs(op: OpDef) -> Iterator[list[Operator]]:
+    """For each sample, the operator and those of its gradient."""
     for sample in op.all_samples() or _plain_sample(op):
         case = Case(op, sample, sample.name, sample.dtypes[0])
         try:
@@ -79,13 +106,7 @@ def sample_calls(op: OpDef) -> dict[str, list[Call]]:
             _append_gradients(case, one)
         except FluidError:
             continue
-        block = one.program.global_block()
-        for item in block.ops:
-            if item.type in (op.type, f"{op.type}_grad"):
-                call = _call(item)
-                if call is not None:
-                    found.setdefault(item.type, []).append(call)
-    return found
+        yield one.program.global_block().ops
 
 
 def _plain_sample(op: OpDef) -> list[Sample]:
@@ -157,7 +178,7 @@ def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[
 
 def _cell(type: str, calls: list[Call], place: Place) -> Cell:
     cell = Cell()
-    if ops.get(type).run is not None:
+    if ops.get(type).run is not None or ops.get(type).marker:
         cell.hows[CONTROL] += 1
         return cell
     for call in calls:
@@ -168,7 +189,7 @@ def _cell(type: str, calls: list[Call], place: Place) -> Cell:
             cell.refused["all"] = str(exc)
             continue
         cell.hows[choice.how] += 1
-        cell.libraries |= _libraries(choice)
+        cell.libraries.setdefault(choice.how, set()).update(_libraries(choice))
         if choice.how == "fallback":
             cell.refused.update(choice.refused)
     return cell
@@ -181,4 +202,4 @@ def _libraries(choice: Choice) -> set[str]:
 def totals(rows: Sequence[Row], place: Place) -> dict[str, int]:
     """How many operators of the matrix get their kernel in which way on a place (by the way of most calls)."""
     counts = Counter(row.cells[place].how for row in rows)
-    return {how: counts[how] for how in (*HOWS, CONTROL, "none", UNKNOWN) if counts[how]}
+    return {how: counts[how] for how in WAYS if counts[how]}

@@ -12,6 +12,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import hookspecs, plugin
 from fluidlite.framework.policy import HOWS
+from fluidlite.tools.operator_facts import families
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -57,12 +58,39 @@ def test_the_demos_table_is_the_readmes() -> None:
     assert "".join(shown.split()) == "".join("".join(columns).split())
 
 
-def test_the_operator_table_is_up_to_date(require: Callable[..., None]) -> None:
-    for place in ("opencl", "fpga"):
-        require(place, "to make the table of operators")
-    script = DOCS.parent / "tools" / "operator_table.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+def tool(name: str, option: str) -> str:
+    """Run a script of tools/, which must end well; return what it printed."""
+    script = DOCS.parent / "tools" / name
+    done = subprocess.run([sys.executable, str(script), option], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_operator_reference_is_up_to_date(require: Callable[..., None]) -> None:
+    for place in ("opencl", "fpga"):
+        require(place, "to make the reference of operators")
+    tool("operator_reference.py", "--check")
+
+
+def test_the_layer_reference_is_up_to_date() -> None:
+    tool("layer_reference.py", "--check")
+
+
+def test_every_attribute_is_described() -> None:
+    """By its ``doc``, or by the operator's formula, which names it."""
+    assert tool("operator_reference.py", "--missing") == ""
+
+
+def test_every_layer_is_described() -> None:
+    """Each has a summary, every parameter, and what it returns."""
+    assert tool("layer_reference.py", "--missing") == ""
+
+
+def test_the_readme_counts_operators_and_layers() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    operators = sum(len(family.operators) for family in families())
+    assert f"{operators} operators" in readme
+    assert f"{len(set(fluid.layers.__all__))} layers" in readme
 
 
 def test_the_first_kernel_is_short() -> None:

@@ -75,7 +75,7 @@ def test_conforms(check: Check, place: str) -> None:
 def test_nothing_falls_back(place: str) -> None:
     rows = kernel_matrix([place])
     hows = {how for row in rows for how in row.cells[fluid.Place("cc")].hows}
-    assert hows == {"generated", "generic", "pinned", "control"}
+    assert hows == {"generated", "generic", "decomposed", "pinned", "control"}
 
 
 def test_a_device_without_doubles_falls_back(plugin: ModuleType, require: Callable[..., None]) -> None:

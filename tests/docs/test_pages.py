@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+REFERENCE = ROOT / "docs" / "reference"
+GUIDES = [page for page in PAGES if not page.is_relative_to(REFERENCE)]
+LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def python(*arguments: Path) -> subprocess.CompletedProcess[str]:
@@ -28,7 +32,14 @@ def needs(page: Path) -> list[str]:
     return [name for line in marked for name in line.removeprefix("<!-- needs: ").removesuffix(" -->").split()]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """What the headings of a page can be linked by."""
+    words = (re.sub(r"[^\w\- ]", "", title.lower()) for title in HEADING.findall(page.read_text(encoding="utf-8")))
+    return frozenset(word.replace(" ", "-") for word in words)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in GUIDES])
 def test_page(page: Path, require: Callable[..., None]) -> None:
     for name in needs(page):
         require(name, f"to run {page.name}")
@@ -38,13 +49,18 @@ def test_page(page: Path, require: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}: nothing there"
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        other = (page.parent / target).resolve() if target else page
+        assert other.exists(), f"{page.name} links to {target}: nothing there"
+        assert not anchor or anchor in anchors(other), f"{page.name} links to {target}#{anchor}: no such heading"
 
 
 def test_every_page_is_listed() -> None:
-    lists = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md"]
-    targets = {(page.parent / target).resolve() for page in lists for target in LINK.findall(page.read_text("utf-8"))}
+    lists = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md", *REFERENCE.glob("*.md")]
+    links = ((page, target) for page in lists for target, _ in LINK.findall(page.read_text("utf-8")))
+    targets = {(page.parent / target).resolve() for page, target in links}
     assert not [str(page.relative_to(ROOT)) for page in PAGES if page not in targets | {ROOT / "README.md"}]
 
 

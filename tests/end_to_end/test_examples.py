@@ -54,6 +54,14 @@ def test_sequences_are_tagged_better_than_single_digits(place: str) -> None:
     assert together > alone + 0.07
 
 
+@pytest.mark.parametrize("name", ["lenet", "resnet"])
+@pytest.mark.parametrize("place", PLACES)
+def test_convolutions_read_digits(place: str, name: str) -> None:
+    losses, right = example(name).main(place, epochs=3)
+    assert losses[-1] < 0.3 * losses[0]
+    assert right > 0.85
+
+
 def test_places_learn_alike() -> None:
     found = [example("fit_a_line").main(str(place), epochs=5)[0] for place in fluid.places()]
     np.testing.assert_allclose(found, [found[0]] * len(found), rtol=1e-4)

@@ -49,7 +49,7 @@ EQUIVALENT_EXPRESSIONS: dict[str, str] = {}
 EQUIVALENT_ARRAY: dict[str, str] = {
     r"top_k\._order_on_host: .*(FEW|k \* 4|flat\[at\] > least)": "it only chooses the faster of two ways",
     r"top_k\..*: -1 is \+1": "rows are matrices there: their last axis is 1",
-    r"shape\._window: 2 is 3": "a slice of step 1 is the slice without a step",
+    r"expanding\.(_is_short|_expand_grad: .*_BLOCK)": "it only chooses the faster of two ways, and how much at once",
 }
 """Patterns of ``module.function: line -> changed line`` that give the same values, with the reason."""
 
@@ -93,7 +93,8 @@ SWAPS = {
     "ceil": "floor", "round": "floor", "less": "greater", "less_equal": "less", "greater": "less",
     "greater_equal": "greater", "equal": "not_equal", "not_equal": "equal", "logical_and": "logical_or",
     "logical_or": "logical_and", "logical_xor": "logical_or", "abs": "neg", "neg": "abs", "sign": "abs", "pow": "mul",
-    "mod": "floordiv", "floordiv": "mod",
+    "mod": "floordiv", "floordiv": "mod", "asin": "atan", "acos": "atan", "atan": "tanh", "sinh": "cosh",
+    "cosh": "sinh",
 }  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def broken_expression(op: OpDef, point: float) -> Iterator[set[str]]:
             done.add(text)
         return dict(zip(keys, values, strict=True)) if keys else tuple(values)
 
-    op.scalar = ScalarRule(function, rule.outputs)
+    op.scalar = ScalarRule(function, rule.outputs, rule.supports)
     forget()
     try:
         yield done

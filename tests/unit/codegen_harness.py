@@ -68,8 +68,8 @@ class CDialect(DialectBase):
     """Plain C. ``libm``: its functions are used, else the framework's own."""
 
     def __init__(self, libm: bool, doubles: bool = True) -> None:
-        names = ("exp", "expm1", "log", "log1p", "sqrt", "tanh", "sin", "cos", "erf", "floor", "ceil", "trunc", "round",
-                 "pow", "fmod")  # fmt: skip
+        names = ("exp", "expm1", "log", "log1p", "sqrt", "tanh", "sin", "cos", "asin", "acos", "atan", "sinh", "cosh",
+                 "erf", "floor", "ceil", "trunc", "round", "pow", "fmod")  # fmt: skip
         self.math = {}
         if libm:
             self.math = {f"{n}.float32": n + "f" for n in names} | {f"{n}.float64": n for n in names}

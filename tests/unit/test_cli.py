@@ -72,6 +72,33 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["places"]["cpu:0"]["libraries"] == ["array"]
 
 
+def test_ops_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*options: str) -> list[str]:
+        return [row["op"] for row in json.loads(output(capsys, "ops", "--place", "cpu", "--json", *options))]
+
+    assert shown("--family", "softmax") == ["log_softmax", "log_softmax_grad", "softmax", "softmax_grad"]
+    assert shown("--family", "softmax", "--no-gradients") == ["log_softmax", "softmax"]
+    assert shown("--family", "crf", "--how", "pinned", "linear*") == ["linear_chain_crf", "linear_chain_crf_grad"]
+    assert "pinned" in output(capsys, "ops", "--how", "dance", code=2)
+    assert "there is no such operator" in output(capsys, "ops", "--family", "dance", code=2)
+
+
+def test_op(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "op", "leaky_relu", "--place", "cpu")
+    lines = [line.split() for line in text.splitlines()]
+    assert text.startswith("leaky_relu: Out = max(X, alpha X)\n")
+    assert "  Gradient: leaky_relu_grad reads X, Out@GRAD; writes X@GRAD" in text
+    assert ["input", "X", "floats"] in lines
+    assert ["alpha", "float", "0.02", "see", "the", "formula"] in lines
+    assert ["leaky_relu_grad", "generated", "array"] in lines
+    data = json.loads(output(capsys, "op", "crop", "--place", "cpu", "--json"))
+    assert data["family"] == "crop"
+    assert data["inputs"]["Offsets"] == "optional, numbers read when planning, int32, int64"
+    assert data["attrs"]["offsets"]["allowed"] == "0 or more"
+    assert data["gradient"] == "crop_grad reads Out@GRAD and only the dims of X, Offsets; writes X@GRAD"
+    assert data["kernels"]["crop"] == {"cpu:0": "generic plain"}
+
+
 def test_the_matrix_covers_every_operator() -> None:
     rows = kernel_matrix(["cpu"])
     assert [row.op for row in rows] == [op.type for op in ops]
@@ -103,6 +130,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
         (("explain", "{model}", "--feed", "y=3x3"), 1, "no variable 'y'"),
         (("ops", "nothing_like_it"), 2, "no operator is called nothing_like_it"),
         (("ops", "--place", "gpu"), 1, "PlaceError"),
+        (("op", "reluu"), 1, "did you mean relu"),
         (("dance",), 2, "No such command"),
         (("demo", "--epochs", "0"), 2, "epochs"),
     ],
@@ -120,7 +148,7 @@ def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatc
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "--help")
-    for command in ("places", "plugins", "ops", "explain", "demo"):
+    for command in ("places", "plugins", "ops", "op", "explain", "demo"):
         assert command in text
 
 

@@ -173,6 +173,71 @@ def test_update(context: str, bound: bool, nesterov: bool, dims: tuple[int, ...]
     np.testing.assert_allclose(got["VelocityOut"].astype("f8"), expected[1], rtol=tolerance)
 
 
+def counted(param: Any, power: Any, spare: Any, *, decay: Any) -> Any:
+    return param * power + (1 if spare is None else spare), power * decay
+
+
+COUNTED = define(
+    counted, ("Param", "Power", Slot("Spare", dispensable=True)),
+    {"ParamOut": ("Param", None), "PowerOut": ("Power", None)}, (Attr("decay", "float"),),
+    must_alias={"ParamOut": "Param", "PowerOut": "Power"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("dims", [(0, 3), (5, 7), LARGE])
+@pytest.mark.parametrize("power", [(1,), (1, "rows")])
+def test_small_state_is_updated_after_it_was_read(context: str, dims: tuple[int, ...], power: tuple[Any, ...]) -> None:
+    x, spare = rand(*dims), rand(1, seed=2)
+    y = rand(*(dims[1:] if "rows" in power else power), seed=1)
+    for given, added in (({}, 1.0), ({"Spare": spare}, spare)):
+        got = execute(CONTEXTS[context], COUNTED, {"Param": x, "Power": y, **given}, {"decay": 0.5})
+        np.testing.assert_allclose(got["ParamOut"], x * y + added, rtol=1e-6)
+        np.testing.assert_allclose(got["PowerOut"], y * np.float32(0.5), rtol=1e-6)
+
+
+def test_small_outputs_leave_the_blocks() -> None:
+    inputs = {"Param": rand(*LARGE), "Power": rand(1)}
+    run = generators["array"].prepare(call_of(COUNTED, inputs, {"decay": 0.5}), CONTEXTS["numpy"])
+    assert "range(0" in run.source
+
+
+@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("dims", [(0, 3), (5, 7), LARGE])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_sums_over_all_beside_other_outputs(context: str, dims: tuple[int, ...], dtype: str) -> None:
+    if context == "strict" and dtype == "float16":
+        pytest.skip("the namespace has no half types")
+    wide = "float64" if dtype == "float64" else "float32"
+    outputs = {"Out": ("X", None), "Squares": ((1,), wide), "Product": ((1,), wide)}
+    op = define(lambda x, y: (x + y, x * x, x * y), ("X", "Y"), outputs, must_alias={"Out": "X"})
+    x, y = rand(*dims, dtype=dtype), rand(*dims, seed=1, dtype=dtype)
+    got = execute(CONTEXTS[context], op, {"X": x, "Y": y})
+    np.testing.assert_array_equal(got["Out"], x + y)
+    a, b = x.astype("float64"), y.astype("float64")
+    np.testing.assert_allclose(got["Squares"], [np.sum(a * a)], rtol=1e-5)
+    np.testing.assert_allclose(got["Product"], [np.sum(a * b)], rtol=1e-5)
+    if dims == LARGE and context == "numpy":
+        call = call_of(op, {"X": x, "Y": y}, {})
+        assert "range(0" in generators["array"].prepare(call, CONTEXTS[context]).source
+
+
+def test_a_static_attribute_is_a_constant() -> None:
+    def root(x: Any, *, power: float) -> Any:
+        return expr.sqrt(x) if power == 0.5 else x**power
+
+    op = define(root, ("X",), {"Out": ("X", None)}, (Attr("power", "float", static=True),))
+    x = rand(9)
+    sources = {}
+    for power in (0.5, 3.0, 1.5):
+        np.testing.assert_allclose(
+            execute(CONTEXTS["numpy"], op, {"X": x}, {"power": power})["Out"], x**power, rtol=1e-6
+        )
+        run = generators["array"].prepare(call_of(op, {"X": x}, {"power": power}), CONTEXTS["numpy"])
+        sources[power] = run.source
+    assert "sqrt" in sources[0.5] and "1.5" in sources[1.5]
+
+
 def test_large_problems_go_in_blocks() -> None:
     run = prepare(CONTEXTS["numpy"], MOMENTUM, LARGE)
     assert "range(0" in run.source and run.workspace > 0

@@ -15,12 +15,17 @@ NAMES = {
         Executor Scope global_scope scope_guard CPUPlace CUDAPlace CUDAPinnedPlace LoDTensor create_lod_tensor
         create_random_int_lodtensor DataFeeder ParamAttr append_backward gradients calc_gradient unique_name core
         set_flags get_flags is_compiled_with_cuda device_guard data layers optimizer initializer
-        regularizer clip io metrics framework executor backward reader batch
+        regularizer clip io metrics framework executor backward reader batch nets average WeightNormParamAttr
+        cpu_places cuda_places cuda_pinned_places in_dygraph_mode require_version
         """,
-    "core": "is_compiled_with_cuda CPUPlace CUDAPlace LoDTensor Scope VarDesc EnforceNotMet get_cuda_device_count",
+    "core": """
+        is_compiled_with_cuda CPUPlace CUDAPlace LoDTensor Scope VarDesc EnforceNotMet get_cuda_device_count AttrType
+        kEmptyVarName empty_var_name kGradVarSuffix grad_var_suffix
+        """,
     "framework": """
         Program Block Operator Variable Parameter default_main_program default_startup_program program_guard name_scope
-        device_guard grad_var_name convert_np_dtype_to_dtype_ set_flags get_flags
+        device_guard grad_var_name convert_np_dtype_to_dtype_ set_flags get_flags cpu_places cuda_places
+        cuda_pinned_places in_dygraph_mode require_version
         """,
     "backward": "append_backward calc_gradient gradients",
     "executor": "Executor global_scope scope_guard",
@@ -33,15 +38,26 @@ NAMES = {
         assign increment less_than equal logical_and logical_or logical_xor logical_not uniform_random gaussian_random
         create_parameter create_global_var create_tensor linear_chain_crf crf_decoding exponential_decay
         natural_exp_decay inverse_time_decay polynomial_decay piecewise_decay noam_decay cosine_decay linear_lr_warmup
+        append_LARS
         """,
-    "optimizer": "SGD SGDOptimizer Momentum MomentumOptimizer Adam AdamOptimizer",
+    "optimizer": """
+        SGD SGDOptimizer Momentum MomentumOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer Adamax AdamaxOptimizer
+        Dpsgd DpsgdOptimizer DecayedAdagrad DecayedAdagradOptimizer Ftrl FtrlOptimizer RMSPropOptimizer Adadelta
+        AdadeltaOptimizer ModelAverage LarsMomentum LarsMomentumOptimizer LambOptimizer ExponentialMovingAverage
+        LookaheadOptimizer Optimizer
+        """,
+    "nets": "simple_img_conv_pool img_conv_group glu scaled_dot_product_attention",
+    "average": "WeightedAverage",
     "initializer": """
         Constant ConstantInitializer Uniform UniformInitializer Normal NormalInitializer TruncatedNormal
         TruncatedNormalInitializer Xavier XavierInitializer MSRA MSRAInitializer Bilinear BilinearInitializer
-        NumpyArrayInitializer
+        NumpyArrayInitializer Initializer init_on_cpu force_init_on_cpu
         """,
     "regularizer": "L1Decay L2Decay L1DecayRegularizer L2DecayRegularizer",
-    "clip": "ErrorClipByValue GradientClipByValue GradientClipByNorm GradientClipByGlobalNorm set_gradient_clip",
+    "clip": """
+        ErrorClipByValue GradientClipByValue GradientClipByNorm GradientClipByGlobalNorm set_gradient_clip
+        GradientClipBase BaseErrorClipAttr
+        """,
     "io": """
         save_vars save_params save_persistables load_vars load_params load_persistables save_inference_model
         load_inference_model

@@ -384,7 +384,7 @@ def test_filters_count_their_field() -> None:
         (lambda x: layers.concat([]), ProgramError, ["'input' is list []"]),
         (lambda x: layers.split(x, []), ProgramError, ["one section or more"]),
         (lambda x: layers.reshape(x, [1.5]), ProgramError, ["'shape' is float 1.5", "an int"]),
-        (lambda x: layers.reshape(x, [-1], actual_shape=x), ProgramError, ["'actual_shape'"]),
+        (lambda x: layers.reshape(x, [-1], actual_shape=3), ProgramError, ["'actual_shape'"]),
         (lambda x: layers.embedding(x, [3]), ProgramError, ["'size' is list [3]", "[vocabulary, width]"]),
         (lambda x: layers.embedding(x, [3, 2], padding_idx=3), ProgramError, ["an id in [-3, 3)"]),
         (lambda x: layers.data("y", "3"), ProgramError, ["layers.data", "a list of ints"]),

@@ -61,7 +61,7 @@ def test_auc_is_the_part_of_pairs_in_order() -> None:
     with pytest.raises(ProgramError, match="probabilities"):
         metric.update([1.5], [1])
     with pytest.raises(ProgramError, match="'ROC'"):
-        metrics.Auc(curve="PR")
+        metrics.Auc(curve="precision")
 
 
 def test_ties_count_half() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fluidlite.operators
+from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
 from fluidlite.framework.call import Call
 from fluidlite.framework.decompose import decompose
@@ -22,19 +23,40 @@ from fluidlite.framework.whereabouts import NOWHERE
 HERE = inspect.getsourcefile(fluidlite.operators).removesuffix("__init__.py")  # type: ignore[union-attr]
 OURS = [op for op in ops._ops.values() if op.origin.startswith(HERE)]
 SAMPLED = [op for op in OURS if op.reference is not None]
+GRADIENTS = {op.grad.type for op in OURS if isinstance(op.grad, GradRule)}
 
 # Attributes that are taken for Fluid's sake and change nothing, or nothing that a reference can tell.
 NO_OPS = {
+    ("gather", "overwrite"),
     ("lookup_table", "is_sparse"),
-    ("lookup_table", "is_distributed"),
+    ("lookup_table_v2", "is_sparse"),
+    ("random_crop", "startup_seed"),
+    ("sampling_id", "seed"),
     ("adam", "lazy_mode"),
+    ("adam", "min_row_size_to_use_multithread"),
     ("dropout", "seed"),
     ("dropout", "fix_seed"),
-    ("softmax", "axis"),
-    ("softmax_with_cross_entropy", "axis"),
     ("softmax_with_cross_entropy", "numeric_stable_mode"),
     ("cast", "in_dtype"),
+    ("auc", "curve"),
+    ("teacher_student_sigmoid_loss", "soft_max_up_bound"),  # of the gradient
+    ("teacher_student_sigmoid_loss", "soft_max_lower_bound"),
 }
+
+# So does every attribute whose doc says it; most are of Fluid's int8 kernels.
+NO_OPS |= {(op.type, a.name) for op in SAMPLED for a in op.attrs if a.doc.endswith("of no effect")}
+
+# Reasons why an operator is not said with others: kernels, or its expression, take such a call.
+NO_REFERENCE = "a part is a gradient, which has no reference"
+TAKEN = {
+    "nothing is fused",
+    "it is one expression",
+    "cross_entropy takes classes along the last axis only",
+    NO_REFERENCE,
+}
+
+# Samples whose outputs have more dims while those of the inputs are unknown: only dims known to be 1 go.
+RANK_OF_VALUES = {("squeeze", "all"), ("squeeze2", "all")}
 
 
 def each(operators: Iterable[OpDef]) -> pytest.MarkDecorator:
@@ -46,11 +68,17 @@ def arrays(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def sample_specs(sample: Sample) -> dict[str, tuple[Spec, ...]]:
-    return {
-        slot: tuple(Spec.of(a.shape, a.dtype.name, lod=sample.lod.get(slot, ())) for a in arrays(value))
-        for slot, value in sample.inputs.items()
-    }
+def takes_value(op: OpDef, slot: str) -> bool:
+    declared = op.input(slot)
+    return declared is not None and declared.value
+
+
+def sample_specs(op: OpDef, sample: Sample) -> dict[str, tuple[Spec, ...]]:
+    def spec(slot: str, array: Any) -> Spec:
+        numbers = tuple(array.reshape(-1).tolist()) if takes_value(op, slot) else None
+        return Spec.of(array.shape, array.dtype.name, lod=sample.lod.get(slot, ()), value=numbers)
+
+    return {slot: tuple(spec(slot, a) for a in arrays(value)) for slot, value in sample.inputs.items()}
 
 
 def call_of(op: OpDef, specs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Call:
@@ -67,7 +95,7 @@ def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
 
 
 def wide(array: Any) -> Any:
-    return array.astype("float64") if array.dtype.kind == "f" else array
+    return array.astype("float64") if dtype_name(array.dtype) in ALL_FLOATS else array
 
 
 Answer = dict[str, list[Any]]
@@ -90,14 +118,14 @@ def answer_sample(op: OpDef, sample: Sample, **changes: Any) -> dict[str, list[A
 def test_there_are_operators() -> None:
     assert len(SAMPLED) > 80
     assert all(op.doc for op in OURS)
-    assert all(op.source or op.type.endswith("_grad") or op.run for op in OURS)
+    assert all(op.source or op.type.endswith("_grad") or op.run or op.marker for op in OURS)
 
 
 @pytest.mark.parametrize("op", OURS, ids=lambda op: op.type)
 def test_operators_without_samples_are_random_or_gradients_or_run_by_the_framework(op: OpDef) -> None:
     if op.reference is None:
-        assert not op.all_samples()
-        assert op.type.endswith("_grad") or op.random or op.run is not None
+        assert op.random or not op.all_samples()
+        assert op.type.endswith("_grad") or op.type in GRADIENTS or op.random or op.run is not None or op.marker
     else:
         names = [sample.name for sample in op.all_samples()]
         assert names and all(names) and len(set(names)) == len(names)
@@ -117,8 +145,8 @@ def test_each_attribute_has_a_sample_in_which_its_default_answers_otherwise(op: 
         else:
             attrs = {**sample.attrs, name: default}
         try:
-            call_of_default = inferred(call_of(op, sample_specs(sample), attrs))
-            if call_of_default != inferred(call_of(op, sample_specs(sample), sample.attrs)):
+            call_of_default = inferred(call_of(op, sample_specs(op, sample), attrs))
+            if call_of_default != inferred(call_of(op, sample_specs(op, sample), sample.attrs)):
                 return True
             with_default = answer(op, {s: v if isinstance(v, list) else wide(v) for s, v in sample.inputs.items()},
                                   attrs, sample.lod)  # fmt: skip
@@ -136,34 +164,40 @@ def test_each_attribute_has_a_sample_in_which_its_default_answers_otherwise(op: 
 
 @each(SAMPLED)
 def test_references_give_what_inference_says(op: OpDef, sample: Sample) -> None:
-    specs = inferred(call_of(op, sample_specs(sample), sample.attrs))
+    specs = inferred(call_of(op, sample_specs(op, sample), sample.attrs))
     found = answer_sample(op, sample)
     assert set(specs) - set(found) <= {slot.name for slot in op.outputs if "XShape" in slot.name}
     for slot, results in found.items():
-        assert [a.shape for a in results] == [spec.dims for spec in specs[slot]], slot
+        assert [a.shape for a in results] == [spec.dims for spec in specs[slot]] or op.dynamic, slot
         for array, spec in zip(results, specs[slot], strict=True):
             assert array.dtype == ("float64" if "float" in spec.dtype else spec.dtype), slot
 
 
 @each(SAMPLED)
 def test_unknown_dims_infer_what_exact_ones_do(op: OpDef, sample: Sample) -> None:
-    exact = sample_specs(sample)
+    exact = sample_specs(op, sample)
     wanted = inferred(call_of(op, exact, sample.attrs))
     unknown = {s: tuple(Spec.of(v.dims, v.dtype, lod_level=v.lod_level) for v in vs) for s, vs in exact.items()}
 
     def check(specs: Mapping[str, tuple[Spec, ...]]) -> None:
-        for slot, found in inferred(call_of(op, specs, sample.attrs)).items():
+        if op.type == "gather_nd" and specs["Index"][0].dims[-1] < 0:
+            return  # the rank of Out is not known then, and that is an error
+        for slot, found in inferred(call_of(op, specs, sample.attrs).with_outs(wanted)).items():
             assert len(found) == len(wanted[slot])
             for loose, tight in zip(found, wanted[slot], strict=True):
                 assert loose.fits(tight), f"{slot}: {loose} at build time, {tight} when exact"
                 assert loose.lod_level == tight.lod_level
 
     check(unknown)
-    everywhere = {s: tuple(v.with_(dims=(-1,) * v.rank) for v in vs) for s, vs in unknown.items()}
-    check(everywhere)
-    batch = {s: tuple(v.with_(dims=(-1, *v.dims[1:]) if v.rank else ()) for v in vs) for s, vs in unknown.items()}
-    check(batch)
-    for slot, vs in unknown.items():
+    if (op.type, sample.name) in RANK_OF_VALUES:
+        return
+    # how many numbers a tensor has that is taken as metadata is known: that says how many dims there are
+    open_ = {s: vs for s, vs in unknown.items() if not takes_value(op, s)}
+    everywhere = {s: tuple(v.with_(dims=(-1,) * v.rank) for v in vs) for s, vs in open_.items()}
+    check({**unknown, **everywhere})
+    batch = {s: tuple(v.with_(dims=(-1, *v.dims[1:]) if v.rank else ()) for v in vs) for s, vs in open_.items()}
+    check({**unknown, **batch})
+    for slot, vs in open_.items():
         for i, v in enumerate(vs):
             for axis in range(v.rank):
                 one = v.with_(dims=(*v.dims[:axis], -1, *v.dims[axis + 1 :]))
@@ -175,7 +209,8 @@ def test_gradients_have_the_metadata_of_what_they_are_of(op: OpDef, sample: Samp
     rule = op.grad
     assert isinstance(rule, GradRule)
     grad = ops.get(rule.type)
-    specs: dict[str, Any] = {**sample_specs(sample), **inferred(call_of(op, sample_specs(sample), sample.attrs))}
+    exact = sample_specs(op, sample)
+    specs: dict[str, Any] = {**exact, **inferred(call_of(op, exact, sample.attrs))}
     specs |= {slot.name + GRAD: specs[slot.name] for slot in op.outputs if slot.name in specs}
     given = {slot: specs[slot] for slot in rule.reads if slot in specs}
     assert set(rule.reads) == {slot.name for slot in grad.inputs}
@@ -183,7 +218,7 @@ def test_gradients_have_the_metadata_of_what_they_are_of(op: OpDef, sample: Samp
     attrs = {name: value for name, value in sample.attrs.items() if grad.attr(name)}
     call = call_of(grad, given, attrs)
     found = inferred(call)
-    for slot in rule.writes:
+    for slot in (slot for slot in rule.writes if slot in exact):
         # A gradient operator that reads only Out@GRAD takes its LoD from there: it is X's.
         assert [s.with_(lod=()) for s in found[slot + GRAD]] == [s.with_(lod=()) for s in specs[slot]]
 
@@ -191,7 +226,7 @@ def test_gradients_have_the_metadata_of_what_they_are_of(op: OpDef, sample: Samp
 @each(op for op in SAMPLED if op.grad is not None)
 def test_graded_slots_are_floating_and_differentiable(op: OpDef, sample: Sample) -> None:
     for slot in sample.grads:
-        assert all(a.dtype.kind == "f" and a.size for a in arrays(sample.inputs[slot]))
+        assert all(dtype_name(a.dtype) in ALL_FLOATS and a.size for a in arrays(sample.inputs[slot]))
         if isinstance(op.grad, GradRule):
             assert slot in op.grad.writes
 
@@ -199,8 +234,8 @@ def test_graded_slots_are_floating_and_differentiable(op: OpDef, sample: Sample)
 @pytest.mark.parametrize("op", [op for op in SAMPLED if op.grad is not None], ids=lambda op: op.type)
 def test_every_gradient_is_checked_by_some_sample(op: OpDef) -> None:
     checked = {slot for sample in op.all_samples() for slot in sample.grads}
-    writes = op.grad.writes if isinstance(op.grad, GradRule) else ("X",)
-    assert checked == set(writes)
+    made = ("X",) if op.input("X") is not None else [slot.name for slot in op.inputs]
+    assert checked == set(op.grad.writes if isinstance(op.grad, GradRule) else made)
 
 
 # Decompositions ----------------------------------------------------------------------------------------------------
@@ -212,6 +247,8 @@ def run_parts(call: Call, inputs: Mapping[str, list[Any]]) -> dict[str, list[Any
     parts = decompose(call.with_outs(outs))
     if isinstance(parts, str):
         return parts
+    if any(part.call.op.reference is None for part in parts):
+        return NO_REFERENCE
     values: dict[tuple[str, str, int], Any] = {("in", s, i): a for s, v in inputs.items() for i, a in enumerate(v)}
     for part in parts:
         given: dict[str, Any] = {}
@@ -231,10 +268,10 @@ def run_parts(call: Call, inputs: Mapping[str, list[Any]]) -> dict[str, list[Any
 
 @each(op for op in SAMPLED if op.decompose is not None)
 def test_decompositions_compute_the_same(op: OpDef, sample: Sample) -> None:
-    call = call_of(op, sample_specs(sample), sample.attrs)
+    call = call_of(op, sample_specs(op, sample), sample.attrs)
     found = run_parts(call, {slot: [wide(a) for a in arrays(v)] for slot, v in sample.inputs.items()})
     if isinstance(found, str):
-        assert any(0 in a.shape for v in sample.inputs.values() for a in arrays(v)), found
+        assert found in TAKEN or any(0 in a.shape for v in sample.inputs.values() for a in arrays(v)), found
         return
     for slot, wanted in answer_sample(op, sample).items():
         for a, b in zip(found[slot], wanted, strict=True):
@@ -249,7 +286,7 @@ def test_gradients_of_products_decompose(op: OpDef, sample: Sample) -> None:
     assert isinstance(op.grad, GradRule)
     grad = ops.get(op.grad.type)
     x, y = wide(sample.inputs["X"]), wide(sample.inputs["Y"])
-    specs = sample_specs(sample)
+    specs = sample_specs(op, sample)
     out = answer_sample(op, sample)["Out"][0]
     weight = np.random.default_rng(5).uniform(-1, 1, out.shape)
     call = call_of(grad, {**specs, "Out@GRAD": Spec.of(out.shape, "float32")}, sample.attrs)
@@ -282,8 +319,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], type[ProgramError], str]] =
     ("relu", {"X": i64(3)}, {}, DtypeError, "X"),
     ("elementwise_add", {"X": f32(2, 3), "Y": f32(2)}, {}, ShapeError, "Y"),
     ("elementwise_add", {"X": f32(2, 3), "Y": Spec.of((2, 3), "float64")}, {}, DtypeError, "Y"),
-    ("elementwise_mod", {"X": f32(2), "Y": f32(2)}, {}, DtypeError, "X"),
-    ("elementwise_mul", {"X": f32(2), "Y": f32(2, 2)}, {}, ShapeError, "Y"),
+    ("elementwise_floordiv", {"X": f32(2), "Y": f32(2)}, {}, DtypeError, "X"),
+    ("elementwise_mul", {"X": f32(3), "Y": f32(2, 2)}, {}, ShapeError, "X"),
     ("logical_and", {"X": f32(2), "Y": f32(2)}, {}, DtypeError, "X"),
     ("clip", {"X": f32(2)}, {"min": 0.0}, AttributeValueError, "max"),
     ("mul", {"X": f32(2, 3), "Y": f32(4, 5)}, {}, ShapeError, "Y"),
@@ -299,8 +336,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], type[ProgramError], str]] =
     ("sum", {"X": (f32(2), f32(3))}, {}, ShapeError, "X"),
     ("sum", {"X": (f32(2), i64(2))}, {}, DtypeError, "X"),
     ("softmax", {"X": f32()}, {}, ShapeError, "X"),
-    ("softmax", {"X": f32(2, 3)}, {"axis": 0}, AttributeValueError, "axis"),
-    ("cross_entropy", {"X": f32(4, 3), "Label": i64(4)}, {}, ShapeError, "Label"),
+    ("softmax", {"X": f32(2, 3)}, {"axis": 2}, AttributeValueError, "axis"),
+    ("cross_entropy", {"X": f32(4, 3), "Label": i64(5)}, {}, ShapeError, "Label"),
     ("cross_entropy", {"X": f32(4, 3), "Label": f32(4, 3)}, {}, DtypeError, "Label"),
     ("cross_entropy", {"X": f32(4, 3), "Label": f32(4, 2)}, {"soft_label": True}, ShapeError, "Label"),
     ("softmax_with_cross_entropy", {"Logits": f32(4, 3), "Label": i64(5, 1)}, {}, ShapeError, "Label"),
@@ -337,6 +374,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], type[ProgramError], str]] =
     ("cast", {"X": f32(5)}, {"in_dtype": "int64", "out_dtype": "bool"}, AttributeValueError, "in_dtype"),
     ("maxout", {"X": f32(2, 3, 4, 4)}, {"groups": 2}, AttributeValueError, "groups"),
     ("maxout", {"X": f32(2, 3)}, {"groups": 1}, ShapeError, "X"),
+    ("maxout", {"X": f32(2, 3, 4, 4)}, {"groups": 1, "axis": 2}, AttributeValueError, "axis"),
     ("dropout", {"X": f32(2, 3)}, {"dropout_prob": 1.5}, AttributeValueError, "dropout_prob"),
     ("dropout", {"X": f32(2, 3)}, {"dropout_implementation": "no"}, AttributeValueError, "dropout_implementation"),
     ("sgd", {"Param": f32(3), "Grad": f32(4), "LearningRate": f32(1)}, {}, ShapeError, "Grad"),

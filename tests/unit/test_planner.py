@@ -324,6 +324,34 @@ def test_a_pinned_operator_is_no_fallback(fake: str) -> None:
         ops.remove(definition)
 
 
+def test_a_pinned_operator_may_be_said_with_others(fake: str) -> None:
+    from fluidlite.framework.registry import ops
+
+    def decompose(call: Any, build: Any) -> None:
+        twice = build("scale", {"X": build.input("X")}, {"Out": build.temp()}, {"scale": 2.0})
+        build("relu", {"X": twice}, {"Out": build.output("Out")})
+
+    definition = fluid.register_op(
+        "test_pinned_parts",
+        inputs=("X",),
+        outputs=("Out",),
+        host_only="it reads a file",
+        infer=lambda call: {"Out": call.spec("X")},
+        decompose=decompose,
+    )
+    try:
+        program = fluid.Program()
+        block = program.global_block()
+        block.create_var("x", [2], "float32", is_data=True)
+        block.append_op("test_pinned_parts", {"X": "x"}, {"Out": block.create_var("out")})
+        for place in ("cpu", fake):
+            exe = fluid.Executor(place, fallback="error")
+            assert exe.run(program, {"x": np.asarray([3, -1], "float32")}, ["out"])[0].tolist() == [6, 0]
+            assert "pinned  cpu:0  scale + relu" in str(exe.explain_last())
+    finally:
+        ops.remove(definition)
+
+
 # --- what runs -------------------------------------------------------------------------------------------------------
 
 

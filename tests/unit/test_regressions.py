@@ -294,3 +294,24 @@ def test_a_plugin_that_exits_or_misspells_a_hook_takes_nobody_with_it() -> None:
         loader.unload(name)
         assert record.state == "failed" and cause in record.error
     assert fluid.places()
+
+
+def test_blocks_cut_a_value_that_has_only_the_first_dim() -> None:
+    """A large generated call works in blocks of rows: the factor of each row goes along with its rows."""
+    rows, columns = 4096, 256
+    x = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
+    factor = np.arange(rows, dtype=np.float32).reshape(rows, 1)
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        given = layers.data("x", [columns])
+        given.stop_gradient = False
+        zero = layers.fill_constant([1, columns], "float32", 0.0)
+        distance = program.global_block().create_var("distance")
+        sub = program.global_block().create_var("sub")
+        program.global_block().append_op(
+            "squared_l2_distance", {"X": given, "Y": zero}, {"Out": distance, "sub_result": sub}
+        )
+        weight = layers.data("weight", [1])
+        (grad,) = fluid.gradients(layers.reduce_sum(layers.elementwise_mul(distance, weight)), given)
+    (value,) = fluid.Executor("cpu").run(program, {"x": x, "weight": factor}, [grad])
+    np.testing.assert_allclose(value, 2 * factor * x, 1e-5)

@@ -10,7 +10,54 @@ from fluidlite.plugin import hookimpl
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand every family over."""
-    from . import creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax, top_k
+    from . import (
+        auc,
+        batch_norm,
+        concat_split,
+        conv,
+        creation,
+        crop,
+        cumsum,
+        expanding,
+        finite,
+        flipping,
+        hash,
+        index,
+        index_select,
+        interpolate,
+        layer_norm,
+        linear_algebra,
+        loss,
+        losses_classes,
+        losses_regression,
+        maxout,
+        metrics,
+        multiplex,
+        norm,
+        padding,
+        pool,
+        products,
+        reduce,
+        sampling,
+        scatter,
+        shape,
+        shuffling,
+        slicing,
+        softmax,
+        sorting,
+        squared,
+        stacking,
+        top_k,
+        unfold,
+        unpool,
+        vision,
+        where,
+    )
 
-    for family in (creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax, top_k):
+    for family in (
+        auc, batch_norm, concat_split, conv, creation, crop, cumsum, expanding, finite, flipping, hash, index,
+        index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression, maxout,
+        metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
+        softmax, sorting, squared, stacking, top_k, unfold, unpool, vision, where,
+    ):  # fmt: skip
         register(family)

@@ -9,6 +9,24 @@ from fluidlite.plugin import IO, Call, Context
 from .common import immediate
 
 
+class Classes:
+    """Reads the integer labels of a loss, one a row, none of which is ignored.
+
+    Parameters
+    ----------
+    rows, classes : int
+    """
+
+    def __init__(self, rows: int, classes: int) -> None:
+        self.rows, self.classes = rows, classes
+
+    def read(self, context: Context, io: IO) -> Any:
+        """Return labels as int64 of shape (rows,), all of them classes; others are late errors."""
+        xp = context.xp
+        labels = xp.reshape(io.array("Label"), (self.rows,))
+        return context.check_index(xp.astype(labels, xp.int64, copy=False), self.classes, io)
+
+
 class Labels:
     """Reads the integer labels of a loss, one a row.
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .common import immediate, is_half, numpy_style, rows_of, storer, widener
 from .labels import Labels
+from .loss_axis import loss_along_axis, loss_grad_along_axis
+from .loss_host import BLOCK, loss_grad_on_host, loss_on_host, parts_of
 from .softmax import softmax_into, softmax_into_host, softmax_of
 
 INFINITE = 1e20
 """What Fluid puts for the logarithm of zero, so that one impossible label does not spoil a whole loss."""
 
 
+def _rows(call: Call, slot: str) -> tuple[int, int]:
+    """Return the dims as (rows, classes); after the classes come only dims of 1."""
+    outer, classes, _ = parts_of(call.dims(slot), call.attr("axis"))
+    return outer, classes
+
+
 @register_kernel("softmax_with_cross_entropy", "array", indexes=True)
 def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
     """Loss = log(sum(exp(Logits - max))) + max - Logits[label]; Softmax is kept for the gradient."""
-    xp, shape = context.xp, rows_of(call.dims("Logits"))
+    along = parts_of(call.dims("Logits"), call.attr("axis"))[2] != 1
+    if immediate(context) and (along or prod(call.dims("Logits")) > BLOCK):
+        return loss_on_host(call, context)
+    if along:
+        return loss_along_axis(call, context)
+    xp, shape = context.xp, _rows(call, "Logits")
     soft, widen, store = call.attr("soft_label"), widener(call.dtype("Logits"), context), storer(context)
     labels_of = None if soft else Labels(call, *shape)
     fast = numpy_style(context) and not is_half(call.dtype("Logits")) and call.has("Softmax")
@@ -69,7 +83,12 @@ def _host_loss(xp: Any, shape: tuple[int, int], labels_of: Labels) -> Any:
 @register_kernel("softmax_with_cross_entropy_grad", "array", indexes=True)
 def softmax_with_cross_entropy_grad(call: Call, context: Context) -> Any:
     """Logits@GRAD = (Softmax - label) * Loss@GRAD; 0 in ignored rows."""
-    xp, shape = context.xp, rows_of(call.dims("Softmax"))
+    along = parts_of(call.dims("Softmax"), call.attr("axis"))[2] != 1
+    if immediate(context) and (along or prod(call.dims("Softmax")) > BLOCK):
+        return loss_grad_on_host(call, context)
+    if along:
+        return loss_grad_along_axis(call, context)
+    xp, shape = context.xp, _rows(call, "Softmax")
     widen, store = widener(call.dtype("Softmax"), context), storer(context)
     if call.attr("soft_label"):
 
@@ -113,10 +132,10 @@ def cross_entropy(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         x = xp.reshape(widen(io.array("X")), shape)
         if labels_of is None:
-            loss = -xp.sum(xp.reshape(widen(io.array("Label")), shape) * _log(xp, x), axis=-1)
+            loss = -xp.sum(xp.reshape(widen(io.array("Label")), shape) * log_or_least(xp, x), axis=-1)
         else:
             labels, ignored = labels_of.read(context, io)
-            loss = -_log(xp, labels_of.pick(xp, x, labels))
+            loss = -log_or_least(xp, labels_of.pick(xp, x, labels))
             if ignored is not None:
                 loss = xp.where(ignored, xp.zeros_like(loss), loss)
         store(io.array("Y"), loss)
@@ -124,7 +143,7 @@ def cross_entropy(call: Call, context: Context) -> Any:
     return run
 
 
-def _log(xp: Any, x: Any) -> Any:
+def log_or_least(xp: Any, x: Any) -> Any:
     """The logarithm, with -1e20 at zero."""
     zero = x == 0
     return xp.where(zero, xp.full_like(x, -INFINITE), xp.log(xp.where(zero, xp.ones_like(x), x)))

@@ -9,20 +9,20 @@ from fluidlite.plugin import IO, Call, Context, maxout_functor, maxout_grad_func
 from .common import storer
 
 
-def _grouped(call: Call) -> tuple[int, ...]:
-    """X's dims with the channels split into (outputs, group)."""
-    images, channels, *space = call.dims("X")
-    groups = call.attr("groups")
-    return (images, channels // groups, groups, *space)
+def _grouped(call: Call) -> tuple[tuple[int, ...], int]:
+    """X's dims with the channels split into (outputs, group), and the group's axis."""
+    x, groups = call.dims("X"), call.attr("groups")
+    axis = call.attr("axis") % len(x)
+    return (*x[:axis], x[axis] // groups, groups, *x[axis + 1 :]), axis + 1
 
 
 @maxout_functor.implement("array")
 def maxout(context: Context, call: Call) -> Any:
     """The greatest along the group's axis."""
-    xp, dims = context.xp, _grouped(call)
+    xp, (dims, axis) = context.xp, _grouped(call)
 
     def run(context: Context, io: IO) -> None:
-        io.array("Out")[...] = xp.max(xp.reshape(io.array("X"), dims), axis=2)
+        io.array("Out")[...] = xp.max(xp.reshape(io.array("X"), dims), axis=axis)
 
     return run
 
@@ -30,12 +30,12 @@ def maxout(context: Context, call: Call) -> Any:
 @maxout_grad_functor.implement("array")
 def maxout_grad(context: Context, call: Call) -> Any:
     """The gradient goes to the first channel of each group that equals the greatest."""
-    xp, dims, store = context.xp, _grouped(call), storer(context)
-    kept, column = (*dims[:2], 1, *dims[3:]), (1, 1, -1) + (1,) * (len(dims) - 3)
+    xp, (dims, axis), store = context.xp, _grouped(call), storer(context)
+    kept, column = (*dims[:axis], 1, *dims[axis + 1 :]), (-1,) + (1,) * (len(dims) - axis - 1)
 
     def run(context: Context, io: IO) -> None:
-        first = xp.reshape(xp.argmax(xp.reshape(io.array("X"), dims), axis=2), kept)
-        chosen = xp.reshape(xp.arange(dims[2], dtype=first.dtype), column) == first
+        first = xp.reshape(xp.argmax(xp.reshape(io.array("X"), dims), axis=axis), kept)
+        chosen = xp.reshape(xp.arange(dims[axis], dtype=first.dtype), column) == first
         dout = xp.reshape(io.array("Out@GRAD"), kept)
         store(io.array("X@GRAD"), xp.where(chosen, dout, xp.zeros_like(dout)))
 

@@ -1,4 +1,4 @@
-"""mean, reduce_sum, reduce_mean, reduce_max, reduce_min with gradients, and sum of several tensors."""
+"""mean, reduce_sum, _mean, _max, _min, _prod with gradients, reduce_all, reduce_any, and sum of several tensors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fluidlite.plugin import IO, Call, Context, register_kernel
 from .common import immediate, is_half, numpy_style, storer, widener
 
 Run = Callable[[Context, IO], None]
+_SUM, _PRODUCT = ("sum", "add"), ("prod", "multiply")
+"""The standard's function, and NumPy's ufunc that reduces alike."""
 
 
 def _axes(call: Call, slot: str = "X") -> tuple[int, ...]:
@@ -30,12 +32,13 @@ def _kept_dims(dims: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if axis in axes else size for axis, size in enumerate(dims))
 
 
-def _total(call: Call, context: Context, axes: tuple[int, ...], count: int) -> Run:
-    """Sum over axes, divided by ``count`` (0: not divided)."""
+def _total(call: Call, context: Context, axes: tuple[int, ...], count: int, names: tuple[str, str] = _SUM) -> Run:
+    """Sum (or as ``names`` says) over axes, divided by ``count`` (0: not divided)."""
     xp, store, kept = context.xp, storer(context), _kept_dims(call.dims("X"), axes)
     dtype = "float32" if is_half(call.dtype("X")) else call.dtype("Out")
     if numpy_style(context) and not is_half(call.dtype("X")):
-        total = xp.add.reduce if immediate(context) else xp.sum  # np.sum costs a microsecond more than its ufunc
+        name, ufunc = names  # np.sum costs a microsecond more than its ufunc
+        total = getattr(xp, ufunc).reduce if immediate(context) else getattr(xp, name)
 
         def run_into(context: Context, io: IO) -> None:
             out = io.array("Out")
@@ -45,8 +48,10 @@ def _total(call: Call, context: Context, axes: tuple[int, ...], count: int) -> R
 
         return run_into
 
+    function = getattr(xp, names[0])
+
     def run(context: Context, io: IO) -> None:
-        value = xp.sum(io.array("X"), axis=axes, dtype=getattr(xp, dtype))
+        value = function(io.array("X"), axis=axes, dtype=getattr(xp, dtype))
         store(io.array("Out"), value / count if count else value)
 
     return run
@@ -117,6 +122,38 @@ def reduce_mean(call: Call, context: Context) -> Any:
     axes, dims = _axes(call), call.dims("X")
     count = prod(dims[axis] for axis in axes)
     return _total(call, context, axes, count) if count else _empty_mean(call, context)
+
+
+@register_kernel("reduce_prod", "array")
+def reduce_prod(call: Call, context: Context) -> Any:
+    """Product over ``dim``; of nothing it is 1."""
+    return _total(call, context, _axes(call), 0, _PRODUCT)
+
+
+def _truth(call: Call, context: Context, name: str) -> Run:
+    axes, xp, kept = _axes(call), context.xp, _kept(call)
+    function, fast = getattr(xp, name), numpy_style(context)
+
+    def run(context: Context, io: IO) -> None:
+        out = io.array("Out")
+        if fast:
+            function(io.array("X"), axes, out.reshape(kept), True)
+        else:
+            out[...] = xp.reshape(function(io.array("X"), axis=axes), out.shape)
+
+    return run
+
+
+@register_kernel("reduce_all", "array")
+def reduce_all(call: Call, context: Context) -> Any:
+    """Whether all over ``dim`` are true; of nothing they are."""
+    return _truth(call, context, "all")
+
+
+@register_kernel("reduce_any", "array")
+def reduce_any(call: Call, context: Context) -> Any:
+    """Whether one over ``dim`` is true; of nothing none is."""
+    return _truth(call, context, "any")
 
 
 def _extreme(call: Call, context: Context, function: str, ufunc: str) -> Run:
@@ -190,6 +227,31 @@ def reduce_max_grad(call: Call, context: Context) -> Any:
 def reduce_min_grad(call: Call, context: Context) -> Any:
     """Each element equal to the least gets the whole gradient."""
     return _extreme_grad(call, context)
+
+
+@register_kernel("reduce_prod_grad", "array")
+def reduce_prod_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = Out@GRAD times the product of the other elements: Out / X, unless there is a zero among them."""
+    xp, axes, kept, store = context.xp, _axes(call), _kept(call), storer(context)
+    widen, fast = widener(call.dtype("X"), context), immediate(context) and not is_half(call.dtype("X"))
+    kind = getattr(xp, "float32" if is_half(call.dtype("X")) else call.dtype("X"))
+
+    def run(context: Context, io: IO) -> None:
+        x, dout = widen(io.array("X")), xp.reshape(widen(io.array("Out@GRAD")), kept)
+        if fast:
+            out = io.array("Out")
+            if out.all():
+                xp.divide(out.reshape(kept) * dout, x, io.array("X@GRAD"))
+                return
+        zero = x == 0
+        ones = xp.where(zero, xp.ones_like(x), x)
+        zeros = xp.sum(xp.astype(zero, xp.int64), axis=axes, keepdims=True)
+        product = dout * xp.prod(ones, axis=axes, keepdims=True, dtype=kind)
+        nothing = xp.zeros_like(product)
+        only, none = xp.where(zeros == 1, product, nothing), xp.where(zeros == 0, product, nothing)
+        store(io.array("X@GRAD"), xp.where(zero, only, none / ones))
+
+    return run
 
 
 @register_kernel("sum", "array", inplace=True)

@@ -1,12 +1,12 @@
-"""softmax over the last axis, and its gradient."""
+"""softmax and log_softmax over an axis, with their gradients."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import Call, Context, register_kernel
 
-from .common import immediate, is_half, numpy_style, storer, widener
+from .lines import by_lines, products
 
 
 def softmax_into(xp: Any, x: Any, out: Any) -> tuple[Any, Any]:
@@ -37,46 +37,65 @@ def softmax_of(xp: Any, x: Any) -> tuple[Any, Any, Any]:
     return e / total, top, total
 
 
+def _softmax_into(xp: Any, x: Any, out: Any) -> None:
+    xp.subtract(x, xp.max(x, 1, keepdims=True), out)
+    xp.exp(out, out)
+    xp.divide(out, xp.sum(out, 1, keepdims=True), out)
+
+
+def _softmax(xp: Any, x: Any) -> Any:
+    e = xp.exp(x - xp.max(x, axis=1, keepdims=True))
+    return e / xp.sum(e, axis=1, keepdims=True)
+
+
+def _softmax_grad_into(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.subtract(dout, products(xp, out, dout, dx), dx)
+    xp.multiply(dx, out, dx)
+
+
+def _softmax_grad(xp: Any, out: Any, dout: Any) -> Any:
+    return out * (dout - xp.sum(out * dout, axis=1, keepdims=True))
+
+
+def _log_into(xp: Any, x: Any, out: Any) -> None:
+    xp.subtract(x, xp.max(x, 1, keepdims=True), out)
+    xp.subtract(out, xp.log(xp.sum(xp.exp(out), 1, keepdims=True)), out)
+
+
+def _log(xp: Any, x: Any) -> Any:
+    less = x - xp.max(x, axis=1, keepdims=True)
+    return less - xp.log(xp.sum(xp.exp(less), axis=1, keepdims=True))
+
+
+def _log_grad_into(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.exp(out, dx)
+    xp.multiply(dx, xp.sum(dout, 1, keepdims=True), dx)
+    xp.subtract(dout, dx, dx)
+
+
+def _log_grad(xp: Any, out: Any, dout: Any) -> Any:
+    return dout - xp.exp(out) * xp.sum(dout, axis=1, keepdims=True)
+
+
 @register_kernel("softmax", "array", inplace=True)
 def softmax(call: Call, context: Context) -> Any:
-    """Out = exp(X - max) / sum of the same, row by row."""
-    xp = context.xp
-    if numpy_style(context) and not is_half(call.dtype("X")):
-        into = softmax_into_host if immediate(context) else softmax_into
-
-        def run_into(context: Context, io: IO) -> None:
-            into(xp, io.array("X"), io.array("Out"))
-
-        return run_into
-
-    widen, store = widener(call.dtype("X"), context), storer(context)
-
-    def run(context: Context, io: IO) -> None:
-        store(io.array("Out"), softmax_of(xp, widen(io.array("X")))[0])
-
-    return run
+    """Out = exp(X - max) / sum of the same, line by line."""
+    return by_lines(call, context, ("X",), ("Out",), _softmax_into, _softmax)
 
 
 @register_kernel("softmax_grad", "array")
 def softmax_grad(call: Call, context: Context) -> Any:
-    """X@GRAD = Out * (Out@GRAD - sum of Out * Out@GRAD over the row)."""
-    xp = context.xp
-    if numpy_style(context) and not is_half(call.dtype("Out")):
-        total = xp.add.reduce if immediate(context) else xp.sum
+    """X@GRAD = Out * (Out@GRAD - sum of Out * Out@GRAD over the line)."""
+    return by_lines(call, context, ("Out", "Out@GRAD"), ("X@GRAD",), _softmax_grad_into, _softmax_grad)
 
-        def run_into(context: Context, io: IO) -> None:
-            out, dout, dx = io.array("Out"), io.array("Out@GRAD"), io.array("X@GRAD")
-            xp.multiply(out, dout, dx)
-            dot = total(dx, -1, None, None, True)
-            xp.subtract(dout, dot, dx)
-            xp.multiply(dx, out, dx)
 
-        return run_into
+@register_kernel("log_softmax", "array")
+def log_softmax(call: Call, context: Context) -> Any:
+    """Out = X - max - log of the sum of exp(X - max), line by line."""
+    return by_lines(call, context, ("X",), ("Out",), _log_into, _log)
 
-    widen, store = widener(call.dtype("Out"), context), storer(context)
 
-    def run(context: Context, io: IO) -> None:
-        out, dout = widen(io.array("Out")), widen(io.array("Out@GRAD"))
-        store(io.array("X@GRAD"), out * (dout - xp.sum(out * dout, axis=-1, keepdims=True)))
-
-    return run
+@register_kernel("log_softmax_grad", "array")
+def log_softmax_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = Out@GRAD - exp(Out) * sum of Out@GRAD over the line."""
+    return by_lines(call, context, ("Out", "Out@GRAD"), ("X@GRAD",), _log_grad_into, _log_grad)

@@ -1,8 +1,7 @@
-"""top_k: the order is by value, then by index, and NaN comes last; on every path."""
+"""top_k: the order is by value, then by index, and NaN comes last; on every path. And its gradient."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -10,14 +9,18 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
 from .common import immediate
+from .rows import stable_argsort
+from .sorting import along_axis, falling
 
+MANY = 1024  # columns from which finding the k-th largest first beats sorting a whole row
 FEW = 16  # up to this k, repeated argmax beats sorting whole rows
 
 
 @register_kernel("top_k", "array")
 def top_k(call: Call, context: Context) -> Any:
     """The ``k`` greatest of each row, descending, and their columns."""
-    xp, k, dims, dtype = context.xp, call.attr("k"), call.dims("X"), call.dtype("X")
+    xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")
+    k = call.dims("Out" if call.has("Out") else "Indices")[-1]
     shape = (prod(dims[:-1]), dims[-1])
     floating, wide = "float" in dtype, compute_dtype(dtype)
     order = _order_on_host if immediate(context) else _stable_order(xp)
@@ -36,17 +39,12 @@ def top_k(call: Call, context: Context) -> Any:
     return run
 
 
-def _falling(x: Any, floating: bool) -> Any:
-    """A key that ascends where x descends; inverting the bits of integers cannot overflow."""
-    return -x if floating else ~x
-
-
 def _stable_order(xp: Any) -> Callable[[Any, Any, int, bool], Any]:
-    """Sorting whole rows. The standard's argsort takes ``stable``; CuPy's does not, and is always so."""
-    stable = {"stable": True} if "stable" in inspect.signature(xp.argsort).parameters else {}
+    """Sorting whole rows."""
+    argsort = stable_argsort(xp)
 
     def order(xp: Any, x: Any, k: int, floating: bool) -> Any:
-        return xp.astype(xp.argsort(_falling(x, floating), axis=-1, **stable), xp.int64)[:, :k]
+        return xp.astype(argsort(falling(x, floating)), xp.int64)[:, :k]
 
     return order
 
@@ -69,4 +67,23 @@ def _order_on_host(xp: Any, x: Any, k: int, floating: bool) -> Any:
                 flat[at] = least
         else:
             return index
-    return xp.argsort(_falling(x, floating), axis=-1, kind="stable")[:, :k]
+    if columns >= MANY and k * 4 <= columns:
+        found = [_among_the_largest(xp, row, k, floating) for row in x]
+        if all(row is not None for row in found):
+            return xp.stack(found)
+    return xp.argsort(falling(x, floating), axis=-1, kind="stable")[:, :k]
+
+
+def _among_the_largest(xp: Any, row: Any, k: int, floating: bool) -> Any:
+    """The order of what is not below the ``k``-th largest; None if a NaN, which NumPy puts first here, is."""
+    least = xp.partition(row, row.size - k)[row.size - k :]
+    if floating and xp.isnan(least).any():
+        return None
+    places = xp.nonzero(row >= least[0])[0]
+    return places[xp.argsort(falling(row[places], floating), kind="stable")[:k]]
+
+
+@register_kernel("top_k_grad", "array", indexes=True)
+def top_k_grad(call: Call, context: Context) -> Any:
+    """X@GRAD[..., Indices[..., j]] = Out@GRAD[..., j], else 0."""
+    return along_axis(call, context, len(call.dims("X@GRAD")) - 1)

@@ -16,7 +16,8 @@ def register_libraries(register: Any) -> None:
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import linear_algebra, optimizers
+    from . import conv, linear_algebra, optimizers
 
+    register(conv)
     register(linear_algebra)
     register(optimizers)

@@ -17,8 +17,10 @@ def _supports(call: Call) -> str | None:
         return "NumPy was built without an axpby that can be found"
     if any(call.dtype(slot) != dtype for slot in ("Grad", "LearningRate")):
         return "its numbers are of one dtype"
-    if call.op.type == "momentum" and call.attr("use_nesterov"):
-        return "it has no Nesterov momentum"
+    if not all(call.has(slot) for slot in call.op.must_alias):
+        return "it writes all outputs"
+    if call.op.type == "momentum" and (call.attr("use_nesterov") or call.attr("regularization_method")):
+        return "it has no Nesterov momentum and no weight decay"
     return None
 
 

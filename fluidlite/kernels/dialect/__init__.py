@@ -15,7 +15,54 @@ from fluidlite.plugin import hookimpl
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
     """Hand the families over."""
-    from . import creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax
+    from . import (
+        auc,
+        batch_norm,
+        bilinear,
+        concat_split,
+        conv,
+        creation,
+        crop,
+        cumsum,
+        expanding,
+        finite,
+        flipping,
+        hash,
+        index,
+        index_select,
+        interpolate,
+        layer_norm,
+        linear_algebra,
+        loss,
+        losses_classes,
+        losses_regression,
+        maxout,
+        metrics,
+        multiplex,
+        norm,
+        padding,
+        pool,
+        products,
+        reduce,
+        sampling,
+        scatter,
+        shape,
+        shuffling,
+        slicing,
+        softmax,
+        sorting,
+        squared,
+        stacking,
+        unfold,
+        unpool,
+        vision,
+        where,
+    )
 
-    for module in (creation, index, linear_algebra, loss, maxout, metrics, reduce, shape, softmax):
+    for module in (
+        auc, batch_norm, bilinear, concat_split, conv, creation, crop, cumsum, expanding, finite, flipping, hash,
+        index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression, maxout,
+        metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
+        softmax, sorting, squared, stacking, unfold, unpool, vision, where,
+    ):  # fmt: skip
         register(module)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
+from .loss_axis import loss_along_axis, loss_grad_along_axis
 from .softmax import softmax_words
 from .source import Buffer, build, ctype, dealt, function, load, store
 
@@ -37,6 +38,12 @@ _SOFTMAX = """
 
 def _label(call: Call) -> tuple[bool, str]:
     return call.attr("soft_label"), call.dtype("Label")
+
+
+def _inner(call: Call, slot: str) -> int:
+    """How many elements lie between two classes of a row."""
+    dims = call.dims(slot)
+    return prod(dims[call.attr("axis") % len(dims) + 1 :])
 
 
 @register_kernel("cross_entropy", "dialect", indexes=True)
@@ -83,6 +90,8 @@ def cross_entropy_grad(call: Call, context: Context) -> Any:
 @register_kernel("softmax_with_cross_entropy", "dialect", indexes=True)
 def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
     """Softmax = softmax(Logits); Loss = log(sum(exp(Logits))) - Logits[Label], or its mean over soft labels."""
+    if _inner(call, "Logits") != 1:
+        return loss_along_axis(call, context)
     dtype = call.dtype("Logits")
     soft, label = _label(call)
     words = softmax_words(context, dtype, call.has("Softmax"))
@@ -106,6 +115,8 @@ def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
 @register_kernel("softmax_with_cross_entropy_grad", "dialect")
 def softmax_with_cross_entropy_grad(call: Call, context: Context) -> Any:
     """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; Loss@GRAD (Softmax - Label) if soft."""
+    if _inner(call, "Softmax") != 1:
+        return loss_grad_along_axis(call, context)
     dtype = call.dtype("Softmax")
     soft, label = _label(call)
     kind, y = ctype(context, compute_dtype(dtype)), load(dtype, "y[at + j]")
@@ -132,7 +143,8 @@ def _launcher(
 ) -> Any:
     """Return ``run`` of a kernel over the rows of ``scores``; hard labels come with ``ignore`` and the status word."""
     dims = call.dims(scores)
-    rows, n = prod(dims[:-1]), dims[-1]
+    n = dims[call.attrs.get("axis", -1)]
+    rows = prod(dims) // n if n else prod(dims[:-1])
     checked = "bad_index(" in body
     kernel = build(
         context, f"{name}_{buffers[0].dtype}", [*buffers, *([_STATUS] if checked else [])],

@@ -12,10 +12,10 @@ from .source import Buffer, build, ctype, load, store
 
 
 def _grouped(call: Call) -> tuple[int, int, int]:
-    """X's dims as (groups of channels of all images, channels of a group, positions)."""
-    images, channels, *space = call.dims("X")
-    groups = call.attr("groups")
-    return images * channels // groups, groups, prod(space)
+    """X's dims as (groups of channels of all images, channels of a group, positions within a channel)."""
+    x, groups = call.dims("X"), call.attr("groups")
+    axis = call.attr("axis") % len(x)
+    return prod(x[: axis + 1]) // groups, groups, prod(x[axis + 1 :])
 
 
 @maxout_functor.implement("dialect")

@@ -1,14 +1,15 @@
-"""mean, reduce_sum, reduce_mean, reduce_max, reduce_min with gradients, and sum of several tensors."""
+"""mean, reduce_sum, _mean, _max, _min, _prod with gradients, reduce_all, reduce_any, and sum of several tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from fluidlite.plugin import IO, ITEMSIZE, Call, Context, Span, compute_dtype, register_kernel
 
 from .reducing import reducer
-from .source import Buffer, build, ctype, dealt, decode, load, store
+from .source import Buffer, build, ctype, dealt, decode, load, part, store
 from .strided import collapsed, filler, mover, steps_of
 
 _MOST = 24
@@ -100,6 +101,31 @@ def reduce_min(call: Call, context: Context) -> Any:
     return _reduce(call, context, "min", _axes(call), 0)
 
 
+@register_kernel("reduce_prod", "dialect")
+def reduce_prod(call: Call, context: Context) -> Any:
+    """Product over ``dim``; of nothing it is 1."""
+    return _reduce(call, context, "prod", _axes(call), 0)
+
+
+def _truth(call: Call, context: Context, how: str, empty: int) -> Any:
+    if prod(call.dims("X")[axis] for axis in _axes(call)):
+        return _reduce(call, context, how, _axes(call), 0)
+    fill, size = filler(context, call.dtype("Out"), empty), prod(call.dims("Out"))
+    return lambda context, io: fill(context, io.span("Out"), size)
+
+
+@register_kernel("reduce_all", "dialect")
+def reduce_all(call: Call, context: Context) -> Any:
+    """Whether all over ``dim`` are true; of nothing they are."""
+    return _truth(call, context, "min", 1)
+
+
+@register_kernel("reduce_any", "dialect")
+def reduce_any(call: Call, context: Context) -> Any:
+    """Whether one over ``dim`` is true; of nothing none is."""
+    return _truth(call, context, "max", 0)
+
+
 @register_kernel("reduce_sum_grad", "dialect")
 def reduce_sum_grad(call: Call, context: Context) -> Any:
     """X@GRAD = Out@GRAD, broadcast."""
@@ -127,32 +153,36 @@ _CHOSEN = """
 
 def _chosen(call: Call, context: Context) -> Any:
     """X@GRAD = Out@GRAD where X equals Out, else 0."""
+    dtype = call.dtype("X")
+    value = f"y == best ? {load(dtype, 'dout[at + j * step]')} : ({ctype(context, compute_dtype(dtype))})0"
+    words = {"out": load(dtype, "out[at + j * step]"), "store": store(context, dtype, "dx[from + j]", value)}
+    spread = _spreader(call, context, f"reduce_chosen_{dtype}", [Buffer("out", dtype)], _CHOSEN, words)
+    return lambda context, io: spread(context, io, [io.span("Out")])
+
+
+def _spreader(
+    call: Call, context: Context, entry: str, reduced: list[Buffer], text: str, words: dict[str, str]
+) -> Callable[[Context, IO, list[Span]], None]:
+    """Return the launch of a text that makes X@GRAD of X, results of its reduction, and Out@GRAD."""
     dims, dtype = call.dims("X"), call.dtype("X")
     axes = collapsed(dims, _broadcast(dims, _axes(call)), steps_of(dims))
     outer, (run_size, step, _) = axes[:-1], axes[-1]
-    kind = ctype(context, compute_dtype(dtype))
-    value = f"y == best ? {load(dtype, 'dout[at + j * step]')} : ({kind})0"
+    decoded = decode("row", [(f"n{d}", (("at", f"s{d}"),)) for d in range(len(outer))]) if outer else ""
     kernel = build(
-        context, f"reduce_chosen_{dtype}",
-        [Buffer("x", dtype), Buffer("out", dtype), Buffer("dout", dtype), Buffer("dx", dtype, True)],
-        ["inner", "run", "step", *(f"{word}{d}" for d in range(len(outer)) for word in ("n", "s"))],
-        _CHOSEN,
-        {
-            "T": kind, "x": load(dtype, "x[from + j]"), "out": load(dtype, "out[at + j * step]"),
-            "store": store(context, dtype, "dx[from + j]", value),
-            "decode": decode("row", [(f"n{d}", (("at", f"s{d}"),)) for d in range(len(outer))]) if outer else "",
-        },
+        context, entry, [Buffer("x", dtype), *reduced, Buffer("dout", dtype), Buffer("dx", dtype, True)],
+        ["inner", "run", "step", *(f"{word}{d}" for d in range(len(outer)) for word in ("n", "s"))], text,
+        {"T": ctype(context, compute_dtype(dtype)), "x": load(dtype, "x[from + j]"), "decode": decoded, **words},
     )  # fmt: skip
     # a run of the last axis an item; a long one is cut where that leaves no rest
     parts = next((p for p in (64, 16, 4) if run_size >= 1024 and run_size % p == 0), 1)
     numbers = (parts, run_size // parts, step, *(number for axis in outer for number in axis[:2]))
     items = prod(axis[0] for axis in outer) * parts
 
-    def run(context: Context, io: IO) -> None:
-        spans = (io.span("X"), io.span("Out"), io.span("Out@GRAD"), io.span("X@GRAD"))
+    def launch(context: Context, io: IO, results: list[Span]) -> None:
+        spans = (io.span("X"), *results, io.span("Out@GRAD"), io.span("X@GRAD"))
         kernel(context, items, spans, numbers, dealt(items))
 
-    return run
+    return launch
 
 
 @register_kernel("reduce_max_grad", "dialect")
@@ -165,6 +195,44 @@ def reduce_max_grad(call: Call, context: Context) -> Any:
 def reduce_min_grad(call: Call, context: Context) -> Any:
     """Each element equal to the least gets the whole gradient."""
     return _chosen(call, context)
+
+
+_FACTORS = """
+  index_t at = 0;
+  const index_t row = gid / inner, from = gid * run, j0 = (gid - row * inner) * run * step;
+  $decode
+  at += j0;
+  for (index_t j = 0; j < run; ++j) {
+    const $T y = $x, others = factors[at + j * step], found = zeros[at + j * step];
+    const $T product = y == 0 ? (found == 1 ? others : 0) : (found == 0 ? others / y : 0);
+    $store
+  }
+"""
+
+
+@register_kernel("reduce_prod_grad", "dialect")
+def reduce_prod_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = Out@GRAD times the product of the other elements: of those that are not 0, and by how many are."""
+    dims, dtype, axes = call.dims("X"), call.dtype("X"), _axes(call)
+    wide = compute_dtype(dtype)
+    parts = [reducer(context, how, dtype, wide, dims, axes) for how in ("factors", "zeros")]
+    # first the two results, each aligned, then what the reducers themselves need
+    room = -(-prod(call.dims("Out")) * ITEMSIZE[wide] // 256) * 256
+    spread = _spreader(
+        call, context, f"reduce_factors_{dtype}", [Buffer("factors", wide), Buffer("zeros", wide)], _FACTORS,
+        {"store": store(context, dtype, "dx[from + j]", f"product * {load(dtype, 'dout[at + j * step]')}")},
+    )  # fmt: skip
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        scratch = io.workspace.span()
+        results = [part(scratch, 0), part(scratch, room)]
+        for made, result in zip(parts, results, strict=True):
+            made.run(context, io.span("X"), result, part(scratch, 2 * room))
+        spread(context, io, results)
+
+    run.workspace = 2 * room + max(made.workspace for made in parts)  # type: ignore[attr-defined]
+    return run
 
 
 @register_kernel("sum", "dialect", inplace=True)

@@ -1,9 +1,9 @@
-"""Sums, maxima and minima over any axes.
+"""Sums, products, maxima and minima over any axes, of elements or of a function of them.
 
 The axes of a contiguous tensor collapse to alternating kept and reduced ones. If the last is reduced, an item
 makes one element of the result with 16 partial results side by side; if it is kept, an item makes 16 consecutive
-elements. Where that gives few items for much work, the longest reduced axis is cut into parts, whose partial
-results a second launch reduces.
+elements, or more of a dtype under four bytes. Where that gives few items for much work, the longest reduced axis is
+cut into parts, whose partial results a second launch reduces.
 """
 
 from __future__ import annotations
@@ -21,11 +21,27 @@ ENOUGH = 32
 PART = 8192
 """With fewer items than ``ENOUGH``, work is cut into parts of about so many elements."""
 
-_STEP = {
+_JOIN = {
     "sum": "{0} = {0} + {1};",
+    "prod": "{0} = {0} * {1};",
     "max": "{{ const $T y = {1}; {0} = y > {0}$nan ? y : {0}; }}",
     "min": "{{ const $T y = {1}; {0} = y < {0}$nan ? y : {0}; }}",
 }
+"""How two results become one."""
+
+_START = {"sum": "0", "prod": "1"}
+"""What the others begin with is any element."""
+
+_MAPPED = {
+    "squares": ("sum", "{0} * {0}"),
+    "sizes": ("sum", "({0} < 0 ? -{0} : {0})"),
+    "factors": ("prod", "({0} == 0 ? ($T)1 : {0})"),
+    "zeros": ("sum", "($T)({0} == 0)"),
+    "infinite": ("max", "($T)({0} == {0} && {0} - {0} != {0} - {0})"),
+    "nan": ("max", "($T)({0} != {0})"),
+    "finite": ("min", "($T)({0} - {0} == {0} - {0})"),
+}
+"""What is reduced, and how, where that is not the elements themselves."""
 
 _ROWS = """
   const index_t kept = gid / parts, part = gid - kept * parts;
@@ -79,14 +95,20 @@ class Reducer(NamedTuple):
 def reducer(
     context: Context, how: str, source: str, target: str, dims: Sequence[int], axes: Sequence[int], count: int = 0
 ) -> Reducer:
-    """Reduce ``dims`` over ``axes`` by ``how`` (``"sum"``, ``"max"``, ``"min"``), and divide by ``count`` unless 0."""
+    """Reduce ``dims`` over ``axes`` and divide by ``count`` unless 0.
+
+    ``how`` is ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``, or one of these over a function of the elements: the sum
+    of their ``"squares"``, ``"sizes"`` or ``"zeros"`` (1 for each), the product of the ``"factors"`` that are not 0,
+    whether one is ``"infinite"`` or ``"nan"``, or all are ``"finite"``.
+    """
     dtype = compute_dtype(source)
     kept_dims = [size for axis, size in enumerate(dims) if axis not in axes]
     parts, launch = _stage(context, how, source, target, dims, axes, count, cut=True)
     if parts == 1:
         return Reducer(lambda context, a, b, _: launch(context, a, b), 0)
     _, first = _stage(context, how, source, dtype, dims, axes, 0, cut=True)
-    _, second = _stage(context, how, dtype, target, (parts, *kept_dims), (0,), count, cut=False)
+    join = _MAPPED.get(how, (how, ""))[0]
+    _, second = _stage(context, join, dtype, target, (parts, *kept_dims), (0,), count, cut=False)
 
     def run(context: Context, source: Span, target: Span, workspace: Span | None) -> None:
         assert workspace is not None
@@ -124,7 +146,8 @@ def _stage(
     longest = max(range(len(reduced)), key=lambda d: reduced[d][0])
     whole = reduced[longest][0]
     kept_size = prod(size for size, _ in outer)
-    items = kept_size * (1 if rows else -(-inner // LANES))
+    lanes = LANES if rows else LANES * max(1, 4 // ITEMSIZE[source])  # a cache line of the source
+    items = kept_size * (1 if rows else -(-inner // lanes))
     work = prod(size for size, _ in reduced) * kept_size * inner
     parts = 1
     if cut and items < ENOUGH and work >= 2 * PART:
@@ -138,7 +161,7 @@ def _stage(
          *(f"{word}{d}" for d in range(len(outer)) for word in ("n", "s")),
          *(f"{word}{d}" for d in range(len(reduced)) for word in ("m", "r"))],
         _ROWS if rows else _COLUMNS,
-        _words(context, how, source, target, rows, len(outer), len(reduced), longest, bool(count)),
+        _words(context, how, source, target, rows, lanes, len(outer), len(reduced), longest, bool(count)),
     )  # fmt: skip
     numbers = (parts, length, whole, inner, kept_size, count or 1, *sum(outer, ()), *sum(reduced, ()))
     total = items * parts
@@ -151,12 +174,26 @@ def _stage(
 
 
 def _words(
-    context: Context, how: str, source: str, target: str, rows: bool, kept: int, reduced: int, longest: int, mean: bool
+    context: Context,
+    how: str,
+    source: str,
+    target: str,
+    rows: bool,
+    lanes: int,
+    kept: int,
+    reduced: int,
+    longest: int,
+    mean: bool,
 ) -> dict[str, str]:
     """The words that fill the templates in for a number of axes and the axis that is cut."""
     dtype = compute_dtype(source)
     kind = ctype(context, dtype)
-    step = _STEP[how].replace("$T", kind).replace("$nan", " || y != y" if "float" in dtype else "")
+    join, function = _MAPPED.get(how, (how, "{0}"))
+    step = _JOIN[join].replace("$T", kind).replace("$nan", " || y != y" if "float" in dtype else "")
+    value = function.replace("$T", kind)
+
+    def read(element: str) -> str:
+        return value.format(load(source, element))
 
     def bounds(d: int) -> tuple[str, str]:
         return ("from", "to") if d == longest else ("0", f"m{d}")
@@ -164,18 +201,15 @@ def _words(
     looped = range(reduced - 1) if rows else range(reduced)
     loops = " ".join(f"for (index_t i{d} = {bounds(d)[0]}; i{d} < {bounds(d)[1]}; ++i{d})" for d in looped)
     base = " + ".join(["at", *(f"i{d} * r{d}" for d in looped)])
-    start = "0"
-    if how != "sum":  # any element of the part will do
-        offset = f" + from * r{longest}"
-        start = load(source, f"x[at{offset}{'' if rows else ' + v'}]")
+    start = _START.get(join) or read(f"x[at + from * r{longest}{'' if rows else ' + v'}]")
     result = "acc[0]" if rows else "acc[v]"
     return {
-        "T": kind, "lanes": str(LANES), "start": start, "loops": loops, "base": base,
+        "T": kind, "lanes": str(lanes), "start": start, "loops": loops, "base": base,
         "decode": decode("kept", [(f"n{d}", (("at", f"s{d}"),)) for d in range(kept)]) if kept else "",
         "from": bounds(reduced - 1)[0], "to": bounds(reduced - 1)[1],
-        "step_v": step.format("acc[v]", load(source, "x[base + c + v]")),
-        "step_0": step.format("acc[0]", load(source, "x[base + c]")),
-        "step": step.format("acc[v]", load(source, "x[base + v]")),
+        "step_v": step.format("acc[v]", read("x[base + c + v]")),
+        "step_0": step.format("acc[0]", read("x[base + c]")),
+        "step": step.format("acc[v]", read("x[base + v]")),
         "tree": tree(step.format),
         "store": store(context, target, "out[place]", f"{result} / ({kind})count" if mean else result),
     }  # fmt: skip

@@ -1,13 +1,13 @@
-"""softmax over the last axis, with its gradient: a row an item."""
+"""softmax and log_softmax, with gradients: a line an item, or sixteen neighbouring lines."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
-from .source import HALVES, LANES, Buffer, build, ctype, dealt, function, load, row_reduction, store
+from .lines import ACROSS, across, axis_of, down, each, exponentials, line_sums
+from .source import HALVES, LANES, Buffer, Kernel, build, ctype, dealt, function, load, row_reduction, store
 
 _SOFTMAX = """
   const index_t at = gid * n;
@@ -15,15 +15,6 @@ _SOFTMAX = """
   $total
   for (index_t j = 0; j < n; ++j) { $store }
 """
-_GRAD = """
-  const index_t at = gid * n;
-  $total
-  for (index_t j = 0; j < n; ++j) { $store }
-"""
-
-
-def _add(acc: str, value: str) -> str:
-    return f"{acc} += {value};"
 
 
 def _greater(acc: str, value: str) -> str:
@@ -71,18 +62,93 @@ def softmax_words(context: Context, dtype: str, keep: bool = True) -> dict[str, 
     }  # fmt: skip
 
 
+def _across(context: Context, dtype: str, logarithm: bool) -> Kernel:
+    """The kernel of lines that are neighbours: the greatest, the sum of exponentials, and the results."""
+    half, log = dtype in HALVES, function(context, "log", dtype)
+    kind = ctype(context, compute_dtype(dtype))
+
+    def value(position: str) -> str:
+        return load(dtype, f"x[{position}]")
+
+    exp = each(f"temp[v] = {value('at + v')} - most[v];") + exponentials(context, dtype)
+    greater = each(f"const {kind} y = {value('at + v')}; most[v] = y > most[v] || y != y ? y : most[v];")
+    keep = not half and not logarithm  # exponentials wait in the output; half types would round them there
+    kept = " out[at + v] = temp[v];" if keep else ""
+    body = each(f"most[v] = {value('base + v')}; total[v] = 0;") + down(greater)
+    body += down(exp + each(f"total[v] += temp[v];{kept}"))
+    if logarithm:
+        result = f"{value('at + v')} - most[v] - total[v]"
+        body += each(f"total[v] = {log}(total[v]);") + down(each(store(context, dtype, "out[at + v]", result)))
+    elif keep:
+        body += down(each("out[at + v] = out[at + v] / total[v];"))
+    else:
+        body += down(exp + each(store(context, dtype, "out[at + v]", "temp[v] / total[v]")))
+    words = across(context, dtype, body, f", most[{LANES}]")
+    name = f"{'log_' if logarithm else ''}softmax_across_{dtype}"
+    return build(context, name, [Buffer("x", dtype), Buffer("out", dtype, True)], ["n", "post"], ACROSS, words)
+
+
+def _along(context: Context, dtype: str, logarithm: bool) -> Kernel:
+    """The kernel of contiguous lines."""
+    words = softmax_words(context, dtype, not logarithm)
+    if logarithm:
+        words["total"] += f"\n  const {words['T']} shift = {words['log']}(total);"
+        words["store"] = store(context, dtype, "out[at + j]", f"{words['x']} - most - shift")
+    name = f"{'log_' if logarithm else ''}softmax_{dtype}"
+    return build(context, name, [Buffer("x", dtype), Buffer("out", dtype, True)], ["n"], _SOFTMAX, words)
+
+
+def _forward(call: Call, context: Context, logarithm: bool) -> Any:
+    axis = axis_of(call, "X")
+    kernel = (_along if axis.along else _across)(context, call.dtype("X"), logarithm)
+    items, numbers, group = axis.items, axis.numbers, dealt(axis.items)
+
+    def run(context: Context, io: IO) -> None:
+        kernel(context, items, (io.span("X"), io.span("Out")), numbers, group)
+
+    return run
+
+
 @register_kernel("softmax", "dialect")
 def softmax(call: Call, context: Context) -> Any:
     """Out = exp(X - max) / sum(exp(X - max))."""
-    dims, dtype = call.dims("X"), call.dtype("X")
-    kernel = build(
-        context, f"softmax_{dtype}", [Buffer("x", dtype), Buffer("out", dtype, True)], ["n"],
-        _SOFTMAX, softmax_words(context, dtype),
-    )  # fmt: skip
-    rows, n = prod(dims[:-1]), dims[-1]
+    return _forward(call, context, False)
+
+
+@register_kernel("log_softmax", "dialect")
+def log_softmax(call: Call, context: Context) -> Any:
+    """Out = X - max - log(sum(exp(X - max)))."""
+    return _forward(call, context, True)
+
+
+def _backward(call: Call, context: Context, logarithm: bool) -> Any:
+    axis, dtype = axis_of(call, "Out"), call.dtype("Out")
+
+    def out(position: str) -> str:
+        return load(dtype, f"out[{position}]")
+
+    def dout(position: str) -> str:
+        return load(dtype, f"dout[{position}]")
+
+    def product(position: str) -> str:
+        return f"{out(position)} * {dout(position)}"
+
+    def plain(position: str, line: str, total: str, temp: str) -> str:
+        return store(context, dtype, f"dx[{position}]", f"{out(position)} * ({dout(position)} - {total})")
+
+    def exponential(position: str, line: str, total: str, temp: str) -> str:
+        return store(context, dtype, f"dx[{position}]", f"{dout(position)} - {temp} * {total}")
+
+    buffers = [Buffer("out", dtype), Buffer("dout", dtype), Buffer("dx", dtype, True)]
+    if logarithm:
+        launch = line_sums(
+            context, "log_softmax_grad", axis, dtype, buffers, (), dout, exponential, before=out
+        )  # fmt: skip
+    else:
+        launch = line_sums(context, "softmax_grad", axis, dtype, buffers, (), product, plain)
 
     def run(context: Context, io: IO) -> None:
-        kernel(context, rows, (io.span("X"), io.span("Out")), (n,), dealt(rows))
+        launch(context, (io.span("Out"), io.span("Out@GRAD"), io.span("X@GRAD")), ())
 
     return run
 
@@ -90,21 +156,10 @@ def softmax(call: Call, context: Context) -> Any:
 @register_kernel("softmax_grad", "dialect")
 def softmax_grad(call: Call, context: Context) -> Any:
     """X@GRAD = Out (Out@GRAD - sum(Out Out@GRAD))."""
-    dims, dtype = call.dims("Out"), call.dtype("Out")
-    kind = ctype(context, compute_dtype(dtype))
+    return _backward(call, context, False)
 
-    def product(j: str, less: str = "") -> str:
-        return f"{load(dtype, f'out[at + {j}]')} * ({load(dtype, f'dout[at + {j}]')}{less})"
 
-    kernel = build(
-        context, f"softmax_grad_{dtype}", [Buffer("out", dtype), Buffer("dout", dtype), Buffer("dx", dtype, True)],
-        ["n"], _GRAD,
-        {"total": row_reduction(kind, "total", "0", _add, product),
-         "store": store(context, dtype, "dx[at + j]", product("j", " - total"))},
-    )  # fmt: skip
-    rows, n = prod(dims[:-1]), dims[-1]
-
-    def run(context: Context, io: IO) -> None:
-        kernel(context, rows, (io.span("Out"), io.span("Out@GRAD"), io.span("X@GRAD")), (n,), dealt(rows))
-
-    return run
+@register_kernel("log_softmax_grad", "dialect")
+def log_softmax_grad(call: Call, context: Context) -> Any:
+    """X@GRAD = Out@GRAD - exp(Out) sum(Out@GRAD)."""
+    return _backward(call, context, True)

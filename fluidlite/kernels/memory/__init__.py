@@ -10,7 +10,8 @@ from fluidlite.plugin import hookimpl
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import copies, creation
+    from . import copies, creation, metadata
 
     register(copies)
     register(creation)
+    register(metadata)

@@ -1,4 +1,4 @@
-"""assign, reshape2 and its gradient: the bytes are the input's."""
+"""assign, reshape, squeeze, unsqueeze and flatten, with gradients: the bytes are the input's."""
 
 from __future__ import annotations
 
@@ -22,13 +22,29 @@ def assign(call: Call, context: Context) -> Any:
     return _copy("X", "Out")
 
 
-@register_kernel("reshape2", "memory", inplace=True)
-def reshape2(call: Call, context: Context) -> Any:
+def _same_bytes(call: Call, context: Context) -> Any:
     """Out has X's bytes under other dims."""
     return _copy("X", "Out")
 
 
-@register_kernel("reshape2_grad", "memory", inplace=True)
-def reshape2_grad(call: Call, context: Context) -> Any:
+def _same_bytes_grad(call: Call, context: Context) -> Any:
     """X@GRAD has Out@GRAD's bytes under X's dims."""
     return _copy("Out@GRAD", "X@GRAD")
+
+
+reshape = register_kernel("reshape", "memory", inplace=True)(_same_bytes)
+reshape2 = register_kernel("reshape2", "memory", inplace=True)(_same_bytes)
+squeeze = register_kernel("squeeze", "memory", inplace=True)(_same_bytes)
+squeeze2 = register_kernel("squeeze2", "memory", inplace=True)(_same_bytes)
+unsqueeze = register_kernel("unsqueeze", "memory", inplace=True)(_same_bytes)
+unsqueeze2 = register_kernel("unsqueeze2", "memory", inplace=True)(_same_bytes)
+flatten = register_kernel("flatten", "memory", inplace=True)(_same_bytes)
+flatten2 = register_kernel("flatten2", "memory", inplace=True)(_same_bytes)
+reshape_grad = register_kernel("reshape_grad", "memory", inplace=True)(_same_bytes_grad)
+reshape2_grad = register_kernel("reshape2_grad", "memory", inplace=True)(_same_bytes_grad)
+squeeze_grad = register_kernel("squeeze_grad", "memory", inplace=True)(_same_bytes_grad)
+squeeze2_grad = register_kernel("squeeze2_grad", "memory", inplace=True)(_same_bytes_grad)
+unsqueeze_grad = register_kernel("unsqueeze_grad", "memory", inplace=True)(_same_bytes_grad)
+unsqueeze2_grad = register_kernel("unsqueeze2_grad", "memory", inplace=True)(_same_bytes_grad)
+flatten_grad = register_kernel("flatten_grad", "memory", inplace=True)(_same_bytes_grad)
+flatten2_grad = register_kernel("flatten2_grad", "memory", inplace=True)(_same_bytes_grad)

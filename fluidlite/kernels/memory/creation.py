@@ -1,4 +1,4 @@
-"""assign_value: the bytes are attributes."""
+"""assign_value and fill: the bytes are attributes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from fluidlite.plugin import IO, Call, Context, is_float, numpy_dtype, register_
 def assign_value(call: Call, context: Context) -> Any:
     """Copy the values in."""
     dtype = call.attr("dtype")
-    values = call.attr("fp32_values" if is_float(dtype) else "int32_values")
+    names = ("fp32_values", "int32_values", "int64_values", "bool_values")
+    values = next((call.attr(name) for name in names if call.attr(name)), ())
+    return _written(np.asarray(values, "float64" if is_float(dtype) else None), dtype)
+
+
+@register_kernel("fill", "memory")
+def fill(call: Call, context: Context) -> Any:
+    """Copy the values in."""
+    return _written(np.asarray(call.attr("value"), "float64"), call.attr("dtype"))
+
+
+def _written(values: Any, dtype: str) -> Any:
     with np.errstate(over="ignore"):  # beyond a half type's range: infinity
-        content = memoryview(
-            np.asarray(values, "float64" if is_float(dtype) else None).astype(numpy_dtype(dtype)).tobytes()
-        )
+        content = memoryview(values.astype(numpy_dtype(dtype)).tobytes())
 
     def run(context: Context, io: IO) -> None:
         context.copy_in(io.span("Out"), content)

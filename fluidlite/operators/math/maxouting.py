@@ -7,7 +7,8 @@ from fluidlite.operators.math.functor import Functor
 maxout_functor = Functor(
     "maxout",
     "maxout(context, call) -> run(context, io): from X [N, C, H, W] to Out [N, C / groups, H, W], where "
-    "Out[n, c] is the greatest of X[n, c * groups], ..., X[n, c * groups + groups - 1], position by position.",
+    "Out[n, c] is the greatest of X[n, c * groups], ..., X[n, c * groups + groups - 1], position by position; the "
+    "attribute axis says where the channels are: 1, or the last.",
 )
 
 maxout_grad_functor = Functor(

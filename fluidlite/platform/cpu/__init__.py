@@ -109,6 +109,10 @@ def _where(condition: Any, x: Any, y: Any, out: Any = None) -> Any:
     target = None if out is None else out.view(word)
     if second.ndim == 0 and second == 0:
         return np.multiply(first, condition, target, dtype=word).view(kind)
+    if target is not None and not np.may_share_memory(target, second):  # a new array costs more than the three calls
+        np.bitwise_xor(first, second, target)
+        np.multiply(target, condition, target, dtype=word)
+        return np.bitwise_xor(target, second, target).view(kind)
     differing = np.multiply(np.bitwise_xor(first, second), condition, dtype=word)
     return np.bitwise_xor(differing, second, target).view(kind)
 

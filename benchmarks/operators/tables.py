@@ -1,0 +1,100 @@
+"""Figures as tables, and which operators are beyond the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
+HEADS = ("operator", "dims", "NumPy, us", "cpu, us", "torch, us", "cpu/torch", "opencl, us", "opencl/cpu",
+         "memory/outputs")  # fmt: skip
+LIMIT_TORCH, LIMIT_CONVOLUTION, LIMIT_OPENCL, LIMIT_MEMORY = 2.0, 3.0, 4.0, 2.0
+VIEW = "view"
+"""Instead of a ratio: PyTorch copies nothing there, and hands out the same memory."""
+NOTHING = 2 << 20
+"""Bytes beside which no ratio counts: scratch blocks, and what a first run prepares."""
+
+Figure = Mapping[str, Any]
+
+
+def value(figure: Figure, name: str, median: bool = False) -> float | None:
+    """Microseconds of a contender."""
+    pair = figure["us"].get(name)
+    return None if pair is None else float(pair[0 if median else 1])
+
+
+def ratio(figure: Figure, one: str, two: str, median: bool = False) -> float | None:
+    """How many times as long one contender takes as another."""
+    a, b = value(figure, one, median), value(figure, two, median)
+    return None if a is None or not b else a / b
+
+
+def memory_ratio(figure: Figure, kind: str = "cpu") -> float | None:
+    """What was allocated in a run, to what its results take."""
+    pair = figure["memory"].get(kind)
+    return None if pair is None or not pair[1] else pair[0] / pair[1]
+
+
+def row(figure: Figure, median: bool = False) -> list[str]:
+    """One line of the table."""
+
+    def number(found: float | None, digits: int | None = None) -> str:
+        if found is None:
+            return ""
+        return f"{found:.{digits}f}" if digits is not None else f"{found:,.{0 if found >= 100 else 1}f}"
+
+    cells = [figure["operator"], "x".join(map(str, figure["dims"]))]
+    cells += [number(value(figure, name, median)) for name in ("numpy", "cpu", "torch")]
+    cells.append(VIEW if figure["notes"] == VIEW else number(ratio(figure, "cpu", "torch", median), 2))
+    cells.append(number(value(figure, "opencl", median)))
+    cells.append(number(ratio(figure, "opencl", "cpu", median), 2))
+    cells.append(number(memory_ratio(figure) if figure["size"] == "large" else None, 2))
+    return cells
+
+
+def beyond(figure: Figure, median: bool = False) -> list[str]:
+    """The limits that an operator passes at the large size."""
+    found = []
+    if figure["size"] != "large":
+        return found
+    limit = LIMIT_CONVOLUTION if "conv2d" in figure["operator"] or "conv3d" in figure["operator"] else LIMIT_TORCH
+    to_torch, to_cpu = ratio(figure, "cpu", "torch", median), ratio(figure, "opencl", "cpu", median)
+    if to_torch is not None and to_torch > limit and figure["notes"] != VIEW:
+        found.append(f"cpu {to_torch:.1f} times torch")
+    if to_cpu is not None and to_cpu > LIMIT_OPENCL:
+        found.append(f"opencl {to_cpu:.1f} times cpu")
+    for kind in figure["memory"]:
+        held, results = figure["memory"][kind]
+        if held > LIMIT_MEMORY * results + NOTHING:
+            found.append(f"{kind} allocates {held / 1e6:.0f} MB for results of {results / 1e6:.0f} MB")
+    return found
+
+
+def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """A table for each size, and one of what is beyond the limits."""
+    found = []
+    for size in ("small", "middle", "large"):
+        rows = [row(figure, median) for figure in figures.values() if figure["size"] == size]
+        if rows:
+            found.append((f"At {size} size", HEADS, rows))
+    passed = ((figure["operator"], beyond(figure, median)) for figure in figures.values())
+    over = [[operator, "; ".join(limits)] for operator, limits in passed if limits]
+    if over:
+        found.append(("Beyond the limits", ("operator", "limits"), over))
+    return found
+
+
+def write(path: Path, figures: Mapping[str, Figure], facts: Mapping[str, Any], median: bool = False) -> None:
+    """Put the tables between the markers of a Markdown file."""
+    lines = [", ".join(f"{name} {fact}" for name, fact in facts.items()) + "."]
+    for title, heads, rows in tables(figures, median):
+        lines += ["", f"### {title}", "", "| " + " | ".join(heads) + " |"]
+        lines.append("|---|---|" + "---:|" * (len(heads) - 2))
+        lines += ["| " + " | ".join(cells) + " |" for cells in rows]
+    text = path.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{path} has no lines {BEGIN} and {END}")
+    path.write_text(head + begin + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")

@@ -1,0 +1,58 @@
+"""LeNet: two convolutions with pooling, then two dense layers, read handwritten digits.
+
+python examples/lenet.py [place]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+import fluidlite as fluid
+
+
+def lenet(image: Any) -> Any:
+    """Return the scores of ten digits; ``image`` is [rows, 1, 8, 8]."""
+    hidden = fluid.layers.conv2d(image, num_filters=6, filter_size=5, padding=2, act="relu")
+    hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_type="max", pool_stride=2)
+    hidden = fluid.layers.conv2d(hidden, num_filters=16, filter_size=5, padding=2, act="relu")
+    hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_type="max", pool_stride=2)
+    hidden = fluid.layers.fc(hidden, size=120, act="relu")
+    hidden = fluid.layers.fc(hidden, size=84, act="relu")
+    return fluid.layers.fc(hidden, size=10)
+
+
+def main(place: str = "cpu", epochs: int = 8) -> tuple[list[float], float]:
+    """Train on 1500 images; return each epoch's mean loss, and which part of the other 297 is read."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = np.asarray(images / 16, np.float32).reshape(-1, 1, 8, 8), labels.reshape(-1, 1)
+    program, startup = fluid.Program(), fluid.Program()
+    program.random_seed = startup.random_seed = 1
+    with fluid.program_guard(program, startup), fluid.unique_name.guard():
+        image = fluid.layers.data("image", shape=[1, 8, 8])
+        label = fluid.layers.data("label", shape=[1], dtype="int64")
+        scores = lenet(image)
+        loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(scores, label))
+        right = fluid.layers.accuracy(fluid.layers.softmax(scores), label)
+        test = program.clone(for_test=True)
+        fluid.optimizer.Adam(learning_rate=0.006).minimize(loss)
+
+    executor, losses = fluid.Executor(place, fallback="allow"), []
+    with fluid.scope_guard(fluid.Scope()):
+        executor.run(startup)
+        for epoch in range(epochs):
+            found = []
+            for rows in np.split(np.random.default_rng(epoch).permutation(1500), 30):
+                found += executor.run(program, feed={"image": x[rows], "label": y[rows]}, fetch_list=[loss])
+            losses.append(float(np.mean(found)))
+            print(f"{place}, epoch {epoch + 1}: loss {losses[-1]:.4f}")
+        (accuracy,) = executor.run(test, feed={"image": x[1500:], "label": y[1500:]}, fetch_list=[right])
+    print(f"{place}: {float(accuracy[0]):.1%} of the test images are read")
+    return losses, float(accuracy[0])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

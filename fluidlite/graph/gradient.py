@@ -1,0 +1,113 @@
+"""Derivatives: operators that compute gradients, made by the framework's backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Union, overload
+
+from fluidlite.base.errors import GradientError
+from fluidlite.framework.backward import calc_gradient
+from fluidlite.framework.program import Block
+from fluidlite.framework.variable import Variable
+from fluidlite.graph.storage import trainable
+from fluidlite.graph.value import Like, Value, as_value, emit, value_like
+
+UNUSED = ("raise", "zero")
+
+
+@overload
+def deriv(
+    dependent: Value, independent: Variable, error: Like | None = None, unused: str = "raise"
+) -> Value: ...
+@overload
+def deriv(
+    dependent: Value, independent: Sequence[Variable], error: Like | None = None, unused: str = "raise"
+) -> list[Value]: ...
+def deriv(
+    dependent: Value, independent: Union[Variable, Sequence[Variable]], error: Like | None = None, unused: str = "raise"
+) -> Any:
+    """Return the derivative of a value with respect to another; it adds to the graph and runs nothing.
+
+    Its operators stand right behind those of ``dependent``: they read state as ``dependent`` does, whatever is
+    assigned later. Derivatives do not pass through assignments.
+
+    Parameters
+    ----------
+    dependent : Value
+        One float; of other dims only with ``error``.
+    independent : Value, or a list of them
+    error : Value, number or array_like, optional
+        The derivative of the final quantity with respect to ``dependent``, with its dims; default: 1.
+    unused : {"raise", "zero"}
+        Where ``dependent`` does not depend on ``independent``: an error, or zeros of its dims.
+
+    Returns
+    -------
+    Value, or a list of them
+        Of the dims of ``independent``.
+
+    Raises
+    ------
+    ValueError
+        If ``dependent`` is no scalar and there is no ``error``, if the dims of ``error`` are others, or
+        ``independent`` is unused.
+    """
+    if unused not in UNUSED:
+        raise GradientError(f"unused is {unused!r}; expected 'raise' or 'zero'")
+    target = as_value(dependent)
+    several = isinstance(independent, (list, tuple))
+    wanted: list[Variable] = list(independent) if isinstance(independent, (list, tuple)) else [independent]
+    for variable in wanted:
+        if not isinstance(variable, Variable):
+            raise GradientError(f"deriv with respect to {variable!r}; expected a value of the graph")
+    if error is None and target._spec().size != 1:
+        raise GradientError(
+            f"{target.name!r} has dims {list(target.shape)}; the derivative of what is no scalar needs an error tensor"
+            "\n  Do: ng.deriv(dependent, independent, error), or reduce it first"
+        )
+    given = value_like(error, target.dtype) if error is not None else None
+    if given is not None and given.shape != target.shape:
+        raise GradientError(
+            f"the error tensor {given.name!r} has dims {list(given.shape)}; {target.name!r} has {list(target.shape)}"
+        )
+    found = [_derivative(target, variable, given, unused) for variable in wanted]
+    return found if several else found[0]
+
+
+def _derivative(target: Value, variable: Variable, error: Value | None, unused: str) -> Value:
+    known = target.__dict__.setdefault("derivatives", {})
+    key = (variable.name, error.name if error is not None else None)
+    if key not in known:
+        _differentiate(target, variable, error, known)
+    found: str | None = known[key]
+    if found is not None:
+        return as_value(target.block.var(found))
+    if unused == "raise":
+        raise GradientError(
+            f"{target.name!r} does not depend on {variable.name!r} through differentiable operators"
+            "\n  Do: ng.deriv(..., unused='zero') for zeros"
+        )
+    return emit("fill_zeros_like", {"X": variable}, fixed=True)
+
+
+def _differentiate(target: Value, variable: Variable, error: Value | None, known: dict[Any, str | None]) -> None:
+    """Append one backward that all variables share, and put it behind what it is the derivative of."""
+    block = target.block
+    others = [v for v in list(block.vars.values()) if trainable(v) and v.name != variable.name]
+    asked = [variable, *others] if trainable(variable) else [variable]
+    start = len(block.ops)
+    made = calc_gradient(target, asked, error)
+    name = error.name if error is not None else None
+    for item, gradient in zip(asked, made, strict=True):
+        known[item.name, name] = gradient.name if gradient is not None else None
+    _move_behind(block, start, {target.name} | ({name} if name is not None else set()))
+
+
+def _move_behind(block: Block, start: int, names: set[str]) -> None:
+    """Move the operators from ``start`` on behind the last earlier one that makes one of the names."""
+    writers = [i for i, op in enumerate(block.ops[:start]) if not names.isdisjoint(op.output_arg_names)]
+    if not writers:
+        return
+    at = writers[-1] + 1
+    block.ops[at:] = block.ops[start:] + block.ops[at:start]
+    block.program.touch()

@@ -1,0 +1,266 @@
+"""Parts of networks: convolution, pooling, look-up, softmax, cross entropies, random values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Union
+
+from fluidlite.base.errors import AttributeValueError, ShapeError
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.variable import Variable
+from fluidlite.graph import reduction
+from fluidlite.graph.arithmetic import multiply, negative, safelog
+from fluidlite.graph.shaping import transpose
+from fluidlite.graph.value import Like, Value, dims_of, emit, pair, value_like
+
+Size = Union[int, Sequence[int]]
+
+
+def _sizes(name: str, size: Size, count: int) -> list[int]:
+    found = [size] * count if isinstance(size, int) else list(size)
+    if len(found) != count:
+        raise AttributeValueError(f"{name} is {size!r}; expected an int, or {count} of them")
+    return found
+
+
+def _spatial(what: str, value: Value) -> int:
+    count = len(value.shape) - 2
+    if count not in (2, 3):
+        raise ShapeError(
+            f"{what} of {value.name!r} {list(value.shape)}; expected [images, channels, height, width] "
+            "or [volumes, channels, depth, height, width]"
+        )
+    return count
+
+
+def convolution(
+    inputs: Like, filters: Like, strides: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
+) -> Value:
+    """Return each filter's sums of products with the windows of images or volumes.
+
+    Parameters
+    ----------
+    inputs : Value
+        [images, channels, height, width] or [volumes, channels, depth, height, width].
+    filters : Value
+        [filters, channels / groups, height, width], with depth before height for volumes.
+    strides, padding, dilation : int, or one for each spatial axis
+    groups : int
+
+    Returns
+    -------
+    Value
+        [images, filters, ...].
+    """
+    x, w = pair(inputs, filters)
+    n = _spatial("convolution", x)
+    attrs = {
+        "strides": _sizes("strides", strides, n), "paddings": _sizes("padding", padding, n),
+        "dilations": _sizes("dilation", dilation, n), "groups": groups,
+    }  # fmt: skip
+    return emit(f"conv{n}d", {"Input": x, "Filter": w}, attrs, slot="Output")
+
+
+def deconvolution(
+    inputs: Like, filters: Like, strides: Size = 1, padding: Size = 0, dilation: Size = 1, groups: int = 1
+) -> Value:
+    """Return the transpose of a convolution: what it would pass back to its inputs.
+
+    Parameters
+    ----------
+    inputs : Value
+        [images, channels, ...].
+    filters : Value
+        [channels, filters / groups, ...].
+    strides, padding, dilation : int, or one for each spatial axis
+    groups : int
+
+    Returns
+    -------
+    Value
+        [images, filters, ...], each spatial dim (size - 1) strides - 2 padding + dilation (filter - 1) + 1.
+    """
+    x, w = pair(inputs, filters)
+    n = _spatial("deconvolution", x)
+    attrs = {
+        "strides": _sizes("strides", strides, n), "paddings": _sizes("padding", padding, n),
+        "dilations": _sizes("dilation", dilation, n), "groups": groups,
+    }  # fmt: skip
+    return emit(f"conv{n}d_transpose", {"Input": x, "Filter": w}, attrs, slot="Output")
+
+
+def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = None, padding: Size = 0) -> Value:
+    """Return the greatest element ("max") or the mean ("avg") of windows of each channel.
+
+    Parameters
+    ----------
+    inputs : Value
+        [images, channels, height, width] or [volumes, channels, depth, height, width].
+    size : int, or one for each spatial axis
+    op : {"max", "avg"}
+    strides : int, or one for each spatial axis, optional
+        Default: ``size``.
+    padding : int, or one for each spatial axis
+        Outside is no part of a mean.
+
+    Returns
+    -------
+    Value
+    """
+    x = value_like(inputs)
+    n = _spatial("pooling", x)
+    attrs = {
+        "pooling_type": op, "ksize": _sizes("size", size, n), "paddings": _sizes("padding", padding, n),
+        "strides": _sizes("strides", size if strides is None else strides, n),
+    }  # fmt: skip
+    return emit(f"pool{n}d", {"X": x}, attrs)
+
+
+def lookup_table(lut: Like, idx: Like) -> Value:
+    """Return rows of a table by integer indices.
+
+    Parameters
+    ----------
+    lut : Value
+        [rows, width].
+    idx : Value
+        int64 or int32 of any dims; outside 0 to rows - 1 it raises when it runs.
+
+    Returns
+    -------
+    Value
+        [..., width].
+    """
+    return emit("lookup_table_v2", {"W": value_like(lut), "Ids": value_like(idx, "int64")})
+
+
+def softmax(x: Like, axis: int = -1) -> Value:
+    """Return exp(x) over its sum along an axis."""
+    return emit("softmax", {"X": value_like(x)}, {"axis": axis})
+
+
+def _made_by(value: Variable, type: str) -> Operator | None:
+    """The operator that makes a value, if it has that type."""
+    for op in reversed(value.block.ops):
+        if value.name in op.output_arg_names:
+            return op if op.type == type else None
+    return None
+
+
+def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
+    """Return the sum of -t log(y) along the axis of classes.
+
+    Of a :func:`softmax` along the same axis it is computed from the logits, which loses no digits.
+
+    Parameters
+    ----------
+    y : Value
+        Probabilities.
+    t : Value
+        One-hot or soft targets, of the dims of y.
+    axis : int
+
+    Returns
+    -------
+    Value
+        Without that axis.
+
+    Raises
+    ------
+    ValueError
+        If the dims differ.
+    """
+    probabilities, targets = pair(y, t)
+    _same_dims("cross_entropy_multi", probabilities, targets)
+    rank = len(probabilities.shape)
+    made = _made_by(probabilities, "softmax")
+    if made is None or made.attrs["axis"] % rank != axis % rank:
+        return negative(reduction.sum(multiply(targets, safelog(probabilities)), axis))
+    logits = probabilities.block.var(made.inputs["X"][0])
+    order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
+    last = order == list(range(rank))
+    x, label = (logits, targets) if last else (transpose(logits, order), transpose(targets, order))
+    loss = emit("softmax_with_cross_entropy", {"Logits": x, "Label": label}, {"soft_label": True}, slot="Loss")
+    return emit("squeeze2", {"X": loss}, {"axes": [rank - 1]})
+
+
+def cross_entropy_binary(y: Like, t: Like) -> Value:
+    """Return -t log(y) - (1 - t) log(1 - y), element by element.
+
+    Of a :func:`sigmoid` it is computed from the logits, which loses no digits.
+
+    Parameters
+    ----------
+    y : Value
+        Probabilities.
+    t : Value
+        Targets in 0 to 1, of the dims of y.
+
+    Returns
+    -------
+    Value
+
+    Raises
+    ------
+    ValueError
+        If the dims differ.
+    """
+    probabilities, targets = pair(y, t)
+    _same_dims("cross_entropy_binary", probabilities, targets)
+    made = _made_by(probabilities, "sigmoid")
+    if made is not None:
+        logits = probabilities.block.var(made.inputs["X"][0])
+        return emit("sigmoid_cross_entropy_with_logits", {"X": logits, "Label": targets})
+    hit = multiply(targets, safelog(probabilities))
+    return negative(hit + (1 - targets) * safelog(1 - probabilities))
+
+
+def _same_dims(what: str, y: Value, t: Value) -> None:
+    if len(y.shape) != len(t.shape) or any(a != b and -1 not in (a, b) for a, b in zip(y.shape, t.shape, strict=True)):
+        raise ShapeError(f"{what}: y has dims {list(y.shape)}, t has {list(t.shape)}; they must be equal")
+
+
+def uniform(shape: Any, low: float = 0.0, high: float = 1.0, dtype: str = "float32") -> Value:
+    """Return random numbers from ``low`` to ``high``, drawn anew at each call.
+
+    Parameters
+    ----------
+    shape : dims, or a Value that has them
+    low, high : float
+    dtype : str
+        Of the result; that of ``shape``, if that is a Value.
+
+    Returns
+    -------
+    Value
+    """
+    dims, kind = _like(shape, dtype)
+    attrs = {"shape": dims, "min": float(low), "max": float(high), "dtype": kind}
+    return emit("uniform_random", {}, attrs, fixed=True)
+
+
+def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float32") -> Value:
+    """Return random numbers of the normal distribution with mean ``loc`` and deviation ``scale``, anew at each call.
+
+    Parameters
+    ----------
+    shape : dims, or a Value that has them
+    loc, scale : float
+    dtype : str
+        Of the result; that of ``shape``, if that is a Value.
+
+    Returns
+    -------
+    Value
+    """
+    dims, kind = _like(shape, dtype)
+    attrs = {"shape": dims, "mean": float(loc), "std": float(scale), "dtype": kind}
+    return emit("gaussian_random", {}, attrs, fixed=True)
+
+
+def _like(shape: Any, dtype: str) -> tuple[list[int], str]:
+    if isinstance(shape, Variable):
+        if any(d < 0 for d in shape.shape):
+            raise ShapeError(f"{shape.name!r} has dims {list(shape.shape)}; random values need known dims")
+        return list(shape.shape), shape.dtype
+    return list(dims_of(shape, "shape")), dtype

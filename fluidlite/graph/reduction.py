@@ -1,0 +1,104 @@
+"""Sums, extremes and means over axes. A full reduction has shape ()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from fluidlite.base.errors import AttributeValueError, ShapeError
+from fluidlite.graph.arithmetic import square
+from fluidlite.graph.value import Like, Value, emit, value_like
+
+Axes = Union[int, Sequence[int], None]
+
+
+def _axes(value: Value, axis: Axes) -> list[int]:
+    rank = len(value.shape)
+    given = list(range(rank)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    for item in given:
+        if isinstance(item, bool) or not isinstance(item, int) or not -rank <= item < rank:
+            raise AttributeValueError(f"axis is {axis!r}; {value.name!r} {list(value.shape)} has axes -{rank} to {rank - 1}")
+    found = sorted({item % rank for item in given})
+    if len(found) != len(given):
+        raise AttributeValueError(f"axis {axis!r} names an axis of {value.name!r} twice")
+    return found
+
+
+def _reduce(type: str, x: Like, axis: Axes, keepdims: bool) -> Value:
+    value = value_like(x)
+    axes = _axes(value, axis)
+    if not axes:
+        return value
+    whole = len(axes) == len(value.shape)
+    attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": whole}
+    out = emit(type, {"X": value}, attrs)
+    return emit("reshape2", {"X": out}, {"shape": []}) if whole and not keepdims else out
+
+
+def sum(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the sum over axes; None: over all."""
+    return _reduce("reduce_sum", x, axis, keepdims)
+
+
+def prod(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the product over axes; None: over all."""
+    return _reduce("reduce_prod", x, axis, keepdims)
+
+
+def max(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the greatest element over axes; None: over all."""
+    return _reduce("reduce_max", x, axis, keepdims)
+
+
+def min(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the least element over axes; None: over all."""
+    return _reduce("reduce_min", x, axis, keepdims)
+
+
+def mean(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the mean over axes; None: over all."""
+    return _reduce("reduce_mean", x, axis, keepdims)
+
+
+def variance(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return the mean of squared distances from the mean over axes; None: over all."""
+    value = value_like(x)
+    axes = _axes(value, axis)
+    return _reduce("reduce_mean", square(value - mean(value, axes, True)), axes, keepdims)
+
+
+def squared_L2(x: Like, axis: Axes = None) -> Value:  # noqa: N802  nGraph's name
+    """Return the sum of squares over axes; None: over all."""
+    return _reduce("reduce_sum", square(x), axis, False)
+
+
+def any(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return whether one element of a bool value holds, over axes; None: over all."""
+    return _reduce("reduce_any", x, axis, keepdims)
+
+
+def all(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
+    """Return whether every element of a bool value holds, over axes; None: over all."""
+    return _reduce("reduce_all", x, axis, keepdims)
+
+
+def _arg(type: str, x: Like, axis: int | None) -> Value:
+    value = value_like(x)
+    if not value.shape:
+        raise ShapeError(f"{value.name!r} is a scalar; the place of its extreme needs an axis")
+    if axis is not None:
+        _axes(value, axis)
+        if len(value.shape) > 1:
+            return emit(type, {"X": value}, {"axis": axis, "dtype": "int64"}, fixed=True)
+    flat = emit("reshape2", {"X": value}, {"shape": [-1]}) if len(value.shape) > 1 else value
+    return emit("reshape2", {"X": emit(type, {"X": flat}, {"axis": 0, "dtype": "int64"}, fixed=True)}, {"shape": []})
+
+
+def argmax(x: Like, axis: int | None = None) -> Value:
+    """Return where the greatest element is along an axis, the first of equals, as int64; None: of all, flattened."""
+    return _arg("arg_max", x, axis)
+
+
+def argmin(x: Like, axis: int | None = None) -> Value:
+    """Return where the least element is along an axis, the first of equals, as int64; None: of all, flattened."""
+    return _arg("arg_min", x, axis)

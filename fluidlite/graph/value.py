@@ -1,0 +1,200 @@
+"""Value: a variable of a program with the operators of the functional front; and how functions append operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, Union
+
+import numpy as np
+
+from fluidlite import unique_name
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import DtypeError, ProgramError
+from fluidlite.framework.program import Block, default_main_program
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.variable import Variable
+from fluidlite.framework.vartype import dtype_of
+from fluidlite.transformers.node import Action, Node
+
+Number = Union[bool, int, float]
+Like = Any
+"""A value, a number, or an array_like: what functions of values take."""
+
+N = TypeVar("N", bound=Node)
+
+
+class Value(Node):
+    """A value of the graph: known once a computation runs.
+
+    ``+ - * / // % ** @``, comparisons (not ``==``: values are keys of sets and dicts; see :func:`equal`), ``-x``,
+    ``abs(x)`` and indexing append operators to its program. Operands are broadcast as NumPy does; a number takes the
+    dtype of the value beside it.
+
+    Attributes
+    ----------
+    is_cell : bool
+        It is a temporary: storage that a computation assigns.
+    """
+
+    is_cell: bool = False
+
+    def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
+        left, right = (other, self) if reverse else (self, other)
+        return binary(type, left, right)
+
+    def __matmul__(self, other: Any) -> Value:
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return matmul(other, self)
+
+    def __floordiv__(self, other: Any) -> Value:
+        return floored(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return floored(other, self)
+
+    def __rmod__(self, other: Any) -> Value:
+        return binary("elementwise_mod", other, self)
+
+    def __neg__(self) -> Value:
+        return emit("scale", {"X": self}, {"scale": -1.0})
+
+    def __abs__(self) -> Value:
+        return emit("abs", {"X": self})
+
+    def __getitem__(self, key: Any) -> Value:
+        """The part that ints, slices, ``...`` and None name; all-int keys give a scalar of shape ()."""
+        part = as_value(super().__getitem__(key))
+        keys = key if isinstance(key, tuple) else (key,)
+        ints = sum(isinstance(k, (int, Variable)) for k in keys)
+        if ints == len(self.shape) and None not in [k for k in keys if not isinstance(k, Variable)]:
+            return emit("reshape2", {"X": part}, {"shape": []})  # an index of ints alone gives [1], as in Fluid
+        return part
+
+
+class Effect(Action):
+    """An assignment, or a sequence that ends with one: it has no value and gives None."""
+
+
+def create(kind: type[N], prefix: str, block: Block | None = None, spec: Spec | None = None) -> N:
+    """Declare a variable of a class in a block; by default, the current one of the main program."""
+    block = block if block is not None else default_main_program().current_block()
+    made = kind(block, unique_name.generate(prefix), spec)
+    block.vars[made.name] = made
+    block.program.touch()
+    return made
+
+
+def emit(
+    type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, slot: str = "Out", fixed: bool = False
+) -> Value:
+    """Append an operator and return its output of a slot; ``fixed``: no gradient flows through it."""
+    given = [v for vs in inputs.values() for v in (vs if isinstance(vs, (list, tuple)) else (vs,))]
+    program = next((v.block.program for v in given if isinstance(v, Variable)), default_main_program())
+    block = program.current_block()
+    definition = ops.get(type)
+    out = create(Value, type, block)
+    outputs: dict[str, Variable] = {slot: out}
+    for other in definition.outputs:
+        if other.name != slot and (other.intermediate or not other.dispensable):
+            outputs[other.name] = block.create_temporary(stop_gradient=True)
+    try:
+        block.append_op(type, inputs, outputs, attrs)
+    except Exception:
+        for variable in outputs.values():
+            block.vars.pop(variable.name, None)
+        raise
+    out.stop_gradient = fixed
+    return out
+
+
+def as_value(variable: Variable) -> Value:
+    """The variable with the operators of the front: itself, or another handle of the same name."""
+    if isinstance(variable, Value):
+        return variable
+    if isinstance(variable, Action):
+        raise ProgramError(f"{variable.name!r} is an action; it has no value")
+    twin = Value(
+        variable.block, variable.name, variable.spec, variable.persistable, variable.stop_gradient, variable.is_data,
+        variable.type,
+    )  # fmt: skip
+    twin.is_input = variable.is_data or variable.persistable
+    return twin
+
+
+def scalar(number: Number, dtype: str) -> Value:
+    """A number as a value of shape ()."""
+    whole = not is_float(dtype)
+    if whole and (not np.isfinite(number) or int(number) != number):
+        raise DtypeError(f"{number!r} beside values of dtype {dtype}: no {dtype} is {number!r}")
+    attrs = {"shape": [], "value": float(number), "dtype": dtype}
+    return emit("fill_constant", {}, attrs, fixed=True)
+
+
+def stored(array: np.ndarray[Any, Any]) -> Value:
+    """An array as a value that transformers keep beside the state; nothing changes it."""
+    made = create(Value, "constant", spec=Spec.of(array.shape, dtype_of(array.dtype)))
+    made.persistable = True
+    made.stop_gradient = True
+    made.initial = np.array(array)
+    made.is_input = False
+    return made
+
+
+def value_like(item: Like, dtype: str = "float32") -> Value:
+    """Return what a function was given as a value; numbers take ``dtype``, arrays keep their own."""
+    if isinstance(item, Variable):
+        return as_value(item)
+    if isinstance(item, (bool, int, float, np.generic)) or (isinstance(item, np.ndarray) and item.ndim == 0):
+        number = item.item() if isinstance(item, (np.generic, np.ndarray)) else item
+        if not isinstance(number, (bool, int, float)):
+            raise ProgramError(f"{item!r} is no number of a graph")
+        if is_float(dtype) or abs(number) <= 2**53:
+            return scalar(number, dtype)
+        return stored(np.array(number, dtype))
+    array = np.asarray(item)
+    if array.dtype == object or array.dtype.kind in "USMmc":
+        raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
+    return stored(array if isinstance(item, np.ndarray) else array.astype(dtype))
+
+
+def pair(x: Like, y: Like) -> tuple[Value, Value]:
+    """Return two operands as values: a number, or a list of them, takes the other's dtype."""
+    if isinstance(x, Variable):
+        left = as_value(x)
+        return left, value_like(y, left.dtype)
+    right = value_like(y)
+    return value_like(x, right.dtype), right
+
+
+def binary(type: str, x: Like, y: Like) -> Value:
+    """Append an operator of two operands, which NumPy's rule broadcasts."""
+    left, right = pair(x, y)
+    return emit(type, {"X": left, "Y": right}, {"axis": -1})
+
+
+def floored(x: Like, y: Like) -> Value:
+    """The largest whole number that is no more than x / y."""
+    left, right = pair(x, y)
+    if not is_float(left.dtype):
+        return binary("elementwise_floordiv", left, right)
+    return emit("floor", {"X": binary("elementwise_div", left, right)})
+
+
+def matmul(x: Like, y: Like) -> Value:
+    """Matrix products over the last two dims, as ``numpy.matmul``; of two vectors, a scalar of shape ()."""
+    left, right = pair(x, y)
+    product = emit("matmul", {"X": left, "Y": right})
+    if len(left.shape) == len(right.shape) == 1:
+        return emit("reshape2", {"X": product}, {"shape": []})
+    return product
+
+
+def dims_of(dims: int | Sequence[int], what: str = "dims") -> tuple[int, ...]:
+    """Return dims as a tuple of ints of 0 or more."""
+    items = (dims,) if isinstance(dims, (int, np.integer)) else tuple(dims)
+    if any(isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d < 0 for d in items):
+        raise ProgramError(f"{what} is {dims!r}; expected ints of 0 or more")
+    return tuple(int(d) for d in items)

@@ -1,0 +1,331 @@
+"""Convolutions, transposed convolutions and their gradients, by cblas on an image unrolled along its width only.
+
+The elements that a row of the filter reads stand in a column; rows of the filter read the same columns, further down:
+a window is the sum of one product for each of them. So an image is copied as often as the filter is wide, not as
+often as it has elements. Small images are joined, so that products have enough columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.plugin import IO, Call, Context, Convolution, Line, convolutions_of, nothing_fused, register_kernel
+
+from .cblas import Routine, find
+
+FLOATS = ("float32", "float64")
+UNROLLED = 8 << 20
+"""Bytes of an unrolled part of an image; a row of windows of one image may take more."""
+ENOUGH = 4096
+"""Columns up to which images are joined: products that are wider are no faster."""
+MERGED = 4
+"""Channels up to which neighbouring groups are merged."""
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+
+Array = Any
+Step = Callable[[Context, IO], None]
+
+
+def _supports(call: Call) -> str | None:
+    dtype = call.key_dtype
+    if dtype not in FLOATS:
+        return f"{dtype}; cblas has float32 and float64"
+    if find(dtype) is None:
+        return "this build of NumPy shows no cblas"
+    return nothing_fused(call)
+
+
+class _Gemm:
+    """``c = a @ op(b)`` or ``c += a @ op(b)`` of row-major matrices at addresses; rows lie apart as told."""
+
+    def __init__(self, routine: Routine, m: int, n: int, k: int, a_row: int, b_row: int, c_row: int, turned: bool
+                 ) -> None:  # fmt: skip
+        integer, number = routine.integer, routine.number
+        self._call = routine.releasing
+        self._head = (ctypes.c_int(_ROW_MAJOR), ctypes.c_int(_PLAIN), ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+                      integer(m), integer(n), integer(k), number(1.0))  # fmt: skip
+        self._rows = integer(a_row), integer(b_row), integer(c_row)
+        self._keep = number(0.0), number(1.0)
+
+    def __call__(self, a: int, b: int, c: int, add: bool) -> None:
+        a_row, b_row, c_row = self._rows
+        address = ctypes.c_void_p
+        self._call(*self._head, address(a), a_row, address(b), b_row, self._keep[add], address(c), c_row)
+
+
+class _Unroll:
+    """An image [images, channels, depth, height, width] unrolled for the lines of a correlation."""
+
+    def __init__(self, lines: Sequence[Line], sizes: Sequence[int], channels: int) -> None:
+        self.lines = (_ONCE,) * (3 - len(lines)) + tuple(lines)
+        self.sizes = (1,) * (3 - len(sizes)) + tuple(sizes)
+        self.channels = channels
+        d, h, w = self.lines
+        self.counts = d.count, h.count, w.count
+        offsets = [h.offset(t) for t in range(h.taps)]
+        self.phases = min(h.stride, max(offsets) + 1)
+        self.extra = max(offsets) // h.stride
+        self.starts = [(at % h.stride, at // h.stride) for at in offsets]
+        inside = h.least >= 0 and h.least + max(offsets) + h.count <= self.sizes[1]
+        self.direct = inside and h.stride == w.taps == w.stride == 1 and w.start == 0 and w.count == self.sizes[2]
+
+    def parts(self, images: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (first image, end, first row, end) of parts of a bounded size."""
+        _, rows, width = self.counts
+        line = self.channels * self.lines[2].taps * self.phases * width * itemsize
+        most = max(1, UNROLLED // line - self.extra)
+        if most < rows:
+            for n in range(images):
+                for row in range(0, rows, most):
+                    yield n, n + 1, row, min(rows, row + most)
+            return
+        wanted = max(1, ENOUGH // (rows * width))
+        count = max(1, min(wanted, UNROLLED // (line * (rows + self.extra))))
+        for n in range(0, images, count):
+            yield n, min(images, n + count), 0, rows
+
+    def columns(self, x: Array, part: tuple[int, int, int, int], in_place: bool) -> Iterator[tuple[int, ...]]:
+        """Yield what is multiplied for a part of an image [images, channels, depth, height, width].
+
+        Each is (slice of the windows, tap of the depth, tap of the height, address of the columns, their row step).
+        They stay while the generator does not go on. ``in_place``: one image, whose channels come first, may be read
+        where it lies.
+        """
+        first, end, low, high = part
+        size, width = x.itemsize, self.counts[2]
+        for d, readers in self.slices():
+            if in_place and self.direct:
+                row_step, line = prod(self.sizes), width
+                start = x[first, :, d, self.lines[1].least + low :].ctypes.data
+                phase_step = 0
+            else:
+                made = self.make(x[first:end, :, d], low, high)
+                row_step, start, line = made.strides[1] // size, made.ctypes.data, (end - first) * width
+                phase_step = made.strides[2]
+            for o, t in readers:
+                for s, (phase, row) in enumerate(self.starts):
+                    yield o, t, s, start + phase * phase_step + row * line * size, row_step
+
+    def slices(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield each slice of the depth that is read, with the (window, tap) that read it."""
+        line = self.lines[0]
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for o in range(line.count):
+            for t in range(line.taps):
+                at = line.start + line.stride * o + line.reach * t
+                if 0 <= at < self.sizes[0]:
+                    readers.setdefault(at, []).append((o, t))
+        yield from sorted(readers.items())
+
+    def make(self, x: Array, low: int, high: int) -> Array:
+        """Return [channels, width taps, phases, rows, images, width] of [images, channels, height, width]."""
+        _, h, w = self.lines
+        rows = high - low + self.extra
+        made = np.empty((self.channels, w.taps, self.phases, rows, x.shape[0], w.count), x.dtype)
+        x = x.transpose(1, 2, 0, 3)
+        for phase in range(self.phases):
+            at = h.least + phase + h.stride * low
+            first = min(rows, max(0, -(at // h.stride)))
+            end = max(first, min(rows, (self.sizes[1] - 1 - at) // h.stride + 1))
+            made[:, :, phase, :first] = 0
+            made[:, :, phase, end:] = 0
+            if first == end:
+                continue
+            start = at + h.stride * first
+            read = x[:, start : start + h.stride * (end - first - 1) + 1 : h.stride]
+            for t in range(w.taps):
+                target = made[:, t, phase, first:end]
+                left, right = w.inside(t, self.sizes[2])
+                if left:
+                    target[..., :left] = 0
+                if right < w.count:
+                    target[..., right:] = 0
+                if left < right:
+                    start = w.start + w.reach * t + w.stride * left
+                    target[..., left:right] = read[..., start : start + w.stride * (right - left - 1) + 1 : w.stride]
+        return made
+
+
+def _as_3d(array: Array, dims: tuple[int, ...], last: bool) -> Array:
+    """Return an image of ``dims`` as [images, channels, depth, height, width], without a copy."""
+    array = array.reshape(dims)
+    if last:
+        array = np.moveaxis(array, -1, 1)
+    return array if array.ndim == 5 else array[:, :, None]
+
+
+def convolve(call: Call, context: Context) -> Any:
+    """Return the kernel that runs the computations of a call one after the other."""
+    steps: list[Step] = []
+    for one in (each.flattened() for each in convolutions_of(call)):
+        routine = find(call.dtype(one.out))
+        assert routine is not None  # _supports has asked
+        if one.kind == "filter":
+            steps.append(_filter_step(one, routine))
+        else:
+            steps += [_correlation(one, lines, routine) for lines in one.correlations()]
+
+    def run(context: Context, io: IO) -> None:
+        for step in steps:
+            step(context, io)
+
+    return run
+
+
+def _merged(one: Convolution) -> tuple[Convolution, int]:
+    """Return the computation with neighbouring groups as one, and how many: products of a few numbers are slow.
+
+    Their filter is a block of which only the diagonal is not zero.
+    """
+    width = max(one.channels, one.filters)
+    merge = max((b for b in range(1, one.groups + 1) if one.groups % b == 0 and b * width <= MERGED), default=1)
+    channels, filters = one.channels * merge, one.filters * merge
+    return one._replace(groups=one.groups // merge, channels=channels, filters=filters), merge
+
+
+def _blocks(w: Array, merge: int) -> Array:
+    """Return [groups, filters, channels, ...] as that of merged groups."""
+    if merge == 1:
+        return w
+    groups, filters, channels, *kernel = w.shape
+    w = w.reshape(groups // merge, merge, filters, channels, *kernel)
+    made = np.zeros((groups // merge, merge, filters, merge, channels, *kernel), w.dtype)
+    for i in range(merge):
+        made[:, i, :, i] = w[:, i]
+    return made.reshape(groups // merge, merge * filters, merge * channels, *kernel)
+
+
+def _diagonal(made: Array, merge: int) -> Array:
+    """Return [merged groups, filters, channels, ...] of the groups."""
+    groups, filters, channels, *kernel = made.shape
+    blocks = made.reshape(groups, merge, filters // merge, merge, channels // merge, *kernel)
+    found = np.stack([blocks[:, i, :, i] for i in range(merge)], 1)
+    return found.reshape(groups * merge, filters // merge, channels // merge, *kernel)
+
+
+def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
+    """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
+    grouped = (one.groups, one.filters, one.channels, *(1,) * (3 - len(lines)), *one.shape.kernel)
+    one, merge = _merged(one)
+    forward, groups = one.kind == "windows", one.groups
+    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
+    lines = (_ONCE,) * (3 - len(lines)) + lines
+    dims, out_dims = (one.image_dims(), one.windows_dims())[:: 1 if forward else -1]
+    if not all(line.taps for line in lines):
+        empty = tuple(_place(line, 0, line.count) for line in lines)
+
+        def clear(context: Context, io: IO) -> None:
+            _as_3d(io.array(one.out), out_dims, one.last)[(..., *empty)] = 0
+
+        return clear
+    unroll = _Unroll(lines, one.sizes if forward else one.counts, groups * inner)
+    taps = tuple(slice(line.tap, None, line.tap_step) for line in lines)
+    depth, height, width = unroll.counts
+    k = inner * lines[2].taps
+    plain = not one.last and all(line.step == 1 for line in lines)
+
+    def run(context: Context, io: IO) -> None:
+        x, out = _as_3d(io.array(source), dims, one.last), _as_3d(io.array(one.out), out_dims, one.last)
+        w = _blocks(io.array(one.filter).reshape(grouped)[(..., *taps)], merge)
+        packed = np.ascontiguousarray((w if forward else w.swapaxes(1, 2)).transpose(3, 4, 0, 1, 2, 5))
+        size = x.itemsize
+        for part in unroll.parts(one.images, size):
+            first, end, low, high = part
+            columns = (high - low) * (end - first) * width
+            in_place = plain and end - first == 1
+            if in_place:
+                target, c_row, c_slice = out[first, :, :, low:high], depth * height * width, height * width
+            else:
+                target = np.empty((groups * m, depth, high - low, end - first, width), x.dtype)
+                c_row, c_slice = depth * columns, columns
+            base, touched = target.ctypes.data, [False] * depth
+            for o, t, s, at, b_row in unroll.columns(x, part, in_place):
+                gemm = _Gemm(routine, m, columns, k, k, b_row, c_row, False)
+                weights, to = packed[t, s].ctypes.data, base + o * c_slice * size
+                for g in range(groups):
+                    gemm(weights + g * m * k * size, at + g * k * b_row * size, to + g * m * c_row * size, touched[o])
+                touched[o] = True
+            for o in range(depth):
+                if not touched[o]:
+                    target[:, o] = 0
+            if not in_place:
+                places = (_place(lines[0], 0, depth), _place(lines[1], low, high), _place(lines[2], 0, width))
+                out[(slice(first, end), slice(None), *places)] = target.transpose(3, 0, 1, 2, 4)
+
+    return run
+
+
+def _place(line: Line, low: int, high: int) -> slice:
+    """Return where the outputs [low, high) of a line lie."""
+    return slice(line.first + line.step * low, line.first + line.step * (high - 1) + 1, line.step)
+
+
+def _filter_step(one: Convolution, routine: Routine) -> Step:
+    """Return the step that computes the gradient of a filter: a sum over images and rows, in a fixed order."""
+    one, merge = _merged(one)
+    groups, m, inner = one.groups, one.filters, one.channels
+    unroll = _Unroll(one.lines(), one.sizes, groups * inner)
+    depth, height, width = unroll.counts
+    d_taps, h_taps, w_taps = (line.taps for line in unroll.lines)
+    n = inner * w_taps
+
+    def run(context: Context, io: IO) -> None:
+        x = _as_3d(io.array(one.image), one.image_dims(), one.last)
+        y, out = _as_3d(io.array(one.windows), one.windows_dims(), one.last), io.array(one.out)
+        size = x.itemsize
+        total = np.zeros((d_taps, h_taps, groups, m, inner, w_taps), x.dtype)
+        for part in unroll.parts(one.images, size):
+            first, end, low, high = part
+            columns = (high - low) * (end - first) * width
+            in_place = not one.last and end - first == 1
+            seen = y[first, :, :, low:high]
+            a_row, a_slice = depth * height * width, height * width
+            if not in_place:
+                seen = np.ascontiguousarray(y[first:end, :, :, low:high].transpose(1, 2, 3, 0, 4))
+                a_row, a_slice = depth * columns, columns
+            base = seen.ctypes.data
+            for o, t, s, at, b_row in unroll.columns(x, part, in_place):
+                gemm = _Gemm(routine, m, n, columns, a_row, b_row, n, True)
+                rows, to = base + o * a_slice * size, total[t, s].ctypes.data
+                for g in range(groups):
+                    gemm(rows + g * m * a_row * size, at + g * n * b_row * size, to + g * m * n * size, True)
+        whole = _diagonal(total.transpose(2, 3, 4, 0, 1, 5), merge)
+        out.reshape(whole.shape)[...] = whole
+
+    return run
+
+
+conv2d = register_kernel("conv2d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
+conv2d_grad = register_kernel("conv2d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
+conv3d = register_kernel("conv3d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
+conv3d_grad = register_kernel("conv3d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
+depthwise_conv2d = register_kernel("depthwise_conv2d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
+    convolve
+)
+depthwise_conv2d_grad = register_kernel(
+    "depthwise_conv2d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
+)(convolve)
+conv2d_transpose = register_kernel("conv2d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
+    convolve
+)
+conv2d_transpose_grad = register_kernel(
+    "conv2d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
+)(convolve)
+conv3d_transpose = register_kernel("conv3d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
+    convolve
+)
+conv3d_transpose_grad = register_kernel(
+    "conv3d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
+)(convolve)
+depthwise_conv2d_transpose = register_kernel(
+    "depthwise_conv2d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports
+)(convolve)
+depthwise_conv2d_transpose_grad = register_kernel(
+    "depthwise_conv2d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
+)(convolve)

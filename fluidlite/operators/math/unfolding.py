@@ -1,0 +1,85 @@
+"""The geometry that kernels of several libraries share: images read as sequences, and sequences of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fluidlite.operators.windows import per_dim
+
+if TYPE_CHECKING:
+    from fluidlite.framework.call import Call
+
+
+class ImageRun(NamedTuple):
+    """Images one behind the other that give sequences of one length.
+
+    Attributes
+    ----------
+    first, images : int
+        The first image, and how many.
+    height, width : int
+        Windows of each image, row by row.
+    row : int
+        The row of Out at which the first image's windows begin.
+    """
+
+    first: int
+    images: int
+    height: int
+    width: int
+    row: int
+
+
+def image_runs(call: Call) -> list[ImageRun] | None:
+    """Return the windows of im2sequence, equal images in a row together; None where dims or Y are not known."""
+    x, kernel, strides = call.dims("X"), per_dim(call, "kernels", 2), per_dim(call, "strides", 2)
+    pads = call.attr("paddings")
+    if len(pads) != 4 or any(p < 0 for p in pads):
+        call.fail_attr("paddings", "4 numbers of 0 or more: above, left, below, right")
+    sizes = [(x[2], x[3])] * max(x[0], 0)
+    if call.has("Y") and x[0] != 1:
+        step = per_dim(call, "out_stride", 2)
+        values = call.value("Y")
+        if values is None or x[0] < 0:
+            return None
+        pairs = zip(values[::2], values[1::2], strict=True)
+        sizes = [(-(-int(h) // step[0]), -(-int(w) // step[1])) for h, w in pairs]
+    elif min(x[2:]) < 0:
+        return None
+    runs: list[ImageRun] = []
+    for image, size in enumerate(sizes):
+        height, width = (
+            (n + pads[i] + pads[i + 2] - kernel[i]) // strides[i] + 1 if n + pads[i] + pads[i + 2] >= kernel[i] else 0
+            for i, n in enumerate(size)
+        )
+        if not height * width:
+            call.fail_attr("kernels", f"windows that fit in image {image}, {list(size)}, with its paddings")
+        if runs and runs[-1][2:4] == (height, width):
+            runs[-1] = runs[-1]._replace(images=runs[-1].images + 1)
+        else:
+            last = runs[-1] if runs else ImageRun(0, 0, 0, 0, 0)
+            runs.append(ImageRun(image, 1, height, width, last.row + last.images * last.height * last.width))
+    return None if x[0] < 0 else runs
+
+
+def row_offsets(call: Call, slot: str) -> tuple[int, ...]:
+    """Return where sequences begin in the rows of ``slot``, and where the last ends: of its LoD, or of its batch."""
+    dims, lod = call.dims(slot), call.lod(slot)
+    if len(dims) == 2:
+        return lod[-1] if lod else (0, dims[0])
+    return tuple(image * dims[1] for image in range(dims[0] + 1))
+
+
+def block_counts(call: Call) -> tuple[int, int]:
+    """Return how many windows unfold finds in each column and row of an image; -1 where a dim is not known."""
+    kernel, strides = per_dim(call, "kernel_sizes", 2), per_dim(call, "strides", 2)
+    dilations, pads = per_dim(call, "dilations", 2), call.attr("paddings")
+    if len(pads) != 4 or any(p < 0 for p in pads):
+        call.fail_attr("paddings", "4 numbers of 0 or more: above, left, below, right")
+    counts = []
+    for i, size in enumerate(call.dims("X")[2:]):
+        room = size + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1
+        if size >= 0 and room < 0:
+            call.fail_attr("kernel_sizes", f"a window that fits in X, {call.shown('X')}, with its paddings")
+        counts.append(-1 if size < 0 else room // strides[i] + 1)
+    return counts[0], counts[1]

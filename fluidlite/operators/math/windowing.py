@@ -1,0 +1,34 @@
+"""Random windows of random_crop: the numbers of Fluid on the CPU, seed by seed.
+
+They come from the "minimal standard" generator of Park, Miller and Stockmeyer (1993), which C++ calls
+``minstd_rand``, in the way that its usual library makes whole numbers below a bound of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_FACTOR, _MODULUS = 48271, 2**31 - 1
+
+
+def random_windows(seed: int, count: int, rooms: Sequence[int]) -> tuple[list[list[int]], int]:
+    """Return where each of ``count`` windows begins, from 0 to its room in each dim, and the seed that follows."""
+    start = seed % 2**64 % _MODULUS or 1
+    windows = []
+    for instance in range(count):
+        state = start * pow(_FACTOR, instance * len(rooms), _MODULUS) % _MODULUS
+        window = []
+        for room in rooms:
+            state, at = _below(state, room + 1)
+            window.append(at)
+        windows.append(window)
+    return windows, start * pow(_FACTOR, count * len(rooms) + 1, _MODULUS) % _MODULUS
+
+
+def _below(state: int, bound: int) -> tuple[int, int]:
+    """Return the state after drawing a number below ``bound``, and the number; what would make it uneven is redrawn."""
+    scale = (_MODULUS - 2) // bound
+    while True:
+        state = state * _FACTOR % _MODULUS
+        if state - 1 < bound * scale:
+            return state, (state - 1) // scale

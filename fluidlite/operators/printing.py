@@ -1,0 +1,86 @@
+"""print: shows a tensor while a program runs, and hands it on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.framework.registry import register_op
+from fluidlite.operators.inference import Inferred, like
+
+_PHASES = ("FORWARD", "BACKWARD", "BOTH")
+_shown: dict[tuple[int, int], int] = {}
+"""How often each operator has printed, by program and operator."""
+
+
+def _infer(call: Call) -> Inferred:
+    return {"Out": like(call.spec("In"))}
+
+
+def _run(frame: Any, op: Any) -> None:
+    (tensor,) = frame.read("In")
+    if frame.wants("Out"):
+        frame.write("Out", [tensor])
+    attr, key = op.attrs, (frame.program.serial, op.id)
+    if attr["print_phase"] not in ("BOTH", "FORWARD" if attr["is_forward"] else "BACKWARD"):
+        return
+    times = _shown.get(key, 0)
+    if 0 <= attr["first_n"] <= times:
+        return
+    _shown[key] = times + 1
+    sys.stdout.write(shown(tensor, op.input("In")[0], attr, times + 1) + "\n")
+    sys.stdout.flush()
+
+
+def shown(tensor: Any, name: str, attrs: Any, times: int) -> str:
+    """The text of one tensor: a message, then a line each of name, place, LoD, dims, dtype and data."""
+    lines = [f"{times}\t{attrs['message']}".rstrip()]
+    if attrs["print_tensor_name"]:
+        lines.append(f"Variable: {name}")
+    lines.append(f"  - place: {tensor.place}")
+    if attrs["print_tensor_lod"]:
+        lines.append(f"  - lod: {[list(level) for level in tensor.lod()]}")
+    if attrs["print_tensor_shape"]:
+        lines.append(f"  - shape: {list(tensor.dims)}")
+    if attrs["print_tensor_type"]:
+        lines.append(f"  - dtype: {tensor.dtype}")
+    values = np.asarray(tensor.numpy()).reshape(-1)
+    most = attrs["summarize"]
+    some = values if most < 0 else values[:most]
+    more = " ..." if len(some) < len(values) else ""
+    lines.append(f"  - data: [{' '.join(map(str, some.tolist()))}{more}]")
+    return "\n".join(lines)
+
+
+def _grad(maker: Any) -> None:
+    grad = maker.input_grad("In")
+    if grad is not None:
+        attrs = {**maker.operator.attrs, "is_forward": False}
+        maker.op("print", {"In": maker.output_grad("Out")}, {"Out": grad}, attrs)
+
+
+register_op(
+    "print",
+    inputs=("In",),
+    outputs=(Slot("Out", dispensable=True),),
+    attrs=(
+        Attr("first_n", "int", -1, doc="how often to print; -1: always"),
+        Attr("message", "str", "", doc="printed first"),
+        Attr("summarize", "int", 20, doc="how many elements to print; -1: all"),
+        Attr("print_tensor_name", "bool", True, doc="print its name"),
+        Attr("print_tensor_type", "bool", True, doc="print its dtype"),
+        Attr("print_tensor_shape", "bool", True, doc="print its dims"),
+        Attr("print_tensor_lod", "bool", True, doc="print its LoD"),
+        Attr("print_phase", "str", "BOTH", choices=_PHASES, doc="which of value and gradient is printed"),
+        Attr("is_forward", "bool", True, doc="whether In is a value; the gradient's operator says no"),
+    ),
+    infer=_infer,
+    run=_run,
+    grad=_grad,
+    doc="Out = In, which is printed to standard output as the program runs",
+    source="Fluid print_op.cc",
+)

@@ -1,0 +1,106 @@
+"""py_func: an operator whose body is a Python function of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import dtype_name
+from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
+from fluidlite.framework.opdef import GRAD, Attr, Slot
+from fluidlite.framework.operator import EMPTY
+from fluidlite.framework.registry import register_op
+from fluidlite.framework.tensor import Tensor
+
+_functions: list[Callable[..., Any]] = []
+
+
+def register_function(function: Callable[..., Any]) -> int:
+    """Return the number by which a py_func of this process names a function; the same one has one number."""
+    for number, known in enumerate(_functions):
+        if known is function:
+            return number
+    _functions.append(function)
+    return len(_functions) - 1
+
+
+def _function(number: int) -> Callable[..., Any]:
+    if not 0 <= number < len(_functions):
+        raise ProgramError(
+            f"function {number} is not registered in this process; a saved program does not hold Python functions"
+            "\n  Do: build the py_func in the program that runs it"
+        )
+    return _functions[number]
+
+
+def _run(frame: Any, op: Any) -> None:
+    function = _function(op.attrs["forward_callable_id"])
+    results = function(*frame.read("X"))
+    names = op.output("Out")
+    given = [] if results is None and not names else list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(given) != len(names):
+        raise ProgramError(f"the function {_name(function)} returned {len(given)} values for {len(names)} outputs")
+    tensors = [
+        _tensor(frame, name, value, function) if name != EMPTY else Tensor().set(np.zeros(0, np.float32))
+        for name, value in zip(names, given, strict=True)
+    ]
+    if names:
+        frame.write("Out", tensors)
+
+
+def _tensor(frame: Any, name: str, value: Any, function: Callable[..., Any]) -> Tensor:
+    """A result as a tensor; it must be what the output was declared to be."""
+    spec = frame.program.global_block().var(name).spec
+    if value is None and GRAD in name:
+        raise ProgramError(f"the function {_name(function)} returned None for {name!r}\n  Do: return zeros")
+    tensor = Tensor().set(value.numpy() if isinstance(value, Tensor) else np.asarray(value))
+    if isinstance(value, Tensor) and value.lod():
+        tensor.set_lod(value.lod())
+    if spec is not None and tensor.dtype != spec.dtype:
+        raise DtypeError(
+            f"the function {_name(function)} returned {tensor.dtype} for {name!r}, which is declared {spec.dtype}"
+            f"\n  Do: return value.astype({dtype_name(spec.dtype)!r})"
+        )
+    if spec is not None and not spec.fits(spec.with_(dims=tensor.dims)):
+        raise ShapeError(
+            f"the function {_name(function)} returned dims {list(tensor.dims)} for {name!r}, "
+            f"which is declared {list(spec.dims)}"
+        )
+    return tensor
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
+def _grad(maker: Any) -> None:
+    if maker.attr("backward_callable_id") < 0:
+        return
+    op, skipped = maker.operator, set(maker.attr("backward_skip_vars"))
+    made = [maker.input_grad("X", i) for i in range(len(op.input("X")))]
+    if all(name is None for name in made):
+        return
+    read = [name for name in (*op.input("X"), *op.output("Out")) if name not in skipped]
+    starts = maker.output_grads("Out")
+    outs = [name if name is not None else EMPTY for name in made]
+    attrs = {"forward_callable_id": maker.attr("backward_callable_id")}
+    maker.op("py_func", {"X": [*read, *starts]}, {"Out": outs}, attrs)
+
+
+register_op(
+    "py_func",
+    inputs=(Slot("X", duplicable=True, dispensable=True, on_host=True),),
+    outputs=(Slot("Out", duplicable=True, dispensable=True, on_host=True),),
+    attrs=(
+        Attr("forward_callable_id", "int", minimum=0, doc="number of the function, as layers.py_func registers it"),
+        Attr("backward_callable_id", "int", -1, doc="number of the function that makes gradients; -1: none"),
+        Attr("backward_skip_vars", "strs", (), doc="variables that the gradient's function does not take"),
+    ),
+    run=_run,
+    grad=_grad,
+    dynamic=True,
+    doc="Out = function(X), a Python function; its gradient is function(X, Out, Out@GRAD), another",
+    source="Fluid py_func_op.cc",
+)

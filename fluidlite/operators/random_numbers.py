@@ -1,0 +1,225 @@
+"""Random numbers: uniform, normal and truncated, integers, permutations, samples of a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import sqrt as root
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.codegen.expr import cast, erf, floor, gaussian, log, mod, uniform
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import Attr, OpDef, Sample, Slot
+from fluidlite.framework.registry import register_op
+from fluidlite.framework.spec import Spec
+from fluidlite.operators.creation import LIKE_ATTRS, SHAPE_SLOTS, infer_like, infer_shape
+from fluidlite.operators.inference import Inferred, like, size
+from fluidlite.operators.samples import EVERY, rand
+from fluidlite.operators.scalar_op import scalar_op
+
+_SHAPE = Attr("shape", "ints", doc="dims of Out")
+_SEED = Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own")
+
+
+def _truncated(*, mean: float, std: float) -> Any:
+    """Return a normal number within two deviations of the mean, by the inverse of its distribution function.
+
+    The inverse error function is Giles's polynomial for its central region ("Approximating the erfinv
+    function", GPU Computing Gems, 2011); two deviations never leave it.
+    """
+    t = erf(root(2)) * (2 * uniform() - 1)
+    w = -log((1 - t) * (1 + t)) - 2.5
+    p: Any = 2.81022636e-08
+    for term in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+                 0.246640727, 1.50140941):  # fmt: skip
+        p = p * w + term
+    return mean + std * root(2) * p * t
+
+
+_FLOAT = Attr("dtype", "dtype", "float32", choices=ALL_FLOATS, doc="dtype of Out")
+_FREE = replace(_SHAPE, default=())
+_LIMITS = (Attr("min", "float", -1.0), Attr("max", "float", 1.0), _SEED)
+_MOMENTS = (Attr("mean", "float", 0.0, doc="mean"), Attr("std", "float", 1.0, doc="standard deviation"), _SEED)
+_DIAGONAL = (
+    Attr("diag_num", "int", 0, minimum=0, doc="how many elements become diag_val: the i-th is i (diag_step + 1)"),
+    Attr("diag_step", "int", 0, minimum=0, doc="elements between two of them: the row's width sets a diagonal"),
+    Attr("diag_val", "float", 1.0, doc="their value"),
+)
+_INPUT = (Slot("Input", metadata_only=True),)
+# Of operators that draw numbers samples only say what a call looks like: no reference tells what it gives.
+_LIKE_SAMPLES = [Sample({"Input": np.zeros((5, 2), "float32")}, {"shape": [-1, 3]}, name="rows")]
+
+
+def _infer_uniform(call: Call) -> Inferred:
+    if not call.attr("min") < call.attr("max"):
+        call.fail_attr("min", f"less than max, which is {call.attr('max')}")
+    found = infer_like(call) if call.op.input("Input") else infer_shape(call)
+    last, room = (call.attr("diag_num") - 1) * (call.attr("diag_step") + 1), size(found["Out"].dims)
+    if call.attr("diag_num") and 0 <= room <= last:
+        call.fail_attr("diag_num", f"elements of Out, which has {room}; the last would be number {last}")
+    return found
+
+
+def _drawn(call: Call) -> str | None:
+    return "some elements become diag_val" if call.attr("diag_num") else None
+
+
+def _decompose_uniform(call: Call, build: Any) -> str | None:
+    """Draw, then write diag_val into the flat numbers; rare, and so not written for memory."""
+    if not call.attr("diag_num"):
+        return "it is one expression"
+    attrs = {name: call.attr(name) for name in ("min", "max", "seed", "dtype")}
+    dims, number, step = call.dims("Out"), call.attr("diag_num"), call.attr("diag_step") + 1
+    flat = build("uniform_random", {}, {"Out": build.temp()}, {**attrs, "shape": [size(dims)]})
+    where = {"shape": [number], "dtype": "int64", "int64_values": [i * step for i in range(number)]}
+    ids = build("assign_value", {}, {"Out": build.temp()}, where)
+    value = {"shape": [number], "dtype": call.attr("dtype"), "value": call.attr("diag_val")}
+    updates = build("fill_constant", {}, {"Out": build.temp()}, value)
+    flat = build("scatter", {"X": flat, "Ids": ids, "Updates": updates}, {"Out": build.temp()})
+    build("reshape2", {"X": flat}, {"Out": build.output("Out")}, {"shape": list(dims)})
+    return None
+
+
+def _with_diagonal(op: OpDef) -> None:
+    """Let an operator that is an expression also set a diagonal, which is none."""
+    assert op.scalar is not None
+    op.scalar = replace(op.scalar, supports=_drawn)
+    op.decompose = _decompose_uniform
+
+
+def _uniform(*, min: float, max: float) -> Any:
+    return min + (max - min) * uniform()
+
+
+def _normal(*, mean: float, std: float) -> Any:
+    return mean + std * gaussian()
+
+
+_with_diagonal(scalar_op(
+    "uniform_random", _uniform, random=True, infer=_infer_uniform, slots=SHAPE_SLOTS,
+    attrs=(_FREE, *_LIMITS, _FLOAT, *_DIAGONAL), dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+    samples=[Sample({}, {"shape": [2, 3]}, name="plain"),
+             Sample({}, {"shape": [4, 3], "diag_num": 3, "diag_step": 3, "diag_val": 2.0}, name="diagonal")],
+    doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
+    source="Fluid uniform_random_op.cc",
+))  # fmt: skip
+
+_with_diagonal(scalar_op(
+    "uniform_random_batch_size_like", _uniform, random=True, infer=_infer_uniform, slots=_INPUT,
+    attrs=(*LIKE_ATTRS, *_LIMITS, _FLOAT, *_DIAGONAL), samples=_LIKE_SAMPLES,
+    doc="Out = random numbers, uniform in [min, max); dim output_dim_idx of Out is dim input_dim_idx of Input",
+    source="Fluid uniform_random_batch_size_like_op.cc",
+))  # fmt: skip
+
+scalar_op("gaussian_random", _normal, random=True, infer=infer_shape, slots=SHAPE_SLOTS,
+          attrs=(_FREE, *_MOMENTS, _FLOAT), dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+          doc="Out = random numbers, normal with mean and standard deviation std",
+          source="Fluid gaussian_random_op.cc")  # fmt: skip
+
+scalar_op("gaussian_random_batch_size_like", _normal, random=True, infer=infer_like, slots=_INPUT,
+          attrs=(*LIKE_ATTRS, *_MOMENTS, _FLOAT), samples=_LIKE_SAMPLES,
+          doc="Out = random numbers, normal; dim output_dim_idx of Out is dim input_dim_idx of Input",
+          source="Fluid gaussian_random_batch_size_like_op.cc")  # fmt: skip
+
+scalar_op("truncated_gaussian_random", _truncated, random=True, infer=infer_shape, attrs=(_SHAPE, *_MOMENTS, _FLOAT),
+          doc="Out = random numbers, normal with mean and std (before truncation), none beyond two std of the mean",
+          source="Fluid truncated_gaussian_random_op.cc")  # fmt: skip
+
+# randint and randperm ----------------------------------------------------------------------------------------------
+
+
+def _infer_randint(call: Call) -> Inferred:
+    low, high = call.attr("low"), call.attr("high")
+    if not low < high:
+        call.fail_attr("low", f"less than high, which is {high}")
+    if low < -(2**63) or high > 2**63 or high - low > 2**48:
+        call.fail_attr("high", f"at most low + 2 ** 48, {low + 2**48}, and numbers of 64 bits")
+    return infer_shape(call)
+
+
+_WHOLE = Attr("dtype", "dtype", "int64", choices=INTS, doc="dtype of Out")
+_DRAWN = 2**24
+"""How many values a random number has."""
+
+
+def _randint(*, low: int, high: int, dtype: str) -> Any:
+    if high - low <= _DRAWN:
+        return cast(floor(uniform() * float(high - low)), dtype) + low
+    first, second = (cast(floor(uniform() * float(_DRAWN)), "int64") for _ in range(2))
+    return cast(mod(first * _DRAWN + second, high - low) + low, dtype)
+
+
+scalar_op("randint", _randint, random=True, infer=_infer_randint, slots=SHAPE_SLOTS,
+          dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+          attrs=(_FREE, Attr("low", "int", doc="the least"), Attr("high", "int", doc="one more than the largest"),
+                 _WHOLE, _SEED), samples=[Sample({}, {"shape": [2, 3], "low": 0, "high": 10}, name="digits")],
+          doc="Out = random integers, uniform in [low, high)", source="Fluid randint_op.cc")  # fmt: skip
+
+
+def _decompose_randperm(call: Call, build: Any) -> None:
+    drawn, order = build.temp(), build.temp()
+    build("uniform_random", {}, {"Out": drawn}, {"shape": [call.attr("n")], "seed": call.attr("seed")})
+    wanted = build.output("Out")
+    if call.attr("dtype") == "int64":
+        build("argsort", {"X": drawn}, {"Out": None, "Indices": wanted})
+    else:
+        build("argsort", {"X": drawn}, {"Out": None, "Indices": order})
+        build("cast", {"X": order}, {"Out": wanted}, {"out_dtype": call.attr("dtype")})
+
+
+register_op(
+    "randperm",
+    outputs=("Out",),
+    attrs=(Attr("n", "int", minimum=1, doc="how many numbers"), _SEED, _WHOLE),
+    infer=lambda call: {"Out": Spec.of((call.attr("n"),), call.attr("dtype"))},
+    decompose=_decompose_randperm,
+    random=True,
+    samples=[Sample({}, {"n": 7}, name="int64"), Sample({}, {"n": 7, "dtype": "int32"}, name="int32")],
+    doc="Out = the numbers from 0 to n - 1 in random order",
+    source="Fluid randperm_op.cc",
+)
+
+# sampling_id -------------------------------------------------------------------------------------------------------
+
+
+def _infer_sampling_id(call: Call) -> Inferred:
+    x = call.spec("X")
+    call.need(x.rank == 2 and x.dims[1] != 0, "X", "[rows, classes]: a distribution a row")
+    if not call.attr("min") < call.attr("max"):
+        call.fail_attr("min", f"less than max, which is {call.attr('max')}")
+    return {"Out": like(x, x.dims[:1], "int64")}
+
+
+def _reference_sampling_id(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The class that every number from min to max gives: samples leave no choice."""
+    sums = np.cumsum(inputs["X"], axis=1)
+    out = [min(int((row <= (attrs["min"] + attrs["max"]) / 2).sum()), row.size - 1) for row in sums]
+    return {"Out": np.asarray(out, "int64")}
+
+
+register_op(
+    "sampling_id",
+    inputs=("X",),
+    outputs=("Out",),
+    attrs=(
+        Attr("min", "float", 0.0, doc="least random number"),
+        Attr("max", "float", 1.0, doc="its upper bound"),
+        _SEED,
+    ),
+    infer=_infer_sampling_id,
+    random=True,
+    dtypes={"X": ALL_FLOATS},
+    reference=_reference_sampling_id,
+    samples=lambda: [
+        Sample({"X": np.eye(5, dtype="float32")[[2, 0, 4]]}, {}, name="certain", dtypes=EVERY),
+        Sample({"X": np.full((3, 4), 0.25, "float32")}, {"min": 0.5, "max": 0.75}, name="third", dtypes=EVERY),
+        Sample({"X": np.full((3, 4), 0.25, "float32")}, {"min": -1.0, "max": 0.25}, name="first"),
+        Sample({"X": np.full((2, 4), 0.125, "float32")}, {"min": 0.75}, lod={"X": ((0, 1, 2),)}, name="short_of_one"),
+        Sample({"X": rand(0, 4)}, {}, name="empty"),
+    ],
+    doc="Out = the class of each row at which the running sum of X exceeds a random number in [min, max), or the last",
+    source="Fluid sampling_id_op.cc",
+)

@@ -1,0 +1,208 @@
+"""Averages of parameters, to evaluate with: ModelAverage and ExponentialMovingAverage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fluidlite import unique_name
+from fluidlite.base.errors import ProgramError
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.program import Block, Program, default_main_program, name_scope, program_guard
+from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.layer_helper import check_float, check_int
+from fluidlite.layers import nn, ops, tensor
+from fluidlite.optimizer.base import Optimizer, ParamAndGrad
+from fluidlite.regularizer import WeightDecayRegularizer
+
+__all__ = ["ExponentialMovingAverage", "ModelAverage"]
+
+
+def _twin(block: Block, var: Variable) -> Variable:
+    """The same variable of the scope, declared in a program that runs beside the one that trains."""
+    return block.create_var(var.name, var.shape, var.dtype, persistable=True, stop_gradient=True)
+
+
+class _Swap:
+    """Two programs: one keeps the parameters aside and puts averages in their place, one puts them back."""
+
+    def __init__(self, program: Program) -> None:
+        chosen = [p for p in program.global_block().all_parameters() if p.do_model_average is not False]
+        self._kept = [(param, unique_name.generate(f"{param.name}.tmp")) for param in chosen]
+        self.apply_program = Program()
+        self.restore_program = Program()
+        with program_guard(self.restore_program):
+            block = self.restore_program.global_block()
+            for param, kept in self._kept:
+                tensor.assign(block.create_var(kept, param.shape, param.dtype, persistable=True), _twin(block, param))
+
+    def _build(self) -> None:
+        with program_guard(self.apply_program):
+            block = self.apply_program.global_block()
+            self._prepare(block)
+            for param, kept in self._kept:
+                twin = _twin(block, param)
+                tensor.assign(twin, block.create_var(kept, param.shape, param.dtype, persistable=True))
+                tensor.assign(self._averaged(block, param), twin)
+
+    def _prepare(self, block: Block) -> None:
+        """Append what comes once, before all parameters."""
+
+    def _averaged(self, block: Block, param: Parameter) -> Variable:
+        """Append what computes a parameter's average."""
+        raise NotImplementedError
+
+    @contextmanager
+    def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
+        """Inside, the parameters of the scope are their averages.
+
+        Parameters
+        ----------
+        executor : Executor
+        need_restore : bool
+            Whether they are put back at the end; else :meth:`restore` does it.
+        """
+        executor.run(self.apply_program)
+        try:
+            yield
+        finally:
+            if need_restore:
+                self.restore(executor)
+
+    def restore(self, executor: Any) -> None:
+        """Put the trained parameters back."""
+        executor.run(self.restore_program)
+
+
+class ModelAverage(_Swap, Optimizer):
+    """The mean of the parameters over a window of updates; made after ``minimize``, used in ``with ... apply(exe)``.
+
+    The window is ``min(max_average_window, average_window_rate * updates)`` long, and never shorter than
+    ``min_average_window``. Parameters whose ParamAttr says ``do_model_average=False`` are left out.
+
+    Parameters
+    ----------
+    average_window_rate : float
+    min_average_window, max_average_window : int
+    regularization : WeightDecayRegularizer, optional
+        Taken for Fluid's sake.
+    name : str, optional
+        Prefix of the state's names.
+    """
+
+    def __init__(
+        self,
+        average_window_rate: float,
+        min_average_window: int = 10000,
+        max_average_window: int = 10000,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+    ) -> None:
+        Optimizer.__init__(self, 0.0, regularization=regularization, name=name)
+        self.average_window = check_float("average_window_rate", average_window_rate)
+        self.min_average_window = check_int("min_average_window", min_average_window)
+        self.max_average_window = check_int("max_average_window", max_average_window)
+        program = default_main_program()
+        _Swap.__init__(self, program)
+        block = program.global_block()
+        with program.roles("optimize"), name_scope("move_average"):
+            for param, _ in self._kept:
+                self._append_average_accumulate_op(block, param)
+        self._build()
+
+    def _append_average_accumulate_op(self, block: Block, param: Parameter) -> Operator:
+        state = {f"sum_{i}": self._add_accumulator(f"sum_{i}", param) for i in (1, 2, 3)}
+        for name in ("num_accumulates", "old_num_accumulates", "num_updates"):
+            state[name] = self._add_accumulator(name, param, dtype="int64", shape=[1])
+        return block.append_op(
+            "average_accumulates",
+            {"param": param, **{f"in_{name}": var for name, var in state.items()}},
+            {f"out_{name}": var for name, var in state.items()},
+            {
+                "average_window": self.average_window, "min_average_window": self.min_average_window,
+                "max_average_window": self.max_average_window,
+            },
+        )  # fmt: skip
+
+    def _averaged(self, block: Block, param: Parameter) -> Variable:
+        def of(*names: str) -> Variable:
+            return tensor.sums([_twin(block, self._get_accumulator(name, param)) for name in names])
+
+        count = tensor.cast(of("num_accumulates", "old_num_accumulates"), param.dtype)
+        return ops.layer("elementwise_div")(of("sum_1", "sum_2", "sum_3"), count)
+
+    def _append_optimize_op(self, block: Block, param_and_grad: ParamAndGrad) -> Operator:
+        raise ProgramError(
+            "optimizer.ModelAverage trains nothing\n  Do: minimize with another optimizer, and make this one after it"
+        )
+
+
+class ExponentialMovingAverage(_Swap):
+    """Moving averages of the parameters: average = decay average + (1 - decay) parameter at every :meth:`update`.
+
+    While few updates were made, ``apply`` divides by 1 - decay^updates, for the averages start at 0.
+
+    Parameters
+    ----------
+    decay : float
+    thres_steps : Variable, optional
+        The number of steps t: the decay is min(decay, (t + 1) / (t + 10)).
+    name : str, optional
+        Prefix of the averages' names.
+    """
+
+    _COUNTER = "@EMA_STEP_COUNTER@"
+
+    def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
+        self._decay = check_float("decay", decay)
+        self._name = name if name is not None else ""
+        program = default_main_program()
+        super().__init__(program)
+        with program.roles("optimize"), name_scope("moving_average"):
+            self._decay_var = self._scheduled(thres_steps)
+        self._averages: dict[str, Variable] = {}
+        for param, _ in self._kept:
+            self._averages[param.name] = tensor.create_global_var(
+                param.shape, 0.0, param.dtype, persistable=True,
+                name=unique_name.generate(f"{self._name}{param.name}_ema"),
+            )  # fmt: skip
+        self._build()
+
+    def _scheduled(self, steps: Variable | None) -> Variable:
+        rate = tensor.create_global_var(
+            [1], self._decay, "float32", persistable=True, name=unique_name.generate("scheduled_ema_decay_rate")
+        )
+        if steps is not None:
+            steps = tensor.cast(steps, "float32")
+            early = ops.layer("elementwise_div")(nn.scale(steps, bias=1.0), nn.scale(steps, bias=10.0))
+            tensor.assign(ops.layer("elementwise_min")(early, tensor.fill_constant([1], "float32", self._decay)), rate)
+        return rate
+
+    def update(self) -> None:
+        """Append what updates the averages; call it once, after ``minimize``."""
+        program = default_main_program()
+        with program.roles("optimize"), name_scope("moving_average"):
+            tensor.autoincreased_step_counter(self._COUNTER)
+            mul, add = ops.layer("elementwise_mul"), ops.layer("elementwise_add")
+            for param, _ in self._kept:
+                decay = _as(self._decay_var, param.dtype)
+                average = self._averages[param.name]
+                kept, new = mul(average, decay), mul(param, nn.scale(decay, -1.0, 1.0))
+                tensor.assign(add(kept, new), average)
+
+    def _prepare(self, block: Block) -> None:
+        counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._COUNTER)
+        step = tensor.cast(counter, "float32")
+        power = ops.layer("elementwise_pow")(_twin(block, self._decay_var), step)
+        zero = tensor.fill_constant([1], "float32", 0.0)
+        before = tensor.cast(ops.layer("equal")(step, zero), "float32")  # 1 before the first update: 1 - power is 0
+        self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
+
+    def _averaged(self, block: Block, param: Parameter) -> Variable:
+        average = _twin(block, self._averages[param.name])
+        return ops.layer("elementwise_div")(average, _as(self._divisor, param.dtype))
+
+
+def _as(var: Variable, dtype: str) -> Variable:
+    return var if var.dtype == dtype else tensor.cast(var, dtype)

@@ -1,0 +1,67 @@
+"""LookaheadOptimizer: slow weights that follow the fast ones of another optimiser."""
+
+from __future__ import annotations
+
+from fluidlite import unique_name
+from fluidlite.base.errors import ProgramError
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.program import Program, default_startup_program, program_guard
+from fluidlite.framework.variable import Variable
+from fluidlite.layer_helper import check_float, check_int
+from fluidlite.layers import tensor
+from fluidlite.optimizer.base import Optimizer, ParamsGrads
+
+__all__ = ["LookaheadOptimizer"]
+
+
+class LookaheadOptimizer:
+    """Lookahead (Zhang and others, 2019): every k steps both weights become alpha fast + (1 - alpha) slow.
+
+    Parameters
+    ----------
+    inner_optimizer : Optimizer
+        Makes the fast weights, which are the parameters.
+    alpha : float
+        In [0, 1].
+    k : int
+        Steps between two updates of the slow weights, 1 or more.
+    """
+
+    type = "lookahead"
+
+    def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
+        if not isinstance(inner_optimizer, Optimizer):
+            raise ProgramError(
+                f"optimizer.LookaheadOptimizer: argument 'inner_optimizer' is {inner_optimizer!r}; "
+                "expected one of fluid.optimizer's, such as SGD(0.1)"
+            )
+        self.inner_optimizer = inner_optimizer
+        self.alpha = check_float("alpha", alpha)
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ProgramError(f"optimizer.LookaheadOptimizer: argument 'alpha' is {alpha!r}; expected 0 to 1")
+        self.k = check_int("k", k, minimum=1)
+
+    def minimize(
+        self, loss: Variable, startup_program: Program | None = None
+    ) -> tuple[list[Operator], ParamsGrads]:  # fmt: skip
+        """Append the inner optimiser's step, and the update of the slow weights; return the inner's answer."""
+        done = self.inner_optimizer.minimize(loss, startup_program)
+        program, startup = loss.block.program, startup_program or default_startup_program()
+        block, start = program.global_block(), startup.global_block()
+        with program_guard(program, startup), program.roles("optimize"):
+            step = tensor.create_global_var(
+                [1], 0, "int32", persistable=True, name=unique_name.generate("lookahead_step")
+            )
+            tensor.increment(step)
+            for param in program.all_parameters():
+                name = param.name + "@SLOW"
+                slow = block.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
+                first = start.create_var(name, param.shape, param.dtype, persistable=True, stop_gradient=True)
+                start.append_op("assign", {"X": start.var(param.name)}, {"Out": first})
+                block.append_op(
+                    "lookahead_update",
+                    {"Fast": param, "Slow": slow, "Step": step},
+                    {"FastOut": param, "SlowOut": slow},
+                    {"alpha": self.alpha, "k": self.k},
+                )
+        return done

@@ -1,0 +1,65 @@
+"""Arguments of a computation: what the user gives becomes arrays that fit what the graph declares, or one clear error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.errors import FeedError
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.variable import Variable
+from fluidlite.framework.vartype import dtype_of
+
+
+def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray[Any, Any]:
+    """Return a C-contiguous array of the variable's dtype and dims.
+
+    Python numbers and arrays of integers or wider floats take the variable's dtype where it can hold them.
+
+    Raises
+    ------
+    FeedError
+        For no numbers, numbers that the dtype cannot hold, or other dims.
+    """
+    spec = variable._spec()
+    try:
+        array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError as exc:
+        raise FeedError(f"the {what} of {variable.name!r} cannot become an array: {exc}") from None
+    if array.dtype.kind in "OUSMmc":
+        raise FeedError(
+            f"the {what} of {variable.name!r} is {type(value).__name__} {_short(value)}; "
+            f"expected numbers, {spec.dtype} {list(spec.dims)}"
+        )
+    made = _converted(variable, array, spec.dtype, what)
+    if not spec.fits(Spec.of(made.shape, spec.dtype)):
+        raise FeedError(
+            f"the {what} of {variable.name!r} has dims {list(made.shape)}; the graph declares {list(spec.dims)}"
+        )
+    return np.ascontiguousarray(made).reshape(made.shape)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _converted(variable: Variable, array: np.ndarray[Any, Any], dtype: str, what: str) -> np.ndarray[Any, Any]:
+    if dtype_of(array.dtype) == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        made = array.astype(NUMPY[dtype])
+        if is_float(dtype):
+            finite = np.isfinite(array.astype(np.float64))
+            lost = not np.array_equal(np.isfinite(made.astype(np.float64)), finite)
+        else:
+            lost = not np.array_equal(made.astype(np.float64), array.astype(np.float64))
+    if lost:
+        raise FeedError(
+            f"the {what} of {variable.name!r} holds numbers that are no {dtype}; it is {array.dtype}, "
+            f"the graph declares {dtype}"
+        )
+    return made

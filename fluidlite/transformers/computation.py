@@ -1,0 +1,164 @@
+"""Computation: a part of a graph that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fluidlite.base.errors import FeedError, ProgramError
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.program import Block, Program
+from fluidlite.framework.variable import Variable
+from fluidlite.transformers.arguments import fitted
+from fluidlite.transformers.lower import lower
+from fluidlite.transformers.node import may_be_given
+from fluidlite.transformers.order import Root
+
+if TYPE_CHECKING:
+    from fluidlite.transformers.transformer import Executor, Transformer
+
+
+class Computation:
+    """A function from arguments to the values of results; made by :meth:`Transformer.computation`.
+
+    Attributes
+    ----------
+    transformer : Transformer
+    results : what was asked for
+    parameters : tuple of Variable
+        What receives the arguments, in order.
+    program : Program
+        What it runs: the part of the user's program that the results need, in the order in which it runs.
+    executor : callable or None
+        What runs it: arrays by argument name in, one array a fetched value out. Made when the transformer is
+        initialised.
+    """
+
+    def __init__(self, transformer: Transformer, results: Any, parameters: Sequence[Any]) -> None:
+        self.transformer = transformer
+        self.results = results
+        self._roots: list[Root] = _roots(results)
+        self.parameters: tuple[Variable, ...] = _parameters(parameters)
+        block = _block((*self._roots, *self.parameters))
+        self._lowered = lower(block, self._roots, self.parameters, transformer.seed)
+        self.program: Program = self._lowered.program
+        self.state: list[Variable] = self._lowered.state
+        self.fetches: list[str] = list(dict.fromkeys(name for name in self._lowered.names if name is not None))
+        self.executor: Executor | None = None
+
+    def transform(self) -> None:
+        """Make the executor, if there is none yet."""
+        if self.executor is None:
+            self.executor = self.transformer.transform_ordered_ops(self, self.program.global_block().ops)
+
+    def __call__(self, *args: Any, feed_dict: Mapping[Variable, Any] | None = None) -> Any:
+        """Run it.
+
+        Parameters
+        ----------
+        *args : array_like
+            One for each parameter, in order.
+        feed_dict : mapping of Variable to array_like, optional
+            Instead of positional arguments.
+
+        Returns
+        -------
+        numpy.ndarray, tuple, dict or None
+            As the results were asked for: one value for one, a tuple for a list or tuple, a dict by value for a set,
+            None for None. An action gives None. A scalar has shape (). The arrays are copies.
+
+        Raises
+        ------
+        ValueError
+            For a wrong count, both kinds of arguments, an argument that does not fit, or state that has no value.
+        """
+        given = self._arguments(args, feed_dict)
+        with self.transformer.lock:
+            values = self.transformer.run(self, given, self._lowered.unset)
+        found = dict(zip(self.fetches, values, strict=True))
+        ordered = [found[name] if name is not None else None for name in self._lowered.names]
+        return self._packed(ordered)
+
+    def _packed(self, values: list[Any]) -> Any:
+        if self.results is None:
+            return None
+        if isinstance(self.results, (set, frozenset)):
+            return dict(zip(self._roots, values, strict=True))
+        if isinstance(self.results, (list, tuple)):
+            seen: set[int] = set()
+            for i, value in enumerate(values):  # one result asked for twice: each its own copy
+                if value is not None and id(value) in seen:
+                    values[i] = value.copy()
+                seen.add(id(values[i]))
+            return tuple(values)
+        return values[0]
+
+    def _arguments(
+        self, args: tuple[Any, ...], feed_dict: Mapping[Variable, Any] | None
+    ) -> dict[Variable, np.ndarray[Any, Any]]:
+        if feed_dict is not None:
+            if args:
+                raise FeedError("a computation takes positional arguments or feed_dict=, not both")
+            if not isinstance(feed_dict, Mapping):
+                raise FeedError(f"feed_dict is {type(feed_dict).__name__}; expected a mapping of values to arrays")
+            unknown = [key for key in feed_dict if key not in self.parameters]
+            if unknown:
+                raise FeedError(f"feed_dict names {_named(unknown[0])}, which is no parameter of it; {self._expects()}")
+            missing = [variable for variable in self.parameters if variable not in feed_dict]
+            if missing:
+                raise FeedError(f"feed_dict has no value for {_named(missing[0])}; {self._expects()}")
+            args = tuple(feed_dict[variable] for variable in self.parameters)
+        if len(args) != len(self.parameters):
+            raise FeedError(f"the computation got {len(args)} arguments; {self._expects()}")
+        return {v: fitted(v, value) for v, value in zip(self.parameters, args, strict=True)}
+
+    def _expects(self) -> str:
+        names = ", ".join(variable.name for variable in self.parameters)
+        return f"it takes {len(self.parameters)}" + (f": {names}" if names else "")
+
+    def __repr__(self) -> str:
+        count = len(self.program.global_block().ops)
+        return f"<Computation of {count} operators, {self._expects()}>"
+
+
+def _named(item: Any) -> str:
+    return repr(item.name) if isinstance(item, Variable) else repr(item)
+
+
+def _roots(results: Any) -> list[Root]:
+    if results is None:
+        return []
+    several = isinstance(results, (list, tuple, set, frozenset))
+    items = list(results) if several else [results]
+    for item in items:
+        if not isinstance(item, (Variable, Operator)):
+            raise ProgramError(
+                f"a result of a computation is {item!r}; expected a value or an action of the graph, "
+                "a list, tuple or set of them, or None"
+            )
+    return items
+
+
+def _parameters(parameters: Sequence[Any]) -> tuple[Variable, ...]:
+    seen: set[str] = set()
+    for item in parameters:
+        if not isinstance(item, Variable):
+            raise ProgramError(f"an argument of a computation is {item!r}; expected a value of the graph")
+        if not may_be_given(item):
+            raise ProgramError(
+                f"{item.name!r} cannot be an argument of a computation: it is no placeholder, variable or persistent "
+                "tensor\n  Do: set its is_input to True, if it is to be given instead of computed"
+            )
+        if item.name in seen:
+            raise ProgramError(f"{item.name!r} is listed twice among the arguments of a computation")
+        seen.add(item.name)
+    return tuple(parameters)
+
+
+def _block(items: Sequence[Root]) -> Block:
+    programs = {id(item.block.program): item.block.program for item in items}
+    if len(programs) > 1:
+        raise ProgramError("the results and arguments of a computation belong to different programs")
+    return next(iter(programs.values()), Program()).global_block()

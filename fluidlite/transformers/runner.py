@@ -1,0 +1,86 @@
+"""Runs the program of a computation on a place: a plan from the cache, through the interpreter."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import FallbackWarning
+from fluidlite.framework.choose import generation
+from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.observe import observers
+from fluidlite.framework.plan import Plan
+from fluidlite.framework.planner import plan_block
+from fluidlite.framework.policy import policy
+from fluidlite.framework.program import Program
+from fluidlite.framework.scope import Scope
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.place import Place
+
+_MOST_PLANS = 64
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+class Runner:
+    """An executor of one program: ``runner(arguments)`` returns fresh host arrays of what it fetches.
+
+    Other dims of the arguments are planned again; the last 64 plans are kept.
+    """
+
+    def __init__(self, program: Program, fetches: Sequence[str], place: Place, scope: Scope) -> None:
+        self.program = program
+        self.fetches = tuple(fetches)
+        self.place = place
+        self.scope = scope
+        used = {n for b in program.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+        used.update(fetches)
+        self._state = tuple(v.name for v in program.list_vars() if v.persistable and v.name in used)
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._warned = False
+
+    def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
+        """Run once; the arguments are borrowed until it returns."""
+        fetched, plan = run_plan(self._plan(arguments), self.program, arguments, self.scope)
+        self._warn(plan)
+        return [array for array, _ in fetched]
+
+    def _plan(self, arguments: Mapping[str, Tensor]) -> Plan:
+        state: dict[str, tuple[Spec, Place]] = {}
+        for name in self._state:
+            variable = self.scope.find_var(name)
+            if variable is not None and variable.tensor.allocation is not None:
+                state[name] = (variable.tensor._known(), variable.tensor.place)  # type: ignore[assignment]
+        given = {name: (tensor._known(), tensor.place) for name, tensor in arguments.items()}
+        wanted, inplace = policy(), not observers()
+        key = (generation(), tuple(given.items()), tuple(state.items()), wanted, inplace)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = plan_block(
+                self.program, self.place, given, state, self.fetches, wanted, inplace=inplace  # type: ignore[arg-type]
+            )  # fmt: skip
+            self._plans[key] = plan
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+        return plan
+
+    def _warn(self, plan: Plan) -> None:
+        if self._warned or policy().fallback != "warn":
+            return
+        self._warned = True
+        fallen = [line.op.type for line in plan.lines if line.how == "fallback"]
+        if fallen:
+            warnings.warn(
+                f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "
+                f"and run elsewhere: {', '.join(sorted(set(fallen)))}. "
+                "fluid.set_fallback('allow') silences this, 'error' forbids it",
+                FallbackWarning,
+                stacklevel=4,
+            )

@@ -1,0 +1,209 @@
+"""Transformer: computations on a place, and the state that they share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.errors import ProgramError
+from fluidlite.framework.operator import Operator
+from fluidlite.framework.program import Program, default_startup_program
+from fluidlite.framework.scope import Scope
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.transfer import borrow
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.platform.pool import get_context
+from fluidlite.transformers.arguments import fitted
+from fluidlite.transformers.computation import Computation
+from fluidlite.transformers.node import Node
+from fluidlite.transformers.runner import Runner
+
+Executor = Callable[[Mapping[str, Tensor]], Sequence[Any]]
+
+
+class Transformer:
+    """Makes computations of a graph and runs them on a place.
+
+    Parameters
+    ----------
+    place : Place or str, optional
+        Where computations run and state lives; default: the host's.
+    seed : int, optional
+        Key of the random operators of its computations; default: the program's own.
+
+    Attributes
+    ----------
+    scope : Scope
+        The state: variables and persistent tensors, shared by all of its computations.
+    computations : list of Computation
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable
+        If the place cannot be used.
+
+    Notes
+    -----
+    A subclass may override :meth:`transform_ordered_ops` to run programs its own way, and :meth:`allocate_storage` to
+    say how state begins.
+    """
+
+    def __init__(self, place: PlaceLike | None = None, seed: int | None = None) -> None:
+        self.place: Place = devices.unit(place).place if place is not None else devices.host()
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ProgramError(f"the seed of a transformer is {seed!r}; expected an int")
+        self.seed = seed
+        self.scope = Scope()
+        self.computations: list[Computation] = []
+        self.lock = threading.RLock()
+        self.closed = False
+        self._startups: dict[str, Program] = {}
+
+    # Computations
+
+    def computation(self, results: Any, *parameters: Any) -> Computation:
+        """Make a computation; before or after others have run.
+
+        Parameters
+        ----------
+        results : Variable, action, operator, list, tuple or set of them, or None
+            What a call returns, and all that it runs: an assignment that no result needs does not run.
+        *parameters : Variable
+            What receives the arguments of a call: every placeholder that the results need; variables and persistent
+            tensors, whose stored value a call then sets for good; others whose ``is_input`` is True.
+
+        Raises
+        ------
+        ValueError
+            For a placeholder that is used and not listed, a parameter that cannot be given or is listed twice, a
+            result that is none, a temporary that is read before it is assigned, or contradicting ``sequential``.
+        """
+        self._check_open()
+        made = Computation(self, results, parameters)
+        with self.lock:
+            startup = default_startup_program()
+            for variable in made.state:
+                if not isinstance(variable, Node):
+                    self._startups.setdefault(variable.name, startup)
+            self.computations.append(made)
+        return made
+
+    def transform_ordered_ops(self, computation: Computation, ordered_ops: Sequence[Operator]) -> Executor:
+        """Make the executor of a computation of its operators, which are given in the order in which they run.
+
+        Returns
+        -------
+        callable
+            Tensors by argument name in, one array of its own for each of ``computation.fetches`` out.
+        """
+        return Runner(computation.program, computation.fetches, self.place, self.scope)
+
+    # State
+
+    def initialize(self) -> None:
+        """Make the executors of all computations, and give state its initial values; a call does so when needed.
+
+        State that has a value keeps it.
+        """
+        self._check_open()
+        with self.lock:
+            for computation in self.computations:
+                self._initialize(computation, frozenset())
+
+    def _initialize(self, computation: Computation, given: frozenset[str]) -> None:
+        computation.transform()
+        self.allocate_storage([v for v in computation.state if v.name not in given and not self._has(v.name)])
+
+    def _has(self, name: str) -> bool:
+        variable = self.scope.find_var(name)
+        return variable is not None and variable.tensor.initialized
+
+    def allocate_storage(self, state: Iterable[Variable]) -> None:
+        """Give state variables that have no value their initial ones, on the place."""
+        from_startup: dict[int, tuple[Program, list[str]]] = {}
+        for variable in state:
+            initial = variable.initial if isinstance(variable, Node) else None
+            if initial is not None:
+                self.set_state(variable, self._initial_value(variable, initial))
+            elif variable.name in self._startups:
+                startup = self._startups[variable.name]
+                if variable.name in startup.global_block().vars:
+                    from_startup.setdefault(id(startup), (startup, []))[1].append(variable.name)
+        for startup, names in from_startup.values():
+            wanted = startup.prune(names)
+            if self.seed is not None:
+                wanted.random_seed = self.seed
+            Runner(wanted, (), self.place, self.scope)({})
+
+    def _initial_value(self, variable: Variable, initial: Any) -> np.ndarray[Any, Any]:
+        spec = variable._spec()
+        if isinstance(initial, Variable):
+            return fitted(variable, Computation(self, initial, ())(), "initial value")
+        value = initial(spec.dims) if callable(initial) else initial
+        if np.ndim(value) == 0:
+            value = np.full(spec.dims, value)
+        return fitted(variable, value, "initial value")
+
+    def set_state(self, variable: Variable, value: np.ndarray[Any, Any]) -> None:
+        """Overwrite the stored value of a variable or persistent tensor."""
+        array = value.astype(NUMPY[variable.dtype], copy=False)
+        self.scope.var(variable.name).tensor.set(array, self.place)
+
+    # Calls
+
+    def run(
+        self, computation: Computation, given: Mapping[Variable, np.ndarray[Any, Any]], unset: Sequence[str]
+    ) -> Sequence[Any]:
+        """Run a computation with arguments that were checked; :meth:`Computation.__call__` does so."""
+        self._check_open()
+        state = {variable: value for variable, value in given.items() if variable.persistable}
+        self._initialize(computation, frozenset(variable.name for variable in state))
+        for name in unset:
+            if not self._has(name) and name not in {variable.name for variable in state}:
+                raise ProgramError(
+                    f"{name!r} has no value yet\n  Do: give it an initial_value, assign it first, or pass it as an argument"
+                )
+        for variable, value in state.items():
+            self.set_state(variable, value)
+        host = get_context(devices.host())
+        tensors = {
+            variable.name: borrow(value, Spec.of(value.shape, variable.dtype), host)
+            for variable, value in given.items()
+            if not variable.persistable
+        }
+        executor = computation.executor
+        assert executor is not None
+        return executor(tensors)
+
+    # End
+
+    def close(self) -> None:
+        """Let go of state and executors; calls raise afterwards."""
+        with self.lock:
+            self.closed = True
+            for computation in self.computations:
+                computation.executor = None
+            self.computations.clear()
+            self.scope = Scope()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ProgramError("the transformer is closed\n  Do: make_transformer()")
+
+    def __enter__(self) -> Transformer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.place}, {len(self.computations)} computations>"
+
+

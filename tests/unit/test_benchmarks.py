@@ -1,0 +1,138 @@
+"""Every operator is measured, and what is measured is right: the cases of benchmarks/operators at the small size."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.framework.opdef import GradRule
+from fluidlite.framework.registry import ops
+
+ROOT = str(Path(__file__).parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from benchmarks.operators.case import Case, arrays  # noqa: E402
+from benchmarks.operators.checking import by_reference, compare  # noqa: E402
+from benchmarks.operators.families import cases  # noqa: E402
+from benchmarks.operators.on_place import OnPlace  # noqa: E402
+from benchmarks.operators.tables import BEGIN, END, NOTHING, beyond, ratio, tables, write  # noqa: E402
+
+NOT_MEASURED = {
+    "linear_chain_crf": "runs on the host alone, sequence by sequence",
+    "linear_chain_crf_grad": "runs on the host alone, sequence by sequence",
+    "crf_decoding": "runs on the host alone, sequence by sequence",
+}
+CASES = cases()
+GRADED = [case for case in CASES if case.grads]
+STEP = 1e-5
+
+
+def own(type: str) -> bool:
+    """Whether fluidlite defines it: tests register more."""
+    return "/fluidlite/operators/" in Path(ops.get(type).origin).as_posix()
+
+
+def gradient_types() -> set[str]:
+    return {op.grad.type for op in ops if isinstance(op.grad, GradRule)}
+
+
+def test_labels_are_unique() -> None:
+    labels = [case.label for case in CASES]
+    assert len(labels) == len(set(labels))
+
+
+def test_every_operator_has_a_case() -> None:
+    measured = {case.type for case in CASES}
+    expected = {op.type for op in ops if op.all_samples() and own(op.type)}
+    assert expected - measured - NOT_MEASURED.keys() == set()
+
+
+def test_every_gradient_operator_has_a_case() -> None:
+    measured = {type for case in GRADED for type in OnPlace(case, "small", "cpu", gradient=True).types}
+    expected = {type for type in gradient_types() if type in {op.type for op in ops} and own(type)}
+    assert expected - measured - NOT_MEASURED.keys() == set()
+
+
+def test_no_reason_is_given_for_what_is_measured() -> None:
+    assert not NOT_MEASURED.keys() & {case.type for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
+def test_values(case: Case) -> None:
+    one = OnPlace(case, "small", "cpu")
+    one.run()
+    if case.numpy is not None:
+        found = case.numpy(*arrays(case.inputs("small")))
+        compare("cpu against NumPy", one.read(), list(found) if isinstance(found, (tuple, list)) else [found], case)
+    if ops.get(case.type).reference is not None and case.check == "values":
+        compare("cpu against the reference", one.read(), by_reference(ops.get(case.type), case, "small"), case)
+
+
+@pytest.mark.parametrize("case", GRADED, ids=[case.label for case in GRADED])
+def test_gradients(case: Case) -> None:
+    """Along a random direction, the gradient is the difference of the reference."""
+    one = OnPlace(case, "small", "cpu", gradient=True)
+    one.run()
+    results = one.read()
+    assert all(np.isfinite(result).all() for result in results)
+    definition = ops.get(case.type)
+    if definition.reference is None or case.check != "values":
+        return
+    random = np.random.default_rng(1)
+    given = case.inputs("small")
+    forward = OnPlace(case, "small", "cpu")
+    forward.run()
+    flow = case.flow("small", forward.read())
+    directions: dict[str, Any] = {
+        slot: [random.choice([-1.0, 1.0], array.shape) for array in _items(given[slot])] for slot in case.grads
+    }
+
+    def loss(step: float) -> float:
+        moved = dict(given)
+        for slot, parts in directions.items():
+            pairs = zip(_items(given[slot]), parts, strict=True)
+            new = [array.astype(np.float64) + step * part for array, part in pairs]
+            moved[slot] = new if isinstance(given[slot], list) else new[0]
+        outputs = by_reference(definition, case, "small", moved)
+        return sum(float((start * out.reshape(start.shape)).sum()) for start, out in zip(flow, outputs, strict=False))
+
+    flat = [part for parts in directions.values() for part in parts]
+    expected = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+    found = sum(float((grad.astype(np.float64) * part).sum()) for grad, part in zip(results, flat, strict=True))
+    size = sum(float(np.sqrt((grad.astype(np.float64) ** 2).sum())) for grad in results)
+    assert abs(found - expected) <= 2e-3 * (abs(expected) + size) + 1e-4
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def test_what_a_run_allocates() -> None:
+    case = next(case for case in CASES if case.type == "relu")
+    peak, results = OnPlace(case, "middle", "cpu").allocates()
+    assert results == 4 * 65_536
+    assert results <= peak < 2 * results + NOTHING
+
+
+def test_limits(tmp_path: Path) -> None:
+    figure = {
+        "operator": "relu", "types": ["relu"], "size": "large", "dims": [2, 3], "notes": "",
+        "us": {"cpu": [9.0, 8.0], "torch": [4.0, 2.0], "opencl": [41.0, 40.0]},
+        "memory": {"cpu": [30 << 20, 10 << 20]},
+    }  # fmt: skip
+    assert ratio(figure, "cpu", "torch") == 4
+    assert len(beyond(figure)) == 3
+    assert beyond({**figure, "size": "small"}) == []
+    titles = [title for title, _, _ in tables({"a": figure})]
+    assert titles == ["At large size", "Beyond the limits"]
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    write(path, {"a": figure}, {"cores": 2})
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert "old" not in text and "| relu | 2x3 |  | 8.0 | 2.0 | 4.00 | 40.0 | 5.00 | 3.00 |" in text

@@ -1,0 +1,70 @@
+"""Convolutions whose images are done in several parts: some images, some rows at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.framework.operator import check_attrs
+from fluidlite.framework.registry import ops
+from fluidlite.framework.whereabouts import NOWHERE
+
+CASES = [
+    ("conv2d", (3, 4, 9, 8), (4, 2, 3, 3), {"groups": 2, "paddings": [1, 2], "strides": [2, 1], "dilations": [1, 2]}),
+    ("conv2d", (2, 3, 9, 8), (4, 3, 1, 1), {}),
+    ("conv2d", (2, 9, 8, 3), (4, 3, 3, 2), {"data_format": "NHWC", "paddings": [2, 0]}),
+    ("depthwise_conv2d", (2, 8, 7, 6), (8, 1, 3, 3), {"groups": 8, "paddings": [1, 1]}),
+    ("conv3d", (2, 3, 4, 5, 6), (4, 3, 2, 3, 3), {"paddings": [1, 1, 1], "strides": [1, 2, 1]}),
+    ("conv2d_transpose", (2, 3, 5, 6), (3, 4, 4, 3), {"strides": [2, 3], "paddings": [1, 1]}),
+    ("conv3d_transpose", (1, 2, 3, 4, 3), (2, 3, 3, 2, 3), {"strides": [2, 1, 2]}),
+]
+
+
+def values(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str, library: str = "") -> list[Any]:
+    """Return Output, and the gradients of the sum of its squares."""
+    with fluid.program_guard(fluid.Program()):
+        block = fluid.default_main_program().global_block()
+        inputs = [
+            fluid.layers.data(name, list(array.shape), dtype="float64", append_batch_size=False, stop_gradient=False)
+            for name, array in (("x", x), ("w", w))
+        ]
+        out = block.create_var("out")
+        block.append_op(type, {"Input": inputs[0], "Filter": inputs[1]}, {"Output": out}, attrs)
+        loss = fluid.layers.reduce_sum(fluid.layers.square(out))
+        fetched: list[Any] = [out, *fluid.gradients([loss], inputs)]
+        executor = fluid.Executor(place, libraries={"cpu": [library]} if library else None)
+        return list(executor.run(fluid.default_main_program(), feed={"x": x, "w": w}, fetch_list=fetched))
+
+
+@pytest.mark.parametrize(("library", "bound"), [("blas", "UNROLLED"), ("plain", "COLUMNS")])
+@pytest.mark.parametrize(("type", "x", "w", "attrs"), CASES)
+def test_rows_at_a_time(
+    type: str, x: Any, w: Any, attrs: dict[str, Any], library: str, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fluidlite.kernels.array import conv as plain
+    from fluidlite.kernels.blas import conv as blas
+
+    rng = np.random.default_rng(0)
+    arrays = rng.standard_normal(x), rng.standard_normal(w)
+    whole = values(type, *arrays, attrs, "cpu", library)
+    op = ops.get(type)
+    assert op.reference is not None
+    expected = op.reference({"Input": arrays[0], "Filter": arrays[1]}, check_attrs(op, attrs, NOWHERE)[0])["Output"]
+    np.testing.assert_allclose(whole[0], expected, rtol=1e-10, atol=1e-10)
+    for nbytes in (1, 4000):
+        monkeypatch.setattr({"blas": blas, "plain": plain}[library], bound, nbytes)
+        for part, one in zip(values(type, *arrays, attrs, "cpu", library), whole, strict=True):
+            np.testing.assert_allclose(part, one, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places() if place.kind != "cpu"])
+@pytest.mark.parametrize(("type", "w"), [("conv2d", (2, 32, 3, 3)), ("conv2d_transpose", (32, 2, 3, 3))])
+def test_images_at_a_time(type: str, w: tuple[int, ...], place: str) -> None:
+    """The planes of these images take more than a workspace."""
+    rng = np.random.default_rng(0)
+    x, kernel = rng.standard_normal((5, 32, 96, 90)), rng.standard_normal(w)
+    for a, b in zip(values(type, x, kernel, {}, place), values(type, x, kernel, {}, "cpu"), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)

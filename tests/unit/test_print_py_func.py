@@ -1,0 +1,209 @@
+"""print and py_func: operators that run themselves, on every place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+
+layers = fluid.layers
+PLACES = [str(place) for place in fluid.places()]
+X = np.array([[1, -2, 3], [4, 5, -6]], "float32")
+
+
+def program_of(build: Any) -> tuple[Any, Any]:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = layers.data("x", [3])
+        x.stop_gradient = False
+        return program, build(x)
+
+
+# --- print -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_print_shows_a_tensor_and_hands_it_on(place: str, capsys: Any) -> None:
+    program, out = program_of(lambda x: layers.Print(layers.scale(x, 2.0), message="doubled", summarize=4))
+    exe = fluid.Executor(place, fallback="allow")
+    (value,) = exe.run(program, {"x": X}, [out])
+    assert value.tolist() == (2 * X).tolist()
+    text = capsys.readouterr().out
+    where, name = exe.explain_last().data()[0]["place"], program.global_block().ops[-1].input("In")[0]
+    assert text.splitlines() == [
+        "1\tdoubled", f"Variable: {name}", f"  - place: {where}", "  - lod: []", "  - shape: [2, 3]",
+        "  - dtype: float32", "  - data: [2.0 -4.0 6.0 8.0 ...]",
+    ]  # fmt: skip
+
+
+def test_print_prints_the_first_n_times(capsys: Any) -> None:
+    program, _ = program_of(lambda x: layers.Print(x, first_n=2, print_tensor_name=False, print_tensor_type=False))
+    exe = fluid.Executor("cpu")
+    for _ in range(4):
+        exe.run(program, {"x": X})  # nobody fetches it: it prints all the same
+    text = capsys.readouterr().out
+    assert text.count("shape: [2, 3]") == 2
+    assert "Variable" not in text
+    assert "dtype" not in text
+
+
+@pytest.mark.parametrize(("phase", "values", "gradients"), [("both", 1, 1), ("forward", 1, 0), ("backward", 0, 1)])
+def test_print_shows_the_gradient(phase: str, values: int, gradients: int, capsys: Any) -> None:
+    def build(x: Any) -> Any:
+        loss = layers.mean(layers.square(layers.Print(x, print_phase=phase)))
+        return fluid.gradients(loss, x)[0]
+
+    program, grad = program_of(build)
+    (value,) = fluid.Executor("cpu").run(program, {"x": X}, [grad])
+    np.testing.assert_allclose(value, X / 3, 1e-6)
+    text = capsys.readouterr().out
+    assert text.count("Variable: x\n") == values
+    assert text.count("@GRAD") == gradients
+
+
+def test_what_is_printed_is_not_overwritten_in_place() -> None:
+    big = np.ones((64, 256), "float32")
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        hidden = layers.scale(layers.data("x", [256]), 1.0)
+        printed = layers.Print(hidden, first_n=0)
+        changed = layers.relu(layers.scale(hidden, -1.0))  # the last reader of hidden
+        out = layers.elementwise_add(changed, printed)
+    (value,) = fluid.Executor("cpu").run(program, {"x": big}, [out])
+    assert value.tolist() == big.tolist()
+
+
+def test_an_unknown_phase_is_refused() -> None:
+    with pytest.raises(AttributeValueError, match="print_phase"):
+        program_of(lambda x: layers.Print(x, print_phase="sideways"))
+
+
+# --- py_func ---------------------------------------------------------------------------------------------------------
+
+
+def declared(name: str, shape: list[int], dtype: str = "float32") -> Any:
+    return fluid.default_main_program().global_block().create_var(name, shape, dtype)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_py_func_runs_a_function_and_its_gradient(place: str) -> None:
+    def forward(x: Any) -> Any:
+        return np.tanh(np.asarray(x))
+
+    def backward(x: Any, y: Any, dy: Any) -> Any:
+        return np.asarray(dy) * (1 - np.square(np.asarray(y)))
+
+    def build(x: Any) -> Any:
+        y = layers.py_func(forward, layers.scale(x, 0.5), declared("y", [-1, 3]), backward)
+        loss = layers.reduce_sum(layers.scale(y, 3.0))
+        return [y, *fluid.gradients(loss, x)]
+
+    program, fetches = program_of(build)
+    y, grad = fluid.Executor(place, fallback="allow").run(program, {"x": X}, fetches)
+    np.testing.assert_allclose(y, np.tanh(X / 2), 1e-5)
+    np.testing.assert_allclose(grad, 1.5 * (1 - np.tanh(X / 2) ** 2), 1e-4, 1e-6)
+
+
+def test_py_func_skips_what_the_gradient_does_not_take() -> None:
+    seen = []
+
+    def backward(*arguments: Any) -> Any:
+        seen.append(len(arguments))
+        return 2 * np.asarray(arguments[-1])
+
+    def build(x: Any) -> Any:
+        y = declared("y", [-1, 3])
+        layers.py_func(lambda x: 2 * np.asarray(x), x, y, backward, skip_vars_in_backward_input=[x, y])
+        return fluid.gradients(layers.reduce_sum(y), x)[0]
+
+    program, grad = program_of(build)
+    (value,) = fluid.Executor("cpu").run(program, {"x": X}, [grad])
+    assert value.tolist() == np.full_like(X, 2).tolist()
+    assert seen == [1]
+
+
+def test_py_func_may_choose_its_dims() -> None:
+    def build(x: Any) -> Any:
+        few = layers.py_func(lambda x: np.asarray(x)[np.asarray(x) > 0], x, declared("few", [-1]))
+        return layers.scale(few, 10.0)
+
+    program, out = program_of(build)
+    exe = fluid.Executor("cpu")
+    assert exe.run(program, {"x": X}, [out])[0].tolist() == [10, 30, 40, 50]
+    assert exe.run(program, {"x": -X}, [out])[0].tolist() == [20, 60]
+    assert exe.run(program, {"x": -abs(X)}, [out])[0].shape == (0,)
+
+
+def test_py_func_takes_and_makes_several() -> None:
+    def build(x: Any) -> Any:
+        outs = [declared("low", [-1, 3]), declared("count", [1], "int64")]
+        layers.py_func(lambda a, b: (np.minimum(a, b), np.array([a.shape()[0]])), [x, layers.square(x)], outs)
+        return outs
+
+    program, outs = program_of(build)
+    low, count = fluid.Executor("cpu").run(program, {"x": X}, outs)
+    assert low.tolist() == np.minimum(X, X * X).tolist()
+    assert count.tolist() == [2]
+
+
+def test_py_func_without_outputs_runs_for_its_effect() -> None:
+    seen = []
+
+    def watch(x: Any) -> None:
+        seen.append(np.asarray(x).sum())
+
+    program, _ = program_of(lambda x: layers.py_func(watch, x, None))
+    fluid.Executor("cpu").run(program, {"x": X})
+    assert seen == [X.sum()]
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        (np.zeros((2, 3)), DtypeError, "returned float64 for 'y', which is declared float32"),
+        (np.zeros((2, 4), "float32"), ShapeError, r"returned dims \[2, 4\] for 'y', which is declared \[-1, 3\]"),
+        ((X, X), ProgramError, "returned 2 values for 1 outputs"),
+    ],
+)
+def test_a_wrong_result_names_the_function(result: Any, error: Any, words: str) -> None:
+    def wrong(x: Any) -> Any:
+        return result
+
+    program, y = program_of(lambda x: layers.py_func(wrong, x, declared("y", [-1, 3])))
+    with pytest.raises(error, match=f"py_func.*wrong.* {words}"):
+        fluid.Executor("cpu").run(program, {"x": X}, [y])
+
+
+def test_an_exception_in_the_function_is_the_cause() -> None:
+    def broken(x: Any) -> Any:
+        raise KeyError("no such thing")
+
+    program, y = program_of(lambda x: layers.py_func(broken, x, declared("y", [-1, 3])))
+    exe = fluid.Executor("cpu")
+    with pytest.raises(fluid.FluidError, match=r"operator py_func .*no such thing") as caught:
+        exe.run(program, {"x": X}, [y])
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_what_py_func_is_given_is_checked() -> None:
+    with pytest.raises(ProgramError, match="func is 3; expected a function"):
+        program_of(lambda x: layers.py_func(3, x, declared("y", [-1, 3])))
+    with pytest.raises(ProgramError, match="are not declared"):
+        program_of(
+            lambda x: layers.py_func(
+                abs, x, fluid.default_main_program().global_block().create_var("y", dtype="float32")
+            )
+        )
+    with pytest.raises(ProgramError, match="neither in x nor in out"):
+        program_of(lambda x: layers.py_func(abs, x, declared("y", [-1, 3]), abs, [declared("z", [1])]))
+
+
+def test_a_function_of_another_process_is_an_error() -> None:
+    program, y = program_of(lambda x: layers.py_func(abs, x, declared("y", [-1, 3])))
+    program.global_block().ops[0].set_attr("forward_callable_id", 10_000)
+    with pytest.raises(ProgramError, match="function 10000 is not registered in this process"):
+        fluid.Executor("cpu").run(program, {"x": X}, [y])

@@ -1,0 +1,62 @@
+"""What the scripts that write the reference share: Markdown, and writing or checking many pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+_SPECIAL = re.compile(r"[\\`*\[\]<|~$]|(?<!\w)_|_(?!\w)")
+_CODE = re.compile(r"``(.+?)``|:\w+:`([^`]+)`", re.DOTALL)
+
+
+def escape(text: str) -> str:
+    """Plain text as Markdown; what stands in double backticks, or in a role such as :func:, is code."""
+    found, end = "", 0
+    for match in _CODE.finditer(text):
+        found += _SPECIAL.sub(r"\\\g<0>", text[end : match.start()]) + code(match[1] or match[2])
+        end = match.end()
+    return found + _SPECIAL.sub(r"\\\g<0>", text[end:])
+
+
+def code(text: str) -> str:
+    """Text as code, fit for a cell of a table."""
+    return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def line(text: str) -> str:
+    """Text in one line."""
+    return " ".join(text.split())
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of cells that are Markdown already."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *map(list, rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def settle(pages: Mapping[str, str], folder: str, script: str, check: bool) -> int:
+    """Write pages, by path below the reference, or check that they are as on disk; return the exit code.
+
+    ``folder`` is theirs alone: a page in it that is not among them is removed, or not up to date.
+    """
+    there = {path.relative_to(REFERENCE).as_posix() for path in (REFERENCE / folder).glob("*.md")}
+    wrong = sorted(there - pages.keys())
+    for name, text in pages.items():
+        path = REFERENCE / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            wrong.append(name)
+    if check:
+        if wrong:
+            print(f"not up to date in {REFERENCE}: {', '.join(wrong)}\n  Do: python tools/{script}")
+        return int(bool(wrong))
+    for name in wrong:
+        path = REFERENCE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in pages:
+            path.write_text(pages[name], encoding="utf-8")
+        else:
+            path.unlink()
+    return 0

@@ -10,6 +10,7 @@ from fluidlite import codegen as _codegen  # noqa: F401  puts the generators in 
 from fluidlite import core, errors, io, layers, loader, memory, metrics, operators, optimizer, reader, unique_name
 from fluidlite import initializer as initializer
 from fluidlite import nets as nets
+from fluidlite import op as op
 from fluidlite import regularizer as regularizer
 from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
 from fluidlite.batch import batch

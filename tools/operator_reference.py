@@ -8,6 +8,7 @@ python tools/operator_reference.py --missing  print the attributes that lack a d
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 
 from pages import code, escape, line, settle, table
@@ -106,6 +107,7 @@ def pages() -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Write or check the pages, or list what is missing; return the exit code."""
+    warnings.simplefilter("error", fluid.PluginWarning)  # without a plugin's kernels the pages would be wrong
     if "--missing" in arguments:
         for name in facts.undocumented():
             print(name)

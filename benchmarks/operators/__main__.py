@@ -129,14 +129,22 @@ def main() -> None:
     parser.add_argument("--median", action="store_true", help="ratios of medians; default: of minima")
     parser.add_argument("--forward", action="store_true", help="no gradients")
     parser.add_argument("--trace", action="store_true", help="show where a case failed")
+    parser.add_argument("--join", nargs="+", metavar="FILE", type=Path, help="measure nothing: show what --json wrote")
     parser.add_argument("--write-docs", metavar="FILE", type=Path, help="write the tables between the file's markers")
     arguments = parser.parse_args()
     fix_environment(arguments.threads)
     import fluidlite as fluid
     from benchmarks.operators.families import FAMILIES, cases
-    from benchmarks.operators.tables import tables, write
+    from benchmarks.operators.tables import joined, tables, write
     from benchmarks.operators.torch_peer import Peer
 
+    if arguments.join:
+        figures, facts = joined(arguments.join)
+        for title, heads, rows in tables(figures, arguments.median):
+            show(title, heads, rows)
+        if arguments.write_docs:
+            write(arguments.write_docs, figures, facts, arguments.median)
+        return
     known = [place for place in fluid.places() if place.kind in ("cpu", "opencl", "cuda")]
     places = [fluid.Place.parse(name) for name in arguments.places] if arguments.places else known
     chosen = [family for family in FAMILIES if family in arguments.only]
@@ -153,7 +161,7 @@ def main() -> None:
                     table.attempt(case, size, True)
         if peer is not None:
             peer.close()
-    facts = machine(arguments.threads, **({"torch": peer.version} if peer else {}))
+    facts = machine(arguments.threads, clock=arguments.clock, **({"torch": peer.version} if peer else {}))
     for title, heads, rows in tables(table.figures, arguments.median):
         show(title, heads, rows)
     for name, reason in table.failures.items():

@@ -66,14 +66,13 @@ class InTorch:
         return [None if result is None else result.detach().numpy() for result in self.results]
 
     def views(self) -> bool:
-        """Whether PyTorch has copied nothing: a result lies in an input's memory, or is repeated by strides of 0."""
+        """Whether PyTorch copies nothing: each result lies in an input's memory, or repeats one by strides of 0."""
         given = [*self.arguments, *(self.starts if self.gradient else ())]
         owned = {tensor.untyped_storage().data_ptr() for tensor in given}
-        return any(
-            result is not None
-            and not self.updates(result)
-            and (result.untyped_storage().data_ptr() in owned or 0 in result.stride())
+        return all(
+            not self.updates(result) and (result.untyped_storage().data_ptr() in owned or 0 in result.stride())
             for result in self.results
+            if result is not None
         )
 
     def updates(self, result: Any) -> bool:

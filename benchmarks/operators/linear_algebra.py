@@ -36,6 +36,18 @@ def _sequence(numbers: Numbers, size: int) -> Inputs:
     return {"X": numbers.normal(side(size), side(size)), "Filter": numbers.normal(4, side(size))}
 
 
+def _sum(numbers: Numbers, size: int) -> Inputs:
+    return {"Input": numbers.normal(side(size), side(size)), **_matrices(numbers, size)}
+
+
+def _blocks(numbers: Numbers, size: int) -> Inputs:
+    return {"X": numbers.normal(side(size) // 8, side(size) // 8), "Y": numbers.normal(8, 8)}
+
+
+def _threes(numbers: Numbers, size: int) -> Inputs:
+    return {"X": numbers.normal(size // 3, 3), "Y": numbers.normal(size // 3, 3)}
+
+
 _BOTH = ("X", "Y")
 
 CASES = [
@@ -52,4 +64,12 @@ CASES = [
     Case("row_conv", _sequence, lambda x, w: sum(np.pad(x, ((0, 3), (0, 0)))[k : k + len(x)] * w[k] for k in range(4)),
          lambda x, w: sum(torch.nn.functional.pad(x, (0, 0, 0, 3))[k : k + len(x)] * w[k] for k in range(4)),
          grads=("X", "Filter"), share=0.5, lod=lambda size: {"X": [[0, side(size)]]}),
+    Case("bmm", _batch, lambda x, y: x @ y, lambda x, y: torch.bmm(x, y), grads=_BOTH, share=0.25),
+    Case("addmm", _sum, lambda a, x, y: a + x @ y, lambda a, x, y: torch.addmm(a, x, y), {}, ("Input", "X", "Y"),
+         share=0.25),
+    Case("kron", _blocks, np.kron, lambda x, y: torch.kron(x, y), grads=_BOTH, tolerance=1e-2),
+    Case("cross", _threes, lambda x, y: np.cross(x, y), lambda x, y: torch.linalg.cross(x, y), {"dim": 1}, _BOTH,
+         share=0.5),
+    Case("dist", _matrices, lambda x, y: np.sqrt(np.square(x - y).sum()), lambda x, y: torch.dist(x, y), {"p": 2.0},
+         _BOTH, tolerance=1e-2),
 ]  # fmt: skip

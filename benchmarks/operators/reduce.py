@@ -71,6 +71,7 @@ CASES = [
     Case("reduce_prod", _near_one, lambda x: np.prod(x, 1), lambda x: torch.prod(x, 1), _ROWS, ("X",)),
     Case("reduce_prod", _near_one, lambda x: np.prod(x, 0), lambda x: torch.prod(x, 0), _COLUMNS, ("X",),
          name="of columns"),
+    unary("logsumexp", lambda x: np.log(np.exp(x).sum(1)), lambda x: torch.logsumexp(x, 1), attrs=_ROWS),
     Case("reduce_all", _truths, lambda x: np.all(x, 1), lambda x: torch.all(x, 1), _ROWS),
     Case("reduce_any", _truths, lambda x: np.any(x, 1), lambda x: torch.any(x, 1), _ROWS),
     unary("mean", lambda x: np.mean(x), lambda x: torch.mean(x), tolerance=0.1),

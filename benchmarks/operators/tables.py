@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.operators.causes import CAUSES
 
 BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
 HEADS = ("operator", "dims", "NumPy, us", "cpu, us", "torch, us", "cpu/torch", "opencl, us", "opencl/cpu",
@@ -25,8 +28,11 @@ def value(figure: Figure, name: str, median: bool = False) -> float | None:
 
 
 def ratio(figure: Figure, one: str, two: str, median: bool = False) -> float | None:
-    """How many times as long one contender takes as another."""
+    """How many times as long one contender takes as another, in one run."""
     a, b = value(figure, one, median), value(figure, two, median)
+    beside = figure.get("beside", {}).get(one)
+    if beside is not None and two == "cpu":
+        b = float(beside[0 if median else 1])
     return None if a is None or not b else a / b
 
 
@@ -71,6 +77,11 @@ def beyond(figure: Figure, median: bool = False) -> list[str]:
     return found
 
 
+def cause_of(figure: Figure) -> str:
+    """Why it is beyond a limit, as far as that is known."""
+    return next((CAUSES[name] for name in (figure["operator"], *figure["types"]) if name in CAUSES), "not looked into")
+
+
 def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
     """A table for each size, and one of what is beyond the limits."""
     found = []
@@ -78,11 +89,28 @@ def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[st
         rows = [row(figure, median) for figure in figures.values() if figure["size"] == size]
         if rows:
             found.append((f"At {size} size", HEADS, rows))
-    passed = ((figure["operator"], beyond(figure, median)) for figure in figures.values())
-    over = [[operator, "; ".join(limits)] for operator, limits in passed if limits]
+    passed = ((figure, beyond(figure, median)) for figure in figures.values())
+    over = [[figure["operator"], "; ".join(limits), cause_of(figure)] for figure, limits in passed if limits]
     if over:
-        found.append(("Beyond the limits", ("operator", "limits"), over))
+        found.append(("Beyond the limits", ("operator", "limit", "cause"), over))
     return found
+
+
+def joined(files: Sequence[Path]) -> tuple[dict[str, Figure], dict[str, Any]]:
+    """Read figures of several runs; what an earlier file lacks of a case, a later one adds."""
+    figures: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    for file in files:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        facts = data["machine"] | facts
+        for name, figure in data["figures"]["cases"].items():
+            old = figures.setdefault(name, figure)
+            for contender in figure["us"].keys() - old["us"].keys():
+                old.setdefault("beside", {})[contender] = figure["us"]["cpu"]
+            old["us"] = figure["us"] | old["us"]
+            old["memory"] = figure["memory"] | old["memory"]
+            old["notes"] = old["notes"] or figure["notes"]
+    return figures, facts
 
 
 def write(path: Path, figures: Mapping[str, Figure], facts: Mapping[str, Any], median: bool = False) -> None:
@@ -90,7 +118,7 @@ def write(path: Path, figures: Mapping[str, Figure], facts: Mapping[str, Any], m
     lines = [", ".join(f"{name} {fact}" for name, fact in facts.items()) + "."]
     for title, heads, rows in tables(figures, median):
         lines += ["", f"### {title}", "", "| " + " | ".join(heads) + " |"]
-        lines.append("|---|---|" + "---:|" * (len(heads) - 2))
+        lines.append("|---|---|" + ("---:|" if heads is HEADS else "---|") * (len(heads) - 2))
         lines += ["| " + " | ".join(cells) + " |" for cells in rows]
     text = path.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)

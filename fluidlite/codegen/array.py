@@ -206,7 +206,20 @@ class OutEmitter(Emitter):
                 last[i] = max(last.get(i, 0), i)
         for _, _, value in self.code.outputs:
             last[value] = end
+        self.rounded = {i for i in range(end) if self._rounds(i)}
+        for i in self.rounded:
+            last[self.code.instrs[i].args[0]] = end
         return last
+
+    def _rounds(self, i: int) -> bool:
+        """Whether a value is a cast to a half type that is only stored as such: storing its argument rounds it."""
+        instr, layout = self.code.instrs[i], self.layout
+        if instr.op != "cast" or instr.value not in HALVES or self.flags[i] != self.full or layout.alias:
+            return False
+        stored = [(slot, dtype) for slot, dtype, value in self.code.outputs if value == i]
+        if any(dtype != instr.value or layout.flags[slot] != self.full for slot, dtype in stored):
+            return False
+        return bool(stored) and not any(i in each.args for each in self.code.instrs)
 
     def _outputs(self) -> dict[str, str]:
         names = {}
@@ -268,6 +281,9 @@ class OutEmitter(Emitter):
                 value = self.random(instr, "0", self.bind("size", "env.size"), self.bind("dims", "env.dims"))
             self.lines.append(f"{name} = {value}")
             self.temporary[i] = name
+            return
+        if i in self.rounded:
+            self.names[i] = self.names[instr.args[0]]
             return
         load = instr.op == "input"
         plain_cast = load or (

@@ -3,8 +3,8 @@
 Every function is named ``fl_<name>_<dtype>``; :func:`library` returns the text of those that are asked for, and
 of those they call. Bits are read through unions, which C, OpenCL C and CUDA C all have.
 
-Accuracy of our own functions: 2 to 3 ulp; ``sin`` and ``cos`` up to arguments of 1e4 (float32) and 1e6 (float64),
-``pow`` loses as many bits as ``y log x`` has before its point, unless the dialect has doubles.
+Accuracy of our own functions: 2 to 4 ulp; ``sin`` and ``cos`` of float32 for every argument, of float64 up to 1e6;
+``pow`` loses as many bits as ``y log x`` has before its point, but float32 in a dialect with doubles loses none.
 """
 
 from __future__ import annotations
@@ -48,6 +48,44 @@ def _horner(coefficients: Sequence[float], x: str, dtype: str) -> str:
     for coefficient in reversed(coefficients[:-1]):
         text = f"({text} * {x} + {literal(coefficient, dtype)})"
     return text
+
+
+def _quarters() -> str:
+    """Text that makes of a float32 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+
+    Small arguments lose multiples of pi / 2 in three parts. Of others, mantissa times 2 ** e, those bits of 2 / pi
+    are multiplied, in integers, that give neither whole turns nor less than the result holds (Payne and Hanek, 1983).
+    Both are done without a branch, so that compilers make vectors of them.
+    """
+    parts = [literal(part, "float32") for part in (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8)]
+    words = [0, *((_TWO_OVER_PI >> shift) & 0xFFFFFFFF for shift in range(192, -1, -32))]
+
+    def word(offset: int) -> str:
+        text = f"{words[offset + 4]:#x}u"
+        for at in range(3, -1, -1):
+            text = f"(at <= {at} ? {words[offset + at]:#x}u : {text})"
+        return text
+
+    return (
+        "union fl_union_float32 x32, a32; x32.f = x; a32.u = x32.u & 0x7fffffffu; "
+        "const $T a = a32.f, b = a < 64 ? a : 0; "
+        f"const int k = (int)(b * {literal(2 / math.pi, 'float32')} + 0.5f); const $T n = ($T)k; "
+        "const int s = (int)(a32.u >> 23) - 120, at = s >> 5, up = s & 31; "
+        f"const $U m = (a32.u & 0x7fffffu) | 0x800000u, t0 = {word(0)}, t1 = {word(1)}, t2 = {word(2)}, "
+        f"t3 = {word(3)}, w0 = (t0 << up) | ((t1 >> 1) >> (31 - up)), w1 = (t1 << up) | ((t2 >> 1) >> (31 - up)), "
+        "w2 = (t2 << up) | ((t3 >> 1) >> (31 - up)); "
+        "const $U64 p = ((($U64)(m * w0)) << 32) + ($U64)m * w1 + ((($U64)m * w2) >> 32); "
+        "const $U high = ($U)(p >> 30), low = ($U)(p << 2); "
+        "const $T rest = (($T)(int)high * 2.32830644e-10f + ($T)(int)(low >> 1) * 1.08420217e-19f) * 1.57079633f; "
+        "const int q = a < 64 ? k : (int)((($U)(p >> 32) + 0x20000000u) >> 30); "
+        f"const $T r = (a < 64 ? ((b - n * {parts[0]}) - n * {parts[1]}) - n * {parts[2]} : rest) + (x - x); "
+    )
+
+
+_TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB
+"""The first 224 bits of 2 / pi after the point."""
+
+_QUARTERS = _quarters()
 
 
 def _real(name: str, dtype: str) -> str:
@@ -128,12 +166,17 @@ def _real(name: str, dtype: str) -> str:
             f"if (x != x) return x; const $T a = x < 0 ? -x : x; $T t = 1; "
             f"if (a < {lit(20.0)}) {{ t = fl_expm1{this}(2 * a); t = t / (t + 2); }} return x < 0 ? -t : t;"
         )
+    if name in ("sin", "cos") and single:
+        turned = "cosine : sine" if name == "sin" else "sine : cosine"
+        return (
+            f"{_QUARTERS}const $T z = r * r, sine = r * {_horner(f.SINE, 'z', dtype)}, "
+            f"cosine = {_horner(f.COSINE, 'z', dtype)}; union fl_union_float32 v; v.f = (q & 1) ? {turned}; "
+            f"v.u ^= ({'x32.u ^ (($U)q << 30)' if name == 'sin' else '($U)(q + 1) << 30'}) & 0x80000000u; return v.f;"
+        )
     if name in ("sin", "cos"):
-        parts = (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8) if single else (
-            1.57079632673412561417e00, 6.07710050650619224932e-11, 2.02226624879595063154e-21)  # fmt: skip
-        terms = 6 if single else 11
-        sine = _horner([(-1) ** k / math.factorial(2 * k + 1) for k in range(terms)], "z", dtype)
-        cosine = _horner([(-1) ** k / math.factorial(2 * k) for k in range(terms)], "z", dtype)
+        parts = (1.57079632673412561417e00, 6.07710050650619224932e-11, 2.02226624879595063154e-21)
+        sine = _horner([(-1) ** k / math.factorial(2 * k + 1) for k in range(11)], "z", dtype)
+        cosine = _horner([(-1) ** k / math.factorial(2 * k) for k in range(11)], "z", dtype)
         return (
             f"if (x != x || x - x != x - x) return {nan}; "
             f"const $L k = ($L)(x * {lit(2 / math.pi)} + (x < 0 ? {lit(-0.5)} : {lit(0.5)})); const $T n = ($T)k; "
@@ -155,12 +198,13 @@ def _real(name: str, dtype: str) -> str:
     if name == "acos":
         return f"return 2 * fl_atan{this}(fl_sqrt{this}((1 - x) / (1 + x)));"
     if name in ("sinh", "cosh"):
-        half = f"const $T h = fl_exp{this}(a * {lit(0.5)}), low = {lit(0.5)} / h / h, high = {lit(0.5)} * h * h; "
+        half = f"const $T h = fl_exp{this}(a * {lit(0.5)}), high = {lit(0.5)} * h * h, low = {lit(0.25)} / high; "
         if name == "cosh":
             return f"const $T a = x < 0 ? -x : x; {half}return high + low;"
+        series = _horner([1 / math.factorial(2 * k + 1) for k in range(6 if single else 10)], "z", dtype)
         return (
-            f"const $T a = x < 0 ? -x : x; if (a < 1) {{ const $T e = fl_expm1{this}(x); "
-            f"return {lit(0.5)} * (e + e / (e + 1)); }} {half}return x < 0 ? low - high : high - low;"
+            f"const $T a = x < 0 ? -x : x, z = x * x; {half}const $T far = x < 0 ? low - high : high - low; "
+            f"return a < 1 ? x * {series} : far;"
         )
     if name == "erf" and single:
         return (
@@ -191,20 +235,29 @@ def _real(name: str, dtype: str) -> str:
         )
     if name == "mod":
         return f"$T r = fl_fmod{this}(x, y); if (r != 0 && ((r < 0) != (y < 0))) r += y; return r;"
-    if name == "pow":
+    if name == "pow":  # choices, no early ends: compilers make vectors of it
         return (
-            f"if (y == 0 || x == 1) return 1; if (x != x || y != y) return x + y; "
-            f"const $T a = x < 0 ? -x : x, b = y < 0 ? -y : y; const int big = b >= {lit(2.0 ** (shift + 1))}; "
-            f"const int whole = big || fl_trunc{this}(y) == y; const int odd = whole && !big && (($L)b & 1); $T r; "
-            f"if (b == {inf}) r = a == 1 ? 1 : ((a > 1) == (y > 0) ? {inf} : 0); "
-            f"else if (a == 0 || a == {inf}) r = (a == 0) == (y > 0) ? 0 : {inf}; "
-            f"else {{ if (x < 0 && !whole) return {nan}; r = fl_powexp{this}(a, y); }} "
-            "return (x < 0 || (x == 0 && 1 / x < 0)) && odd ? -r : r;"
+            f"const $T a = x < 0 ? -x : (x == 0 ? ($T)0 : x), b = y < 0 ? -y : y; union fl_union{this} v; v.f = x; "
+            f"const $T c = b < {lit(2.0 ** (shift + 1))} ? b : 0; const {'int' if single else '$L'} k = c; "
+            f"const int whole = ($T)k == c, odd = whole && (k & 1), minus = v.u >> {31 if single else 63}; "
+            f"$T r = b == {inf} ? (a == 1 ? 1 : ((a > 1) == (y > 0) ? {inf} : 0)) : "
+            f"(a == 0 || a == {inf}) ? ((a == 0) == (y > 0) ? 0 : {inf}) : "
+            f"x < 0 && !whole ? {nan} : fl_powexp{this}(a, y); r = minus && odd ? -r : r; "
+            "r = x != x || y != y ? x + y : r; return y == 0 || x == 1 ? 1 : r;"
         )
     if name == "powexp":
         return f"return fl_exp{this}(y * fl_log{this}(x));"
-    if name == "powexp_wide":
-        return "return (float)fl_exp_float64((double)y * fl_log_float64((double)x));"
+    if name == "powexp_wide":  # of positive finite numbers, in doubles: 2 ** (y log2 x), right to 2 ** -27
+        log2 = _horner([2 / math.log(2) / (2 * k + 1) for k in range(6)], "z", "float64")
+        exp2 = _horner([math.log(2) ** k / math.factorial(k) for k in range(8)], "r", "float64")
+        return (
+            "const int tiny = x < 1.17549435e-38f; union fl_union_float32 v; v.f = tiny ? x * 33554432.0f : x; "
+            "const int e = (int)(v.u - 0x3f3504f3u) >> 23; v.u -= ($U)e << 23; "  # now in sqrt(1/2) .. sqrt(2)
+            f"const double m = v.f, s = (m - 1) / (m + 1), z = s * s, w = y * ((e - (tiny ? 25 : 0)) + s * {log2}), "
+            "t = w > 130 ? 130 : (w > -160 ? w : -160); const int k = (int)(t + (t < 0 ? -0.5 : 0.5)); "
+            f"const double r = t - k; union fl_union_float64 p; p.u = ($U64)(k + 1023) << 52; "
+            f"return (float)({exp2} * p.f);"
+        )
     if name == "gaussian":  # both polynomials, so that lanes of a vector do not part
         return (
             f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {lit(2.0**-24)}; "

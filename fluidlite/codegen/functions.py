@@ -23,6 +23,10 @@ ERF_OVER = 4.1
 """There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
 ERF_BLOCK = 16384
 
+SINE = (1.0, -0.166666549, 0.00833217353, -0.000195166548)
+COSINE = (1.0, -0.5, 0.0416666231, -0.00138867553, 2.43896333e-05)
+"""sin(r) / r and cos(r) over r * r for |r| <= pi / 4, within 6e-9: our fits, for float32."""
+
 # W. J. Cody, Rational Chebyshev approximations for the error function (1969), for float64.
 CODY_A = (3.16112374387056560e00, 1.13864154151050156e02, 3.77485237685302021e02, 3.20937758913846947e03,
           1.85777706184603153e-1)  # fmt: skip
@@ -104,8 +108,19 @@ def int_div(xp: Any, a: Any, b: Any) -> Any:
     return xp.where(b == 0, zero, xp.where(b == -1, zero - a, quotient))
 
 
+def _on_host(xp: Any, name: str, a: Any, b: Any) -> Any:
+    """NumPy's own function for integers on the host, which guards against 0 and -1 as we do; else None."""
+    if not (hasattr(a, "__array_interface__") and hasattr(xp, "errstate")):
+        return None
+    with xp.errstate(all="ignore"):
+        return getattr(xp, name)(a, b)
+
+
 def int_floor_div(xp: Any, a: Any, b: Any) -> Any:
     """Quotient rounded down, 0 of a division by zero."""
+    quick = _on_host(xp, "floor_divide", a, b)
+    if quick is not None:
+        return quick
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, b, 1), _full(xp, b, 0)
     if not xp.isdtype(b.dtype, "signed integer"):
@@ -116,6 +131,9 @@ def int_floor_div(xp: Any, a: Any, b: Any) -> Any:
 
 def int_mod(xp: Any, a: Any, b: Any) -> Any:
     """Remainder with the divisor's sign, 0 of a division by zero."""
+    quick = _on_host(xp, "remainder", a, b)
+    if quick is not None:
+        return quick
     a, b = _broadcast(xp, a, b)
     one, zero = _full(xp, b, 1), _full(xp, b, 0)
     if xp.isdtype(b.dtype, "signed integer"):
@@ -165,7 +183,7 @@ def _erf_blocks(xp: Any, x: Any) -> Any:
     """The same for float32 arrays of NumPy: blocks that stay in cache, and no new array in each of the steps."""
     flat = xp.reshape(x, (-1,))
     result = xp.empty_like(flat)
-    buffers = [xp.empty(min(flat.size, ERF_BLOCK), x.dtype) for _ in range(3)]
+    buffers = [xp.empty(min(flat.size, ERF_BLOCK), dtype=x.dtype) for _ in range(3)]
     for start in range(0, flat.size, ERF_BLOCK):
         value = result[start : start + ERF_BLOCK]
         square, upper, lower = (buffer[: value.size] for buffer in buffers)

@@ -278,6 +278,11 @@ def _decomposed(
     except ProgramError as exc:
         refused.append(("decomposition", str(exc)))
         return None
+    except Exception as exc:
+        if call.known and all(spec.known for specs in call.outs.values() for spec in specs):
+            raise
+        refused.append(("decomposition", f"its dims are not known yet ({type(exc).__name__}: {exc})"))
+        return None
     if isinstance(parts, str):
         refused.append(("decomposition", parts))
         return None

@@ -1,4 +1,4 @@
-"""Saved models: parameters as safetensors, programs as JSON. Loading never runs code. And readers, as in Fluid 1.6 on."""
+"""Saved models: parameters as safetensors, programs as JSON. Loading never runs code. Readers are here too."""
 
 from __future__ import annotations
 

@@ -159,6 +159,7 @@ from fluidlite.layers.tensor import (
     zeros,
     zeros_like,
 )
+from fluidlite.layers.transforms import add_position_encoding, affine_grid, fsp_matrix, grid_sampler, unfold
 from fluidlite.layers.vision import (
     im2sequence,
     image_resize,
@@ -175,13 +176,14 @@ from fluidlite.layers.vision import (
 )
 
 __all__ = [
-    "Print", "accuracy", "adaptive_pool2d", "adaptive_pool3d", "affine_channel", "append_LARS", "argmax", "argmin",
-    "argsort", "assign", "auc", "autoincreased_step_counter", "batch_norm", "bilinear_tensor_product", "bpr_loss",
-    "cast", "center_loss", "clip_by_norm", "concat", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose",
-    "cos_sim", "cosine_decay", "create_global_var", "create_parameter", "create_tensor", "crf_decoding", "crop",
-    "crop_tensor", "cross_entropy", "data", "diag", "dice_loss", "dot", "dropout", "embedding", "expand", "expand_as",
-    "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like", "flatten", "flip", "gather",
-    "gather_nd", "gaussian_random", "gaussian_random_batch_size_like", "group_norm", "has_inf", "has_nan", "hash",
+    "Print", "accuracy", "adaptive_pool2d", "adaptive_pool3d", "add_position_encoding", "affine_channel", "affine_grid",
+    "append_LARS", "argmax", "argmin", "argsort", "assign", "auc", "autoincreased_step_counter", "batch_norm",
+    "bilinear_tensor_product", "bpr_loss", "cast", "center_loss", "clip_by_norm", "concat", "conv2d",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "cos_sim", "cosine_decay", "create_global_var",
+    "create_parameter", "create_tensor", "crf_decoding", "crop", "crop_tensor", "cross_entropy", "data", "diag",
+    "dice_loss", "dot", "dropout", "embedding", "expand", "expand_as", "exponential_decay", "eye", "fc",
+    "fill_constant", "fill_constant_batch_size_like", "flatten", "flip", "fsp_matrix", "gather", "gather_nd",
+    "gaussian_random", "gaussian_random_batch_size_like", "grid_sampler", "group_norm", "has_inf", "has_nan", "hash",
     "huber_loss", "im2sequence", "image_resize", "image_resize_short", "increment", "instance_norm",
     "inverse_time_decay", "is_empty", "isfinite", "kldiv_loss", "l2_normalize", "label_smooth", "layer_norm",
     "linear_chain_crf", "linear_lr_warmup", "linspace", "log_loss", "log_softmax", "lrn", "margin_rank_loss", "matmul",
@@ -193,9 +195,9 @@ __all__ = [
     "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "shape", "shard_index", "shuffle_channel",
     "sigmoid_cross_entropy_with_logits", "size", "slice", "smooth_l1", "softmax", "softmax_with_cross_entropy",
     "space_to_depth", "split", "square_error_cost", "squeeze", "stack", "strided_slice", "sum", "sums",
-    "teacher_student_sigmoid_loss", "temporal_shift", "topk", "transpose", "tril", "triu", "unbind", "uniform_random",
-    "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "where", "zeros",
-    "zeros_like",
+    "teacher_student_sigmoid_loss", "temporal_shift", "topk", "transpose", "tril", "triu", "unbind", "unfold",
+    "uniform_random", "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "where",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 __all__ += ops.__all__
 

@@ -240,7 +240,6 @@ unary("brelu", lambda x, *, t_min, t_max: minimum(maximum(x, t_min), t_max), dty
       doc="Out = min(max(X, t_min), t_max)", source=_SOURCE)  # fmt: skip
 
 
-
 def _clip_infer(call: Call) -> dict[str, Spec]:
     for slot in ("Min", "Max"):
         one_number(call, slot, like="X")
@@ -288,7 +287,7 @@ scalar_op(
     doc="Out = min(max(X, min), max)", source="Fluid clip_op.h",
 )  # fmt: skip
 
-unary("soft_relu", lambda x, *, threshold: log1p(exp(maximum(minimum(x, threshold), -threshold))),
+unary("soft_relu", lambda x, *, threshold: log1p(exp(minimum(maximum(x, -threshold), threshold))),
       attrs=(Attr("threshold", "float", 40.0),), dtypes=_FLOATS,
       grad=lambda x, out, dout, *, threshold: where(logical_and(x > -threshold, x < threshold), -dout * expm1(-out), 0),
       reference=point(lambda x, threshold: np.log1p(np.exp(np.clip(x, -threshold, threshold)))),

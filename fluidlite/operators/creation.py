@@ -16,6 +16,7 @@ from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, like, size
+from fluidlite.operators.math.filling import fill_number
 from fluidlite.operators.samples import EVERY, bools, ints, rand
 from fluidlite.operators.scalar_op import unary
 
@@ -85,18 +86,10 @@ _MOST_KNOWN = 64
 
 def _known_fill(call: Call) -> dict[str, tuple[float, ...] | None]:
     """The numbers of a small constant, for operators that take them as metadata."""
-    count, dtype, value, text = size(call.dims("Out")), call.attr("dtype"), call.attr("value"), call.attr("str_value")
+    count = size(call.dims("Out"))
     if not 0 <= count <= _MOST_KNOWN or (call.has("ValueTensor") and call.value("ValueTensor") is None):
         return {"Out": None}
-    if call.has("ValueTensor"):
-        value = call.value("ValueTensor")[0]  # type: ignore[index]
-    elif text:
-        value = int(text) if _whole(text) else float(text)
-    return {"Out": (float(value) if is_float(dtype) else int(value),) * count}
-
-
-def _whole(text: str) -> bool:
-    return text.strip().lstrip("+-").isdigit()
+    return {"Out": (fill_number(call),) * count}
 
 
 # fill_constant -----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ register_op(
     attrs=_EXPAND_ATTRS,
     infer=grad_like("X"),
     kernel_dtype="Out@GRAD",
-    doc="X@GRAD = the sum of Out@GRAD over the repetitions",
+    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on dialects partial sums take temporary memory",
 )
 
 # expand_as ---------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ register_op(
     outputs=grad_outputs("X"),
     infer=grad_like("X"),
     kernel_dtype="Out@GRAD",
-    doc="X@GRAD = the sum of Out@GRAD over the repetitions",
+    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on dialects partial sums take temporary memory",
 )
 
 # meshgrid ----------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ register_op(
     attrs=_OVERWRITE,
     infer=grad_like("X"),
     kernel_dtype="Out@GRAD",
-    doc="X@GRAD = 0; X@GRAD[Index[i]] += Out@GRAD[i]",
+    doc="X@GRAD = 0; X@GRAD[Index[i]] += Out@GRAD[i]; half types add up in a float32 copy",
 )
 
 # lookup_table ------------------------------------------------------------------------------------------------------
@@ -144,7 +144,8 @@ for _type in ("lookup_table", "lookup_table_v2"):
         attrs=_TABLE_ATTRS,
         infer=grad_like("W"),
         kernel_dtype="Out@GRAD",
-        doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx",
+        doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx; half types add up in a "
+        "float32 copy",
     )
 
 # one_hot -----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,13 @@ _VALUE = Attr("pad_value", "float", 0.0, doc="what stands around; it is converte
 
 
 def _check_value(call: Call, dtype: str) -> None:
-    if not is_float(dtype) and not isfinite(call.attr("pad_value")):
-        call.fail_attr("pad_value", f"a finite number, for Out is {dtype}")
+    value = call.attr("pad_value")
+    if not is_float(dtype) and not (isfinite(value) and (dtype == "bool" or _holds(dtype, value))):
+        call.fail_attr("pad_value", f"a finite number in the range of {dtype}, the dtype of Out")
+
+
+def _holds(dtype: str, value: float) -> bool:
+    return bool(np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max)
 
 
 # pad ---------------------------------------------------------------------------------------------------------------

@@ -282,7 +282,8 @@ def _register_indexed(spatial: int, samples: Any) -> None:
         infer=lambda call: _infer_grad(call, spatial, "Mask", "Out@GRAD"),
         kernel_dtype="Out@GRAD",
         dtypes={"Mask": ("int32",)},
-        doc="X@GRAD = the sum, over windows, of Out@GRAD at the place that Mask names",
+        doc="X@GRAD = the sum, over windows, of Out@GRAD at the place that Mask names; half types add up in a float32 "
+        "copy",
     )
 
 

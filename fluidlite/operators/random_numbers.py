@@ -57,7 +57,9 @@ def _infer_uniform(call: Call) -> Inferred:
     if not call.attr("min") < call.attr("max"):
         call.fail_attr("min", f"less than max, which is {call.attr('max')}")
     found = infer_like(call) if call.op.input("Input") else infer_shape(call)
-    last, room = (call.attr("diag_num") - 1) * (call.attr("diag_step") + 1), size(found["Out"].dims)
+    out = found["Out"]
+    assert isinstance(out, Spec)
+    last, room = (call.attr("diag_num") - 1) * (call.attr("diag_step") + 1), size(out.dims)
     if call.attr("diag_num") and 0 <= room <= last:
         call.fail_attr("diag_num", f"elements of Out, which has {room}; the last would be number {last}")
     return found

@@ -35,6 +35,9 @@ def _infer_range(call: Call) -> Inferred:
     numbers = _numbers(call, "Start", "End", "Step")
     if None in numbers:
         return {"Out": Spec.of((-1,), dtype)}
+    for slot, number in zip(("Start", "End", "Step"), numbers, strict=True):
+        if not np.isfinite(number):
+            call.fail(slot, "a finite number", got=number)
     start, end, step = (np.asarray(number, dtype)[()] for number in numbers)
     if step == 0 or (start < end and step < 0) or (start > end and step > 0):
         call.fail("Step", f"a step from {start} towards {end}", got=step)

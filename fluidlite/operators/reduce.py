@@ -299,6 +299,6 @@ register_op(
         Sample({"X": [rand(0, 2), rand(0, 2)]}, {}, name="empty"),
         Sample({"X": [ints(4), ints(4, seed=1), ints(4, seed=2)]}, {}, name="int64", dtypes=("int64",)),
     ],
-    doc="Out = X[0] + X[1] + ..., in this order",
+    doc="Out = X[0] + X[1] + ..., in this order; many half-type tensors add up in a float32 copy",
     source="Fluid sum_op.cc",
 )

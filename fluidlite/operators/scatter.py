@@ -107,7 +107,8 @@ register_op(
     attrs=_OVERWRITE,
     infer=_infer_scatter_grad,
     kernel_dtype="Out@GRAD",
-    doc="X@GRAD = Out@GRAD, 0 in the rows of Ids; Updates@GRAD[i] = Out@GRAD[Ids[i]], 0 where a later one overwrote it",
+    doc="X@GRAD = Out@GRAD, 0 in the rows of Ids; Updates@GRAD[i] = Out@GRAD[Ids[i]], 0 where a later one overwrote "
+    "it; takes 4 bytes of temporary memory a row of X, also where only Updates@GRAD is wanted",
 )
 
 # gather_nd ---------------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ register_op(
     dtypes={"X": NUMBERS},
     reference=_reference_argsort,
     samples=_argsort_samples,
-    doc="Out = X sorted along the axis, NaN last; Indices = where each element was; equal ones keep their order",
+    doc="Out = X sorted along the axis, NaN last; Indices = where each element was; equal ones keep their order; "
+    "takes temporary memory of both outputs, asked for one of them twice that",
     source="Fluid argsort_op.cc",
 )
 

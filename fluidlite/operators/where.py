@@ -136,6 +136,7 @@ for _type in ("unique", "unique_with_counts"):
         },
         samples=_unique_samples,
         doc="Out = the different values of X, in the order in which they come first; X[i] = Out[Index[i]]"
-        + ("; Count = how often each comes" if _counts else ""),
+        + ("; Count = how often each comes" if _counts else "")
+        + "; takes temporary memory for two sorted copies of X and their places",
         source=f"Fluid {_type}_op.cc",
     )  # fmt: skip

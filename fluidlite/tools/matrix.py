@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fluidlite.framework.opdef import GradRule, OpDef, Sample
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.policy import HOWS, Policy
 from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.testing.cases import Case
@@ -79,10 +81,10 @@ def sample_calls(op: OpDef) -> dict[str, list[Call]]:
     """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
     found: dict[str, list[Call]] = {}
     wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
-    for operators in _programs(op):
-        for item in operators:
+    for one in _programs(op):
+        for item in one.program.global_block().ops:
             if item.type in wanted:
-                call = _call(item)
+                call = _call(item, one.feed)
                 if call is not None:
                     found.setdefault(item.type, []).append(call)
     return found
@@ -94,11 +96,11 @@ def gradient_types(op: OpDef) -> list[str]:
         return []
     if isinstance(op.grad, GradRule):
         return [op.grad.type]
-    return list(dict.fromkeys(item.type for operators in _programs(op) for item in operators[1:]))
+    return list(dict.fromkeys(item.type for one in _programs(op) for item in one.program.global_block().ops[1:]))
 
 
-def _programs(op: OpDef) -> Iterator[list[Operator]]:
-    """For each sample, the operator and those of its gradient."""
+def _programs(op: OpDef) -> Iterator[OneOperator]:
+    """For each sample, a program of the operator and those of its gradient."""
     for sample in op.all_samples() or _plain_sample(op):
         case = Case(op, sample, sample.name, sample.dtypes[0])
         try:
@@ -106,7 +108,7 @@ def _programs(op: OpDef) -> Iterator[list[Operator]]:
             _append_gradients(case, one)
         except FluidError:
             continue
-        yield one.program.global_block().ops
+        yield one
 
 
 def _plain_sample(op: OpDef) -> list[Sample]:
@@ -141,13 +143,22 @@ def _append_gradients(case: Case, one: OneOperator) -> None:
         gradients(targets, sources, starts)
 
 
-def _call(op: Operator) -> Call | None:
+def _call(op: Operator, feed: Mapping[str, Any]) -> Call | None:
     call = op.call()
     infer = op.definition.infer
     if call is None or infer is None:
         return None
     outs = {slot: tuple(op.block.var(name)._spec() for name in names) for slot, names in op.outputs.items()}
-    return Call(op.definition, call.ins, outs, op.attrs, None, op.type.endswith("_grad"))
+    ins = dict(call.ins)
+    for slot in op.definition.inputs:
+        if slot.value and slot.name in ins:  # as a run would know them
+            values = [tuple(np.asarray(feed[name]).reshape(-1).tolist()) for name in op.inputs[slot.name]]
+            ins[slot.name] = tuple(s.with_(value=v) for s, v in zip(ins[slot.name], values, strict=True))
+    if ins != call.ins:
+        results = infer(Call(op.definition, ins, call.outs, op.attrs))
+        found = {slot: results[slot] for slot in outs}
+        outs = {slot: (spec,) if isinstance(spec, Spec) else tuple(spec) for slot, spec in found.items()}
+    return Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))
 
 
 def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:

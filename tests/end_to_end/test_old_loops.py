@@ -235,7 +235,7 @@ def test_learning_rates(name: str, place: str) -> None:
     exe.run(fluid.default_startup_program())
     found, moved = [], [0.0]
     for _ in range(5):
-        now, weight = exe.run(feed={"x": np.ones((1, 1), "float32")}, fetch_list=[rate, w])
+        now, _weight = exe.run(feed={"x": np.ones((1, 1), "float32")}, fetch_list=[rate, w])
         found.append(float(np.ravel(now)[0]))
         moved.append(-float(np.array(fluid.global_scope().find_var(w.name).get_tensor())[0, 0]))
     np.testing.assert_allclose(found, [expected(i) for i in range(5)], rtol=1e-5)
@@ -288,7 +288,7 @@ def test_counters_metrics_and_weights_by_name(place: str) -> None:
     correct = fluid.layers.create_tensor(dtype="int64")
     total = fluid.layers.create_tensor(dtype="int64")
     acc = fluid.layers.accuracy(score, label, k=1, correct=correct, total=total)
-    values, indices = fluid.layers.topk(score, k=2)
+    _values, indices = fluid.layers.topk(score, k=2)
     seen = fluid.layers.create_global_var(shape=[1], value=0.0, dtype="float32", persistable=True, name="seen")
     batch = fluid.layers.cast(fluid.layers.reduce_sum(fluid.layers.ones_like(label)), "float32")
     fluid.layers.assign(fluid.layers.elementwise_add(seen, batch), seen)

@@ -91,9 +91,9 @@ def vgg() -> Built:
     drop2 = fluid.layers.dropout(x=bn, dropout_prob=0.5, dropout_implementation="upscale_in_train")
     predict = fluid.layers.fc(input=drop2, size=4, act="softmax")
     avg_cost = fluid.layers.mean(x=fluid.layers.cross_entropy(input=predict, label=label))
-    fluid.optimizer.Momentum(
-        learning_rate=0.05, momentum=0.9, regularization=fluid.regularizer.L2Decay(1e-3)
-    ).minimize(avg_cost)
+    fluid.optimizer.Momentum(learning_rate=0.05, momentum=0.9, regularization=fluid.regularizer.L2Decay(1e-3)).minimize(
+        avg_cost
+    )
     return [avg_cost], images(6, 3, 8, 8)
 
 
@@ -199,7 +199,9 @@ def segmentation_with_group_norm() -> Built:
     flat = fluid.layers.reshape(last, shape=[-1, 3])
     cost = fluid.layers.softmax_with_cross_entropy(flat, fluid.layers.reshape(label, [-1, 1]), ignore_index=2)
     loss = fluid.layers.elementwise_add(dice, fluid.layers.mean(cost))
-    iou, wrong, correct = fluid.layers.mean_iou(fluid.layers.argmax(last, axis=-1), fluid.layers.squeeze(label, [3]), 3)
+    iou, _wrong, _correct = fluid.layers.mean_iou(
+        fluid.layers.argmax(last, axis=-1), fluid.layers.squeeze(label, [3]), 3
+    )
     fluid.optimizer.Adagrad(0.05).minimize(loss)
 
     def batch(rng: np.random.RandomState) -> Feed:
@@ -307,7 +309,7 @@ def clicks_with_auc() -> Built:
     x = fluid.layers.data("x", [8])
     label = fluid.layers.data("label", [1], dtype="int64")
     predict = fluid.layers.fc(x, 2, act="softmax")
-    auc_out, batch_auc, states = fluid.layers.auc(input=predict, label=label, num_thresholds=200, slide_steps=2)
+    auc_out, batch_auc, _states = fluid.layers.auc(input=predict, label=label, num_thresholds=200, slide_steps=2)
     positive = fluid.layers.slice(predict, axes=[1], starts=[1], ends=[2])
     cost = fluid.layers.log_loss(positive, fluid.layers.cast(label, "float32"), epsilon=1e-6)
     both = fluid.layers.sigmoid_cross_entropy_with_logits(
@@ -325,7 +327,9 @@ def clicks_with_auc() -> Built:
 
 def ranking_of_unit_vectors() -> Built:
     sides = [fluid.layers.data(name=name, shape=[6]) for name in ("query", "left", "right")]
-    unit = [fluid.layers.l2_normalize(fluid.layers.fc(side, 4, param_attr="w", bias_attr="b"), axis=1) for side in sides]
+    unit = [
+        fluid.layers.l2_normalize(fluid.layers.fc(side, 4, param_attr="w", bias_attr="b"), axis=1) for side in sides
+    ]
     near = fluid.layers.reduce_sum(fluid.layers.elementwise_mul(unit[0], unit[1]), dim=1, keep_dim=True)
     far = fluid.layers.cos_sim(unit[0], unit[2])
     label = fluid.layers.fill_constant_batch_size_like(input=near, shape=[-1, 1], dtype="float32", value=1.0)
@@ -445,6 +449,8 @@ def train(build: Callable[[], Built], place: str, steps: int = STEPS) -> np.ndar
             warnings.simplefilter("ignore", fluid.FallbackWarning)
             exe.run(startup)
             found = [exe.run(main, feed=first, fetch_list=fetched) for _ in range(steps)]
+        if place.startswith("opencl"):  # which has a kernel for each of these operators
+            assert [row["op"] for row in exe.explain_last().data() if row["how"] == "fallback"] == []
     return np.array([np.concatenate([np.ravel(value) for value in values]) for values in found], "float64")
 
 

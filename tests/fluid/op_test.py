@@ -163,7 +163,7 @@ class OpTest(unittest.TestCase):
         """Compare gradients on one place."""
         wanted = [output_names] if isinstance(output_names, str) else list(output_names)
         expected = user_defined_grads or [
-            self._differences(name, wanted, numeric_grad_delta) for name in inputs_to_check
+            self.differences(name, wanted, numeric_grad_delta) for name in inputs_to_check
         ]
         program, feed, _ = self._build()
         with fluid.program_guard(program, fluid.Program()):
@@ -172,8 +172,9 @@ class OpTest(unittest.TestCase):
             loss = fluid.layers.scale(fluid.layers.sums(means), 1.0 / len(means))
             append_backward(loss, parameter_list=list(inputs_to_check), no_grad_set=set(no_grad_set or ()))
         names = [fluid.framework.grad_var_name(name) for name in inputs_to_check]
-        found = fluid.Executor(place).run(program, feed=feed, fetch_list=names, scope=fluid.Scope())
-        for name, actual, value in zip(inputs_to_check, found, expected, strict=True):
+        found = fluid.Executor(place).run(program, feed, names, scope=fluid.Scope(), return_numpy=False)
+        for name, tensor, value in zip(inputs_to_check, found, expected, strict=True):
+            actual = np.asarray(tensor.numpy(), np.float64)
             # as Fluid does it: relative to the value, but absolute where that is small
             size = np.abs(value)
             size[size < 1e-3] = 1
@@ -181,9 +182,9 @@ class OpTest(unittest.TestCase):
             off = float(np.max(np.abs(actual - value) / size)) if value.size else 0.0
             self.assertLessEqual(off, max_relative_error, f"gradient of {name} by {self.op_type} on {place}")
 
-    def _differences(self, name: str, wanted: list[str], delta: float) -> Array:
-        """d mean(outputs) / d input by central differences, in float64 where the operator has it."""
-        wide = fluid.op_proto(self.op_type) is not None and self._runs_wide()
+    def differences(self, name: str, wanted: list[str], delta: float = 0.005) -> Array:
+        """Gradient of the mean of outputs by an input, by central differences, in float64 where the operator has it."""
+        wide = self._runs_wide()
         program, feed, _ = self._build(wide)
         executor, scope = fluid.Executor("cpu"), fluid.Scope()
         whole = feed[name]
@@ -195,8 +196,8 @@ class OpTest(unittest.TestCase):
             moved = array.copy()
             moved[index] = value
             given = moved if lengths is None else fluid.create_lod_tensor(moved, lengths, fluid.CPUPlace())
-            outs = executor.run(program, feed={**feed, name: given}, fetch_list=wanted, scope=scope)
-            return float(np.mean([np.mean(out, dtype=np.float64) for out in outs]))
+            outs = executor.run(program, {**feed, name: given}, wanted, scope=scope, return_numpy=False)
+            return float(np.mean([np.mean(out.numpy(), dtype=np.float64) for out in outs]))
 
         step = delta / 50 if wide else delta
         for index in np.ndindex(array.shape):

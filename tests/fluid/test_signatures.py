@@ -1,4 +1,4 @@
-"""Every dense layer has the parameters of Fluid 1.8, in their order and with their defaults; 1.1's keywords work too."""
+"""Every dense layer has Fluid 1.8's parameters, in their order and with their defaults; 1.1's keywords work too."""
 
 from __future__ import annotations
 

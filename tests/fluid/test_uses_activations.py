@@ -7,7 +7,7 @@ from math import erf
 from typing import Any
 
 import numpy as np
-from use_table import Numbers, Use, f32, sigmoid, checks_of
+from use_table import Numbers, Use, checks_of, f32, sigmoid
 
 N = Numbers(1)
 USES: list[Use] = []
@@ -41,6 +41,10 @@ def softshrink(x: Any, lambda_: float = 0.5) -> Any:
 
 def selu(x: Any, scale: float = 1.0507009873554804934193349852946, alpha: float = 1.6732632423543772848) -> Any:
     return scale * np.where(x > 0, x, alpha * (np.exp(x) - 1))
+
+
+def scaled(x: Any, scale: float = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
+    return x * scale + (bias if bias_after_scale else bias * scale)
 
 
 POSITIVE = N.f(3, 5, low=0.2, high=2.0)
@@ -86,13 +90,15 @@ unary(
 )  # fmt: skip
 unary("soft_relu", soft_relu, {"threshold": 0.7}, x=WIDE)
 unary("softshrink", softshrink, {"lambda": 1.0}, x=WIDE)
-unary("stanh", lambda x, scale_a=2 / 3, scale_b=1.7159: scale_b * np.tanh(scale_a * x), {"scale_a": 0.3, "scale_b": 2.0})
+unary(
+    "stanh", lambda x, scale_a=2 / 3, scale_b=1.7159: scale_b * np.tanh(scale_a * x), {"scale_a": 0.3, "scale_b": 2.0}
+)
 unary("swish", lambda x, beta=1.0: x * sigmoid(beta * x), {"beta": 2.3})
 unary("thresholded_relu", lambda x, threshold=1.0: x * (x > threshold), {"threshold": 0.25}, x=WIDE)
 unary("pow", lambda x, factor=1.0: x**factor, {"factor": 3.0}, {"factor": -0.5}, x=POSITIVE)
 unary(
-    "scale", lambda x, scale=1.0, bias=0.0, bias_after_scale=True: x * scale + (bias if bias_after_scale else bias * scale),
-    {"scale": -2.3}, {"scale": 2.0, "bias": 0.5}, {"scale": 2.0, "bias": 0.5, "bias_after_scale": False},
+    "scale", scaled, {"scale": -2.3}, {"scale": 2.0, "bias": 0.5},
+    {"scale": 2.0, "bias": 0.5, "bias_after_scale": False},
 )  # fmt: skip
 USES += [
     Use("scale", {"X": N.i(2, 3, high=9)}, {"Out": np.zeros((2, 3), "int64")}, {"scale": 0.0}),

@@ -44,7 +44,8 @@ for kind in ("int32", "int64"):
 x, y = N.f(3, 4), N.f(3, 4)
 USES.append(Use("minus", {"X": x, "Y": y}, {"Out": x - y}, {}, "X Y"))
 for op, function in (("less_than", np.less), ("less_equal", np.less_equal), ("greater_than", np.greater),
-                     ("greater_equal", np.greater_equal), ("equal", np.equal), ("not_equal", np.not_equal)):  # fmt: skip
+                     ("greater_equal", np.greater_equal), ("equal", np.equal), ("not_equal",
+                     np.not_equal)):  # fmt: skip
     for kind in ("float32", "int64", "int32"):
         a, b = N.i(4, 5, high=3, dtype=kind), N.i(4, 5, high=3, dtype=kind)
         USES.append(Use(op, {"X": a, "Y": b}, {"Out": function(a, b)}))

@@ -51,12 +51,15 @@ def checks_of(uses: Sequence[Use]) -> tuple[Callable[..., None], Callable[..., N
         _Strict(use).check_output_with_place(place, atol=use.atol, no_check_set=use.skip)
 
     graded = [use for use in uses if use.grads]
+    known: dict[int, list[Array]] = {}  # the differences of a use, found once for all places
 
     @pytest.mark.parametrize("use", graded, ids=names(graded))
     @pytest.mark.parametrize("place", PLACES)
     def test_gradient(use: Use, place: str) -> None:
-        test = _Strict(use)
-        test.check_grad_with_place(place, use.grads.split(), use.of.split(), max_relative_error=use.error)
+        test, names, of = _Strict(use), use.grads.split(), use.of.split()
+        if id(use) not in known:
+            known[id(use)] = [test.differences(name, of) for name in names]
+        test.check_grad_with_place(place, names, of, max_relative_error=use.error, user_defined_grads=known[id(use)])
 
     return test_output, test_gradient
 

@@ -1,16 +1,26 @@
 """Breaks a dialect kernel's text and runs its operator's checks: ``python dialect_mutant.py operator place point``.
 
+The unit tests of its kernels are run too: they look at the bytes beside each buffer.
+
 A process of its own, for a broken index may take it down. Exit status 1: caught; 0: no check failed; 3: nothing to
 break. The changed line is printed first.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import re
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fluidlite.platform.context import Context
+from fluidlite.platform.opencl import OpenCLDevice
 from fluidlite.testing import checks
 
 SWAPS = {
@@ -46,6 +56,28 @@ def broken(source: str, each: str, point: float) -> tuple[str, str]:
     return changed, changed[begin : changed.find("\n", match.end())].strip()
 
 
+UNIT = Path(__file__).parent.parent / "unit" / "test_dialect_kernels.py"
+
+
+def unit_checks(operator: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The unit tests of an operator's samples, on a device with borders around each buffer."""
+    spec = importlib.util.spec_from_file_location("test_dialect_kernels", UNIT)
+    assert spec is not None
+    assert spec.loader is not None
+    unit: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unit)
+    device = OpenCLDevice()
+    device.probe()
+    machine = unit.Machine(device, device.context(0, 0), device.dialect(0))
+    tests = (
+        (unit.FORWARD, unit.test_values_are_the_references, False),
+        (unit.DIFFERENTIABLE, unit.test_gradients_are_the_references_slopes, True),
+    )
+    for types, test, gradients in tests:
+        for found in unit.samples([operator] if operator in types else [], gradients):
+            yield found.id, partial(test, machine, *found.values)
+
+
 def main(operator: str, place: str, point: float) -> int:
     """Break, run, and tell."""
     lines: set[str] = set()
@@ -60,11 +92,14 @@ def main(operator: str, place: str, point: float) -> int:
         return compile_(self, source, entry, parameters)
 
     Context.compile = compile  # type: ignore[method-assign]
-    for check in checks([operator]):
+    kit: Iterator[tuple[str, Callable[[], None]]] = ((check.id, partial(check, place)) for check in checks([operator]))
+    for name, check in itertools.chain(kit, unit_checks(operator)):
         try:
-            check(place)
+            check()
+        except pytest.skip.Exception:
+            continue
         except Exception as exc:
-            print(f"{check.id}: {type(exc).__name__}", flush=True)
+            print(f"{name}: {type(exc).__name__}", flush=True)
             return 1
     return 0 if lines else 3
 

@@ -1,7 +1,8 @@
 """Every kernel in CUDA C, generated or written in dialect words, compiles with NVRTC. No GPU is needed.
 
-A device of host bytes has CUDA's dialect: compiling is NVRTC's, launching packs the arguments and computes nothing.
-All samples of all operators, and their gradients, are run on it; what they give is not looked at.
+A device of host bytes has CUDA's dialect: compiling is NVRTC's, launching packs the arguments and computes nothing,
+and what is read is zeros. All samples of all operators, and their gradients, are run on it; what they give is not
+looked at.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.codegen.dialect_kernel import DialectGenerator
+from fluidlite.framework.call import Call
+from fluidlite.framework.kernels import Kernel, kernels
+from fluidlite.framework.opdef import GradRule
+from fluidlite.framework.registry import ops
 from fluidlite.platform.cuda.dialect import CUDADialect, _scalar, nvrtc_compile
 from fluidlite.platform.devices import devices
+from fluidlite.platform.pool import get_context
 from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span
 from fluidlite.testing import ConformanceError, checks
+from fluidlite.testing.check import operators_with_samples
 
 ARCHITECTURE = "compute_80"
-FEWEST = 300
-"""A floor: so many sources, at least, make up the operators."""
 PLACE = fluid.Place("nvrtc")
-CHECKS = [check for check in checks() if not check.id.startswith("device[")]
 
 
 class Allocator(AllocatorBase):
@@ -34,11 +39,16 @@ class Allocator(AllocatorBase):
 
 
 class Context(ContextBase):
+    blank = False
+    """Whether zeros are read, whatever was written."""
+
     def copy_in(self, dst: Span, src: memoryview) -> None:
         dst.handle[dst.offset : dst.offset + dst.nbytes] = np.frombuffer(src, np.uint8)
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        np.frombuffer(dst, np.uint8)[:] = src.handle[src.offset : src.offset + src.nbytes]
+        host = np.frombuffer(dst, np.uint8)
+        # no kernel runs: what is there may be no number, and no size
+        host[:] = 0 if self.blank else src.handle[src.offset : src.offset + src.nbytes]
 
     def wait(self) -> None:
         return None
@@ -50,6 +60,8 @@ class Dialect(CUDADialect):
     def __init__(self) -> None:
         self.sources: set[str] = set()
         self.launches = 0
+        self.prepared: set[str] = set()
+        """Operators whose sources were compiled."""
 
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
         ptx = nvrtc_compile(source, ARCHITECTURE).decode()
@@ -101,24 +113,96 @@ def dialect() -> Iterator[Dialect]:
     devices.add(device, __file__)
     before = fluid.get_fallback()
     fluid.set_fallback("error")
-    yield device._dialect
+    get_context(PLACE)  # which looks whether the device keeps what is written
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "blank", True)
+        patch.setattr("fluidlite.testing.check.compare", lambda *args: None)  # nothing was computed
+        note_what_is_prepared(patch, device._dialect.prepared)
+        yield device._dialect
     fluid.set_fallback(before)
     devices.remove(device)
 
 
+def note_what_is_prepared(patch: pytest.MonkeyPatch, prepared: set[str]) -> None:
+    """Note each call for which a dialect kernel, written or generated, is prepared."""
+    written, generated = Kernel.prepare, DialectGenerator.prepare
+
+    def prepare(self: Kernel, call: Call, context: Any) -> Any:
+        if "dialect" in self.places:
+            prepared.add(call.op.type)
+        return written(self, call, context)
+
+    def generate(self: DialectGenerator, call: Call, context: Any) -> Any:
+        prepared.add(call.op.type)
+        return generated(self, call, context)
+
+    patch.setattr(Kernel, "prepare", prepare)
+    patch.setattr(DialectGenerator, "prepare", generate)
+
+
+def with_a_source() -> set[str]:
+    """The operators, gradient operators too, that have a dialect kernel or an expression."""
+    written = {kernel.op for kernel in kernels if "dialect" in kernel.places}
+    return {op.type for op in ops if op.type in written or op.scalar is not None}
+
+
+RANDOM = sorted(type for type in with_a_source() if ops.get(type).random and ops.get(type).reference is None)
+
+
+def with_a_check(operator: str) -> set[str]:
+    """The operators that an operator's checks run: itself, and its gradient operator."""
+    rule = ops.get(operator).grad
+    if not any(sample.grads for sample in ops.get(operator).all_samples()):
+        return {operator}
+    return {operator, rule.type if isinstance(rule, GradRule) else f"{operator}_grad"}
+
+
 @pytest.mark.slow
-def test_every_operator_compiles(dialect: Dialect) -> None:
-    refused = {}
-    for check in CHECKS:
+@pytest.mark.parametrize("operator", operators_with_samples())
+def test_every_operator_compiles(dialect: Dialect, operator: str) -> None:
+    """In the dtypes of all samples, its gradient operators too."""
+    dialect.prepared.clear()
+    launches, refused = dialect.launches, {}
+    for check in checks([operator]):
         try:
             check(PLACE)
         except ConformanceError:
-            pass  # nothing was computed
+            pass  # dims that depend on values
         except fluid.FluidError as exc:
             refused[check.id] = f"{type(exc).__name__}: {exc}"
     assert refused == {}
-    assert len(dialect.sources) >= FEWEST
-    assert dialect.launches >= len(CHECKS) / 2
+    mine = with_a_source() & with_a_check(operator)
+    assert mine <= dialect.prepared
+    assert dialect.launches > launches or not mine
+
+
+@pytest.mark.parametrize("operator", RANDOM)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int64"])
+def test_random_numbers_compile(dialect: Dialect, operator: str, dtype: str) -> None:
+    """They have no reference, and so no samples."""
+    op = ops.get(operator)
+    if dtype.startswith("int") != (operator == "randint"):
+        pytest.skip("integers are drawn by randint alone")
+    program = fluid.Program()
+    block = program.global_block()
+    given = {}
+    if op.input("Input") is not None:
+        given["Input"] = block.create_var("like", (2, 3), "float32", is_data=True)
+    attrs = {"shape": [2, 3], "dtype": dtype, "seed": 7, "low": 0, "high": 9}
+    known = {name: value for name, value in attrs.items() if op.attr(name) is not None}
+    out = block.create_var("out")
+    block.append_op(operator, given, {"Out": out}, known)
+    feed = {"like": np.zeros((2, 3), "float32")} if given else {}
+    dialect.prepared.clear()
+    fluid.Executor(PLACE).run(program, feed, [out])
+    assert operator in dialect.prepared
+
+
+def test_no_operator_is_left_out() -> None:
+    """Each operator with a source has samples, is the gradient of one, or draws random numbers."""
+    covered = {type for operator in operators_with_samples() for type in with_a_check(operator)}
+    covered |= set(RANDOM)
+    assert with_a_source() <= covered
 
 
 def test_a_source_that_is_wrong_is_refused(dialect: Dialect) -> None:

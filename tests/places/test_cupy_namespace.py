@@ -3,6 +3,8 @@
 A device runs every operator's samples in CuPy's style, which no other device has (functions take a place for their
 result, and reading a value would cost a synchronisation): NumPy computes, and writes down how each function of the
 namespace is called. Then each of these calls must fit the function of that name in CuPy's namespace.
+
+Its arrays refuse NumPy's functions where they are not asked for through the namespace, and to be read.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ import fluidlite as fluid
 from fluidlite.platform.cpu import CPUDevice, NumPyArrays
 from fluidlite.platform.cuda.array import WITH_PLACE, namespace
 from fluidlite.platform.devices import devices
-from fluidlite.plugin import DeviceInfo
+from fluidlite.plugin import DeviceInfo, Span
 from fluidlite.testing import Check, checks
 
 PLACE = fluid.Place("recording")
@@ -29,6 +31,79 @@ REDUCE = ("array", "axis", "dtype", "out", "keepdims")
 
 Use = tuple[str, int, tuple[str, ...]]
 """A function, how many arguments came by position, and which came by name."""
+
+
+class Far(np.ndarray[Any, Any]):
+    """An array that is not in the host's memory, as far as kernels can tell."""
+
+    inside = 0
+    """How deep one is in functions of the namespace, which are NumPy's and may do anything."""
+    methods: ClassVar[set[str]] = set()
+    """The methods that were called from outside."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        if not Far.inside:
+            raise TypeError(f"numpy.{ufunc.__name__} is called with an array of the device")
+        options = {name: near(value) for name, value in options.items()}
+        if out is not None:
+            options["out"] = tuple(near(place) for place in out)
+        result = getattr(ufunc, method)(*map(near, inputs), **options)
+        return far(result) if out is None else out[0] if len(out) == 1 else out
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if not Far.inside:
+            raise TypeError(f"numpy.{function.__name__} is called with an array of the device")
+        return super().__array_function__(function, types, args, options)
+
+
+def near(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, Far) else value
+
+
+def far(value: Any) -> Any:
+    """The same as arrays of the device; numbers too, as CuPy's are."""
+    if type(value) in (tuple, list):
+        return type(value)(map(far, value))
+    return np.asarray(value).view(Far) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def trusted(function: Any) -> Any:
+    """The function, inside of which anything goes."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        Far.inside += 1
+        try:
+            return far(function(*args, **options))
+        finally:
+            Far.inside -= 1
+
+    return call
+
+
+def method(name: str) -> Any:
+    """A method of NumPy's arrays for Far; one that reads values is refused."""
+    own = getattr(np.ndarray, name)
+    use = trusted(own)
+
+    def call(self: Far, *args: Any, **options: Any) -> Any:
+        if Far.inside:
+            return own(self, *args, **options)
+        if name in READS:
+            raise TypeError(f"{name} reads an array of the device, which waits for all its work")
+        Far.methods.add(name)
+        return use(self, *args, **options)
+
+    return call
+
+
+READS = {"__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist", "tobytes"}
+OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+COMPARED = {f"__{name}__" for name in "lt le gt ge eq ne neg abs invert getitem setitem".split()}
+PUBLIC = {name for name in dir(np.ndarray) if name[0] != "_" and callable(getattr(np.ndarray, name))} - {"view"}
+for _name in READS | COMPARED | PUBLIC | {f"__{way}{name}__" for name in OPERATORS for way in ("", "r", "i")}:
+    if hasattr(np.ndarray, _name):
+        setattr(Far, _name, method(_name))
 
 
 class Recorder:
@@ -41,22 +116,19 @@ class Recorder:
         value = getattr(np, name)
         if isinstance(value, type) or not callable(value):
             return value
-
-        @functools.wraps(value)
-        def function(*args: Any, **options: Any) -> Any:
-            self.uses.add((name, len(args), tuple(sorted(options))))
-            return value(*args, **options)
-
+        function = self._noted(name, value)
         if isinstance(value, np.ufunc):
-            function.reduce = self._reduce(name, value)  # type: ignore[attr-defined]
+            function.reduce = self._noted(f"{name}.reduce", value.reduce)
         return function
 
-    def _reduce(self, name: str, ufunc: np.ufunc) -> Any:
-        def reduce(*args: Any, **options: Any) -> Any:
-            self.uses.add((f"{name}.reduce", len(args), tuple(sorted(options))))
-            return ufunc.reduce(*args, **options)
+    def _noted(self, name: str, function: Any) -> Any:
+        use = trusted(function)
 
-        return reduce
+        def noted(*args: Any, **options: Any) -> Any:
+            self.uses.add((name, len(args), tuple(sorted(options))))
+            return use(*args, **options)
+
+        return noted
 
 
 class Arrays(NumPyArrays):
@@ -65,8 +137,12 @@ class Arrays(NumPyArrays):
     def __init__(self, recorder: Recorder) -> None:
         self.xp = recorder  # type: ignore[assignment]
 
+    def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
+        return far(super().wrap(span, dims, dtype, strides))
+
     def extra(self, name: str) -> Any:
-        return super().extra(name) if name in EXTRAS else None
+        found = super().extra(name) if name in EXTRAS else None
+        return None if found is None else trusted(found)
 
 
 class Device(CPUDevice):
@@ -126,6 +202,24 @@ def test_cupy_takes_every_call(recorder: Recorder) -> None:
         if why:
             wrong.append(f"{name} of {count} and {', '.join(options) or 'no names'}: {why}")
     assert wrong == []
+
+
+def test_cupy_has_every_method(recorder: Recorder) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy's arrays are compared, and CuPy is not installed")
+    assert [name for name in sorted(Far.methods) if not hasattr(cupy.ndarray, name)] == []
+
+
+def test_arrays_of_the_device_are_not_numpys() -> None:
+    array = far(np.ones(3, "float32"))
+    with pytest.raises(TypeError, match=r"numpy\.add is called"):
+        np.add(array, 1)
+    with pytest.raises(TypeError, match=r"numpy\.concatenate is called"):
+        np.concatenate([array, array])
+    with pytest.raises(TypeError, match="__float__ reads"):
+        float(array.sum())
+    with pytest.raises(TypeError, match="__bool__ reads"):
+        bool((array == 1).all())
+    assert (near(array + array) == 2).all()
 
 
 def test_the_namespace_follows_the_standard_and_takes_places() -> None:

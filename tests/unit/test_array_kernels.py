@@ -301,6 +301,18 @@ def test_top_k_ranks_nan_last(namespace: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
+def test_argsort_of_a_long_line(namespace: str) -> None:
+    """A value and its index are sorted as one word: the index of a long line leaves the fewest bits to the value."""
+    x = np.random.default_rng(8).normal(size=(1, 70_000)).astype("float32")
+    x[0, :5_000] = np.round(x[0, :5_000])
+    call = make_call("argsort", {"X": [x]}, {})
+    got = execute(call, make_context(namespace), {"X": [x]})
+    order = np.argsort(x, axis=1, kind="stable")
+    np.testing.assert_array_equal(got["Indices"][0], order)
+    np.testing.assert_array_equal(got["Out"][0], np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
 @pytest.mark.parametrize("ignored", [-100, 2])
 def test_ignored_rows_cost_nothing(namespace: str, ignored: int) -> None:
     context, attrs = make_context(namespace), {"ignore_index": ignored}

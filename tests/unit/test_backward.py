@@ -101,6 +101,15 @@ def test_a_fixed_input_has_no_gradient() -> None:
     assert "fixed@GRAD" not in names
 
 
+def test_parameter_list_takes_variables_that_are_no_parameters() -> None:
+    x, y = data("x"), data("y")
+    loss = layers.reduce_sum(layers.elementwise_mul(x, y))
+    pairs = fluid.append_backward(loss, parameter_list=["x", y])
+    assert [(variable.name, grad.name) for variable, grad in pairs] == [("x", "x@GRAD"), ("y", "y@GRAD")]
+    found = value([grad for _, grad in pairs], x=X, y=2 * X)
+    np.testing.assert_array_equal(found, [2 * X, X])
+
+
 def test_no_grad_set() -> None:
     x = data("x")
     y, z = layers.exp(x), layers.tanh(x)

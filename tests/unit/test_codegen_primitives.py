@@ -130,8 +130,8 @@ def compare(got: Any, expected: Any, name: str, dtype: str, inputs: Any) -> None
         return
     a, b = got.astype("f8"), expected.astype("f8")
     tolerance = ulps(dtype)
-    if name in ("sin", "cos"):
-        keep = ~(np.abs(inputs["X"].astype("f8")) > 1e4)  # beyond, our reduction keeps no digits
+    if name in ("sin", "cos") and dtype == "float64":
+        keep = ~(np.abs(inputs["X"].astype("f8")) > 1e4)  # far beyond, our reduction keeps no digits
         a, b = a[keep], b[keep]
     if name == "pow":
         tolerance *= 100

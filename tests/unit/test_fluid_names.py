@@ -46,6 +46,7 @@ NAMES = {
         AdadeltaOptimizer ModelAverage LarsMomentum LarsMomentumOptimizer LambOptimizer ExponentialMovingAverage
         LookaheadOptimizer Optimizer
         """,
+    "op": "Operator",
     "nets": "simple_img_conv_pool img_conv_group glu scaled_dot_product_attention",
     "average": "WeightedAverage",
     "initializer": """
@@ -60,7 +61,7 @@ NAMES = {
         """,
     "io": """
         save_vars save_params save_persistables load_vars load_params load_persistables save_inference_model
-        load_inference_model
+        load_inference_model batch shuffle buffered cache chain compose firstn map_readers
         """,
     "metrics": "Accuracy",
 }

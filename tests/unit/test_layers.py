@@ -313,10 +313,24 @@ def test_gather_and_maxout() -> None:
     x, index = layers.data("x", [3]), layers.data("i", [2], dtype="int64", append_batch_size=False)
     image = layers.data("image", [4, 1, 1])
     a, b = np.random.randn(4, 3).astype("float32"), np.random.randn(1, 4, 1, 1).astype("float32")
-    outs = [layers.gather(x, index), layers.maxout(image, 2)]
-    rows, most = run(outs, {"x": a, "i": np.array([3, 0]), "image": b})
+    last = layers.maxout(layers.reshape(image, [-1, 1, 1, 4]), groups=2, axis=-1)
+    outs = [layers.gather(x, index), layers.maxout(image, 2), last]
+    rows, most, channels_last = run(outs, {"x": a, "i": np.array([3, 0]), "image": b})
     np.testing.assert_array_equal(rows, a[[3, 0]])
     np.testing.assert_array_equal(most.ravel(), b.reshape(2, 2).max(1))
+    np.testing.assert_array_equal(channels_last, b.reshape(1, 1, 1, 2, 2).max(4))
+
+
+def test_names_that_1_8_takes() -> None:
+    made = [
+        layers.zeros([1], "float32", name="z"), layers.fill_constant([1], "float32", 2.0, name="c"),
+        layers.range(0, 3, 1, "int32", name="r"), layers.eye(2, name="e"), layers.uniform_random([2], name="u"),
+        layers.gaussian_random([2], name="g"),
+        layers.equal(layers.ones([1], "int32"), layers.ones([1], "int32"), name="q"),
+    ]  # fmt: skip
+    assert [variable.name for variable in made] == [f"{name}.tmp_0" for name in "zcreugq"]
+    like = layers.fill_constant_batch_size_like(made[3], [-1, 3], "float32", 1.0, 0, 0, False)
+    assert like.shape == (2, 3)
 
 
 def test_crf_layers_share_the_transitions() -> None:

@@ -139,6 +139,15 @@ def test_adaptive_pool_refuses() -> None:
         layers.adaptive_pool3d(image(1, 1, 2, 2, 2, name="v"), 2, "sum")
 
 
+def test_resize_linear() -> None:
+    x = numbers(2, 3, 4)
+    given = image(2, 3, 4)
+    same, wider = run([layers.resize_linear(given, [4]), layers.resize_linear(given, out_shape=(7,))], x=x)
+    np.testing.assert_array_equal(same, x)
+    expected = [[np.interp(np.linspace(0, 3, 7), range(4), line) for line in plane] for plane in x]
+    np.testing.assert_allclose(wider, expected, rtol=1e-5)
+
+
 def test_resize_values() -> None:
     x = numbers(1, 2, 3, 4)
     given, sizes = image(1, 2, 3, 4), image(2, name="sizes", dtype="int32")

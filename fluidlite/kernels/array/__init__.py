@@ -17,10 +17,12 @@ def register_kernels(register: Any) -> None:
         conv,
         creation,
         crop,
+        cross,
         cumsum,
         expanding,
         finite,
         flipping,
+        grid_sampler,
         hash,
         index,
         index_select,
@@ -55,9 +57,9 @@ def register_kernels(register: Any) -> None:
     )
 
     for family in (
-        auc, batch_norm, concat_split, conv, creation, crop, cumsum, expanding, finite, flipping, hash, index,
-        index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression, maxout,
-        metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
+        auc, batch_norm, concat_split, conv, creation, crop, cross, cumsum, expanding, finite, flipping, grid_sampler,
+        hash, index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression,
+        maxout, metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
         softmax, sorting, squared, stacking, top_k, unfold, unpool, vision, where,
     ):  # fmt: skip
         register(family)

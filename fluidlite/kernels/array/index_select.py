@@ -10,6 +10,9 @@ from fluidlite.plugin import IO, Call, Context, register_kernel
 from .common import immediate, is_half
 from .rows import each_find, matrix, plain_find, row_adder, take_rows
 
+BLOCK = 65536
+"""Elements that are worked on at a time, on the host."""
+
 
 @register_kernel("index_select", "array", indexes=True)
 def index_select(call: Call, context: Context) -> Any:
@@ -46,14 +49,25 @@ def index_select_grad(call: Call, context: Context) -> Any:
         add(io.array("X@GRAD"), index, io.array("Out@GRAD"))
 
     def run_by_columns(context: Context, io: IO) -> None:
-        index, grad = find(context, io), io.array("X@GRAD").reshape(outer, bound, inner)
+        xp, index, grad = context.xp, find(context, io), io.array("X@GRAD").reshape(outer, bound, inner)
         dout = io.array("Out@GRAD").reshape(outer, count, inner)
         grad[...] = 0
-        for i, target in enumerate(index.tolist()):
-            grad[:, target] += dout[:, i]
+        order = xp.argsort(index, stable=True)
+        targets = index[order]
+        starts = xp.flatnonzero(xp.append(True, targets[1:] != targets[:-1]))
+        sizes = xp.diff(xp.append(starts, count))
+        for turn in range(int(sizes.max())):  # the first entry of each target, then the second, ...
+            found = starts[sizes > turn] + turn
+            for at in range(0, outer, step):
+                part = slice(at, at + step)
+                if turn:
+                    grad[part, targets[found]] += dout[part, order[found]]
+                else:
+                    grad[part, targets[found]] = dout[part, order[found]]
 
-    # a slice for each index, where those are few beside what each takes along: no index for each element then
-    return run_by_columns if immediate(context) and not is_half(dtype) and 1 < count < outer else run
+    # columns together where there are many rows: no index for each element then
+    step = max(1, BLOCK // max(count * inner, 1))
+    return run_by_columns if immediate(context) and not is_half(dtype) and 1 < count <= 2 * outer else run
 
 
 def _each(call: Call, x: str) -> tuple[tuple[int, int, int], int]:
@@ -89,8 +103,15 @@ def shard_index(call: Call, context: Context) -> Any:
     held = -(-bound // call.attr("nshards"))
     low = held * call.attr("shard_id")
 
+    def run_host(context: Context, io: IO) -> None:
+        x, out = context.check_index(io.array("X"), bound, io).reshape(-1), io.array("Out").reshape(-1)
+        for at in range(0, out.size, BLOCK):
+            part = out[at : at + BLOCK]
+            xp.subtract(x[at : at + BLOCK], low, out=part)
+            xp.copyto(part, ignored, where=(part < 0) | (part >= held))
+
     def run(context: Context, io: IO) -> None:
         x = context.check_index(io.array("X"), bound, io) - low
         io.array("Out")[...] = xp.where((x >= 0) & (x < held), x, xp.full_like(x, ignored))
 
-    return run
+    return run_host if immediate(context) else run

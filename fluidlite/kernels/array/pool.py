@@ -129,9 +129,28 @@ def _pick(steps: Steps, chosen: Any, left: Any) -> Any:
     return taken
 
 
+class _Wholes:
+    """Windows that are looked through each as a whole."""
+
+    def __init__(self, context: Context) -> None:
+        self.xp, self.host = context.xp, immediate(context)
+
+    def give(self, level: Any, best: Any, given: Any, target: Any, axis: int) -> None:
+        """Write ``given`` into ``target``, which is 0, where along ``axis`` the first greatest of ``level`` is."""
+        xp = self.xp
+        given = xp.where(best == best, given, xp.zeros_like(given))  # what is no number takes nothing
+        place = xp.argmax(level, axis=axis, keepdims=True)
+        if self.host:
+            xp.put_along_axis(target, place, given, axis)
+            return
+        dims = tuple(level.shape[axis] if d == axis else 1 for d in range(level.ndim))
+        chosen = xp.reshape(xp.arange(level.shape[axis], dtype=place.dtype), dims) == place
+        target[...] = xp.where(chosen, given, xp.zeros_like(given))
+
+
 def _max_grad(call: Call, context: Context) -> Any:
     """Each window's gradient goes to its first greatest element: first along the last axis, then among its rows."""
-    xp, steps, plan = context.xp, Steps(context), Plan(call, context)
+    xp, steps, plan, whole = context.xp, Steps(context), Plan(call, context), _Wholes(context)
     widen, order = widener(call.dtype("X"), context), plan.lines[::-1]
 
     def run(context: Context, io: IO) -> None:
@@ -144,9 +163,17 @@ def _max_grad(call: Call, context: Context) -> Any:
             y = xp.asarray(widen(dout[rows, ...]), copy=True)
             for line, before, level in zip(order[::-1], dims[-2::-1], levels[::-1], strict=True):
                 z = xp.zeros(before, dtype=y.dtype)
-                for outs, ins in line.taps:
-                    taken = _pick(steps, level[ins] == best[outs], y[outs])
-                    steps.into(xp.add, z[ins], taken, z, ins)
+                if line.single is not None:
+                    whole.give(level[line.single], best, y, z[line.single], line.axis)
+                elif line.tile:
+                    dims, spot = line.tiled(before), (*(slice(None),) * (line.axis + 1), None, ...)
+                    parts = xp.reshape(z, dims)
+                    whole.give(xp.reshape(level, dims), best[spot], y[spot], parts, line.axis + 1)
+                    z = xp.reshape(parts, before)
+                else:
+                    for outs, ins in line.taps:
+                        taken = _pick(steps, level[ins] == best[outs], y[outs])
+                        steps.into(xp.add, z[ins], taken, z, ins)
                 best, y = level, z
             _store(xp, dx, rows, y)
 
@@ -175,7 +202,8 @@ class Places:
         starts = xp.zeros(plan.out[1:], dtype)
         for i, (axis, weight) in enumerate(zip(plan.axes, weights, strict=True)):
             dims = tuple(-1 if d == i else 1 for d in range(len(starts.shape)))
-            starts += ((xp.arange(axis.outs, dtype=dtype) * axis.stride - axis.before) * weight).reshape(dims)
+            step = axis.stride if axis.outs > 1 else 0  # a single window may be far from the next
+            starts += ((xp.arange(axis.outs, dtype=dtype) * step - axis.before) * weight).reshape(dims)
         if plan.tail:
             starts += xp.arange(plan.tail[0], dtype=dtype)
         shifts = [0]

@@ -209,12 +209,17 @@ def reduce_mean_grad(call: Call, context: Context) -> Any:
 def _extreme_grad(call: Call, context: Context) -> Run:
     xp, kept, store = context.xp, _kept(call), storer(context)
 
+    def run_host(context: Context, io: IO) -> None:
+        x, out, dout, dx = io.array("X"), io.array("Out").reshape(kept), io.array("Out@GRAD"), io.array("X@GRAD")
+        dx[...] = 0
+        xp.copyto(dx, dout.reshape(kept), where=x == out)
+
     def run(context: Context, io: IO) -> None:
         dout = xp.reshape(io.array("Out@GRAD"), kept)
         chosen = io.array("X") == xp.reshape(io.array("Out"), kept)
         store(io.array("X@GRAD"), xp.where(chosen, dout, xp.zeros_like(dout)))
 
-    return run
+    return run_host if immediate(context) else run
 
 
 @register_kernel("reduce_max_grad", "array")

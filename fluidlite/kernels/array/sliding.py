@@ -19,6 +19,9 @@ from .common import immediate, numpy_style
 BLOCK = 65536
 """Elements of X that are worked on at a time, on the host."""
 
+LONG = 8
+"""Windows along one axis of so many elements, side by side, are reduced each as a whole."""
+
 FEW = 32
 """Windows of so many elements are looked through one by one, on the host; those of more, axis by axis."""
 
@@ -44,6 +47,10 @@ class Line(NamedTuple):
         Whether no element lies in two windows; whether each lies in one.
     widths : list of int
         How many elements of X each window has.
+    tile : int
+        The windows' size where they are equal, many elements each, and side by side cover the axis; else 0.
+    spans : list of (window, elements)
+        Windows of sizes that differ, as parts of the arrays, which are then taken one by one.
     """
 
     axis: int
@@ -56,6 +63,12 @@ class Line(NamedTuple):
     disjoint: bool
     covering: bool
     widths: list[int]
+    tile: int
+    spans: list[tuple[Part, Part]]
+
+    def tiled(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """The dims with the axis split into windows and their elements."""
+        return (*dims[: self.axis], self.outs, self.tile, *dims[self.axis + 1 :])
 
 
 def line_of(axis: PoolAxis, position: int) -> Line:
@@ -82,6 +95,9 @@ def line_of(axis: PoolAxis, position: int) -> Line:
         disjoint=all(b <= a for (_, b), (a, _) in pairwise(windows)),
         covering=len({i for a, b in windows for i in range(a, b)}) == size,
         widths=[b - a for a, b in windows],
+        tile=axis.kernel if LONG <= axis.kernel == step and axis.kernel * count == size and not axis.before else 0,
+        spans=[((*before, slice(o, o + 1), ...), (*before, slice(a, b), ...)) for o, (a, b) in enumerate(windows)]
+        if axis.adaptive and size > 2 * count else [],
     )  # fmt: skip
 
 
@@ -161,6 +177,20 @@ class Steps:
             else:
                 y[...] = whole(x[line.single], axis=line.axis, keepdims=True)
             return
+        if line.tile:
+            parts = self.xp.reshape(x, line.tiled(x.shape))
+            if self.out:
+                whole(parts, axis=line.axis + 1, out=y)
+            else:
+                y[...] = whole(parts, axis=line.axis + 1)
+            return
+        if line.spans:
+            for outs, ins in line.spans:
+                if self.out:
+                    whole(x[ins], axis=line.axis, keepdims=True, out=y[outs])
+                else:
+                    y[outs] = whole(x[ins], axis=line.axis, keepdims=True)
+            return
         done = line.lead[:2]
         if len(done) == 2:
             self.into(function, x[done[0][1]], x[done[1][1]], y)
@@ -179,7 +209,7 @@ class Steps:
             return
         if not (line.disjoint and line.covering):
             x[...] = 0.0
-        for outs, ins in line.taps:
+        for outs, ins in line.spans or line.taps:
             if line.disjoint:
                 x[ins] = y[outs]
             else:

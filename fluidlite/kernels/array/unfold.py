@@ -23,11 +23,11 @@ def _taps(call: Call) -> tuple[tuple[int, ...], list[tuple[Part, Part, bool]]]:
     def found() -> Iterator[tuple[Part, Part, bool]]:
         for i in range(kh):
             for j in range(kw):
-                inside = [_inside(call, axis, (i, j)[axis], counts[axis]) for axis in (0, 1)]
-                if inside[0] is None or inside[1] is None:
+                across, along = _inside(call, 0, i, counts[0]), _inside(call, 1, j, counts[1])
+                if across is None or along is None:
                     yield (_ALL, _ALL, i, j, _ALL, _ALL), (), True
                     continue
-                (rows, h), (columns, w) = inside
+                (rows, h), (columns, w) = across, along
                 padded = any(part.stop - part.start < n for part, n in zip((rows, columns), counts, strict=True))
                 yield (_ALL, _ALL, i, j, rows, columns), (_ALL, _ALL, h, w), padded
 

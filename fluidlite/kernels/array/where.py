@@ -10,6 +10,9 @@ from .common import immediate
 from .rows import stable_argsort
 from .sorting import order_on_host
 
+BLOCK = 65536
+"""Rows of indices that are worked out at a time, on the host."""
+
 DENSE = 4
 """Integers that span at most so many times their number are looked up in a table."""
 
@@ -22,12 +25,15 @@ def where_index(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         (flat,) = xp.nonzero(xp.reshape(io.array("Condition"), (-1,)))
         io.resize("Out", (flat.shape[0], len(dims)))
-        out = io.array("Out")
-        for axis in range(len(dims) - 1, 0, -1):
-            rest = flat // dims[axis]
-            out[:, axis] = flat - rest * dims[axis]
-            flat = rest
-        out[:, 0] = flat
+        out, count = io.array("Out"), flat.shape[0]
+        step = BLOCK if immediate(context) else max(count, 1)
+        for at in range(0, count, step):
+            whole, rows = flat[at : at + step], slice(at, min(at + step, count))
+            for axis in range(len(dims) - 1, 0, -1):
+                rest = whole // dims[axis]
+                out[rows, axis] = whole - rest * dims[axis]
+                whole = rest
+            out[rows, 0] = whole
 
     return run
 

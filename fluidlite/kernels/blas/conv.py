@@ -169,7 +169,7 @@ def convolve(call: Call, context: Context) -> Any:
         if one.kind == "filter":
             steps.append(_filter_step(one, routine))
         else:
-            steps += [_correlation(one, lines, routine) for lines in one.correlations()]
+            steps.append(_correlations(one, routine))
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
@@ -178,15 +178,16 @@ def convolve(call: Call, context: Context) -> Any:
     return run
 
 
-def _merged(one: Convolution) -> tuple[Convolution, int]:
-    """Return the computation with neighbouring groups as one, and how many: products of a few numbers are slow.
-
-    Their filter is a block of which only the diagonal is not zero.
-    """
+def _joined(one: Convolution) -> int:
+    """Return how many neighbouring groups are done as one: products of a few numbers are slow."""
     width = max(one.channels, one.filters)
-    merge = max((b for b in range(1, one.groups + 1) if one.groups % b == 0 and b * width <= MERGED), default=1)
+    return max((b for b in range(1, one.groups + 1) if one.groups % b == 0 and b * width <= MERGED), default=1)
+
+
+def _merged(one: Convolution, merge: int) -> Convolution:
+    """Return the computation with so many groups as one; its filter is a block, only whose diagonal is not zero."""
     channels, filters = one.channels * merge, one.filters * merge
-    return one._replace(groups=one.groups // merge, channels=channels, filters=filters), merge
+    return one._replace(groups=one.groups // merge, channels=channels, filters=filters)
 
 
 def _blocks(w: Array, merge: int) -> Array:
@@ -209,10 +210,31 @@ def _diagonal(made: Array, merge: int) -> Array:
     return found.reshape(groups * merge, filters // merge, channels // merge, *kernel)
 
 
-def _correlation(one: Convolution, lines: tuple[Line, ...], routine: Routine) -> Step:
+def _correlations(one: Convolution, routine: Routine) -> Step:
+    """Return the step that computes the windows, or an image.
+
+    Groups that would be done as one are not where NaN or infinity is about: times zero it would reach other groups.
+    """
+
+    def steps(merge: int) -> list[Step]:
+        return [_correlation(one, merge, lines, routine) for lines in one.correlations()]
+
+    merge = _joined(one)
+    together, apart = steps(merge), steps(1) if merge > 1 else []
+    read = (one.image if one.kind == "windows" else one.windows, one.filter)
+
+    def run(context: Context, io: IO) -> None:
+        finite = not apart or all(np.isfinite(np.sum(io.array(slot))) for slot in read)
+        for step in together if finite else apart:
+            step(context, io)
+
+    return run
+
+
+def _correlation(one: Convolution, merge: int, lines: tuple[Line, ...], routine: Routine) -> Step:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach."""
     grouped = (one.groups, one.filters, one.channels, *(1,) * (3 - len(lines)), *one.shape.kernel)
-    one, merge = _merged(one)
+    one = _merged(one, merge)
     forward, groups = one.kind == "windows", one.groups
     source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
     lines = (_ONCE,) * (3 - len(lines)) + lines
@@ -268,7 +290,8 @@ def _place(line: Line, low: int, high: int) -> slice:
 
 def _filter_step(one: Convolution, routine: Routine) -> Step:
     """Return the step that computes the gradient of a filter: a sum over images and rows, in a fixed order."""
-    one, merge = _merged(one)
+    merge = _joined(one)
+    one = _merged(one, merge)
     groups, m, inner = one.groups, one.filters, one.channels
     unroll = _Unroll(one.lines(), one.sizes, groups * inner)
     depth, height, width = unroll.counts

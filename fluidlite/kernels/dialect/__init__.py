@@ -23,10 +23,12 @@ def register_kernels(register: Callable[[Any], None]) -> None:
         conv,
         creation,
         crop,
+        cross,
         cumsum,
         expanding,
         finite,
         flipping,
+        grid_sampler,
         hash,
         index,
         index_select,
@@ -60,9 +62,9 @@ def register_kernels(register: Callable[[Any], None]) -> None:
     )
 
     for module in (
-        auc, batch_norm, bilinear, concat_split, conv, creation, crop, cumsum, expanding, finite, flipping, hash,
-        index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression, maxout,
-        metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
-        softmax, sorting, squared, stacking, unfold, unpool, vision, where,
+        auc, batch_norm, bilinear, concat_split, conv, creation, crop, cross, cumsum, expanding, finite, flipping,
+        grid_sampler, hash, index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes,
+        losses_regression, maxout, metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape,
+        shuffling, slicing, softmax, sorting, squared, stacking, unfold, unpool, vision, where,
     ):  # fmt: skip
         register(module)

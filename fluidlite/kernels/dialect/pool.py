@@ -35,6 +35,10 @@ _LOWEST = {
     "float16": "-65504.0f", "bfloat16": "-3.3895314e38f", "float32": "-3.402823466e38f",
     "float64": "-1.7976931348623157e308",
 }  # fmt: skip
+"""What windows without elements have."""
+
+_LEAST = {"float32": "fl_bits_float32(0xff800000u)", "float64": "fl_bits_float64(0xfff0000000000000UL)"}
+"""Minus infinity; not every dialect has a word for it."""
 
 
 class Frame:
@@ -181,7 +185,7 @@ def _forward(call: Call, context: Context, kind: str, places: bool) -> Any:
         "T": wide, "stored": ctype(context, dtype), "GLOBAL": context.dialect.words["buffer"], "lanes": str(LANES),
         "rows": frame.rows("o"), "loops": frame.loops(),
         "windows": "\n  ".join(frame.window(n, n, w) for n, w in zip(NAMES, "xyz", strict=False)),
-        "first": "-INFINITY" if greatest else "0",
+        "first": _LEAST[compute_dtype(dtype)] if greatest else "0",
         "places_declared": f"int place[{LANES}];" if places else "", "places_start": "place[v] = -1;" if places else "",
         "lane_loops": lanes, "lane_window": lane_window, "lane_count": "(w1 - w0)" if frame.spans else "1",
         "take": take, "step": "1" if frame.unit else "sl", "finish": " ".join(finish),

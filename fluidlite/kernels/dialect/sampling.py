@@ -78,7 +78,7 @@ def random_crop(call: Call, context: Context) -> Any:
 
     def run(context: Context, io: IO) -> None:
         windows, following = random_windows(int(io.tensor("Seed").numpy().reshape(-1)[0]), count, rooms)
-        if io.has("Out"):
+        if io.has("Out") and count:
             assert io.workspace is not None
             starts = io.workspace.span()
             context.copy_in(starts, np.asarray(windows, np.int64).data.cast("B"))

@@ -14,7 +14,7 @@ from fluidlite.operators.math.windowing import random_windows
 
 __all__ = [
     "Box", "Convolution", "Functor", "Gemm", "ImageRun", "Line", "Parts", "PoolAxis", "Resample", "Shuffle", "Weights",
-    "block_counts", "box_of", "convolutions_of", "fill_number", "gemms_of", "image_runs", "maxout_functor", "maxout_grad_functor",
-    "nothing_fused", "parts_of", "pool_axes", "pool_planes", "random_windows", "resample_of", "row_offsets",
-    "shifted_channels", "shuffle_of",
+    "block_counts", "box_of", "convolutions_of", "fill_number", "gemms_of", "image_runs", "maxout_functor",
+    "maxout_grad_functor", "nothing_fused", "parts_of", "pool_axes", "pool_planes", "random_windows", "resample_of",
+    "row_offsets", "shifted_channels", "shuffle_of",
 ]  # fmt: skip

@@ -17,6 +17,10 @@ METHODS = {3: ("linear",), 4: ("bilinear", "nearest", "bicubic"), 5: ("trilinear
 """The methods for each rank of X."""
 
 
+_LARGE = 2**31
+"""No image has so many rows or columns."""
+
+
 class Weights(NamedTuple):
     """A sparse matrix: element ``o`` of the result is the sum of ``weight[e] * source[index[e]]``,
     ``start[o] <= e < start[o + 1]``.
@@ -75,6 +79,8 @@ def resized(call: Call) -> Dims:
     names = SIZES[-len(space) :]
     sizes: list[int] | None = [call.attr(name) for name in names]
     if call.has("SizeTensor"):
+        for spec in call.specs("SizeTensor"):
+            call.need(spec.size in (1, -1), "SizeTensor", "tensors of one number each")
         values = [call.value("SizeTensor", i) for i in range(call.count("SizeTensor"))]
         call.need(len(values) == len(space), "SizeTensor", f"{len(space)} tensors, a size each")
         sizes = None if None in values else [int(value[0]) for value in values if value is not None]
@@ -82,10 +88,16 @@ def resized(call: Call) -> Dims:
         scale: Any = call.attr("scale")
         if call.has("Scale"):
             found = call.value("Scale")
+            call.need(call.spec("Scale").size in (1, -1), "Scale", "one number")
             scale = None if found is None else found[0]
         if scale is None:
             sizes = None
         elif scale > 0:
+            if max(*space, 1) * scale >= _LARGE:
+                expected = "a number that makes images of fewer rows and columns"
+                if call.has("Scale"):
+                    call.fail("Scale", expected, got=scale)
+                call.fail_attr("scale", expected)
             sizes = [-1 if n < 0 else int(np.float32(n) * np.float32(scale)) for n in space]
         if call.has("OutSize"):
             given = call.value("OutSize")

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from fluidlite.framework.call import Call
 
 
+_LARGE = 2**31
+"""No image has so many rows or columns."""
+
+
 class ImageRun(NamedTuple):
     """Images one behind the other that give sequences of one length.
 
@@ -42,6 +46,8 @@ def image_runs(call: Call) -> list[ImageRun] | None:
         values = call.value("Y")
         if values is None or x[0] < 0:
             return None
+        if not all(0 <= value < _LARGE for value in values):  # so NaN is none
+            call.fail("Y", "sizes of images", values)
         pairs = zip(values[::2], values[1::2], strict=True)
         sizes = [(-(-int(h) // step[0]), -(-int(w) // step[1])) for h, w in pairs]
     elif min(x[2:]) < 0:

@@ -25,11 +25,10 @@ class Kernel:
         self.lock = threading.Lock()
 
 
-SLOW_ON_CPU = ("log", "log1p", "pow")
-"""Functions that CPU drivers compute an item at a time: the framework's polynomials are ten times faster there.
-
-Those for sin and cos are faster too, but only right for moderate arguments, so the driver's stay.
-"""
+SLOW_ON_CPU = ("log", "log1p", "pow", "sin", "cos")
+"""Functions that CPU drivers compute an item at a time: the framework's polynomials are ten times faster there."""
+EXACT_ON_CPU = {"sin.float64": "sin", "cos.float64": "cos"}
+"""The framework's are right for moderate arguments only, so the driver's stay."""
 
 
 class OpenCLDialect(DialectBase):
@@ -76,7 +75,7 @@ class OpenCLDialect(DialectBase):
             "prologue": "\n".join(prologue) + "\n",
         }
         if device.type & cl.device_type.CPU:
-            self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()}
+            self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()} | EXACT_ON_CPU
         # a CPU runs a group on one thread, so one item is a fine group; a GPU runs at least 32 items together
         self._smallest = 1 if device.type & cl.device_type.CPU else 32
         self._options = ["-cl-std=CL1.2"]

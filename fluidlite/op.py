@@ -1,0 +1,78 @@
+"""``op.Operator``: one operator on the tensors of a scope, without a program; as Fluid's operator tests use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.framework.program import Program
+from fluidlite.framework.registry import ops
+from fluidlite.framework.scope import Scope
+from fluidlite.platform.place import PlaceLike
+
+__all__ = ["Operator"]
+
+
+def _names(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+class Operator:
+    """An operator whose slots name variables of a scope.
+
+    Parameters
+    ----------
+    type : str
+        An operator's type; ``fluid.op_proto(type)`` shows its slots and attributes.
+    **given
+        By slot, a variable's name or a list of names; by attribute, its value.
+
+    Examples
+    --------
+    >>> scope = fluid.Scope()
+    >>> scope.var("x").get_tensor().set(np.float32([1, -2]), fluid.CPUPlace())
+    >>> fluid.op.Operator("abs", X="x", Out="y").run(scope, fluid.CPUPlace())
+    """
+
+    def __init__(self, type: str, **given: Any) -> None:
+        definition = ops.get(type)
+        self.type = type
+        self.inputs = self._of(definition.inputs, given)
+        self.outputs = self._of(definition.outputs, given)
+        slots = {*self.inputs, *self.outputs}
+        self.attrs = {name: value for name, value in given.items() if name not in slots}
+
+    @staticmethod
+    def _of(slots: Iterable[Any], given: Mapping[str, Any]) -> dict[str, list[str]]:
+        return {slot.name: _names(given[slot.name]) for slot in slots if slot.name in given}
+
+    def run(self, scope: Scope, place: PlaceLike) -> None:
+        """Run it on a place; its outputs are then in the scope.
+
+        Raises
+        ------
+        FluidError
+            If the scope has no tensor under the name of an input, or the operator cannot take what it has.
+        """
+        from fluidlite.executor import Executor
+
+        program = Program()
+        block = program.global_block()
+        for name in dict.fromkeys(name for names in self.inputs.values() for name in names):
+            found = scope.find_var(name)
+            if found is None:
+                raise ProgramError(
+                    f"operator {self.type}: the scope has no tensor {name!r}"
+                    f"\n  Do: scope.var({name!r}).get_tensor().set(array, place)"
+                )
+            tensor = found.get_tensor()
+            block.create_var(name, tuple(tensor.dims), tensor.dtype, persistable=True)
+        for name in dict.fromkeys(name for names in self.outputs.values() for name in names):
+            if not block.has_var(name):
+                block.create_var(name, persistable=True)
+        block.append_op(self.type, self.inputs, self.outputs, self.attrs)
+        Executor(place).run(program, scope=scope)
+
+    def __str__(self) -> str:
+        return f"{self.type}: inputs {self.inputs}, outputs {self.outputs}, attributes {self.attrs}"

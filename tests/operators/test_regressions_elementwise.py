@@ -1,0 +1,68 @@
+"""Elementwise operators: broadcasting among dims of 1, numbers that are none, functions far from 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.base.errors import ShapeError
+from fluidlite.framework.opdef import Sample
+from fluidlite.framework.registry import ops
+from fluidlite.testing import Case, check_gradient, check_sample
+
+PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]
+
+
+def run(place: str, type: str, feed: dict[str, Any], attrs: dict[str, Any] | None = None, out: str = "Out") -> Any:
+    program = fluid.Program()
+    block = program.global_block()
+    inputs = {
+        slot: block.create_var(slot.lower(), array.shape, str(array.dtype), is_data=True)
+        for slot, array in feed.items()
+    }
+    block.append_op(type, inputs, {out: block.create_var("out")}, attrs or {})
+    (result,) = fluid.Executor(place).run(program, {k.lower(): v for k, v in feed.items()}, ["out"])
+    return result
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("x", "y", "axis"),
+    [((1, 4), (4,), -1), ((1, 4), (4,), 1), ((1, 1, 4), (1, 4), 1), ((1, 3, 4), (3, 4), -1), ((1, 3, 1), (3, 1), 1),
+     ((4,), (1, 4), -1)],
+)  # fmt: skip
+def test_operands_of_other_ranks_that_fill_each_other(
+    place: str, dtype: str, x: Any, y: Any, axis: int
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(0)
+    inputs = {"X": rng.uniform(1, 2, x).astype("float32"), "Y": rng.uniform(1, 2, y).astype("float32")}
+    for type in ("elementwise_add", "elementwise_max", "elementwise_div"):
+        case = Case(ops.get(type), Sample(inputs, {"axis": axis}, ("X", "Y")), "ranks", dtype)
+        check_sample(case, place)
+        check_gradient(case, place)
+
+
+def test_an_axis_beyond_all_memory() -> None:
+    block = fluid.Program().global_block()
+    x, y = block.create_var("x", [4, 5], "float32"), block.create_var("y", [5], "float32")
+    with pytest.raises(ShapeError, match="start at dim 2147483648"):
+        block.append_op("elementwise_add", {"X": x, "Y": y}, {"Out": block.create_var("out")}, {"axis": 2**31})
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("type", ["hard_shrink", "thresholded_relu", "softshrink", "relu", "relu6", "brelu", "elu"])
+def test_nan_stays(place: str, type: str) -> None:
+    x = np.array([np.nan, 3.0], "float32")
+    assert np.isnan(run(place, type, {"X": x})).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_error_function_is_one_far_from_0(place: str) -> None:
+    x = np.array([-np.inf, -1e6, -4.2, 4.2, 1e6, np.inf], "float32")
+    np.testing.assert_array_equal(run(place, "erf", {"X": x}), np.sign(x))
+    far = np.array([-1e6, -200.0, 200.0], "float32")
+    np.testing.assert_array_equal(run(place, "gelu", {"X": far}), [0, 0, 200])

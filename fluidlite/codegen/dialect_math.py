@@ -240,16 +240,15 @@ def _real(name: str, dtype: str) -> str:
             f"const $T a = x < 0 ? -x : (x == 0 ? ($T)0 : x), b = y < 0 ? -y : y; union fl_union{this} v; v.f = x; "
             f"const $T c = b < {lit(2.0 ** (shift + 1))} ? b : 0; const {'int' if single else '$L'} k = c; "
             f"const int whole = ($T)k == c, odd = whole && (k & 1), minus = v.u >> {31 if single else 63}; "
-            f"$T r = b == {inf} ? (a == 1 ? 1 : ((a > 1) == (y > 0) ? {inf} : 0)) : "
-            f"(a == 0 || a == {inf}) ? ((a == 0) == (y > 0) ? 0 : {inf}) : "
-            f"x < 0 && !whole ? {nan} : fl_powexp{this}(a, y); r = minus && odd ? -r : r; "
-            "r = x != x || y != y ? x + y : r; return y == 0 || x == 1 ? 1 : r;"
+            f"const $T limit = (a > 1) == (y > 0) ? {inf} : 0; $T r = fl_powexp{this}(a, y); "
+            f"r = x < 0 && !whole ? {nan} : r; r = a == 0 || a == {inf} || b == {inf} ? limit : r; "
+            "r = minus && odd ? -r : r; r = x != x || y != y ? x + y : r; "
+            f"return y == 0 || x == 1 || (a == 1 && b == {inf}) ? 1 : r;"
         )
     if name == "powexp":
         return f"return fl_exp{this}(y * fl_log{this}(x));"
     if name == "powexp_wide":  # of positive finite numbers, in doubles: 2 ** (y log2 x), right to 2 ** -27
-        log2 = _horner([2 / math.log(2) / (2 * k + 1) for k in range(6)], "z", "float64")
-        exp2 = _horner([math.log(2) ** k / math.factorial(k) for k in range(8)], "r", "float64")
+        log2, exp2 = _horner(f.LOG2, "z", "float64"), _horner(f.EXP2, "r", "float64")
         return (
             "const int tiny = x < 1.17549435e-38f; union fl_union_float32 v; v.f = tiny ? x * 33554432.0f : x; "
             "const int e = (int)(v.u - 0x3f3504f3u) >> 23; v.u -= ($U)e << 23; "  # now in sqrt(1/2) .. sqrt(2)

@@ -15,10 +15,12 @@ from fluidlite.transformers.node import SEQUENTIAL, WRITE, Action, append
 
 
 def _target(item: Any) -> Value:
-    if not isinstance(item, Value) or not (item.is_cell or (item.persistable and item.is_input)):
-        named = repr(item.name) if isinstance(item, Variable) else repr(item)
-        raise ProgramError(f"{named} cannot be assigned; expected a variable, a persistent tensor or a temporary")
-    return item
+    if isinstance(item, Variable) and not isinstance(item, Action):
+        found = as_value(item)
+        if found.is_cell or (found.persistable and found.is_input):
+            return found
+    named = repr(item.name) if isinstance(item, Variable) else repr(item)
+    raise ProgramError(f"{named} cannot be assigned; expected a variable, a persistent tensor or a temporary")
 
 
 def assign(lvalue: Value, rvalue: Like) -> Effect:
@@ -43,7 +45,7 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
         If ``lvalue`` cannot be assigned, or dtype or dims do not fit.
     """
     target = _target(lvalue)
-    value = value_like(rvalue, target.dtype)
+    value = value_like(rvalue, target.dtype, target)
     if value.dtype != target.dtype:
         raise ProgramError(
             f"{target.name!r} is {target.spec!r}; it is assigned {value.spec!r}\n  Do: ng.cast(value, {target.dtype!r})"
@@ -63,8 +65,10 @@ def fill(x: Value, scalar: float) -> Effect:
     Effect
     """
     target = _target(x)
+    if isinstance(scalar, bool) or not isinstance(scalar, (int, float, np.number)):
+        raise ProgramError(f"fill takes a number, got {scalar!r}")
     attrs = {"shape": list(target.shape), "value": float(scalar), "dtype": target.dtype}
-    return assign(target, emit("fill_constant", {}, attrs, fixed=True))
+    return assign(target, emit("fill_constant", {}, attrs, fixed=True, beside=target))
 
 
 def set_item(tensor: Value, item: Any, value: Like) -> Effect:
@@ -91,7 +95,7 @@ def set_item(tensor: Value, item: Any, value: Like) -> Effect:
         shadow = np.broadcast_to(np.zeros((), "int8"), dims)[item]
     except IndexError as exc:
         raise ProgramError(f"{target.name!r} {list(dims)} has no part {item!r}: {exc}") from None
-    part = value_like(value, target.dtype)
+    part = value_like(value, target.dtype, target)
     if part.shape != shadow.shape:
         part = broadcast(part, shadow.shape)
     if not shadow.size:
@@ -99,7 +103,7 @@ def set_item(tensor: Value, item: Any, value: Like) -> Effect:
     lead, rows, row = _rows(dims, keys)
     flat = emit("reshape2", {"X": target}, {"shape": [lead, row]})
     updates = emit("reshape2", {"X": part}, {"shape": [len(rows), row]})
-    ids = value_like(rows)
+    ids = value_like(rows, beside=target)
     new = emit("scatter", {"X": flat, "Ids": ids, "Updates": updates}, {"overwrite": True})
     return assign(target, emit("reshape2", {"X": new}, {"shape": list(dims)}))
 
@@ -139,7 +143,7 @@ def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
     ValueError
         If it is empty, or holds something else.
     """
-    parts = list(ops) if isinstance(ops, (list, tuple)) else [ops]
+    parts: list[Any] = list(ops) if isinstance(ops, (list, tuple)) else [ops]
     if not parts:
         raise ProgramError("sequential takes one part or more")
     for part in parts:
@@ -194,6 +198,7 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
         return value
     wide = emit("reshape2", {"X": value}, {"shape": [1] * added + list(have)}) if added else value
     if 0 in wanted:
-        return emit("fill_constant", {}, {"shape": list(wanted), "value": 0.0, "dtype": value.dtype}, fixed=True)
+        attrs = {"shape": list(wanted), "value": 0.0, "dtype": value.dtype}
+        return emit("fill_constant", {}, attrs, fixed=True, beside=value)
     times = [b // a for a, b in zip(wide.shape, wanted, strict=True)]
     return emit("expand", {"X": wide}, {"expand_times": times}) if set(times) != {1} else wide

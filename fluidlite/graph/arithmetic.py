@@ -91,7 +91,7 @@ def greater_equal(x: Like, y: Like) -> Value:
 def where(condition: Like, x: Like, y: Like) -> Value:
     """Return elements of x where a bool condition holds, else of y; all three of the same dims."""
     left, right = pair(x, y)
-    return emit("where", {"Condition": value_like(condition, "bool"), "X": left, "Y": right})
+    return emit("where", {"Condition": value_like(condition, "bool", left), "X": left, "Y": right})
 
 
 def dot(x: Like, y: Like) -> Value:
@@ -106,7 +106,9 @@ def dot(x: Like, y: Like) -> Value:
     if not left.shape or not right.shape:
         return binary("elementwise_mul", left, right)
     if len(right.shape) > 2:
-        raise ShapeError(f"dot of {list(left.shape)} and {list(right.shape)}: y has more than two dims\n  Do: ng.matmul")
+        raise ShapeError(
+            f"dot of {list(left.shape)} and {list(right.shape)}: y has more than two dims\n  Do: ng.matmul"
+        )
     if len(left.shape) <= 2:
         return matmul(left, right)
     if builtins.sum(d < 0 for d in left.shape[:-1]) > 1 or len(right.shape) == 1:

@@ -9,16 +9,16 @@ from fluidlite.base.errors import GradientError
 from fluidlite.framework.backward import calc_gradient
 from fluidlite.framework.program import Block
 from fluidlite.framework.variable import Variable
+from fluidlite.framework.whereabouts import NOWHERE
 from fluidlite.graph.storage import trainable
 from fluidlite.graph.value import Like, Value, as_value, emit, value_like
+from fluidlite.transformers.node import DERIVES
 
 UNUSED = ("raise", "zero")
 
 
 @overload
-def deriv(
-    dependent: Value, independent: Variable, error: Like | None = None, unused: str = "raise"
-) -> Value: ...
+def deriv(dependent: Value, independent: Variable, error: Like | None = None, unused: str = "raise") -> Value: ...
 @overload
 def deriv(
     dependent: Value, independent: Sequence[Variable], error: Like | None = None, unused: str = "raise"
@@ -56,7 +56,8 @@ def deriv(
         raise GradientError(f"unused is {unused!r}; expected 'raise' or 'zero'")
     target = as_value(dependent)
     several = isinstance(independent, (list, tuple))
-    wanted: list[Variable] = list(independent) if isinstance(independent, (list, tuple)) else [independent]
+    given_to: Any = independent
+    wanted: list[Variable] = list(given_to) if several else [given_to]
     for variable in wanted:
         if not isinstance(variable, Variable):
             raise GradientError(f"deriv with respect to {variable!r}; expected a value of the graph")
@@ -65,7 +66,7 @@ def deriv(
             f"{target.name!r} has dims {list(target.shape)}; the derivative of what is no scalar needs an error tensor"
             "\n  Do: ng.deriv(dependent, independent, error), or reduce it first"
         )
-    given = value_like(error, target.dtype) if error is not None else None
+    given = value_like(error, target.dtype, target) if error is not None else None
     if given is not None and given.shape != target.shape:
         raise GradientError(
             f"the error tensor {given.name!r} has dims {list(given.shape)}; {target.name!r} has {list(target.shape)}"
@@ -97,10 +98,20 @@ def _differentiate(target: Value, variable: Variable, error: Value | None, known
     asked = [variable, *others] if trainable(variable) else [variable]
     start = len(block.ops)
     made = calc_gradient(target, asked, error)
+    _mark(block, start)
     name = error.name if error is not None else None
     for item, gradient in zip(asked, made, strict=True):
         known[item.name, name] = gradient.name if gradient is not None else None
     _move_behind(block, start, {target.name} | ({name} if name is not None else set()))
+
+
+def _mark(block: Block, start: int) -> None:
+    """Note of each new operator whose derivative it computes: it reads state as that one did (see ``lower``)."""
+    made = {id(op.line): op for op in reversed(block.ops[:start]) if op.line is not NOWHERE}
+    for op in block.ops[start:]:
+        forward = made.get(id(op.line))  # backward gives an operator the line of the one that it derives
+        if forward is not None:
+            op.hints[DERIVES] = forward.id
 
 
 def _move_behind(block: Block, start: int, names: set[str]) -> None:

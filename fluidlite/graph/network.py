@@ -11,13 +11,14 @@ from fluidlite.framework.variable import Variable
 from fluidlite.graph import reduction
 from fluidlite.graph.arithmetic import multiply, negative, safelog
 from fluidlite.graph.shaping import transpose
-from fluidlite.graph.value import Like, Value, dims_of, emit, pair, value_like
+from fluidlite.graph.value import Like, Value, emit, ints_of, pair, value_like
 
 Size = Union[int, Sequence[int]]
 
 
 def _sizes(name: str, size: Size, count: int) -> list[int]:
-    found = [size] * count if isinstance(size, int) else list(size)
+    found = ints_of(name, size)
+    found = found * count if isinstance(size, int) else found
     if len(found) != count:
         raise AttributeValueError(f"{name} is {size!r}; expected an int, or {count} of them")
     return found
@@ -131,7 +132,8 @@ def lookup_table(lut: Like, idx: Like) -> Value:
     Value
         [..., width].
     """
-    return emit("lookup_table_v2", {"W": value_like(lut), "Ids": value_like(idx, "int64")})
+    table = value_like(lut)
+    return emit("lookup_table_v2", {"W": table, "Ids": value_like(idx, "int64", table)})
 
 
 def softmax(x: Like, axis: int = -1) -> Value:
@@ -236,7 +238,7 @@ def uniform(shape: Any, low: float = 0.0, high: float = 1.0, dtype: str = "float
     """
     dims, kind = _like(shape, dtype)
     attrs = {"shape": dims, "min": float(low), "max": float(high), "dtype": kind}
-    return emit("uniform_random", {}, attrs, fixed=True)
+    return emit("uniform_random", {}, attrs, fixed=True, beside=shape if isinstance(shape, Variable) else None)
 
 
 def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float32") -> Value:
@@ -255,7 +257,7 @@ def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float
     """
     dims, kind = _like(shape, dtype)
     attrs = {"shape": dims, "mean": float(loc), "std": float(scale), "dtype": kind}
-    return emit("gaussian_random", {}, attrs, fixed=True)
+    return emit("gaussian_random", {}, attrs, fixed=True, beside=shape if isinstance(shape, Variable) else None)
 
 
 def _like(shape: Any, dtype: str) -> tuple[list[int], str]:
@@ -263,4 +265,4 @@ def _like(shape: Any, dtype: str) -> tuple[list[int], str]:
         if any(d < 0 for d in shape.shape):
             raise ShapeError(f"{shape.name!r} has dims {list(shape.shape)}; random values need known dims")
         return list(shape.shape), shape.dtype
-    return list(dims_of(shape, "shape")), dtype
+    return ints_of("shape", shape, 0), dtype

@@ -7,17 +7,19 @@ from typing import Union
 
 from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.graph.arithmetic import square
-from fluidlite.graph.value import Like, Value, emit, value_like
+from fluidlite.graph.value import Like, Value, emit, ints_of, value_like
 
 Axes = Union[int, Sequence[int], None]
 
 
 def _axes(value: Value, axis: Axes) -> list[int]:
     rank = len(value.shape)
-    given = list(range(rank)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    given = list(range(rank)) if axis is None else ints_of("axis", axis)
     for item in given:
-        if isinstance(item, bool) or not isinstance(item, int) or not -rank <= item < rank:
-            raise AttributeValueError(f"axis is {axis!r}; {value.name!r} {list(value.shape)} has axes -{rank} to {rank - 1}")
+        if not -rank <= item < rank:
+            raise AttributeValueError(
+                f"axis is {axis!r}; {value.name!r} {list(value.shape)} has axes -{rank} to {rank - 1}"
+            )
     found = sorted({item % rank for item in given})
     if len(found) != len(given):
         raise AttributeValueError(f"axis {axis!r} names an axis of {value.name!r} twice")
@@ -67,7 +69,7 @@ def variance(x: Like, axis: Axes = None, keepdims: bool = False) -> Value:
     return _reduce("reduce_mean", square(value - mean(value, axes, True)), axes, keepdims)
 
 
-def squared_L2(x: Like, axis: Axes = None) -> Value:  # noqa: N802  nGraph's name
+def squared_L2(x: Like, axis: Axes = None) -> Value:
     """Return the sum of squares over axes; None: over all."""
     return _reduce("reduce_sum", square(x), axis, False)
 

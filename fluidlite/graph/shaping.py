@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from fluidlite.base.errors import AttributeValueError, ProgramError
-from fluidlite.graph.value import Like, Value, emit, value_like
+from fluidlite.graph.value import Like, Value, emit, ints_of, value_like
 
 
 def reshape(x: Like, shape: Sequence[int]) -> Value:
     """Return the elements of x in other dims; one of them may be -1: what is left."""
-    dims = list(shape)
+    dims = ints_of("shape", shape, -1)
     value = value_like(x)
     if 0 in dims:  # which the operator takes as "the same dim as before"
         if 0 not in value.shape and -1 not in value.shape:
             raise ProgramError(f"{value.name!r} {list(value.shape)} has elements; it cannot become {dims}")
         if any(d == 0 and (i >= len(value.shape) or value.shape[i] != 0) for i, d in enumerate(dims)):
-            return emit("fill_constant", {}, {"shape": dims, "value": 0.0, "dtype": value.dtype}, fixed=True)
+            attrs = {"shape": dims, "value": 0.0, "dtype": value.dtype}
+            return emit("fill_constant", {}, attrs, fixed=True, beside=value)
     return emit("reshape2", {"X": value}, {"shape": dims})
 
 
@@ -30,7 +31,7 @@ def transpose(x: Like, axes: Sequence[int] | None = None) -> Value:
     """Return x with its axes in another order; None: reversed."""
     value = value_like(x)
     rank = len(value.shape)
-    order = list(range(rank))[::-1] if axes is None else list(axes)
+    order = list(range(rank))[::-1] if axes is None else ints_of("axes", axes)
     if not rank:
         return value
     return emit("transpose2", {"X": value}, {"axis": [a + rank if a < 0 else a for a in order]})
@@ -38,13 +39,13 @@ def transpose(x: Like, axes: Sequence[int] | None = None) -> Value:
 
 def expand_dims(x: Like, axis: Union[int, Sequence[int]]) -> Value:
     """Return x with dims of 1 put in at axes of the result."""
-    axes = [axis] if isinstance(axis, int) else list(axis)
+    axes = ints_of("axis", axis)
     return emit("unsqueeze2", {"X": value_like(x)}, {"axes": axes})
 
 
 def squeeze(x: Like, axis: Union[int, Sequence[int], None] = None) -> Value:
     """Return x without dims of 1; None: without any of them."""
-    axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    axes = [] if axis is None else ints_of("axis", axis)
     return emit("squeeze2", {"X": value_like(x)}, {"axes": axes})
 
 
@@ -82,7 +83,8 @@ def pad(x: Like, paddings: Sequence[Union[int, tuple[int, int]]], value: float =
     value : float
     """
     inner = value_like(x)
-    pairs = [(item, item) if isinstance(item, int) else tuple(item) for item in paddings]
+    items = paddings if isinstance(paddings, (list, tuple)) else [paddings]
+    pairs = [ints_of("paddings", item, 0) * (2 if isinstance(item, int) else 1) for item in items]
     if len(pairs) != len(inner.shape) or any(len(item) != 2 for item in pairs):
         raise AttributeValueError(
             f"paddings is {paddings!r}; expected an int or a pair for each of the {len(inner.shape)} axes"

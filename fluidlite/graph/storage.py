@@ -50,7 +50,7 @@ def constant(const: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     dims = declared_dims("constant", shape) if shape is not None else array.shape
     made = stored(np.zeros(dims, "uint8"))
     made.declare(Spec.of(dims, kind))
-    made.initial = fitted(made, np.broadcast_to(array, dims) if array.ndim == 0 else array, "constant")
+    made.initial = fitted(made, np.broadcast_to(array, dims) if array.ndim == 0 else array, "constant").copy()
     return made
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
 import numpy as np
 
 from fluidlite import unique_name
-from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import DtypeError, ProgramError
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError
 from fluidlite.framework.program import Block, default_main_program
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
@@ -87,13 +87,26 @@ def create(kind: type[N], prefix: str, block: Block | None = None, spec: Spec | 
     return made
 
 
+def _block(beside: Variable | None) -> Block:
+    """The block that functions of a value append to."""
+    program = beside.block.program if beside is not None else default_main_program()
+    return program.current_block()
+
+
 def emit(
-    type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, slot: str = "Out", fixed: bool = False
+    type: str,
+    inputs: Mapping[str, Any],
+    attrs: Mapping[str, Any] | None = None,
+    slot: str = "Out",
+    fixed: bool = False,
+    beside: Variable | None = None,
 ) -> Value:
-    """Append an operator and return its output of a slot; ``fixed``: no gradient flows through it."""
+    """Append an operator to the program of its inputs, or that of ``beside``, and return its output of a slot.
+
+    ``fixed``: no gradient flows through it.
+    """
     given = [v for vs in inputs.values() for v in (vs if isinstance(vs, (list, tuple)) else (vs,))]
-    program = next((v.block.program for v in given if isinstance(v, Variable)), default_main_program())
-    block = program.current_block()
+    block = _block(next((v for v in given if isinstance(v, Variable)), beside))
     definition = ops.get(type)
     out = create(Value, type, block)
     outputs: dict[str, Variable] = {slot: out}
@@ -116,6 +129,8 @@ def as_value(variable: Variable) -> Value:
         return variable
     if isinstance(variable, Action):
         raise ProgramError(f"{variable.name!r} is an action; it has no value")
+    if not isinstance(variable, Variable):
+        raise ProgramError(f"{variable!r} is no value of a graph")
     twin = Value(
         variable.block, variable.name, variable.spec, variable.persistable, variable.stop_gradient, variable.is_data,
         variable.type,
@@ -124,18 +139,18 @@ def as_value(variable: Variable) -> Value:
     return twin
 
 
-def scalar(number: Number, dtype: str) -> Value:
+def scalar(number: Number, dtype: str, beside: Variable | None = None) -> Value:
     """A number as a value of shape ()."""
     whole = not is_float(dtype)
     if whole and (not np.isfinite(number) or int(number) != number):
         raise DtypeError(f"{number!r} beside values of dtype {dtype}: no {dtype} is {number!r}")
     attrs = {"shape": [], "value": float(number), "dtype": dtype}
-    return emit("fill_constant", {}, attrs, fixed=True)
+    return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
 
 
-def stored(array: np.ndarray[Any, Any]) -> Value:
+def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value:
     """An array as a value that transformers keep beside the state; nothing changes it."""
-    made = create(Value, "constant", spec=Spec.of(array.shape, dtype_of(array.dtype)))
+    made = create(Value, "constant", _block(beside), Spec.of(array.shape, dtype_of(array.dtype)))
     made.persistable = True
     made.stop_gradient = True
     made.initial = np.array(array)
@@ -143,8 +158,8 @@ def stored(array: np.ndarray[Any, Any]) -> Value:
     return made
 
 
-def value_like(item: Like, dtype: str = "float32") -> Value:
-    """Return what a function was given as a value; numbers take ``dtype``, arrays keep their own."""
+def value_like(item: Like, dtype: str = "float32", beside: Variable | None = None) -> Value:
+    """Return what a function was given as a value; numbers and lists take ``dtype``, arrays keep their own."""
     if isinstance(item, Variable):
         return as_value(item)
     if isinstance(item, (bool, int, float, np.generic)) or (isinstance(item, np.ndarray) and item.ndim == 0):
@@ -152,21 +167,21 @@ def value_like(item: Like, dtype: str = "float32") -> Value:
         if not isinstance(number, (bool, int, float)):
             raise ProgramError(f"{item!r} is no number of a graph")
         if is_float(dtype) or abs(number) <= 2**53:
-            return scalar(number, dtype)
-        return stored(np.array(number, dtype))
+            return scalar(number, dtype, beside)
+        return stored(np.array(number, dtype), beside)
     array = np.asarray(item)
     if array.dtype == object or array.dtype.kind in "USMmc":
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
-    return stored(array if isinstance(item, np.ndarray) else array.astype(dtype))
+    return stored(array if isinstance(item, np.ndarray) else array.astype(NUMPY[dtype]), beside)
 
 
 def pair(x: Like, y: Like) -> tuple[Value, Value]:
     """Return two operands as values: a number, or a list of them, takes the other's dtype."""
     if isinstance(x, Variable):
         left = as_value(x)
-        return left, value_like(y, left.dtype)
+        return left, value_like(y, left.dtype, left)
     right = value_like(y)
-    return value_like(x, right.dtype), right
+    return value_like(x, right.dtype, right), right
 
 
 def binary(type: str, x: Like, y: Like) -> Value:
@@ -192,9 +207,13 @@ def matmul(x: Like, y: Like) -> Value:
     return product
 
 
-def dims_of(dims: int | Sequence[int], what: str = "dims") -> tuple[int, ...]:
-    """Return dims as a tuple of ints of 0 or more."""
-    items = (dims,) if isinstance(dims, (int, np.integer)) else tuple(dims)
-    if any(isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d < 0 for d in items):
-        raise ProgramError(f"{what} is {dims!r}; expected ints of 0 or more")
-    return tuple(int(d) for d in items)
+def ints_of(name: str, items: Any, minimum: int | None = None) -> list[int]:
+    """Return one int, or a sequence of them, as a list, or raise AttributeValueError."""
+    several = isinstance(items, (list, tuple, np.ndarray))
+    found = list(items) if several else [items]
+    for item in found:
+        whole = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+        if not whole or (minimum is not None and item < minimum):
+            what = "ints" if minimum is None else f"ints of {minimum} or more"
+            raise AttributeValueError(f"{name} is {items!r}; expected {what}")
+    return [int(item) for item in found]

@@ -130,6 +130,8 @@ def _pool2d_samples() -> list[Sample]:
         _sample("max_global", x, pooling_type="max", ksize=[2, 2], global_pooling=True, paddings=[1, 1], dtypes=WIDE),
         _sample("avg_global", x, pooling_type="avg", ksize=[-1, -1], global_pooling=True, dtypes=EVERY),
         _sample("avg_whole", odd, pooling_type="avg", ksize=[7, 5]),
+        _sample("max_long", distinct(1, 2, 16, 18), pooling_type="max", ksize=[8, 9], strides=[8, 9], dtypes=WIDE),
+        _sample("avg_long", distinct(1, 2, 16, 18), pooling_type="avg", ksize=[8, 9], strides=[8, 9], dtypes=WIDE),
         _sample("max_ceil", odd, pooling_type="max", ksize=[2, 2], strides=[2, 2], ceil_mode=True, dtypes=WIDE),
         _sample("avg_ceil", odd, pooling_type="avg", ksize=[2, 2], strides=[2, 2], ceil_mode=True),
         _sample("avg_ceil_inclusive", odd, pooling_type="avg", **two, ceil_mode=True, exclusive=False),

@@ -11,9 +11,24 @@ from fluidlite.transformers.factory import (
     set_transformer_factory,
     transformer_choices,
 )
+from fluidlite.transformers.passes import (
+    Add,
+    CommonSubexpressions,
+    Divide,
+    GraphPass,
+    Multiply,
+    OpType,
+    PeepholeGraphPass,
+    Power,
+    SimplePrune,
+    Subtract,
+    visit,
+)
 from fluidlite.transformers.transformer import Transformer
+from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
 __all__ = [
-    "Computation", "Transformer", "TransformerFactory", "make_transformer", "make_transformer_factory",
-    "set_transformer_factory", "transformer_choices",
+    "Add", "CommonSubexpressions", "Computation", "Divide", "Graph", "GraphOp", "GraphPass", "GraphValue", "Multiply",
+    "OpType", "PeepholeGraphPass", "Power", "SimplePrune", "Subtract", "Transformer", "TransformerFactory",
+    "make_transformer", "make_transformer_factory", "set_transformer_factory", "transformer_choices", "visit",
 ]  # fmt: skip

@@ -1,17 +1,42 @@
-"""Arguments of a computation: what the user gives becomes arrays that fit what the graph declares, or one clear error."""
+"""Arguments of a computation: what the user gives becomes arrays that fit the graph, or one clear error."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Lod, Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.vartype import dtype_of
+
+
+class Argument(NamedTuple):
+    """An argument that was checked."""
+
+    array: np.ndarray[Any, Any]
+    lod: Lod
+
+
+def argument(variable: Variable, value: Any) -> Argument:
+    """Return an argument of a computation as an array that fits, with the LoD that a tensor has.
+
+    Raises
+    ------
+    FeedError
+        If it does not fit, or has no LoD where the program declares some.
+    """
+    array = fitted(variable, value)
+    lod = value.spec.lod if isinstance(value, Tensor) and value.spec is not None else ()
+    if variable.lod_level and len(lod) != variable.lod_level:
+        raise FeedError(
+            f"the argument of {variable.name!r} has {len(lod)} LoD levels; the program declares {variable.lod_level}"
+            "\n  Do: fluid.create_lod_tensor(array, [lengths], place)"
+        )
+    return Argument(array, lod)
 
 
 def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray[Any, Any]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.variable import Variable
-from fluidlite.transformers.arguments import fitted
+from fluidlite.transformers.arguments import Argument, argument
 from fluidlite.transformers.lower import lower
 from fluidlite.transformers.node import may_be_given
 from fluidlite.transformers.order import Root
+from fluidlite.transformers.values import Graph
 
 if TYPE_CHECKING:
     from fluidlite.transformers.transformer import Executor, Transformer
@@ -30,7 +29,15 @@ class Computation:
     parameters : tuple of Variable
         What receives the arguments, in order.
     program : Program
-        What it runs: the part of the user's program that the results need, in the order in which it runs.
+        The part of the user's program that the results need, in the order in which it runs.
+    transformed : Program
+        What it runs: ``program`` after the transformer's passes.
+    state : list of Variable
+        The persistent values that it reads or writes.
+    fetches, transformed_fetches : list of str
+        The variables of ``program``, and of ``transformed``, that hold results.
+    settled : bool
+        Its state has values.
     executor : callable or None
         What runs it: arrays by argument name in, one array a fetched value out. Made when the transformer is
         initialised.
@@ -46,12 +53,20 @@ class Computation:
         self.program: Program = self._lowered.program
         self.state: list[Variable] = self._lowered.state
         self.fetches: list[str] = list(dict.fromkeys(name for name in self._lowered.names if name is not None))
+        self.transformed: Program = self.program
+        self.transformed_fetches: list[str] = self.fetches
         self.executor: Executor | None = None
+        self.settled = False
 
     def transform(self) -> None:
-        """Make the executor, if there is none yet."""
-        if self.executor is None:
-            self.executor = self.transformer.transform_ordered_ops(self, self.program.global_block().ops)
+        """Run the passes and make the executor, if there is none yet."""
+        if self.executor is not None:
+            return
+        if Graph.supports(self.program):  # control flow runs as it is
+            graph = Graph(self.program, self.fetches)
+            self.transformer.run_registered_graph_passes(graph)
+            self.transformed, self.transformed_fetches = graph.to_program()
+        self.executor = self.transformer.transform_ordered_ops(self, self.transformed.global_block().ops)
 
     def __call__(self, *args: Any, feed_dict: Mapping[Variable, Any] | None = None) -> Any:
         """Run it.
@@ -95,24 +110,24 @@ class Computation:
             return tuple(values)
         return values[0]
 
-    def _arguments(
-        self, args: tuple[Any, ...], feed_dict: Mapping[Variable, Any] | None
-    ) -> dict[Variable, np.ndarray[Any, Any]]:
+    def _arguments(self, args: tuple[Any, ...], feed_dict: Mapping[Variable, Any] | None) -> dict[Variable, Argument]:
         if feed_dict is not None:
             if args:
                 raise FeedError("a computation takes positional arguments or feed_dict=, not both")
             if not isinstance(feed_dict, Mapping):
                 raise FeedError(f"feed_dict is {type(feed_dict).__name__}; expected a mapping of values to arrays")
-            unknown = [key for key in feed_dict if key not in self.parameters]
+            known = {variable.name for variable in self.parameters}
+            unknown = [key for key in feed_dict if not isinstance(key, Variable) or key.name not in known]
             if unknown:
                 raise FeedError(f"feed_dict names {_named(unknown[0])}, which is no parameter of it; {self._expects()}")
-            missing = [variable for variable in self.parameters if variable not in feed_dict]
+            by_name = {variable.name: value for variable, value in feed_dict.items()}
+            missing = [variable for variable in self.parameters if variable.name not in by_name]
             if missing:
                 raise FeedError(f"feed_dict has no value for {_named(missing[0])}; {self._expects()}")
-            args = tuple(feed_dict[variable] for variable in self.parameters)
+            args = tuple(by_name[variable.name] for variable in self.parameters)
         if len(args) != len(self.parameters):
             raise FeedError(f"the computation got {len(args)} arguments; {self._expects()}")
-        return {v: fitted(v, value) for v, value in zip(self.parameters, args, strict=True)}
+        return {v: argument(v, value) for v, value in zip(self.parameters, args, strict=True)}
 
     def _expects(self) -> str:
         names = ", ".join(variable.name for variable in self.parameters)

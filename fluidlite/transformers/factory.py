@@ -86,7 +86,9 @@ def set_transformer_factory(factory: Callable[[], Transformer] | None) -> None:
     """
     global _current
     if factory is not None and not callable(factory):
-        raise PlaceError(f"a transformer factory is {factory!r}; expected a callable\n  Do: make_transformer_factory(name)")
+        raise PlaceError(
+            f"a transformer factory is {factory!r}; expected a callable\n  Do: make_transformer_factory(name)"
+        )
     _current = factory if factory is not None else _default
 
 

@@ -12,7 +12,7 @@ from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops
 from fluidlite.framework.variable import Variable
-from fluidlite.transformers.node import SEQUENTIAL, WRITE, Action
+from fluidlite.transformers.node import DERIVES, SEQUENTIAL, WRITE, Action
 from fluidlite.transformers.order import Order, Root, reads, writes
 
 
@@ -65,6 +65,7 @@ class _Lowering:
         self.program._random_seed = block.program.random_seed if seed is None else seed
         self.out = self.program.global_block()
         self.last_write = {name: i for i, op in enumerate(ordered) for name in writes(op)}
+        self.kept = _overwritten(block, ordered)
 
     def operators(self) -> None:
         """Copy the operators; assignments become ``assign``, sequences a name or a snapshot."""
@@ -76,10 +77,18 @@ class _Lowering:
                 continue
             for name in dict.fromkeys(reads(op)):
                 self._check(self.alias.get(name, name), str(op))
+                if (op.id, name) in self.kept:
+                    self._keep(op, name)
             if op.definition is WRITE:
                 self._assign(op, op.attrs["state"], op.inputs["X"][0])
             else:
-                ins = {slot: [self.alias.get(n, n) for n in names] for slot, names in op.inputs.items()}
+                before = op.hints.get(DERIVES)
+                ins = {
+                    slot: [
+                        self._kept_name(before, n) if (before, n) in self.kept else self.alias.get(n, n) for n in names
+                    ]
+                    for slot, names in op.inputs.items()
+                }
                 outs = {slot: list(names) for slot, names in op.outputs.items()}
                 self._emit(op, ins, outs)
 
@@ -103,16 +112,27 @@ class _Lowering:
         self.made.add(target)
 
     def _sequential(self, op: Operator, index: int) -> None:
-        """A later write to what the last part names would show: then the value is kept aside."""
+        """Let the last part's name stand for it; where a later write would show, keep the value aside."""
         out, last = op.outputs["Out"][0], op.inputs["X"][-1]
         if isinstance(self.block.var(last), Action):
             return
         last = self.alias.get(last, last)
         self._check(last, str(op))
-        if self.last_write.get(last, -1) > index:
+        if self.last_write.get(last, -1) > index or len(self.program.blocks) > 1:  # sub-blocks know it by its own name
             self._assign(op, out, last)
         else:
             self.alias[out] = last
+
+    def _keep(self, op: Operator, name: str) -> None:
+        """Keep what an operator reads of state, for its derivative."""
+        kept = self._kept_name(op.id, name)
+        spec = self.block.var(name).spec
+        self.out.vars[kept] = Variable(self.out, kept, spec, stop_gradient=True)
+        self._assign(op, kept, name)
+
+    @staticmethod
+    def _kept_name(id: int | None, name: str) -> str:
+        return f"{name}@{id}"
 
     def _check(self, name: str, what: str) -> None:
         """See that a name has a value by now."""
@@ -164,3 +184,21 @@ class _Lowering:
         state = [self.block.var(name) for name, twin in self.out.vars.items() if twin.persistable]
         return Lowered(self.program, names, state, self.unset)
 
+
+def _overwritten(block: Block, ordered: Sequence[Operator]) -> set[tuple[int, str]]:
+    """State, by the id of its reader, that is overwritten before the reader's derivative reads it again."""
+    at = {op.id: index for index, op in enumerate(ordered)}
+    written: dict[str, list[int]] = {}
+    found = set()
+    for op in ordered:
+        forward = op.hints.get(DERIVES)
+        if forward in at:
+            source = set(reads(ordered[at[forward]]))
+            for name in reads(op):
+                if name in source and any(index >= at[forward] for index in written.get(name, ())):
+                    found.add((forward, name))
+        for name in writes(op):
+            variable = block.find_var(name)
+            if op.definition is WRITE or (variable is not None and variable.persistable):
+                written.setdefault(name, []).append(at[op.id])
+    return found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.framework.operator import Operator
 from fluidlite.framework.opdef import Attr, OpDef, Slot
+from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Block
-from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.whereabouts import users_line
 
@@ -32,7 +31,11 @@ SEQUENTIAL = OpDef(
     doc="Out is the last X; what each X needs runs after what the ones before need",
 )  # fmt: skip
 
-# Neither is in the registry: a computation turns them into an order and into plain operators before anything is planned.
+DERIVES = "derives"
+"""The hint of a gradient operator that holds the id of the one whose derivative it computes."""
+
+# Neither of the two operators is in the registry: a computation turns them into an order and plain operators before
+# anything is planned.
 
 
 class Node(Variable):
@@ -56,9 +59,7 @@ class Action(Node):
 
 def may_be_given(variable: Variable) -> bool:
     """Whether a variable may be an argument of a computation."""
-    if isinstance(variable, Node):
-        return variable.is_input
-    return variable.is_data or variable.persistable
+    return bool(getattr(variable, "is_input", variable.is_data or variable.persistable))
 
 
 def append(block: Block, definition: OpDef, inputs: list[str], out: Variable, attrs: dict[str, Any]) -> Operator:
@@ -70,8 +71,3 @@ def append(block: Block, definition: OpDef, inputs: list[str], out: Variable, at
     block.ops.append(op)
     program.touch()
     return op
-
-
-def spec_of(variable: Variable) -> Spec:
-    """The declared metadata of a variable that has a value."""
-    return variable._spec()

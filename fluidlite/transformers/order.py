@@ -71,6 +71,8 @@ class Order:
 
     def _of_root(self, root: Root) -> list[int]:
         if isinstance(root, Operator):
+            if id(root) not in self.at:
+                raise ProgramError(f"{root} is not in the global block; a computation runs what is there")
             return [self.at[id(root)]]
         return self._makers(root.name, len(self.block.ops))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import FallbackWarning
+from fluidlite.base.errors import FallbackWarning, FetchError
 from fluidlite.framework.choose import generation
 from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.observe import observers
@@ -48,6 +48,12 @@ class Runner:
         """Run once; the arguments are borrowed until it returns."""
         fetched, plan = run_plan(self._plan(arguments), self.program, arguments, self.scope)
         self._warn(plan)
+        for name, (_, spec) in zip(self.fetches, fetched, strict=True):
+            if spec.lod:
+                raise FetchError(
+                    f"the result {name!r} has LoD, which a NumPy array cannot hold"
+                    "\n  Do: Executor.run(..., return_numpy=False)"
+                )
         return [array for array, _ in fetched]
 
     def _plan(self, arguments: Mapping[str, Tensor]) -> Plan:
@@ -82,5 +88,5 @@ class Runner:
                 f"and run elsewhere: {', '.join(sorted(set(fallen)))}. "
                 "fluid.set_fallback('allow') silences this, 'error' forbids it",
                 FallbackWarning,
-                stacklevel=4,
+                stacklevel=5,
             )

@@ -20,10 +20,12 @@ from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
-from fluidlite.transformers.arguments import fitted
+from fluidlite.transformers.arguments import Argument, fitted
 from fluidlite.transformers.computation import Computation
 from fluidlite.transformers.node import Node
+from fluidlite.transformers.passes import CommonSubexpressions, GraphPass, SimplePrune
 from fluidlite.transformers.runner import Runner
+from fluidlite.transformers.values import Graph
 
 Executor = Callable[[Mapping[str, Tensor]], Sequence[Any]]
 
@@ -36,13 +38,15 @@ class Transformer:
     place : Place or str, optional
         Where computations run and state lives; default: the host's.
     seed : int, optional
-        Key of the random operators of its computations; default: the program's own.
+        Key of the random operators of its computations; default: the program's own. 0: drawn once a process.
 
     Attributes
     ----------
     scope : Scope
         The state: variables and persistent tensors, shared by all of its computations.
     computations : list of Computation
+    graph_passes : list of GraphPass
+        What changes the graph of a computation before it first runs, in order.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class Transformer:
         self.seed = seed
         self.scope = Scope()
         self.computations: list[Computation] = []
+        self.graph_passes: list[GraphPass] = [SimplePrune(), CommonSubexpressions()]
         self.lock = threading.RLock()
         self.closed = False
         self._startups: dict[str, Program] = {}
@@ -103,7 +108,36 @@ class Transformer:
         callable
             Tensors by argument name in, one array of its own for each of ``computation.fetches`` out.
         """
-        return Runner(computation.program, computation.fetches, self.place, self.scope)
+        return Runner(computation.transformed, computation.transformed_fetches, self.place, self.scope)
+
+    # Passes
+
+    def register_graph_pass(self, graph_pass: GraphPass) -> None:
+        """Add a pass behind the others; computations that have not run yet get it.
+
+        Raises
+        ------
+        ValueError
+            If it is no :class:`GraphPass`.
+        """
+        if not isinstance(graph_pass, GraphPass):
+            raise ProgramError(f"{graph_pass!r} is no GraphPass; define a subclass with do_pass(graph)")
+        self.graph_passes.append(graph_pass)
+
+    def run_registered_graph_passes(self, graph: Graph) -> None:
+        """Run the passes on the graph of a computation, in order; a verifier follows each.
+
+        Raises
+        ------
+        ProgramError
+            If a pass breaks the graph; it is named.
+        """
+        for graph_pass in self.graph_passes:
+            graph_pass.do_pass(graph)
+            try:
+                graph.verify()
+            except ProgramError as exc:
+                raise ProgramError(f"pass {graph_pass.name} broke the graph: {exc}") from exc
 
     # State
 
@@ -158,23 +192,25 @@ class Transformer:
 
     # Calls
 
-    def run(
-        self, computation: Computation, given: Mapping[Variable, np.ndarray[Any, Any]], unset: Sequence[str]
-    ) -> Sequence[Any]:
+    def run(self, computation: Computation, given: Mapping[Variable, Argument], unset: Sequence[str]) -> Sequence[Any]:
         """Run a computation with arguments that were checked; :meth:`Computation.__call__` does so."""
         self._check_open()
-        state = {variable: value for variable, value in given.items() if variable.persistable}
-        self._initialize(computation, frozenset(variable.name for variable in state))
-        for name in unset:
-            if not self._has(name) and name not in {variable.name for variable in state}:
-                raise ProgramError(
-                    f"{name!r} has no value yet\n  Do: give it an initial_value, assign it first, or pass it as an argument"
-                )
+        state = {variable: value.array for variable, value in given.items() if variable.persistable}
+        if not computation.settled:
+            names = frozenset(variable.name for variable in state)
+            self._initialize(computation, names)
+            for name in unset:
+                if not self._has(name) and name not in names:
+                    raise ProgramError(
+                        f"{name!r} has no value yet"
+                        "\n  Do: give it an initial_value, assign it first, or pass it as an argument"
+                    )
+            computation.settled = True
         for variable, value in state.items():
             self.set_state(variable, value)
         host = get_context(devices.host())
         tensors = {
-            variable.name: borrow(value, Spec.of(value.shape, variable.dtype), host)
+            variable.name: borrow(value.array, Spec.of(value.array.shape, variable.dtype, value.lod), host)
             for variable, value in given.items()
             if not variable.persistable
         }
@@ -205,5 +241,3 @@ class Transformer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.place}, {len(self.computations)} computations>"
-
-

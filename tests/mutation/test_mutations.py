@@ -44,7 +44,9 @@ PLUGINS = str(Path(__file__).parent.parent / "plugins")
 WORKER = Path(__file__).with_name("dialect_mutant.py")
 SECONDS = 60
 
-EQUIVALENT_EXPRESSIONS: dict[str, str] = {}
+EQUIVALENT_EXPRESSIONS: dict[str, str] = {
+    r"^margin_rank_loss_grad: mul is div": "labels are 1 and -1",
+}
 """Patterns of ``operator: change`` that give the same values, with the reason."""
 
 EQUIVALENT_ARRAY: dict[str, str] = {
@@ -58,7 +60,7 @@ EQUIVALENT_ARRAY: dict[str, str] = {
 """Patterns of ``module.function: line -> changed line`` that give the same values, with the reason."""
 
 EQUIVALENT_DIALECT: dict[str, str] = {
-    r"^(l1_norm|squared_l2_norm|mean|isfinite|isinf|isnan): .*kept = gid": "there is one sum: which one is always 0",
+    r"^(l1_norm|squared_l2_norm|mean|isfinite|isinf|isnan): .*(kept = gid|kept_size)": "of one sum, the number is 0",
 }
 """Patterns of ``operator: changed lines`` that give the same values, with the reason."""
 

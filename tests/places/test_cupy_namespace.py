@@ -41,6 +41,10 @@ class Far(np.ndarray[Any, Any]):
     methods: ClassVar[set[str]] = set()
     """The methods that were called from outside."""
 
+    @property
+    def __array_interface__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise AttributeError("memory of the host has __array_interface__")
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         if not Far.inside:
             raise TypeError(f"numpy.{ufunc.__name__} is called with an array of the device")
@@ -98,10 +102,11 @@ def method(name: str) -> Any:
 
 
 READS = {"__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist", "tobytes"}
-OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
-COMPARED = {f"__{name}__" for name in "lt le gt ge eq ne neg abs invert getitem setitem".split()}
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+OTHERS = ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "invert", "getitem", "setitem")
+NAMED = {f"__{name}__" for name in (*OTHERS, *(f"{way}{name}" for name in OPERATORS for way in ("", "r", "i")))}
 PUBLIC = {name for name in dir(np.ndarray) if name[0] != "_" and callable(getattr(np.ndarray, name))} - {"view"}
-for _name in READS | COMPARED | PUBLIC | {f"__{way}{name}__" for name in OPERATORS for way in ("", "r", "i")}:
+for _name in READS | NAMED | PUBLIC:
     if hasattr(np.ndarray, _name):
         setattr(Far, _name, method(_name))
 
@@ -124,6 +129,7 @@ class Recorder:
     def _noted(self, name: str, function: Any) -> Any:
         use = trusted(function)
 
+        @functools.wraps(function)
         def noted(*args: Any, **options: Any) -> Any:
             self.uses.add((name, len(args), tuple(sorted(options))))
             return use(*args, **options)

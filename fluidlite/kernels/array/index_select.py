@@ -48,26 +48,30 @@ def index_select_grad(call: Call, context: Context) -> Any:
             index = xp.reshape(starts + xp.astype(index, xp.int64), (-1,))
         add(io.array("X@GRAD"), index, io.array("Out@GRAD"))
 
+    def run_in_blocks(context: Context, io: IO) -> None:
+        xp, grad, dout = context.xp, io.array("X@GRAD"), io.array("Out@GRAD")
+        starts = xp.arange(min(step, outer), dtype=xp.int64)[:, None] * bound
+        index = (starts + find(context, io)).reshape(-1)  # the same for each block
+        width = () if inner == 1 else (inner,)  # NumPy's flat path is faster
+        grad, dout = grad.reshape(-1, *width), dout.reshape(-1, *width)
+        grad[...] = 0
+        for at in range(0, outer, step):
+            part = dout[at * count : (at + step) * count]
+            scatter_add(grad[at * bound : (at + step) * bound], index[: len(part)], part)
+
     def run_by_columns(context: Context, io: IO) -> None:
-        xp, index, grad = context.xp, find(context, io), io.array("X@GRAD").reshape(outer, bound, inner)
+        index, grad = find(context, io), io.array("X@GRAD").reshape(outer, bound, inner)
         dout = io.array("Out@GRAD").reshape(outer, count, inner)
         grad[...] = 0
-        order = xp.argsort(index, stable=True)
-        targets = index[order]
-        starts = xp.flatnonzero(xp.append(True, targets[1:] != targets[:-1]))
-        sizes = xp.diff(xp.append(starts, count))
-        for turn in range(int(sizes.max())):  # the first entry of each target, then the second, ...
-            found = starts[sizes > turn] + turn
-            for at in range(0, outer, step):
-                part = slice(at, at + step)
-                if turn:
-                    grad[part, targets[found]] += dout[part, order[found]]
-                else:
-                    grad[part, targets[found]] = dout[part, order[found]]
+        for i, target in enumerate(index.tolist()):
+            grad[:, target] += dout[:, i]
 
-    # columns together where there are many rows: no index for each element then
-    step = max(1, BLOCK // max(count * inner, 1))
-    return run_by_columns if immediate(context) and not is_half(dtype) and 1 < count <= 2 * outer else run
+    step = max(1, BLOCK // max(bound, count, 1))
+    scatter_add = context.array.extra("scatter_add")
+    if not immediate(context) or is_half(dtype) or scatter_add is None or outer == 1:
+        return run
+    # a slice for each index, where those are few beside what each takes along: no index for each element then
+    return run_by_columns if 1 < count < outer else run_in_blocks
 
 
 def _each(call: Call, x: str) -> tuple[tuple[int, int, int], int]:

@@ -166,9 +166,9 @@ def _max_grad(call: Call, context: Context) -> Any:
                 if line.single is not None:
                     whole.give(level[line.single], best, y, z[line.single], line.axis)
                 elif line.tile:
-                    dims, spot = line.tiled(before), (*(slice(None),) * (line.axis + 1), None, ...)
-                    parts = xp.reshape(z, dims)
-                    whole.give(xp.reshape(level, dims), best[spot], y[spot], parts, line.axis + 1)
+                    tiled, spot = line.tiled(before), (*(slice(None),) * (line.axis + 1), None, ...)
+                    parts = xp.reshape(z, tiled)
+                    whole.give(xp.reshape(level, tiled), best[spot], y[spot], parts, line.axis + 1)
                     z = xp.reshape(parts, before)
                 else:
                     for outs, ins in line.taps:

@@ -2,8 +2,8 @@
 
 The axes of a contiguous tensor collapse to alternating kept and reduced ones. If the last is reduced, an item
 makes one element of the result with 16 partial results side by side; if it is kept, an item makes 16 consecutive
-elements, or more of a dtype under four bytes. Where that gives few items for much work, the longest reduced axis is
-cut into parts, whose partial results a second launch reduces.
+elements, or more of a dtype under four bytes or of long lines. Where that gives few items for much work, the longest
+reduced axis is cut into parts, whose partial results a second launch reduces.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def _stage(
     whole = reduced[longest][0]
     kept_size = prod(size for size, _ in outer)
     lanes = LANES if rows else LANES * max(1, 4 // ITEMSIZE[source])  # a cache line of the source
+    if not rows and kept_size * (inner // (4 * lanes)) >= ENOUGH:
+        lanes *= 4  # lines side by side: fewer pages are begun anew
     items = kept_size * (1 if rows else -(-inner // lanes))
     work = prod(size for size, _ in reduced) * kept_size * inner
     parts = 1

@@ -1,0 +1,215 @@
+"""Passes: what changes a graph before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Union
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.transformers.values import Graph, GraphOp, GraphValue, Replaceable
+
+_MOST_ROUNDS = 100
+
+
+class GraphPass:
+    """A change of graphs: subclass it, and define :meth:`do_pass`."""
+
+    @property
+    def name(self) -> str:
+        """How errors call it."""
+        return type(self).__name__
+
+    def do_pass(self, graph: Graph) -> None:
+        """Change the graph."""
+        raise NotImplementedError(f"{self.name} does not define do_pass(graph)")
+
+
+class OpType:
+    """A class that stands for a type of operators in :meth:`visit.on_type`."""
+
+    type: ClassVar[str]
+
+
+class Add(OpType):
+    """x + y."""
+
+    type = "elementwise_add"
+
+
+class Subtract(OpType):
+    """x - y."""
+
+    type = "elementwise_sub"
+
+
+class Multiply(OpType):
+    """x y."""
+
+    type = "elementwise_mul"
+
+
+class Divide(OpType):
+    """x / y."""
+
+    type = "elementwise_div"
+
+
+class Power(OpType):
+    """x to the power of y."""
+
+    type = "elementwise_pow"
+
+
+Visit = Callable[[Any, GraphOp], None]
+
+
+class Visitor:
+    """Methods of a pass by type of operator. ``visit`` is the empty one, to begin with."""
+
+    def __init__(self, methods: tuple[tuple[str, Visit], ...] = ()) -> None:
+        self.methods = methods
+
+    def on_type(self, kind: Union[type[OpType], str]) -> Callable[[Visit], Visitor]:
+        """Decorate a method ``(self, op)`` of a :class:`PeepholeGraphPass`: it sees the operators of a type.
+
+        Parameters
+        ----------
+        kind : class or str
+            Such as ``Add``, or ``"elementwise_add"``.
+        """
+        text = kind if isinstance(kind, str) else getattr(kind, "type", None)
+        if not isinstance(text, str):
+            raise ProgramError(f"visit.on_type takes a class such as Add, or a type's text, got {kind!r}")
+
+        def add(method: Visit) -> Visitor:
+            return Visitor((*self.methods, (text, method)))
+
+        return add
+
+
+visit = Visitor()
+
+
+class PeepholeGraphPass(GraphPass):
+    """A pass that looks at one operator at a time, until nothing changes any more.
+
+    Its methods are decorated with ``@visit.on_type(...)``, and may all be called ``visit``. Within them, ``self.graph``
+    is the graph, and :meth:`replace_op` replaces what an operator makes.
+    """
+
+    _visitors: ClassVar[dict[str, list[Visit]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._visitors = {kind: list(methods) for kind, methods in cls._visitors.items()}
+        for item in list(vars(cls).values()):
+            for kind, method in item.methods if isinstance(item, Visitor) else ():
+                known = cls._visitors.setdefault(kind, [])
+                if method not in known:  # methods of one name each hold those before them
+                    known.append(method)
+
+    def __init__(self) -> None:
+        self.graph: Graph
+        self._changed = False
+
+    def do_pass(self, graph: Graph) -> None:
+        """Visit every operator in order, again and again while something is replaced.
+
+        Raises
+        ------
+        ProgramError
+            If it does not come to rest.
+        """
+        self.graph = graph
+        for _ in range(_MOST_ROUNDS):
+            self._changed = False
+            for op in list(graph.ops):
+                for method in self._visitors.get(op.type, ()):
+                    method(self, op)
+            graph.prune()
+            if not self._changed:
+                return
+        raise ProgramError(f"pass {self.name} replaces operators again and again")
+
+    def replace_op(self, op: Replaceable, rep: Replaceable) -> None:
+        """Let all that reads the value of ``op`` read that of ``rep``; what state holds is not replaced.
+
+        Raises
+        ------
+        ProgramError
+            If dims or dtype are others.
+        """
+        old = op.value if isinstance(op, GraphOp) else op
+        new = rep.value if isinstance(rep, GraphOp) else rep
+        if not isinstance(old, GraphValue) or not isinstance(new, GraphValue):
+            raise ProgramError(
+                f"pass {self.name} replaces {op!r} by {rep!r}; expected operators or values of the graph"
+            )
+        if old.state is None and (self.graph.is_result(old) or self.graph.readers(old)):
+            self.graph.replace(old, new)
+            self._changed = True
+
+
+class SimplePrune(PeepholeGraphPass):
+    """x + 0, x - 0, x 1, x / 1 and x ** 1 are x. NaN and infinities stay; x 0 is not touched, for it may be NaN."""
+
+    @visit.on_type(Add)
+    def _add(self, op: GraphOp) -> None:
+        self._neutral(op, 0, both=True)
+
+    @visit.on_type(Multiply)
+    def _multiply(self, op: GraphOp) -> None:
+        self._neutral(op, 1, both=True)
+
+    @visit.on_type(Subtract)
+    def _subtract(self, op: GraphOp) -> None:
+        self._neutral(op, 0)
+
+    @visit.on_type(Divide)
+    def _divide(self, op: GraphOp) -> None:
+        self._neutral(op, 1)
+
+    @visit.on_type(Power)
+    def _power(self, op: GraphOp) -> None:
+        self._neutral(op, 1)
+
+    @visit.on_type("scale")
+    def _scale(self, op: GraphOp) -> None:
+        if op.attrs["scale"] == 1 and op.attrs["bias"] == 0:
+            self._same(op, op.args[0])
+
+    def _neutral(self, op: GraphOp, number: int, both: bool = False) -> None:
+        x, y = op.args
+        if y.is_scalar and y.is_constant and y.const == number:
+            self._same(op, x)
+        elif both and x.is_scalar and x.is_constant and x.const == number:
+            self._same(op, y)
+
+    def _same(self, op: GraphOp, value: GraphValue) -> None:
+        if op.value.spec == value.spec:
+            self.replace_op(op, value)
+
+
+class CommonSubexpressions(GraphPass):
+    """What is computed twice from the same values is computed once; random operators are left alone."""
+
+    def do_pass(self, graph: Graph) -> None:
+        """Let readers of later copies read the first."""
+        seen: dict[Any, GraphOp] = {}
+        same: dict[int, GraphValue] = {}
+        for op in graph.ops:
+            for values in op.inputs.values():
+                values[:] = [same.get(id(value), value) for value in values]
+            source = op.operator
+            if source is None or op.has_effect or source.definition.random:
+                continue
+            key = (
+                op.type, tuple((slot, tuple(map(id, values))) for slot, values in op.inputs.items()),
+                tuple(op.attrs.items()), source.hints.get("op_device"),
+                tuple((slot, tuple(v is None or v.spec for v in values)) for slot, values in op.outputs.items()),
+            )  # fmt: skip
+            first = seen.setdefault(key, op)
+            if first is not op:
+                same.update((id(old), new) for old, new in zip(op.results, first.results, strict=True))
+        graph.results = [same.get(id(value), value) for value in graph.results]
+        graph.prune()

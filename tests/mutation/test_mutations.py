@@ -64,7 +64,7 @@ EQUIVALENT_DIALECT: dict[str, str] = {
 }
 """Patterns of ``operator: changed lines`` that give the same values, with the reason."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def operator_checks(type: str) -> list[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -209,3 +210,27 @@ def test_accuracy(context: str, name: str, dtype: str) -> None:
     finite = np.abs(exact) < 3e38
     error = np.abs(got - exact)[finite] / scale[finite] / np.finfo(dtype).eps
     assert np.nanmax(error) < 4, (np.nanmax(error), x[finite][np.nanargmax(error)])
+
+
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl")])
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_turns_of_any_argument(context: str, name: str) -> None:
+    """Of huge float32 arguments, too, whole turns go without a loss, and so near a multiple of pi / 2."""
+    words = np.random.default_rng(5).integers(0, 2**32, 20000, dtype=np.uint32)
+    x = np.concatenate([words.view("f4"), np.float32([63.999996, 64, -64, 16367173 * 2.0**72, 3.4e38, -3.4e38])])
+    x = x[np.isfinite(x)]
+    got = execute(context_of(context), operator(lambda x: expr._node(name, x), ("X",), "float32"), {"X": x})["Out"]
+    exact = np.array([getattr(math, name)(value) for value in x.tolist()])
+    assert (np.abs(got - exact) <= 4 * np.spacing(np.abs(exact).astype("f4"))).all()
+
+
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl")])
+def test_powers_are_nearly_rounded(context: str) -> None:
+    """With doubles, float32 powers are within 0.6 ulp."""
+    rng = np.random.default_rng(6)
+    x = np.exp(rng.uniform(-80, 80, 20000)).astype("f4")
+    y = (rng.uniform(-85, 85, 20000) / np.log(x.astype("f8"))).astype("f4")
+    op = operator(lambda x, y: expr._node("pow", x, y), ("X", "Y"), "float32")
+    got = execute(context_of(context), op, {"X": x, "Y": y})["Out"]
+    exact = np.power(x.astype("f8"), y.astype("f8"))
+    assert (np.abs(got - exact) <= 0.6 * np.spacing(exact.astype("f4"))).all()

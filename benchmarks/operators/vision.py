@@ -19,6 +19,11 @@ def _angles(numbers: Numbers, size: int) -> Inputs:
     return {"Theta": numbers.normal(max(size // 4096, 1), 2, 3)}
 
 
+def _sampled(numbers: Numbers, size: int) -> Inputs:
+    images, _, height, width = image(size)
+    return {"X": numbers.normal(*image(size)), "Grid": numbers.uniform(-0.9, 0.9, images, height, width, 2)}
+
+
 def _words(numbers: Numbers, size: int) -> Inputs:
     return {"X": numbers.normal(max(size // 4096, 1), 64, min(64, size // 64))}
 
@@ -33,5 +38,7 @@ CASES = [
     Case("affine_grid", _angles, None,
          lambda theta: functional.affine_grid(theta, (len(theta), 1, 32, 32), align_corners=True),
          lambda size: {"output_shape": [max(size // 4096, 1), 1, 32, 32]}, ("Theta",), ("Output",)),
+    Case("grid_sampler", _sampled, None, lambda x, grid: functional.grid_sample(x, grid, align_corners=True), {},
+         ("X", "Grid"), ("Output",), tolerance=1e-2),
     Case("add_position_encoding", _words, None, None, {"alpha": 0.5, "beta": 1.0}, ("X",)),
 ]  # fmt: skip

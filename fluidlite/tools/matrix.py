@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.framework.backward import gradients
 from fluidlite.framework.call import Call
 from fluidlite.framework.choose import Choice, choose
 from fluidlite.framework.opdef import GradRule, OpDef, Sample
-from fluidlite.framework.operator import Operator
 from fluidlite.framework.policy import HOWS, Policy
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.testing.cases import Case
@@ -30,6 +31,7 @@ CONTROL = "control"
 UNKNOWN = "?"
 """An operator without a sample to try."""
 WAYS = (*HOWS, CONTROL, "none", UNKNOWN)
+_START = ".start"
 """Every word for how an operator gets its kernel."""
 
 
@@ -82,11 +84,9 @@ def sample_calls(op: OpDef) -> dict[str, list[Call]]:
     found: dict[str, list[Call]] = {}
     wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
     for one in _programs(op):
-        for item in one.program.global_block().ops:
-            if item.type in wanted:
-                call = _call(item, one.feed)
-                if call is not None:
-                    found.setdefault(item.type, []).append(call)
+        for type, call in _calls(one):
+            if type in wanted:
+                found.setdefault(type, []).append(call)
     return found
 
 
@@ -135,7 +135,7 @@ def _append_gradients(case: Case, one: OneOperator) -> None:
         block = one.program.global_block()
         starts = []
         for target in targets:
-            name = f"{target.name}.start"
+            name = target.name + _START
             array = np.zeros([max(d, 1) for d in target.shape], np.float32)
             start = one.data(block, name, array, dims=target.shape)
             start.declare(target._spec())
@@ -143,22 +143,37 @@ def _append_gradients(case: Case, one: OneOperator) -> None:
         gradients(targets, sources, starts)
 
 
-def _call(op: Operator, feed: Mapping[str, Any]) -> Call | None:
-    call = op.call()
-    infer = op.definition.infer
-    if call is None or infer is None:
-        return None
-    outs = {slot: tuple(op.block.var(name)._spec() for name in names) for slot, names in op.outputs.items()}
-    ins = dict(call.ins)
-    for slot in op.definition.inputs:
-        if slot.value and slot.name in ins:  # as a run would know them
-            values = [tuple(np.asarray(feed[name]).reshape(-1).tolist()) for name in op.inputs[slot.name]]
-            ins[slot.name] = tuple(s.with_(value=v) for s, v in zip(ins[slot.name], values, strict=True))
-    if ins != call.ins:
-        results = infer(Call(op.definition, ins, call.outs, op.attrs))
-        found = {slot: results[slot] for slot in outs}
-        outs = {slot: (spec,) if isinstance(spec, Spec) else tuple(spec) for slot, spec in found.items()}
-    return Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))
+def _calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
+    """The calls of a program with exact dims and with the numbers of metadata slots, as a run would know them."""
+    given = {**one.feed, **one.state}
+    known = {name: _spec(value) for name, value in given.items() if not name.endswith(_START)}
+    for op in one.program.global_block().ops:
+        infer = op.definition.infer
+        if infer is None:
+            continue
+        ins = {
+            slot: tuple(known.get(n.removesuffix(_START)) or op.block.var(n)._spec() for n in names)
+            for slot, names in op.inputs.items()
+        }
+        for declared_slot in op.definition.inputs:
+            name = declared_slot.name
+            if declared_slot.value and name in ins:
+                values = [tuple(np.asarray(one.feed[n]).reshape(-1).tolist()) for n in op.inputs[name]]
+                ins[name] = tuple(s.with_(value=v) for s, v in zip(ins[name], values, strict=True))
+        declared = {slot: tuple(op.block.var(n)._spec() for n in names) for slot, names in op.outputs.items()}
+        results = infer(Call(op.definition, ins, declared, op.attrs))
+        outs = {slot: (r,) if isinstance(r := results[slot], Spec) else tuple(r) for slot in declared}
+        for slot, names in op.outputs.items():
+            known.update(zip(names, outs[slot], strict=True))
+        yield op.type, Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))
+
+
+def _spec(value: Any) -> Spec:
+    """The metadata of a fed array or tensor."""
+    if isinstance(value, Tensor) and value.spec is not None:
+        return value.spec
+    array = np.asarray(value)
+    return Spec.of(array.shape, dtype_name(array.dtype))
 
 
 def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:

@@ -68,7 +68,7 @@ OTHERS = {
     **{f"elementwise_{name}": ("x", "y", "axis", "act", "name") for name in ("add", "sub", "mul", "div", "max", "pow")},
     **{f"logical_{name}": ("x", "y", "out", "name") for name in ("and", "or", "xor")},
     "logical_not": ("x", "out", "name"),
-    "less_than": ("x", "y", "force_cpu", "cond"),
+    "less_than": ("x", "y", "force_cpu", "cond", "name"),
 }
 
 

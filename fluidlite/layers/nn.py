@@ -252,3 +252,12 @@ def matmul(
     inputs = {"X": check_variable("x", x), "Y": check_variable("y", y)}
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": check_float("alpha", alpha)}
     return append("matmul", "matmul", inputs, attrs, name=name)
+
+
+def __getattr__(name: str) -> Any:
+    """Layers that stand elsewhere here, under Fluid's path."""
+    from fluidlite import layers
+
+    if name in layers.__all__:
+        return getattr(layers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

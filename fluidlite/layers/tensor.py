@@ -402,3 +402,12 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     x = check_variable("x", x)
     attrs = {"step": check_float("value", value)}
     return append("increment", "increment", {"X": x}, attrs, out=x if in_place else None)
+
+
+def __getattr__(name: str) -> Any:
+    """Layers that stand elsewhere here, under Fluid's path."""
+    from fluidlite import layers
+
+    if name in layers.__all__:
+        return getattr(layers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like
 
 _PHASES = ("FORWARD", "BACKWARD", "BOTH")
-_shown: dict[tuple[int, int], int] = {}
-"""How often each operator has printed, by program and operator."""
+_shown: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+"""How often each operator has printed, by program and operator; it ends with the program."""
 
 
 def _infer(call: Call) -> Inferred:
@@ -25,13 +26,13 @@ def _run(frame: Any, op: Any) -> None:
     (tensor,) = frame.read("In")
     if frame.wants("Out"):
         frame.write("Out", [tensor])
-    attr, key = op.attrs, (frame.program.serial, op.id)
+    attr, counts = op.attrs, _shown.setdefault(frame.program, {})
     if attr["print_phase"] not in ("BOTH", "FORWARD" if attr["is_forward"] else "BACKWARD"):
         return
-    times = _shown.get(key, 0)
+    times = counts.get(op.id, 0)
     if 0 <= attr["first_n"] <= times:
         return
-    _shown[key] = times + 1
+    counts[op.id] = times + 1
     sys.stdout.write(shown(tensor, op.input("In")[0], attr, times + 1) + "\n")
     sys.stdout.flush()
 

@@ -51,7 +51,7 @@ class _Swap:
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
         """Append what computes a parameter's average."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say what a parameter's average is")
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:

@@ -142,3 +142,11 @@ def test_initializers_of_given_values() -> None:
     np.testing.assert_array_equal(weight, np.arange(6).reshape(2, 3) / 7)
     line = [0.25, 0.75, 0.75, 0.25]  # an image grown by 2
     np.testing.assert_allclose(filters, np.broadcast_to(np.outer(line, line), (2, 1, 4, 4)))
+
+
+@pytest.mark.parametrize("name", ["reshape", "conv2d", "reduce_sum", "fc"])
+def test_layers_stand_under_fluids_paths_too(name: str) -> None:
+    assert getattr(fluid.layers.nn, name) is getattr(fluid.layers, name)
+    assert fluid.layers.tensor.argmax is fluid.layers.argmax
+    with pytest.raises(AttributeError, match="has no attribute 'conv9d'"):
+        _ = fluid.layers.nn.conv9d

@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from fluidlite.plugin import hookimpl
+
+FAMILIES = (
+    "auc", "batch_norm", "concat_split", "conv", "creation", "crop", "cross", "cumsum", "expanding", "finite",
+    "flipping", "grid_sampler", "hash", "index", "index_select", "interpolate", "layer_norm", "linear_algebra",
+    "loss", "losses_classes", "losses_regression", "maxout", "metrics", "multiplex", "norm", "padding", "pool",
+    "products", "reduce", "sampling", "scatter", "shape", "shuffling", "slicing", "softmax", "sorting", "squared",
+    "stacking", "top_k", "unfold", "unpool", "vision", "where",
+)  # fmt: skip
 
 
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand every family over."""
-    from . import (
-        auc,
-        batch_norm,
-        concat_split,
-        conv,
-        creation,
-        crop,
-        cross,
-        cumsum,
-        expanding,
-        finite,
-        flipping,
-        grid_sampler,
-        hash,
-        index,
-        index_select,
-        interpolate,
-        layer_norm,
-        linear_algebra,
-        loss,
-        losses_classes,
-        losses_regression,
-        maxout,
-        metrics,
-        multiplex,
-        norm,
-        padding,
-        pool,
-        products,
-        reduce,
-        sampling,
-        scatter,
-        shape,
-        shuffling,
-        slicing,
-        softmax,
-        sorting,
-        squared,
-        stacking,
-        top_k,
-        unfold,
-        unpool,
-        vision,
-        where,
-    )
-
-    for family in (
-        auc, batch_norm, concat_split, conv, creation, crop, cross, cumsum, expanding, finite, flipping, grid_sampler,
-        hash, index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes, losses_regression,
-        maxout, metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape, shuffling, slicing,
-        softmax, sorting, squared, stacking, top_k, unfold, unpool, vision, where,
-    ):  # fmt: skip
-        register(family)
+    for family in FAMILIES:
+        register(import_module(f"{__name__}.{family}"))

@@ -7,64 +7,22 @@ itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: an
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from fluidlite.plugin import hookimpl
+
+FAMILIES = (
+    "auc", "batch_norm", "bilinear", "concat_split", "conv", "creation", "crop", "cross", "cumsum", "expanding",
+    "finite", "flipping", "grid_sampler", "hash", "index", "index_select", "interpolate", "layer_norm",
+    "linear_algebra", "loss", "losses_classes", "losses_regression", "maxout", "metrics", "multiplex", "norm",
+    "padding", "pool", "products", "reduce", "sampling", "scatter", "shape", "shuffling", "slicing", "softmax",
+    "sorting", "squared", "stacking", "unfold", "unpool", "vision", "where",
+)  # fmt: skip
 
 
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
     """Hand the families over."""
-    from . import (
-        auc,
-        batch_norm,
-        bilinear,
-        concat_split,
-        conv,
-        creation,
-        crop,
-        cross,
-        cumsum,
-        expanding,
-        finite,
-        flipping,
-        grid_sampler,
-        hash,
-        index,
-        index_select,
-        interpolate,
-        layer_norm,
-        linear_algebra,
-        loss,
-        losses_classes,
-        losses_regression,
-        maxout,
-        metrics,
-        multiplex,
-        norm,
-        padding,
-        pool,
-        products,
-        reduce,
-        sampling,
-        scatter,
-        shape,
-        shuffling,
-        slicing,
-        softmax,
-        sorting,
-        squared,
-        stacking,
-        unfold,
-        unpool,
-        vision,
-        where,
-    )
-
-    for module in (
-        auc, batch_norm, bilinear, concat_split, conv, creation, crop, cross, cumsum, expanding, finite, flipping,
-        grid_sampler, hash, index, index_select, interpolate, layer_norm, linear_algebra, loss, losses_classes,
-        losses_regression, maxout, metrics, multiplex, norm, padding, pool, products, reduce, sampling, scatter, shape,
-        shuffling, slicing, softmax, sorting, squared, stacking, unfold, unpool, vision, where,
-    ):  # fmt: skip
-        register(module)
+    for family in FAMILIES:
+        register(import_module(f"{__name__}.{family}"))

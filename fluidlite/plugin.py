@@ -1,4 +1,4 @@
-"""All that a plugin may use: devices, kernels, operators, libraries and hooks.
+"""All that a plugin may use: devices, kernels, operators, libraries, passes, transformers and hooks.
 
 The version of this module is the version of the plugin API; entry points belong to the group
 ``fluidlite.v1``. Everything else in fluidlite is private to plugins, built-in ones included.
@@ -24,6 +24,7 @@ from fluidlite.base.errors import (
 )
 from fluidlite.codegen.dialect_math import library as dialect_library
 from fluidlite.codegen.dialect_math import math_call as dialect_math_call
+from fluidlite.codegen.llvm import c_to_llvm
 from fluidlite.codegen.philox import uniform as philox_uniform
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
@@ -82,6 +83,10 @@ from fluidlite.platform.device import (
     Span,
 )
 from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.transformers.factory import TransformerFactory
+from fluidlite.transformers.passes import GraphPass, PeepholeGraphPass, visit
+from fluidlite.transformers.transformer import Transformer
+from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
 API_VERSION = 1
 
@@ -119,6 +124,10 @@ __all__ = [
     "Functor",
     "Gemm",
     "GradRule",
+    "Graph",
+    "GraphOp",
+    "GraphPass",
+    "GraphValue",
     "ImageRun",
     "Kernel",
     "KernelNotFoundError",
@@ -129,6 +138,7 @@ __all__ = [
     "OpDef",
     "OutOfRangeError",
     "Parts",
+    "PeepholeGraphPass",
     "Place",
     "PlaceLike",
     "PoolAxis",
@@ -141,11 +151,14 @@ __all__ = [
     "Span",
     "Spec",
     "Tensor",
+    "Transformer",
+    "TransformerFactory",
     "Weights",
     "block_counts",
     "box_of",
     "compute_dtype",
     "convolutions_of",
+    "c_to_llvm",
     "dialect_library",
     "dialect_math_call",
     "fill_number",
@@ -168,6 +181,7 @@ __all__ = [
     "row_offsets",
     "shifted_channels",
     "shuffle_of",
+    "visit",
 ]
 
 

@@ -226,15 +226,20 @@ def _real(name: str, dtype: str) -> str:
             f"else {{ const $T w = 1 / z; r = ({lit(f.INV_SQRT_PI)} - w * {cody(f.CODY_P[5], f.CODY_P[:5], 'w')} / "
             f"{cody(1, f.CODY_Q, 'w')}) / y; }} r = 1 - fl_exp{this}(-z) * r; return x < 0 ? -r : r;"
         )
-    if name == "fmod":  # exact: subtract the divisor times powers of two, the largest first
+    if name in ("fmod", "fmod_fused"):  # exact: subtract the divisor times powers of two, the largest first
+        fast = (  # a whole quotient that the type holds: the remainder is exact, and one too many is taken back
+            f"const $T q = r / d; if (q >= 0 && q < {lit(2.0 ** (shift - 1))} && d < {inf}) {{ "
+            f"r = fl_fma{this}(-($T)({'int' if single else '$L'})q, d, r); r = r < 0 ? r + d : r; "
+            "return x < 0 ? -r : r; } "
+        )
         return (
-            f"$T r = x < 0 ? -x : x; const $T d = y < 0 ? -y : y; "
+            f"$T r = x < 0 ? -x : x; const $T d = y < 0 ? -y : y; {fast if name == 'fmod_fused' else ''}"
             f"if (x != x || y != y || d == 0 || r == {inf}) return {nan}; if (d == {inf}) return x; "
             f"$T t = d; while (t <= r * {lit(0.5)}) t *= 2; while (r >= d) {{ if (r >= t) r -= t; t *= {lit(0.5)}; }} "
             "return x < 0 ? -r : r;"
         )
     if name == "mod":
-        return f"$T r = fl_fmod{this}(x, y); if (r != 0 && ((r < 0) != (y < 0))) r += y; return r;"
+        return f"const $T r = fl_fmod{this}(x, y); return r != 0 && ((r < 0) != (y < 0)) ? r + y : r;"
     if name == "pow":  # choices, no early ends: compilers make vectors of it
         return (
             f"const $T a = x < 0 ? -x : (x == 0 ? ($T)0 : x), b = y < 0 ? -y : y; union fl_union{this} v; v.f = x; "
@@ -292,9 +297,8 @@ _HALF = {
     "load_float16": """$function float fl_load_float16(const $H word) {
   const $U32 h = ($U32)word & 0xffffu, e = (h >> 10) & 31u, m = h & 1023u, sign = (h & 0x8000u) << 16;
   union fl_union_float32 v;
-  if (e == 31u) v.u = sign | 0x7f800000u | (m << 13);
-  else if (e != 0u) v.u = sign | ((e + 112u) << 23) | (m << 13);
-  else { v.f = (float)m * 5.9604644775390625e-8f; v.u |= sign; }
+  v.f = (float)m * 5.9604644775390625e-8f; /* below the least normal number */
+  v.u = sign | (e == 31u ? 0x7f800000u | (m << 13) : e != 0u ? ((e + 112u) << 23) | (m << 13) : v.u);
   return v.f;
 }
 """,
@@ -302,12 +306,11 @@ _HALF = {
   union fl_union_float32 v;
   v.f = value;
   const $U32 sign = (v.u >> 16) & 0x8000u;
-  $U32 a = v.u & 0x7fffffffu;
-  if (a > 0x7f800000u) a = 0x7e00u;
-  else if (a >= 0x47800000u) a = 0x7c00u;
-  else if (a < 0x38800000u) { v.u = a; v.f += 0.5f; a = v.u - 0x3f000000u; } /* the sum rounds to a multiple of 2^-24 */
-  else a = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
-  return ($H)(sign | a);
+  const $U32 a = v.u & 0x7fffffffu, normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  v.u = a;
+  v.f += 0.5f; /* the sum rounds to a multiple of 2^-24 */
+  const $U32 small = v.u - 0x3f000000u, large = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return ($H)(sign | (a < 0x38800000u ? small : a >= 0x47800000u ? large : normal));
 }
 """,
     "load_bfloat16": """$function float fl_load_bfloat16(const $H word) {
@@ -356,7 +359,11 @@ def math_call(name: str, dtype: str, math_names: Mapping[str, str | None]) -> st
 def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Mapping[str, str | None]) -> str:
     """Text of one function; ``given`` is the second dtype of its name, if any."""
     if name in ("load", "store"):
-        return _HALF[f"{name}_{dtype}"]
+        given_name = names.get(f"{name}.{dtype}")
+        if given_name is None:
+            return _HALF[f"{name}_{dtype}"]
+        result, parameter = ("float", "$H") if name == "load" else ("$H", "float")
+        return f"$function {result} fl_{name}_{dtype}(const {parameter} x) {{ return {given_name}(x); }}\n"
     if name == "philox":
         return _PHILOX
     if name == "to" and given:  # fl_to_int32_float32: truncate, saturate, NaN is 0
@@ -374,11 +381,15 @@ def _one(name: str, dtype: str, given: str, types: Mapping[str, str], names: Map
     elif name == "bits":
         body = f"$function $T fl_bits_{dtype}(const $U word) {{ union fl_union_{dtype} v; v.u = word; return v.f; }}\n"
     else:
-        wide = name == "powexp" and dtype == "float32" and "float64" in types
+        variant = name
+        if name == "powexp" and dtype == "float32" and "float64" in types:
+            variant = "powexp_wide"
+        elif name == "fmod" and names.get("fma") is not None:
+            variant = "fmod_fused"
         given_args = {"pow2": "const int k", "gaussian": "const $U32 word"}.get(
             name, "const $T x, const $T y" if name in _TWO else "$T x"
         )
-        text = _real("powexp_wide" if wide else name, dtype)
+        text = _real(variant, dtype)
         text = re.sub(r"\bfl_([a-z0-9]+)_(float32|float64)(?=\()", lambda m: math_call(m[1], m[2], names), text)
         body = f"$function $T fl_{name}_{dtype}({given_args}) {{ {text} }}\n"
     return Template(body).safe_substitute(local)

@@ -217,15 +217,18 @@ def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str])
         if slot in outputs:
             compute = compute_dtype(outputs[slot])
             value = typer.convert(typer.strong(expr, compute), compute)
+            last = typer.instrs[value]
+            if last.op == "cast" and last.value == outputs[slot] and last.value in HALVES:
+                (value,) = last.args  # storing rounds it
             results.append((slot, outputs[slot], value))
-    instrs, index = _live(typer.instrs, [value for _, _, value in results])
+    instrs, index = live(typer.instrs, [value for _, _, value in results])
     read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
     return Typed(
         instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars)
     )
 
 
-def _live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
+def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:
     """Only what the roots need, renumbered."""
     needed = set(roots)
     for i in range(len(instrs) - 1, -1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import HALVES
@@ -21,6 +22,11 @@ from fluidlite.platform.place import Place
 
 GENERATED_FOR = ("dialect", "array")
 """Capabilities for which kernels are generated, in order of preference."""
+
+MANY_STEPS = 16
+"""Operators in a fused one from which on calls of the array namespace take longer than one compiled kernel, whatever
+their size.
+"""
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,7 @@ def _generated(
     for capability in GENERATED_FOR:
         if getattr(unit, capability) is None or capability not in generators:
             continue
-        reason = generators[capability].refuse(call, unit)
+        reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
         if reason is None:
             return Choice("generated", unit.place, capability, None, capability)
         refused.append((f"generated ({capability})", reason))
@@ -251,12 +257,18 @@ def _generic(
 ) -> Choice | None:
     if "generic" in policy.exclude:
         return None
-    for capability in unit.capabilities():
-        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call):
-            reason = refuse(kernel, call, unit) or (dialect_refusal(call, unit) if capability == "dialect" else None)
-            if reason is None:
-                return Choice("generic", unit.place, kernel.library, kernel, capability)
-            refused.append((f"generic ({capability})", reason))
+    tried = [
+        (capability, kernel)
+        for capability in unit.capabilities()
+        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
+    ]
+    for capability, kernel in sorted(tried, key=lambda pair: not pair[1].vendor):
+        reason = unused(capability, call, unit, policy) or refuse(kernel, call, unit)
+        if reason is None and capability == "dialect":
+            reason = dialect_refusal(call, unit)
+        if reason is None:
+            return Choice("generic", unit.place, kernel.library, kernel, capability)
+        refused.append((f"generic ({capability})", reason))
     for capability, thing in (("array", unit.array), ("dialect", unit.dialect)):
         if thing is None:
             refused.append(
@@ -302,6 +314,25 @@ def _decomposed(
             flat.append(part)
             chosen.append(found)
     return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen))
+
+
+def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
+    """Why a capability of a device is left aside for a call, or None."""
+    if capability in policy.exclude:
+        return "excluded by the policy"
+    if capability != "dialect" or unit.array is None or "array" in policy.exclude:
+        return None
+    least = getattr(unit.dialect, "least", 0)
+    if call.op.scalar is not None and call.op.scalar.steps >= MANY_STEPS:
+        return None
+    if least and call.known and largest(call) < least:
+        return f"under {least} elements the array namespace starts sooner"
+    return None
+
+
+def largest(call: Call) -> int:
+    """The elements of the largest tensor of a call."""
+    return max((prod(spec.dims) for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs), default=0)
 
 
 def device_refusal(call: Call, unit: Unit) -> str | None:

@@ -65,6 +65,8 @@ class Kernel:
         It takes the status word and writes nothing once that is set.
     inplace : bool
         Outputs may share memory with inputs where the definition allows.
+    vendor : bool
+        It spends its time in its library's own routines (products, sorting): it goes before a preferred dialect's.
     """
 
     op: str
@@ -78,6 +80,7 @@ class Kernel:
     indexes: bool = False
     guarded: bool = False
     inplace: bool = False
+    vendor: bool = False
     override: bool = False
     origin: str = ""
     identity: str = ""
@@ -229,6 +232,7 @@ def register_kernel(
     indexes: bool = False,
     guarded: bool = False,
     inplace: bool = False,
+    vendor: bool = False,
     override: bool = False,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Register a function as the kernel of operator ``op`` on ``places``.
@@ -250,7 +254,7 @@ def register_kernel(
         frame = sys._getframe(1)
         origin = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         kernel = Kernel(
-            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace,
+            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace, vendor,
             override, origin, f"{function.__module__}.{function.__qualname__}",
         )  # fmt: skip
         if not getattr(collecting, "active", False):

@@ -24,7 +24,7 @@ class Policy:
     libraries : tuple of (place kind, names)
         Preferred libraries, first to last; others follow by rank.
     exclude : tuple of str
-        Ways not to use (tests hold "generated" against "generic" by it).
+        Ways not to use, or capabilities ("array", "dialect"): tests hold one against another by it.
     """
 
     fallback: str = "warn"

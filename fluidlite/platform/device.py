@@ -261,6 +261,13 @@ class DialectBase:
     vector : str or None
         A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
+    lanes : int
+        Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector
+        register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by side.
+    preferred : bool
+        Whether generic kernels are taken from the dialect before the array namespace, if the place has both.
+    least : int
+        Elements below which the array namespace, if the place has one, starts sooner than a compiled kernel.
     """
 
     name = "c"
@@ -280,6 +287,9 @@ class DialectBase:
     }  # fmt: skip
     math: Mapping[str, str | None] = {}
     vector: str | None = None
+    lanes = 1
+    preferred = False
+    least = 0
 
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():

@@ -47,7 +47,7 @@ class Unit:
         if self.array is not None:
             found.append("array")
         if self.dialect is not None:
-            found.append("dialect")
+            found.insert(0 if getattr(self.dialect, "preferred", False) else 1, "dialect")
         return (*found, "memory")
 
     def raise_if_lost(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import array_api_strict
@@ -17,6 +18,7 @@ from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.framework.opdef import OpDef, ScalarRule, Slot
 from fluidlite.framework.spec import Spec
 
+llvm = pytest.mark.skipif(not (find_spec("llvmlite") and find_spec("pycparser")), reason="needs llvmlite and pycparser")
 gcc = pytest.mark.skipif(not CContext.available, reason="gcc compiles the C of this test")
 
 CONTEXTS: dict[str, Callable[[], Any]] = {
@@ -26,6 +28,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "c-own": CContext,
     "c-libm": lambda: CContext(libm=True),
     "opencl": lambda: DeviceContext("opencl:0"),
+    "llvm": lambda: DeviceContext("cpu:0"),
 }
 _contexts: dict[str, Any] = {}
 
@@ -43,7 +46,15 @@ def context_of(name: str) -> Any:
 
 def marked(name: str, *values: Any, **options: Any) -> Any:
     """A case with the mark of what its context needs."""
-    marks = [pytest.mark.opencl] if name == "opencl" else [gcc] if name.startswith("c-") else []
+    marks = (
+        [pytest.mark.opencl]
+        if name == "opencl"
+        else [gcc]
+        if name.startswith("c-")
+        else [llvm]
+        if name == "llvm"
+        else []
+    )
     return pytest.param(name, *values, marks=marks, **options)
 
 
@@ -212,7 +223,7 @@ def test_accuracy(context: str, name: str, dtype: str) -> None:
     assert np.nanmax(error) < 4, (np.nanmax(error), x[finite][np.nanargmax(error)])
 
 
-@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl")])
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl", "llvm")])
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_turns_of_any_argument(context: str, name: str) -> None:
     """Of huge float32 arguments, too, whole turns go without a loss, and so near a multiple of pi / 2."""
@@ -224,7 +235,7 @@ def test_turns_of_any_argument(context: str, name: str) -> None:
     assert (np.abs(got - exact) <= 4 * np.spacing(np.abs(exact).astype("f4"))).all()
 
 
-@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl")])
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl", "llvm")])
 def test_powers_are_nearly_rounded(context: str) -> None:
     """With doubles, float32 powers are within 0.6 ulp."""
     rng = np.random.default_rng(6)
@@ -234,3 +245,22 @@ def test_powers_are_nearly_rounded(context: str) -> None:
     got = execute(context_of(context), op, {"X": x, "Y": y})["Out"]
     exact = np.power(x.astype("f8"), y.astype("f8"))
     assert (np.abs(got - exact) <= 0.6 * np.spacing(exact.astype("f4"))).all()
+
+
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in ("c-own", "opencl", "llvm")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(context: str, dtype: str) -> None:
+    """Of quotients from none to all that the exponents allow, and next to whole ones."""
+    rng, word = np.random.default_rng(7), "u4" if dtype == "float32" else "u8"
+    any_bits = rng.integers(0, 2 ** (8 * int(word[1])), (2, 3000), dtype=word).view(dtype)
+    y = np.exp2(rng.uniform(-9, 9, 6000)).astype(dtype)
+    near = (y * rng.integers(1, 2**22, y.size)).astype(dtype)
+    x = np.concatenate([any_bits[0], near, np.nextafter(near, dtype_zero := np.dtype(dtype).type(0)), y * 0.75])
+    y = np.concatenate([any_bits[1], y, -y, y])
+    known = np.isfinite(x) & np.isfinite(y) & (y != dtype_zero)
+    x, y = x[known], y[known]
+    op = operator(lambda x, y: expr._node("mod", x, y), ("X", "Y"), dtype)
+    got = execute(context_of(context), op, {"X": x, "Y": y})["Out"]
+    exact = [math.fmod(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    exact = [r + b if r and (r < 0) != (b < 0) else r for r, b in zip(exact, y.tolist(), strict=True)]
+    np.testing.assert_array_equal(got, np.array(exact).astype(dtype))

@@ -70,25 +70,25 @@ def _operand(call: Call, context: Context, slot: str, dims: tuple[int, ...], tra
     return operand
 
 
-@register_kernel("matmul", "array")
+@register_kernel("matmul", "array", vendor=True)
 def matmul(call: Call, context: Context) -> Any:
     """Out = alpha * op(X) @ op(Y)."""
     return _products(call, context)
 
 
-@register_kernel("matmul_grad", "array")
+@register_kernel("matmul_grad", "array", vendor=True)
 def matmul_grad(call: Call, context: Context) -> Any:
     """X@GRAD = alpha * Out@GRAD @ op(Y)^T, Y@GRAD = alpha * op(X)^T @ Out@GRAD."""
     return _products(call, context)
 
 
-@register_kernel("mul", "array")
+@register_kernel("mul", "array", vendor=True)
 def mul(call: Call, context: Context) -> Any:
     """Out = X @ Y, both flattened to matrices."""
     return _products(call, context)
 
 
-@register_kernel("mul_grad", "array")
+@register_kernel("mul_grad", "array", vendor=True)
 def mul_grad(call: Call, context: Context) -> Any:
     """X@GRAD = Out@GRAD @ Y^T, Y@GRAD = X^T @ Out@GRAD."""
     return _products(call, context)

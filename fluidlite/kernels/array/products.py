@@ -115,7 +115,7 @@ def cos_sim_grad(call: Call, context: Context) -> Any:
 # bilinear_tensor_product -------------------------------------------------------------------------------------------
 
 
-@register_kernel("bilinear_tensor_product", "array")
+@register_kernel("bilinear_tensor_product", "array", vendor=True)
 def bilinear(call: Call, context: Context) -> Any:
     """Out[:, i] = the products of the rows of X Weight[i] and Y, + Bias[i]."""
     xp, widen, dot = context.xp, widener(call.dtype("X"), context), _row_dot(context)
@@ -134,7 +134,7 @@ def bilinear(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("bilinear_tensor_product_grad", "array")
+@register_kernel("bilinear_tensor_product_grad", "array", vendor=True)
 def bilinear_grad(call: Call, context: Context) -> Any:
     """One product of matrices for each gradient and i."""
     xp, widen, store = context.xp, widener(call.dtype("X"), context), storer(context)

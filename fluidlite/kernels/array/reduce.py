@@ -144,13 +144,13 @@ def _truth(call: Call, context: Context, name: str) -> Run:
     return run
 
 
-@register_kernel("reduce_all", "array")
+@register_kernel("reduce_all", "array", vendor=True)
 def reduce_all(call: Call, context: Context) -> Any:
     """Whether all over ``dim`` are true; of nothing they are."""
     return _truth(call, context, "all")
 
 
-@register_kernel("reduce_any", "array")
+@register_kernel("reduce_any", "array", vendor=True)
 def reduce_any(call: Call, context: Context) -> Any:
     """Whether one over ``dim`` is true; of nothing none is."""
     return _truth(call, context, "any")

@@ -20,7 +20,7 @@ def falling(x: Any, floating: bool) -> Any:
     return -x if floating else ~x
 
 
-@register_kernel("argsort", "array")
+@register_kernel("argsort", "array", vendor=True)
 def argsort(call: Call, context: Context) -> Any:
     """X in order along ``axis``, NaN last, and where each element was."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")

@@ -16,7 +16,7 @@ MANY = 1024  # columns from which finding the k-th largest first beats sorting a
 FEW = 16  # up to this k, repeated argmax beats sorting whole rows
 
 
-@register_kernel("top_k", "array")
+@register_kernel("top_k", "array", vendor=True)
 def top_k(call: Call, context: Context) -> Any:
     """The ``k`` greatest of each row, descending, and their columns."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")

@@ -17,7 +17,7 @@ DENSE = 4
 """Integers that span at most so many times their number are looked up in a table."""
 
 
-@register_kernel("where_index", "array")
+@register_kernel("where_index", "array", vendor=True)
 def where_index(call: Call, context: Context) -> Any:
     """The indices of what is not 0, a row each."""
     xp, dims = context.xp, call.dims("Condition")
@@ -38,13 +38,13 @@ def where_index(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("unique", "array")
+@register_kernel("unique", "array", vendor=True)
 def unique(call: Call, context: Context) -> Any:
     """The different values in the order in which they come, and which of them each element is."""
     return _unique(call, context)
 
 
-@register_kernel("unique_with_counts", "array")
+@register_kernel("unique_with_counts", "array", vendor=True)
 def unique_with_counts(call: Call, context: Context) -> Any:
     """The same, and how often each value comes."""
     return _unique(call, context)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fluidlite.plugin import (
-    AllocatorBase,
     ArrayBase,
     ContextBase,
     DeviceBase,
@@ -23,35 +22,11 @@ from fluidlite.plugin import (
     numpy_dtype,
 )
 
-ALIGNMENT = 64  # a cache line, and the widest vector
+from .memory import ALIGNMENT, CPUAllocator, held
+
 FEW = 2048  # elements under which a branch an element costs less than four calls
 WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 WIDE = 256  # elements of a row from which an addition a row beats an index an element
-
-
-class CPUAllocator(AllocatorBase):
-    """Raw host memory: a handle is a flat ``uint8`` array that starts at a multiple of 64 bytes."""
-
-    def allocate(self, nbytes: int) -> Any:
-        """Return ``nbytes`` of memory of any content, or raise MemoryError."""
-        try:
-            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        except (ValueError, OverflowError) as exc:  # more than an address can count
-            raise MemoryError(str(exc)) from exc
-        start = -self._start(raw) % ALIGNMENT
-        return raw[start : start + nbytes]
-
-    def release(self, handle: Any) -> None:
-        """Nothing to do: the memory goes with the last array that views it."""
-
-    def address(self, handle: Any) -> int | None:
-        """Return the address of the first byte."""
-        return self._start(handle)
-
-    @staticmethod
-    def _start(array: np.ndarray[Any, Any]) -> int:
-        start: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
-        return start
 
 
 class CPUContext(ContextBase):
@@ -150,7 +125,9 @@ class NumPyArrays(ArrayBase):
         if not isinstance(array, np.ndarray):
             return None
         flags = array.flags
-        return array.reshape(-1).view(np.uint8) if flags.owndata and flags.c_contiguous and flags.writeable else None
+        return (
+            held(array.reshape(-1).view(np.uint8)) if flags.owndata and flags.c_contiguous and flags.writeable else None
+        )
 
     def extra(self, name: str) -> Any:
         """Return one of the extras above, or None."""
@@ -184,6 +161,15 @@ class CPUDevice(DeviceBase):
     def array(self, index: int) -> NumPyArrays:
         """NumPy."""
         return self._arrays
+
+    def dialect(self, index: int) -> Any:
+        """C, compiled by LLVM, where llvmlite and pycparser are installed."""
+        try:
+            from .dialect import LLVMDialect
+
+            return LLVMDialect()
+        except ImportError:
+            return None
 
 
 def _processor_name() -> str:

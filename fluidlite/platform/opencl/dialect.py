@@ -25,7 +25,7 @@ class Kernel:
         self.lock = threading.Lock()
 
 
-SLOW_ON_CPU = ("log", "log1p", "pow", "sin", "cos")
+SLOW_ON_CPU = ("log", "log1p", "pow", "sin", "cos", "fmod")
 """Functions that CPU drivers compute an item at a time: the framework's polynomials are ten times faster there."""
 EXACT_ON_CPU = {"sin.float64": "sin", "cos.float64": "cos"}
 """The framework's are right for moderate arguments only, so the driver's stay."""
@@ -76,6 +76,7 @@ class OpenCLDialect(DialectBase):
         }
         if device.type & cl.device_type.CPU:
             self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()} | EXACT_ON_CPU
+            self.lanes = 16
         # a CPU runs a group on one thread, so one item is a fine group; a GPU runs at least 32 items together
         self._smallest = 1 if device.type & cl.device_type.CPU else 32
         self._options = ["-cl-std=CL1.2"]

@@ -1,0 +1,5 @@
+"""LLVM IR for kernels that are written in a dialect's C."""
+
+from fluidlite.codegen.llvm.translate import c_to_llvm
+
+__all__ = ["c_to_llvm"]

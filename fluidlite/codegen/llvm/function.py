@@ -1,0 +1,197 @@
+"""One function's text: its blocks, its temporaries, and C's conversions between values."""
+
+from __future__ import annotations
+
+from fluidlite.codegen.llvm.ctypes import BOOL, INT, Type, Value, common, promoted, real
+
+_COMPARE = {"==": ("eq", "eq", "oeq"), "!=": ("ne", "ne", "une"), "<": ("slt", "ult", "olt"),
+            "<=": ("sle", "ule", "ole"), ">": ("sgt", "ugt", "ogt"), ">=": ("sge", "uge", "oge")}  # fmt: skip
+_ARITHMETIC = {"+": ("add", "add", "fadd"), "-": ("sub", "sub", "fsub"), "*": ("mul", "mul", "fmul"),
+               "/": ("sdiv", "udiv", "fdiv"), "%": ("srem", "urem", "")}  # fmt: skip
+_BITS = {"&": "and", "|": "or", "^": "xor"}
+
+
+class CError(Exception):
+    """Text that is not in the subset of C; the message has the line."""
+
+
+class FunctionText:
+    """Writes instructions in the order in which they run; what variables need is put at the top."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.block = "entry"
+        self.ended = False
+        """Whether the block has its last instruction."""
+        self._count = 0
+
+    # Blocks
+
+    def fresh(self, stem: str = "") -> str:
+        """Return a name not used yet."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def emit(self, line: str) -> None:
+        """Add an instruction; after the end of a block, nothing can be reached."""
+        if not self.ended:
+            self.lines.append("  " + line)
+
+    def value(self, line: str, kind: Type) -> Value:
+        """Add an instruction that makes a value."""
+        name = "%" + self.fresh("t")
+        self.emit(f"{name} = {line}")
+        return Value(name, kind)
+
+    def jump(self, target: str) -> None:
+        """End the block."""
+        self.emit(f"br label %{target}")
+        self.ended = True
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        """End the block with a choice."""
+        self.emit(f"br i1 {self.truth(condition).text}, label %{yes}, label %{no}")
+        self.ended = True
+
+    def start(self, block: str) -> None:
+        """Begin a block."""
+        if not self.ended:
+            self.jump(block)
+        self.lines.append(f"{block}:")
+        self.block, self.ended = block, False
+
+    def slot(self, kind: Type, name: str) -> str:
+        """Return memory for a variable."""
+        where = "%" + self.fresh(f"{name}.")
+        self.slots.append(f"  {where} = alloca {kind.text}")
+        return where
+
+    # Memory
+
+    def load(self, where: str, kind: Type) -> Value:
+        """Read a variable or an element."""
+        return self.value(f"load {kind.text}, ptr {where}", kind)
+
+    def store(self, value: Value, where: str, kind: Type) -> None:
+        """Write one."""
+        converted = self.convert(value, kind)
+        self.emit(f"store {kind.text} {converted.text}, ptr {where}")
+
+    def element(self, base: Value, index: Value, of: Type) -> str:
+        """Return where ``base[index]`` is."""
+        kind = promoted(index.type)
+        whole = self.convert(index, Type("i64", "int", 64, kind.signed))
+        return self.value(f"getelementptr inbounds {of.text}, ptr {base.text}, i64 {whole.text}", base.type).text
+
+    # Conversions
+
+    def convert(self, value: Value, kind: Type) -> Value:
+        """Return a value in another type, as a C cast does."""
+        given = value.type
+        if given == kind or given.kind == kind.kind == "pointer":
+            return Value(value.text, kind)
+        if kind.kind == "bool":
+            return self.truth(value)
+        if value.text.lstrip("-").isdigit() and given.kind == "int":
+            if kind.kind == "float":
+                return Value(real(float(int(value.text)), kind), kind)
+            if kind.bits >= given.bits or not int(value.text) >> (kind.bits - 1):
+                return Value(value.text, kind)
+        if given.kind == "bool" and kind.kind == "int":
+            return self._cast("zext", value, kind)
+        if given.kind == "bool" and kind.kind == "float":
+            return self._cast("uitofp", value, kind)
+        if given.kind == "int" and kind.kind == "int":
+            if given.bits == kind.bits:
+                return Value(value.text, kind)
+            if given.bits > kind.bits:
+                return self._cast("trunc", value, kind)
+            return self._cast("sext" if given.signed else "zext", value, kind)
+        if given.kind == "int" and kind.kind == "float":
+            return self._cast("sitofp" if given.signed else "uitofp", value, kind)
+        if given.kind == "float" and kind.kind == "int":
+            return self._cast("fptosi" if kind.signed else "fptoui", value, kind)
+        if given.kind == "float" and kind.kind == "float":
+            return self._cast("fpext" if kind.bits > given.bits else "fptrunc", value, kind)
+        raise CError(f"no conversion from {given.text} to {kind.text}")
+
+    def _cast(self, how: str, value: Value, kind: Type) -> Value:
+        return self.value(f"{how} {value.type.text} {value.text} to {kind.text}", kind)
+
+    def truth(self, value: Value) -> Value:
+        """Return whether a value is not zero."""
+        if value.type.kind == "bool":
+            return value
+        if value.type.kind == "float":
+            return self.value(f"fcmp une {value.type.text} {value.text}, 0.0", BOOL)
+        zero = "null" if value.type.kind == "pointer" else "0"
+        return self.value(f"icmp ne {value.type.text} {value.text}, {zero}", BOOL)
+
+    # Arithmetic
+
+    def binary(self, op: str, left: Value, right: Value) -> Value:
+        """Return ``left op right``; all operators of C but ``&&``, ``||`` and those that assign."""
+        if left.type.kind == "pointer" or right.type.kind == "pointer":
+            return self._pointer(op, left, right)
+        if op in ("<<", ">>"):
+            kind = promoted(left.type)
+            by = self.convert(right, kind)
+            word = "shl" if op == "<<" else "ashr" if kind.signed else "lshr"
+            return self.value(f"{word} {kind.text} {self.convert(left, kind).text}, {by.text}", kind)
+        if op in _BITS and left.type.kind == right.type.kind == "bool":
+            return self.value(f"{_BITS[op]} i1 {left.text}, {right.text}", BOOL)
+        kind = common(left.type, right.type)
+        one, other = self.convert(left, kind), self.convert(right, kind)
+        which = 2 if kind.kind == "float" else 0 if kind.signed else 1
+        if op in _COMPARE:
+            word = "fcmp" if kind.kind == "float" else "icmp"
+            return self.value(f"{word} {_COMPARE[op][which]} {kind.text} {one.text}, {other.text}", BOOL)
+        word = _ARITHMETIC[op][which] if op in _ARITHMETIC else _BITS.get(op, "") if which < 2 else ""
+        if not word:
+            raise CError(f"operator {op} on {kind.text}")
+        return self.value(f"{word} {kind.text} {one.text}, {other.text}", kind)
+
+    def _pointer(self, op: str, left: Value, right: Value) -> Value:
+        if op == "+" and right.type.kind == "pointer":
+            left, right = right, left
+        if op == "-" and right.type.kind == "int":
+            right = self.negative(right)
+        elif op != "+" or right.type.kind != "int":
+            raise CError(f"operator {op} on pointers")
+        assert left.type.of is not None
+        return Value(self.element(left, right, left.type.of), left.type)
+
+    def negative(self, value: Value) -> Value:
+        """Return ``-value``."""
+        kind = promoted(value.type)
+        given = self.convert(value, kind)
+        if kind.kind == "float":
+            return self.value(f"fneg {kind.text} {given.text}", kind)
+        return self.value(f"sub {kind.text} 0, {given.text}", kind)
+
+    def inverted(self, value: Value) -> Value:
+        """Return ``~value``."""
+        kind = promoted(value.type)
+        return self.value(f"xor {kind.text} {self.convert(value, kind).text}, -1", kind)
+
+    def negated(self, value: Value) -> Value:
+        """Return ``!value``."""
+        return self.value(f"xor i1 {self.truth(value).text}, true", BOOL)
+
+    def choose(self, condition: Value, yes: Value, no: Value) -> Value:
+        """Return one of two values that were both computed."""
+        kind = joined(yes.type, no.type)
+        one, other = self.convert(yes, kind), self.convert(no, kind)
+        return self.value(
+            f"select i1 {self.truth(condition).text}, {kind.text} {one.text}, {kind.text} {other.text}", kind
+        )
+
+
+def joined(one: Type, other: Type) -> Type:
+    """Return the type of ``c ? one : other``."""
+    if one.kind == "pointer" and other.kind == "pointer":
+        return one
+    if one.kind == other.kind == "bool":
+        return INT
+    return common(one, other)

@@ -1,0 +1,182 @@
+"""Statements of a function's text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.codegen.llvm.ctypes import Type
+from fluidlite.codegen.llvm.expressions import Expressions
+from fluidlite.codegen.llvm.function import CError, FunctionText
+
+if TYPE_CHECKING:
+    from fluidlite.codegen.llvm.translate import Module
+
+_LOOPS = ("For", "While", "DoWhile")
+_EXITS = ("Break", "Return")
+LEAST = 8
+"""A loop of so many steps, known now, is one over the lanes of a vector."""
+
+
+class Statements(Expressions):
+    """Writes the statements of one function."""
+
+    def __init__(self, module: Module, writer: FunctionText, result: Type) -> None:
+        super().__init__(module, writer)
+        self.result = result
+        self._loops: list[tuple[str, str]] = []
+        """Of the loops around: where ``continue`` and ``break`` go."""
+
+    def parameter(self, name: str, kind: Type) -> None:
+        """Declare a parameter: it may be assigned to, as a variable may."""
+        where = self.writer.slot(kind, name)
+        self.writer.emit(f"store {kind.text} %{name}, ptr {where}")
+        self.scopes[-1][name] = (kind, where, True)
+
+    def run(self, node: Any) -> None:
+        """Write a statement."""
+        if self.writer.ended:
+            return
+        method = getattr(self, "_do_" + type(node).__name__.lower(), None)
+        if method is None:
+            self.value(node)
+            return
+        try:
+            method(node)
+        except CError as exc:
+            if len(exc.args) == 1 and node.coord is not None:
+                raise CError(exc.args[0], node.coord.line) from exc
+            raise
+
+    def _do_compound(self, node: Any) -> None:
+        self.scopes.append({})
+        for item in node.block_items or ():
+            self.run(item)
+        self.scopes.pop()
+
+    def _do_emptystatement(self, node: Any) -> None:
+        """Nothing."""
+
+    def _do_declaration(self, node: Any) -> None:
+        for decl in node.decls:
+            self.run(decl)
+
+    _do_decllist = _do_declaration
+
+    def _do_decl(self, node: Any) -> None:
+        kind, init = self.module.type_of(node.type), node.init
+        if kind.kind == "void":
+            raise CError(f"{node.name!r} has type void")
+        if "const" in node.quals and kind.scalar and init is not None:  # a value with a name
+            value = self.writer.convert(self.value(init), kind)
+            self.scopes[-1][node.name] = (kind, value.text, False)
+            return
+        where = self.writer.slot(kind, node.name)
+        if type(init).__name__ == "InitList":
+            if kind.kind != "array" or kind.of is None or len(init.exprs) > kind.count:
+                raise CError("braces begin an array that holds them")
+            self.writer.emit(f"store {kind.text} zeroinitializer, ptr {where}")
+            for position, part in enumerate(init.exprs):
+                value = self.value(part)
+                place = self.writer.value(f"getelementptr inbounds {kind.of.text}, ptr {where}, i64 {position}", kind)
+                self.writer.store(value, place.text, kind.of)
+        elif init is not None:
+            self.writer.store(self.value(init), where, kind)
+        self.scopes[-1][node.name] = (kind, where, True)
+
+    def _do_if(self, node: Any) -> None:
+        writer = self.writer
+        yes, end = writer.fresh("then"), writer.fresh("end")
+        no = writer.fresh("else") if node.iffalse is not None else end
+        writer.branch(self.value(node.cond), yes, no)
+        writer.start(yes)
+        self._scoped(node.iftrue)
+        done = writer.ended
+        if not done:
+            writer.jump(end)
+        if node.iffalse is not None:
+            writer.start(no)
+            self._scoped(node.iffalse)
+            if writer.ended and done:
+                return  # both end the function or leave the loop
+        writer.start(end)
+
+    def _scoped(self, node: Any) -> None:
+        self.scopes.append({})
+        self.run(node)
+        self.scopes.pop()
+
+    def _loop(self, cond: Any, step: Any, body: Any, first: bool) -> None:
+        writer = self.writer
+        test, inside = writer.fresh("test"), writer.fresh("body")
+        after, end = writer.fresh("step"), writer.fresh("end")
+        if first:
+            writer.jump(inside)
+        else:
+            writer.start(test)
+            if cond is None:
+                writer.jump(inside)
+            else:
+                writer.branch(self.value(cond), inside, end)
+        writer.start(inside)
+        self._loops.append((after, end))
+        self._scoped(body)
+        self._loops.pop()
+        writer.start(after)
+        if step is not None:
+            self.value(step)
+        reached = not writer.ended
+        if first:
+            writer.branch(self.value(cond), inside, end)
+        else:
+            writer.jump(test)
+        if reached:
+            items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has(body, _LOOPS), items)
+        writer.start(end)
+
+    def _do_for(self, node: Any) -> None:
+        self.scopes.append({})
+        if node.init is not None:
+            self.run(node.init)
+        self._loop(node.cond, node.next, node.stmt, False)
+        self.scopes.pop()
+
+    def _do_while(self, node: Any) -> None:
+        self._loop(node.cond, None, node.stmt, False)
+
+    def _do_dowhile(self, node: Any) -> None:
+        self._loop(node.cond, None, node.stmt, True)
+
+    def _do_break(self, node: Any) -> None:
+        self._leave(1, "break")
+
+    def _do_continue(self, node: Any) -> None:
+        self._leave(0, "continue")
+
+    def _leave(self, which: int, word: str) -> None:
+        if not self._loops:
+            raise CError(f"{word} outside a loop")
+        self.writer.jump(self._loops[-1][which])
+
+    def _do_return(self, node: Any) -> None:
+        writer = self.writer
+        if node.expr is None:
+            writer.emit("ret void")
+        else:
+            value = writer.convert(self.value(node.expr), self.result)
+            writer.emit(f"ret {self.result.text} {value.text}")
+        writer.ended = True
+
+
+def _has(node: Any, kinds: tuple[str, ...]) -> bool:
+    """Whether a part of a statement is of one of the kinds."""
+    return node is not None and (
+        type(node).__name__ in kinds or any(_has(child, kinds) for _, child in node.children())
+    )
+
+
+def _lanes(cond: Any, body: Any) -> bool:
+    """Whether a loop runs over the lanes of a vector: up to a constant, with no loop in it and no way out of it."""
+    if type(cond).__name__ != "BinaryOp" or cond.op != "<" or type(cond.right).__name__ != "Constant":
+        return False
+    return cond.right.value.isdigit() and int(cond.right.value) >= LEAST and not _has(body, (*_LOOPS, *_EXITS))

@@ -1,0 +1,245 @@
+"""From a dialect's C to LLVM IR.
+
+The subset is what kernels are written in: numbers, pointers, arrays on the stack, unions of a number and its bits;
+``for``, ``while``, ``if``, ``?:`` and functions. pycparser reads it; nothing is run while it is translated.
+
+A kernel gets two more parameters in front, ``long fl_begin`` and ``long fl_end``: the items that a call computes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fluidlite.base.errors import CompileError, MissingExtraError
+from fluidlite.codegen.llvm.ctypes import DOUBLE, FLOAT, LONG, NAMED, Type, Value, array, number, pointer
+from fluidlite.codegen.llvm.function import CError, FunctionText
+from fluidlite.codegen.llvm.statements import Statements
+
+HIDDEN = ("fl_begin", "fl_end")
+
+INTRINSICS = {
+    "llvm_sqrt": "llvm.sqrt", "llvm_fabs": "llvm.fabs", "llvm_floor": "llvm.floor", "llvm_ceil": "llvm.ceil",
+    "llvm_trunc": "llvm.trunc", "llvm_rint": "llvm.rint", "llvm_fma": "llvm.fma", "llvm_copysign": "llvm.copysign",
+}  # fmt: skip
+"""Functions of one floating type that the text may call, and LLVM's for them."""
+
+_MARKS = (
+    '!0 = !{!"llvm.loop.isvectorized", i32 1}',
+    '!1 = !{!"llvm.loop.unroll.full"}',
+    '!2 = !{!"llvm.loop.unroll.disable"}',
+    '!3 = !{!"llvm.loop.vectorize.followup_all", !0, !1}',
+    '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
+    '!5 = !{!"llvm.loop.parallel_accesses", !6}',
+    "!6 = distinct !{}",
+)
+"""Hints on loops: what a loop of vectors is, what loops over lanes, around others and over items are; !6: on what each
+item reads and writes outside its own variables.
+"""
+_ACCESS = re.compile(r"  (?:%\S+ = load \S+|store \S+ \S+), ptr (%\S+)")
+_POINTER = re.compile(r"  (%\S+) = (?:getelementptr|select|phi|load ptr,) ?(.*)")
+_KEPT = re.compile(r"  store ptr (%\S+), ptr (%\S+)")
+_NAME = re.compile(r"%[\w.]+")
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+
+def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
+    """Translate a kernel.
+
+    Parameters
+    ----------
+    source : str
+        C, without preprocessor directives.
+    entry : str
+        The kernel; its functions are internal.
+
+    Returns
+    -------
+    text : str
+        A module of LLVM IR.
+    parameters : tuple of str
+        LLVM's types of the kernel's parameters, without the two in front.
+
+    Raises
+    ------
+    CompileError
+        If the text is not in the subset, with the line; or has no ``entry``.
+    MissingExtraError
+        If pycparser is not installed.
+    """
+    try:
+        from pycparser import c_parser
+    except ImportError:
+        raise MissingExtraError("the CPU's kernels need pycparser\n  Do: pip install 'fluidlite[llvm]'") from None
+    bare = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source)
+    try:
+        tree = c_parser.CParser().parse(bare)
+    except c_parser.ParseError as exc:
+        raise CompileError(f"kernel {entry!r}: {exc}", source) from exc
+    if not any(type(node).__name__ == "FuncDef" and node.decl.name == entry for node in tree.ext):
+        raise CompileError(f"the source has no kernel {entry!r}", source)
+    module = Module(entry)
+    node: Any = None
+    try:
+        for node in tree.ext:
+            module.add(node)
+    except CError as exc:
+        line = exc.args[1] if len(exc.args) > 1 else getattr(node.coord, "line", "?")
+        raise CompileError(f"kernel {entry!r}, line {line}: {exc.args[0]}", source) from exc
+    return module.text(), module.parameters
+
+
+class Module:
+    """Types, functions and what they call."""
+
+    def __init__(self, entry: str) -> None:
+        self.entry = entry
+        self.types: dict[str, Type] = dict(NAMED)
+        self.unions: dict[str, Type] = {}
+        self.functions: dict[str, tuple[Type, tuple[Type, ...]]] = {}
+        self.bodies: list[str] = []
+        self.declared: dict[str, str] = {}
+        self.parameters: tuple[str, ...] = ()
+        self.marks: list[str] = []
+
+    def text(self) -> str:
+        """The whole module."""
+        marks = [*_MARKS, *self.marks]
+        return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
+
+    def loop(self, lanes: bool, outer: bool, items: bool) -> str:
+        """Return the end of a loop's last branch, which says how LLVM may make vectors of it.
+
+        A loop over lanes becomes vectors before anything unrolls it; a loop around others stays a loop: unrolled
+        first, the inner one would leave the outer one, whose steps lie far apart, for LLVM to make vectors of.
+        Items do not read what other items write, even where an output lies on an input.
+        """
+        hints = "!2, !3" if lanes else "!4" if outer else "!5" if items else ""
+        if not hints:
+            return ""
+        number = f"!{len(self.marks) + len(_MARKS)}"
+        self.marks.append(f"{number} = distinct !{{{number}, {hints}}}")
+        return f", !llvm.loop {number}"
+
+    # Types
+
+    def type_of(self, node: Any) -> Type:
+        """Return the type that a declaration spells."""
+        kind = type(node).__name__
+        if kind == "Typename" or kind == "TypeDecl" or kind == "Decl":
+            return self.type_of(node.type)
+        if kind == "IdentifierType":
+            name = " ".join(node.names)
+            if name not in self.types:
+                raise CError(f"unknown type {name!r}")
+            return self.types[name]
+        if kind == "PtrDecl":
+            return pointer(self.type_of(node.type), "restrict" in node.quals)
+        if kind == "ArrayDecl":
+            if type(node.dim).__name__ != "Constant":
+                raise CError("the length of an array is no constant")
+            return array(self.type_of(node.type), int(number(node.dim.value).text))
+        if kind == "Union":
+            if node.decls is not None:
+                members = tuple((decl.name, self.type_of(decl.type)) for decl in node.decls)
+                widest = max((member for _, member in members), key=lambda member: member.bits)
+                self.unions[node.name] = Type(f"i{widest.bits}", "union", widest.bits, members=members)
+            if node.name not in self.unions:
+                raise CError(f"unknown union {node.name!r}")
+            return self.unions[node.name]
+        raise CError(f"{kind} is no type that kernels may use")
+
+    # Declarations
+
+    def add(self, node: Any) -> None:
+        """Take one declaration or function."""
+        kind = type(node).__name__
+        if kind == "Typedef":
+            self.types[node.name] = self.type_of(node.type)
+        elif kind == "FuncDef":
+            self._function(node)
+        elif kind == "Decl" and type(node.type).__name__ == "Union":
+            self.type_of(node.type)
+        else:
+            raise CError(f"{kind} outside a function")
+
+    def _function(self, node: Any) -> None:
+        name = node.decl.name
+        declared = node.decl.type
+        result = self.type_of(declared.type)
+        given = [p for p in (declared.args.params if declared.args else ()) if type(p).__name__ == "Decl"]
+        names = [p.name for p in given]
+        kinds = [self.type_of(p.type) for p in given]
+        main = name == self.entry
+        if main:
+            self.parameters = tuple(kind.text for kind in kinds)
+            names, kinds = [*HIDDEN, *names], [LONG, LONG, *kinds]
+        self.functions[name] = (result, tuple(kinds))
+        writer = FunctionText()
+        body = Statements(self, writer, result)
+        parameters = []
+        for parameter, kind in zip(names, kinds, strict=True):
+            mark = " noalias" if kind.restrict else ""
+            parameters.append(f"{kind.text}{mark} %{parameter}")
+            body.parameter(parameter, kind)
+        body.run(node.body)
+        if not writer.ended:
+            writer.emit("ret void" if result.kind == "void" else "unreachable")
+        if main:
+            writer.lines = _marked(writer)
+        head = f"define {'' if main else 'internal '}{result.text} @{name}({', '.join(parameters)})"
+        marks = "nounwind" if main else "alwaysinline nounwind"
+        self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))
+
+    # Calls
+
+    def call(self, writer: FunctionText, name: str, given: list[Value]) -> Value:
+        """Call a function of the text, or one of LLVM's."""
+        if name in INTRINSICS:
+            kind = DOUBLE if any(value.type.bits == 64 for value in given) else FLOAT
+            word = f"{INTRINSICS[name]}.f{kind.bits}"
+            given = [writer.convert(value, kind) for value in given]
+            self.declared[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(given))})"
+            args = ", ".join(f"{kind.text} {value.text}" for value in given)
+            return writer.value(f"call {kind.text} @{word}({args})", kind)
+        if name == "llvm_load_float16":
+            bits = writer.convert(given[0], NAMED["unsigned short"])
+            half = writer.value(f"bitcast i16 {bits.text} to half", FLOAT)
+            return writer.value(f"fpext half {half.text} to float", FLOAT)
+        if name == "llvm_store_float16":
+            half = writer.value(f"fptrunc float {writer.convert(given[0], FLOAT).text} to half", FLOAT)
+            return writer.value(f"bitcast half {half.text} to i16", NAMED["unsigned short"])
+        if name not in self.functions:
+            raise CError(f"unknown function {name!r}")
+        result, kinds = self.functions[name]
+        if len(given) != len(kinds):
+            raise CError(f"{name} takes {len(kinds)} arguments, not {len(given)}")
+        converted = [writer.convert(value, kind) for value, kind in zip(given, kinds, strict=True)]
+        line = f"call {result.text} @{name}({', '.join(f'{v.type.text} {v.text}' for v in converted)})"
+        if result.kind == "void":
+            writer.emit(line)
+            return Value("", result)
+        return writer.value(line, result)
+
+
+def _marked(writer: FunctionText) -> list[str]:
+    """Return the lines of a kernel, with !6 on what reads and writes buffers."""
+    own = {slot.split(" = ")[0].strip() for slot in writer.slots}  # where variables lie
+    kept: set[str] = set()  # pointers to them, and variables that hold such
+    before = -1
+    while len(kept) > before:
+        before = len(kept)
+        for line in writer.lines:
+            if (stored := _KEPT.fullmatch(line)) and (stored[1] in own or stored[1] in kept):
+                kept.add(stored[2])
+            elif made := _POINTER.match(line):
+                sources = kept if " = load " in line else own | kept
+                if any(name in sources for name in _NAME.findall(made[2])):
+                    kept.add(made[1])
+    lines = []
+    for line in writer.lines:
+        used = _ACCESS.fullmatch(line)
+        outside = used and used[1] not in own and used[1] not in kept
+        lines.append(f"{line}, !llvm.access.group !6" if outside else line)
+    return lines

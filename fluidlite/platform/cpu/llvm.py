@@ -1,0 +1,118 @@
+"""Machine code from LLVM IR, by llvmlite, for the processor that is there."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from .cache import DiskCache
+
+_KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
+
+
+class Code:
+    """Loaded machine code; it goes when nobody holds it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def address(self, name: str) -> int:
+        """Return where a function is."""
+        found: int = self._engine.get_function_address(name)
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def function(self, name: str, result: str | None, parameters: Sequence[str]) -> Callable[..., Any]:
+        """Return a function that lets go of the interpreter's lock while it runs."""
+        kinds = [_KINDS[parameter] for parameter in parameters]
+        found = ctypes.CFUNCTYPE(_KINDS[result] if result else None, *kinds)(self.address(name))
+        found.code = self  # type: ignore[attr-defined]
+        return found
+
+    def keep(self) -> None:
+        """Never let it go."""
+        self._engine.detach()
+
+
+class Compiler:
+    """Compiles for this machine: all that its processor has, no fast-math option, nothing contracted.
+
+    Parameters
+    ----------
+    cache : DiskCache or None
+        Where machine code is kept.
+
+    Attributes
+    ----------
+    features : dict of str to bool
+        Of the processor, such as "f16c".
+    compiled : int
+        How many modules were compiled, not found.
+    """
+
+    def __init__(self, cache: DiskCache | None) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.features: dict[str, bool] = dict(llvm.get_host_cpu_features())
+        self._cpu, self._text = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        self.cache = cache
+        self.compiled = 0
+        self._lock = threading.Lock()
+        self._version = (llvmlite.__version__, self._cpu, self._text)
+
+    def _machine(self) -> Any:
+        target = llvm.Target.from_default_triple()
+        return target.create_target_machine(cpu=self._cpu, features=self._text, opt=3, jit=True)
+
+    def load(self, make: str | Callable[[], str], *key: str) -> Code:
+        """Compile a module, or find it.
+
+        Parameters
+        ----------
+        make : str or callable
+            LLVM IR, or what makes it if nothing is kept under ``key``.
+        *key : str
+            What the IR was made from.
+
+        Raises
+        ------
+        RuntimeError
+            With LLVM's reason, if it refuses the text.
+        """
+        key = (*self._version, *key)
+        kept = self.cache.get(*key) if self.cache is not None and len(key) > 3 else None
+        with self._lock:
+            if kept is not None:
+                try:
+                    return self._loaded(kept)
+                except RuntimeError:  # made by a machine that this one is not
+                    pass
+            code = self._object(make if isinstance(make, str) else make())
+            self.compiled += 1
+            loaded = self._loaded(code)
+        if self.cache is not None and len(key) > 3:
+            self.cache.put(code, *key)
+        return loaded
+
+    def _object(self, text: str) -> bytes:
+        machine = self._machine()
+        module = llvm.parse_assembly(text)
+        module.verify()
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = options.slp_vectorization = True
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        code: bytes = machine.emit_object(module)
+        return code
+
+    def _loaded(self, code: bytes) -> Code:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine())
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return Code(engine)

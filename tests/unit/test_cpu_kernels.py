@@ -1,0 +1,212 @@
+"""Compiled kernels of the CPU: kept on disk, shared by threads, and left aside where they do not pay."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+
+pytest.importorskip("llvmlite")
+pytest.importorskip("pycparser")
+
+from fluidlite.platform.cpu.cache import DiskCache
+from fluidlite.platform.cpu.dialect import MANY, LLVMDialect
+from fluidlite.platform.cpu.team import team
+
+SOURCE = """
+void count(long* restrict out, const long add, const long items) {
+  for (long gid = fl_begin; gid < fl_end; ++gid) { out[gid] += gid + add; }
+}
+"""
+PARAMETERS = ("buffer", "int64", "int64")
+
+
+class Context:
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
+
+
+def test_machine_code_is_found_on_disk(tmp_path: Path) -> None:
+    first = LLVMDialect(DiskCache(tmp_path))
+    first.compile(None, SOURCE, "count", PARAMETERS)
+    assert first.compiler.compiled == 1
+    second = LLVMDialect(DiskCache(tmp_path))
+    found = second.compile(None, SOURCE, "count", PARAMETERS)
+    assert second.compiler.compiled == 0
+    assert second.compiler.cache.hits == 1
+    out = np.zeros(10, "int64")
+    second.launch(Context(), found, 10, (out, 5, 10))
+    assert (out == np.arange(10) + 5).all()
+    second.compile(None, SOURCE.replace("+ add", "- add"), "count", PARAMETERS)
+    assert second.compiler.compiled == 1
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "changed", "rubbish", "another header"])
+def test_a_broken_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+    LLVMDialect(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    (file,) = tmp_path.glob("*.bin")
+    content = file.read_bytes()
+    file.write_bytes({
+        "empty": b"", "short": content[:-9], "changed": content[:200] + bytes([content[200] ^ 1]) + content[201:],
+        "rubbish": b"\xa5" * 4096, "another header": b"x" + content[1:],
+    }[damage])  # fmt: skip
+    dialect = LLVMDialect(DiskCache(tmp_path))
+    made = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    assert dialect.compiler.compiled == 1
+    out = np.zeros(3, "int64")
+    dialect.launch(Context(), made, 3, (out, 1, 3))
+    assert out.tolist() == [1, 2, 3]
+    assert file.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    dialect = LLVMDialect(DiskCache(blocked / "kernels"))
+    with caplog.at_level(logging.WARNING, "fluidlite"):
+        dialect.compile(None, SOURCE, "count", PARAMETERS)
+        dialect.compile(None, SOURCE + "\n", "count", PARAMETERS)
+    assert len(caplog.records) == 1
+    assert "cannot be kept on disk" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs to give a file away")
+def test_code_of_another_user_is_not_run(tmp_path: Path) -> None:
+    LLVMDialect(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    (file,) = tmp_path.glob("*.bin")
+    os.chown(file, 12345, -1)
+    dialect = LLVMDialect(DiskCache(tmp_path))
+    dialect.compile(None, SOURCE, "count", PARAMETERS)
+    assert dialect.compiler.compiled == 1
+
+
+def test_the_folder_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fluidlite.platform.cpu.cache.MOST_BYTES", 50_000)
+    cache = DiskCache(tmp_path)
+    for number in range(600):
+        cache.put(bytes(1000), str(number))
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 50_000 + 256 * 1100
+    assert cache.get("599") == bytes(1000)
+    assert cache.get("0") is None
+
+
+@pytest.fixture(scope="module")
+def dialect(tmp_path_factory: pytest.TempPathFactory) -> LLVMDialect:
+    return LLVMDialect(DiskCache(tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 3])
+@pytest.mark.parametrize("items", [1, 2, 255, MANY - 1, MANY, MANY + 1, 1_000_003])
+@pytest.mark.parametrize("group", [None, 1])
+def test_each_item_is_computed_once(dialect: LLVMDialect, threads: int | None, items: int, group: int | None) -> None:
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    out = np.zeros(items + 64, "int64")
+    for _ in range(3):
+        dialect.launch(Context(threads), kernel, items, (out, 7, items), group)
+    expected = np.zeros_like(out)
+    expected[:items] = 3 * (np.arange(items) + 7)
+    assert (out == expected).all()
+
+
+def test_threads_share_the_items(dialect: LLVMDialect) -> None:
+    """Where there is more than one processor, another thread takes part in a long job."""
+    crew = team(dialect.compiler.load)
+    if crew.workers < 1:
+        pytest.skip("one processor")
+    source = """
+    void who(long* restrict out, const long items) {
+      long here = 0;
+      for (long gid = fl_begin; gid < fl_end; ++gid) {
+        unsigned long v = 1;
+        for (int k = 0; k < 20000; ++k) v = v * 6364136223846793005u + gid;
+        out[gid] = fl_begin + (v == 7);
+      }
+    }"""
+    kernel = dialect.compile(None, source, "who", ("buffer", "int64"))
+    out = np.zeros(64, "int64")
+    for _ in range(50):
+        dialect.launch(Context(), kernel, 64, (out, 64), 1)
+        assert sorted(set(out.tolist())) == list(range(0, 64, -(-64 // ((crew.workers + 1) * 4))))
+
+
+def test_jobs_of_several_threads_do_not_mix(dialect: LLVMDialect) -> None:
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    results: list[bool] = []
+
+    def work(number: int) -> None:
+        out = np.zeros(50_000 + number, "int64")
+        for _ in range(200):
+            dialect.launch(Context(), kernel, out.size, (out, number, out.size))
+        results.append(bool((out == 200 * (np.arange(out.size) + number)).all()))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [True] * 5
+
+
+def test_a_process_that_was_forked_computes_and_ends(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text("""
+import os, sys
+import numpy as np
+import fluidlite as fluid
+x = fluid.layers.data("x", [100_000], append_batch_size=False)
+y = fluid.layers.exp(x) * 2.0
+def run():
+    (out,) = fluid.Executor("cpu").run(feed={"x": np.ones(100_000, "float32")}, fetch_list=[y])
+    return abs(out - 2 * np.e).max() < 1e-5
+assert run()
+child = os.fork()
+if child == 0:
+    os._exit(0 if run() else 3)
+_, status = os.waitpid(child, 0)
+assert run() and os.waitstatus_to_exitcode(status) == 0
+print("done")
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr
+    assert done.returncode == 0
+
+
+def chosen(dims: list[int], **policy: Any) -> str:
+    program = fluid.Program()
+    with fluid.program_guard(program):
+        x = fluid.layers.data("x", dims, append_batch_size=False)
+        fluid.layers.reduce_max(fluid.layers.exp(x))
+    return str(fluid.explain(program, fluid.CPUPlace()))
+
+
+def test_small_tensors_are_left_to_the_arrays() -> None:
+    assert "(dialect)" in chosen([1024])
+    assert "(array)" in chosen([16])
+    assert "under 1024 elements" in chosen([16]) or "expression (array)" in chosen([16])
+
+
+def test_without_llvmlite_the_arrays_compute(tmp_path: Path) -> None:
+    script = tmp_path / "without.py"
+    script.write_text("""
+import sys
+sys.modules["llvmlite"] = None
+import numpy as np
+import fluidlite as fluid
+x = fluid.layers.data("x", [100_000], append_batch_size=False)
+y = fluid.layers.exp(x)
+exe = fluid.Executor("cpu")
+(out,) = exe.run(feed={"x": np.zeros(100_000, "float32")}, fetch_list=[y])
+assert (out == 1).all() and "(array)" in str(exe.explain_last())
+print("done")
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr

@@ -46,6 +46,7 @@ CASES = [
           lambda x: torch.clamp(0.2 * x + 0.5, 0, 1)),
     unary("swish", lambda x: x * _sigmoid(x), lambda x: functional.silu(x)),
     unary("hard_swish", lambda x: x * np.clip(x + 3, 0, 6) / 6, lambda x: functional.hardswish(x)),
+    unary("mish", lambda x: x * np.tanh(_softplus(x)), lambda x: functional.mish(x)),
     unary("tanh", np.tanh, lambda x: torch.tanh(x)),
     unary("tanh_shrink", lambda x: x - np.tanh(x), lambda x: functional.tanhshrink(x)),
     unary("stanh", lambda x: np.float32(1.7159) * np.tanh(x * np.float32(2 / 3)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, side, torch
@@ -68,6 +70,21 @@ def _shard(x: Array) -> Array:
     return np.where(x // half == 1, x - half, -1)
 
 
+def _beams(numbers: Numbers, size: int) -> Inputs:
+    dims = (16, max(size // 128, 1), 8)
+    return {"Ids": numbers.ints(1000, *dims), "Parents": numbers.ints(8, *dims)}
+
+
+def _cvm(x: Array, cvm: Array) -> Array:
+    logs = np.log(x[:, :2] + 1)
+    return np.concatenate([logs[:, :1], logs[:, 1:] - logs[:, :1], x[:, 2:]], 1)
+
+
+def _torch_cvm(x: Any, cvm: Any) -> Any:
+    logs = (x[:, :2] + 1).log()
+    return torch.cat([logs[:, :1], logs[:, 1:] - logs[:, :1], x[:, 2:]], 1)
+
+
 CASES = [
     Case("gather", _rows, lambda x, i: x[i], lambda x, i: x[i], grads=("X",)),
     Case("gather_nd", _pairs, lambda x, i: x[i[:, 0], i[:, 1]], lambda x, i: x[i[:, 0], i[:, 1]], grads=("X",)),
@@ -87,6 +104,12 @@ CASES = [
          lambda x: functional.one_hot(x, 64).float(), {"depth": 64}),
     Case("multiplex", _choices, lambda i, *x: np.stack(x)[i[:, 0], np.arange(len(i))],
          lambda i, *x: torch.stack(x)[i[:, 0].long(), torch.arange(len(i))], grads=("X",), share=0.5),
+    Case("similarity_focus", lambda numbers, size: {"X": numbers.normal(max(size // 4096, 1), 4, 32, 32)}, None, None,
+         {"axis": 1, "indexes": [0, 2]}, share=0.25),
+    Case("cvm", lambda numbers, size: {"X": numbers.positive(max(size // 64, 1), 64),
+                                       "CVM": numbers.positive(max(size // 64, 1), 2)}, _cvm, _torch_cvm, {}, ("X",),
+         ("Y",)),
+    Case("gather_tree", _beams, None, None, share=0.25),
     Case("shard_index", lambda numbers, size: {"X": numbers.ints(1000, size, 1)}, _shard,
          lambda x: torch.where(x // 500 == 1, x - 500, -1),
          {"index_num": 1000, "nshards": 2, "shard_id": 1}),

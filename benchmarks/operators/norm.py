@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, image, side
+from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, image, side, torch
 
 
 def _images(*slots: str) -> Callable[[Numbers, int], Inputs]:
@@ -36,6 +36,39 @@ def _groups(x: Array, scale: Array, bias: Array) -> Any:
     return _normal(x.reshape(len(x), 2, -1), 2).reshape(x.shape) * _of(scale) + _of(bias)
 
 
+def _kept(*slots: str) -> Callable[[Numbers, int], Inputs]:
+    """Rows, and vectors with a number for each of their columns."""
+
+    def make(numbers: Numbers, size: int) -> Inputs:
+        n = side(size)
+        return {"X": numbers.normal(n, n), **{slot: numbers.positive(n) for slot in slots}}
+
+    return make
+
+
+def _weight(numbers: Numbers, size: int) -> Inputs:
+    n = side(size)
+    return {"Weight": numbers.positive(n, n), "U": numbers.positive(n), "V": numbers.positive(n)}
+
+
+def _spectral(w: Any, u: Any, v: Any) -> Any:
+    v = w.T @ u
+    v = v / (v @ v) ** 0.5
+    u = w @ v
+    u = u / (u @ u) ** 0.5
+    return w / (u @ (w @ v))
+
+
+def _sums(x: Array, means: Array) -> Any:
+    apart = x - means
+    return np.full_like(means, len(x)), x.sum(0), (apart * apart).sum(0)
+
+
+def _torch_sums(x: Any, means: Any) -> Any:
+    apart = x - means
+    return torch.full_like(means, len(x)), x.sum(0), (apart * apart).sum(0)
+
+
 _PARAMETERS = ("X", "Scale", "Bias")
 _Y: dict[str, Any] = {"outputs": ("Y",), "grads": _PARAMETERS, "tolerance": 2e-2}
 
@@ -58,4 +91,12 @@ CASES = [
     Case("affine_channel", _images("Scale", "Bias"), lambda x, s, b: x * _of(s) + _of(b),
          lambda x, s, b: x * s[:, None, None] + b[:, None, None], {"data_layout": "NCHW"}, _PARAMETERS,
          tolerance=2e-2),
+    Case("data_norm", _kept("BatchSize", "BatchSum", "BatchSquareSum"), lambda x, n, s, q: (x - s / n) * np.sqrt(n / q),
+         lambda x, n, s, q: (x - s / n) * (n / q).sqrt(), {}, ("X",), ("Y",), tolerance=1e-3),
+    Case("data_norm_apply", _kept("Means", "Scales", "ScaleW", "Bias"), lambda x, m, s, w, b: (x - m) * (s * w) + b,
+         lambda x, m, s, w, b: (x - m) * (s * w) + b, {}, ("X", "ScaleW", "Bias"), ("Y",), tolerance=2e-2),
+    Case("data_norm_sums", _kept("Means"), _sums, _torch_sums, outputs=("Count", "Sum", "SquareSum"), tolerance=2e-2),
+    Case("spectral_norm", _weight, _spectral, _spectral, tolerance=1e-3),
+    Case("spectral_norm", _weight, lambda w, u, v: w / (u @ (w @ v)), lambda w, u, v: w / (u @ (w @ v)),
+         {"power_iters": 0}, ("Weight",), name="of vectors as given", tolerance=1e-3),
 ]  # fmt: skip

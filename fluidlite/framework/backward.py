@@ -447,6 +447,12 @@ def calc_gradient(
                 raise GradientError(
                     f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
                 )
+            elif gradient.dtype != target.dtype:
+                raise GradientError(f"the gradient of {target.name!r}, {target.dtype}, is {gradient.dtype}")
+            elif -1 in (*gradient.shape, *target.shape):  # kernels of gradients rely on dims: compare when it runs
+                checked = block.create_var(backward.base(target.name))
+                writer = block.append_op("assign_like", {"X": gradient, "Like": target}, {"Out": checked})
+                gradient = checked
             backward.seed(target.name, gradient.name, writer)
         backward.walk(forward)
         found = [backward.result(variable.name) for variable in ins]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import copysign
 from typing import Any, NoReturn
 
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
@@ -27,7 +28,7 @@ class Call:
         Whether the program reads gradients of it.
     """
 
-    __slots__ = ("_hash", "attrs", "index", "ins", "op", "outs", "place", "training")
+    __slots__ = ("_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training")
 
     def __init__(
         self,
@@ -50,7 +51,10 @@ class Call:
             index[slot] = position
             position += len(specs)
         self.index = index
-        self._hash = hash((op.type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), place, training))
+        self._signs = _minus_zeros(attrs)
+        self._hash = hash(
+            (op.type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), self._signs, place, training)
+        )
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""
@@ -145,7 +149,7 @@ class Call:
         return ", ".join(map(repr, specs)) if specs else "absent"
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.op.type, self.ins, self.outs, self.attrs, self.place, self.training)
+        return (self.op.type, self.ins, self.outs, self.attrs, self._signs, self.place, self.training)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -161,6 +165,18 @@ class Call:
     def __repr__(self) -> str:
         ins = ", ".join(f"{slot}={self.shown(slot)}" for slot in self.ins)
         return f"{self.op.type}({ins})"
+
+
+def _minus_zeros(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where attributes hold -0.0, which is equal to 0.0 and not the same."""
+    found: tuple[Any, ...] = ()
+    for name, value in attrs.items():
+        if value.__class__ is float:
+            if value == 0 and copysign(1.0, value) < 0:
+                found += (name,)
+        elif value.__class__ is tuple and value and value[0].__class__ is float and 0.0 in value:
+            found += tuple((name, i) for i, item in enumerate(value) if item == 0 and copysign(1.0, item) < 0)
+    return found
 
 
 def located(error: ProgramError, what: str) -> ProgramError:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.errors import FeedError
+from fluidlite.framework.operator import MADE_OF
 from fluidlite.framework.plan import Move, Plan
 from fluidlite.framework.planner import plan_block
 from fluidlite.framework.policy import HOWS, Policy, policy
@@ -84,6 +85,7 @@ class Report:
                     "op": line.op.type,
                     "line": str(line.op.line),
                     "outputs": line.op.output_arg_names,
+                    "made_of": list(line.op.hints.get(MADE_OF, ())),
                     "how": line.how,
                     "place": str(choice.place) if choice else str(self.plan.place),
                     "library": choice.library if choice else "",
@@ -116,6 +118,9 @@ class Report:
             kernel = choice.text if choice else "run(frame, op)"
             rows.append((line.op.type, line.how, str(choice.place) if choice else "", f"{kernel} -> {outs}"))
             note = [f"move {m.name} {m.source} -> {m.target}, {_bytes(m.spec)} ({m.why})" for m in line.moves]
+            made_of = line.op.hints.get(MADE_OF)
+            if made_of:
+                note.insert(0, "made of " + ", ".join(made_of))
             if choice is not None and refused:
                 note += [f"not {candidate}: {reason}" for candidate, reason in choice.refused]
             elif choice is not None and line.how == "fallback" and line.op.type not in told:

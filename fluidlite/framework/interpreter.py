@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from sys import getrefcount
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from fluidlite.platform.pool import get_context
 
 _process_seed = int.from_bytes(os.urandom(8)) | 1
 _MOST_PREPARED = 4096
-_NO_RANDOM = (0, 0, 0, 0)
+NO_RANDOM = (0, 0, 0, 0)
 
 
 class LateError(OutOfRangeError):
@@ -105,11 +105,11 @@ def run_plan(
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
         try:
-            _run_steps(frame, observers())
+            run_steps(frame, observers())
             while frame.plan.pending is not None:
-                _go_on(frame, frame.plan.pending)
-                _run_steps(frame, observers())
-            return _finish(frame), frame.plan
+                go_on(frame, frame.plan.pending)
+                run_steps(frame, observers())
+            return read_fetches(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
                 context.forget_late()  # what this run recorded is not the next one's error
@@ -119,7 +119,7 @@ def run_plan(
                 context.ordered.clear()
 
 
-def _go_on(frame: Frame, pending: Pending) -> None:
+def go_on(frame: Frame, pending: Pending) -> None:
     """Look at the values that the rest of the plan depends on, and take up its plan."""
     suspects = [context for context in frame.contexts.values() if context.suspect]
     if suspects:
@@ -129,7 +129,7 @@ def _go_on(frame: Frame, pending: Pending) -> None:
     frame.plan = pending.next(values, specs)  # type: ignore[arg-type]
 
 
-def _run_steps(frame: Frame, watching: list[Observer]) -> None:
+def run_steps(frame: Frame, watching: list[Observer]) -> None:
     values, make, take, give = frame.values, Tensor.of, recycle.take, recycle.give
     contexts = [frame.contexts[place] for place in frame.plan.places]
     step: Any = None
@@ -150,7 +150,7 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                         tensors.append(tensor)
                     result = ready[0](context, IO(step.call, tensors, context, step.op_index))
                     if result is not None:
-                        _take(result, tensors[len(step.ins) :], context)
+                        take_arrays(result, tensors[len(step.ins) :], context)
                     tensors.clear()  # what ends here must have no other holder to be recycled
                 else:
                     _launch(step, frame, values, context, watching)
@@ -159,34 +159,39 @@ def _run_steps(frame: Frame, watching: list[Observer]) -> None:
                     if done is not None:
                         give(contexts[where], done)
             elif kind is Move:
-                _move(step, frame)
+                run_move(step, frame)
                 continue
             else:
-                _control(step, frame)
+                run_control(step, frame)
             for key in step.free:
                 values.pop(key, None)
-    except LateError:
-        raise
-    except OutOfRangeError as exc:
+    except Exception as exc:
+        fail(exc, step, frame)
+
+
+def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
+    """Raise what a step of a run raised again, with the operator, the user's line and the place."""
+    if isinstance(exc, LateError):
+        raise exc
+    if isinstance(exc, OutOfRangeError):
         raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
-    except OutOfMemoryError as exc:
+    if isinstance(exc, OutOfMemoryError):
         raise OutOfMemoryError(f"{_what(step)}: {exc}") from exc
-    except ProgramError as exc:
+    if isinstance(exc, ProgramError):
         raise located(exc, _what(step)) from exc
-    except DeviceError as exc:
+    if isinstance(exc, DeviceError):
         if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: poison the place here
-            unit = contexts[step.where].unit
+            unit = frame.contexts[step.choice.place].unit
             unit.lost = unit.lost or str(exc)
         raise _with_prefix(exc, _what(step)) from exc
-    except FluidError:
-        raise
-    except MemoryError as exc:
+    if isinstance(exc, FluidError):
+        raise exc
+    if isinstance(exc, MemoryError):
         raise OutOfMemoryError(f"{_what(step)}: out of memory: {exc}") from exc
-    except Exception as exc:
-        where = step.choice.place if isinstance(step, Launch) else frame.place
-        raise DeviceError(
-            f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}"
-        ) from exc
+    where = step.choice.place if isinstance(step, Launch) else frame.place
+    raise DeviceError(
+        f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}"
+    ) from exc
 
 
 def _kernel_text(step: Any, error: Exception | None) -> str:
@@ -200,7 +205,7 @@ def _kernel_text(step: Any, error: Exception | None) -> str:
     return text
 
 
-def _before_state(frame: Frame, guarded: Context | None) -> None:
+def before_state(frame: Frame, guarded: Context | None) -> None:
     """Raise a late error before state is written; a kernel that looks at its context's status word itself may go on."""
     suspects = [context for context in frame.contexts.values() if context.suspect and context is not guarded]
     if suspects:
@@ -226,26 +231,26 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if key is None:
             tensors.append(Tensor.of(spec, context.place))
         else:
-            tensors.append(_relaid(values[key], spec) if step.blind else values[key])
+            tensors.append(relaid(values[key], spec) if step.blind else values[key])
     made: list[Tensor] = []
     for out in step.outs:
         if out.shares >= 0:
             tensor = tensors[out.shares]
             if tensor.spec is not out.spec:
-                tensor = _relaid(tensor, out.spec)
+                tensor = relaid(tensor, out.spec)
             tensor.version += 1
         else:
             kept = recycle.take(context, out.spec)
             tensor = kept if kept is not None else Tensor.of(out.spec, context.place)
         made.append(tensor)
     if step.blind:
-        _see_as_plain(made, call)
+        see_as_plain(made, call)
     tensors += made
     if not step.skip:
         if step.writes_state:
-            _before_state(frame, context if step.guarded else None)
-        run, space = step.runs.get(context) or _prepare(step, context)
-        random = _NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
+            before_state(frame, context if step.guarded else None)
+        run, space = step.runs.get(context) or prepare_step(step, context)
+        random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
         workspace = None
         if space is not None:
             workspace = recycle.take(context, space)
@@ -254,7 +259,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
                 workspace.allocate(context)
         result = run(context, IO(call, tensors, context, step.op_index, random, workspace))
         if result is not None:
-            _take(result, made, context)
+            take_arrays(result, made, context)
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):
@@ -275,7 +280,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             observer(seen)
 
 
-def _relaid(tensor: Tensor, spec: Spec) -> Tensor:
+def relaid(tensor: Tensor, spec: Spec) -> Tensor:
     """The same bytes under the metadata that a kernel computes with."""
     shared = Tensor()
     shared.share_data_with(tensor)
@@ -283,14 +288,14 @@ def _relaid(tensor: Tensor, spec: Spec) -> Tensor:
     return shared
 
 
-def _see_as_plain(made: list[Tensor], call: Call) -> None:
+def see_as_plain(made: list[Tensor], call: Call) -> None:
     """Give outputs the metadata that a kernel computes with, while it runs."""
     specs = [spec for group in call.outs.values() for spec in group]
     for tensor, spec in zip(made, specs, strict=True):
         tensor.spec, tensor._array = spec, None
 
 
-def _prepare(step: Launch, context: Context) -> tuple[Run, Spec | None]:
+def prepare_step(step: Launch, context: Context) -> tuple[Run, Spec | None]:
     run = prepared(step.choice, step.call, context)
     nbytes = getattr(run, "workspace", 0)
     for other in [known for known in list(step.runs) if known.closed]:
@@ -316,7 +321,7 @@ def prepared(choice: Choice, call: Call, context: Context) -> Run:
     return run
 
 
-def _take(result: Any, made: list[Tensor], context: Context) -> None:
+def take_arrays(result: Any, made: list[Tensor], context: Context) -> None:
     """Take arrays that a kernel returned: adopt them, or copy where memory is already bound."""
     arrays = result if isinstance(result, (tuple, list)) else (result,)
     if len(arrays) != len(made):
@@ -348,7 +353,7 @@ def _references(result: Any) -> list[int]:
 
 
 def _fresh_counts() -> tuple[int, int]:
-    """References to an array that a kernel has just made, returned alone and in a tuple, as ``_take`` sees them."""
+    """References to an array that a kernel has just made, alone and in a tuple, as ``take_arrays`` sees them."""
 
     def take(result: Any) -> int:
         arrays = result if isinstance(result, (tuple, list)) else (result,)
@@ -374,7 +379,7 @@ def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, 
     return key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF, number & 0xFFFFFFFF, stream
 
 
-def _move(step: Move, frame: Frame) -> None:
+def run_move(step: Move, frame: Frame) -> None:
     source = frame.values[step.from_key]
     context = frame.contexts[step.target]
     if not step.into_state:
@@ -383,7 +388,7 @@ def _move(step: Move, frame: Frame) -> None:
     if step.why == "state":
         source.move_to(step.target)
         return
-    _before_state(frame, None)
+    before_state(frame, None)
     variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
     held = variable.tensor
     if held.allocation is not None and held.place == step.target and held.spec == source.spec:
@@ -394,11 +399,11 @@ def _move(step: Move, frame: Frame) -> None:
     frame.values[step.to_key] = held
 
 
-def _control(step: Control, frame: Frame) -> None:
+def run_control(step: Control, frame: Frame) -> None:
     assert step.op.definition.run is not None
     outs = [out for group in step.outs.values() for out in group]
     if any(out.state for out in outs):
-        _before_state(frame, None)
+        before_state(frame, None)
     frame.step = step
     step.op.definition.run(frame, step.op)
     for out in outs:
@@ -406,7 +411,7 @@ def _control(step: Control, frame: Frame) -> None:
             raise DeviceError(f"{step.op} wrote nothing to {out.key}")
 
 
-def _finish(frame: Frame) -> list[tuple[Any, Spec]]:
+def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
     """Read what was fetched and the status words, behind one wait a context."""
     fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
     touched: dict[Place, Context] = {}

@@ -22,6 +22,7 @@ def finish_lifetimes(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> 
     inplace : bool
         Whether outputs may take the memory of inputs that end.
     """
+    plan.last_use = dict(last_use)
     _place_frees(plan, last_use)
     _place_recycling(plan)
     if inplace:

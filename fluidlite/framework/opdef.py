@@ -182,12 +182,17 @@ class ScalarRule:
 
     ``placed(call)``, if given, says the dims of operands that Fluid's rule of broadcasting would put elsewhere: as
     many as the largest operand has, 1 where it is broadcast.
+
+    ``code(call)``, if given, returns the typed expression itself, and ``function`` is not traced: a fused operator, of
+    ``steps`` others.
     """
 
     function: Callable[..., Any]
     outputs: tuple[str, ...]
     supports: Callable[[Call], str | None] | None = None
     placed: Callable[[Call], Mapping[str, tuple[int, ...]]] | None = None
+    code: Callable[[Call], Any] | None = None
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -244,6 +249,7 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     doc: str = ""
+    memory: str = ""
     source: str = ""
     version: int = 1
     origin: str = ""

@@ -20,6 +20,10 @@ EMPTY = "@EMPTY@"
 """Fluid's name for an output that nobody wants, or an input that is absent."""
 
 
+MADE_OF = "made_of"
+"""Hint of a fused operator: the types and lines of the operators that it is made of."""
+
+
 class Operator:
     """One operator of a block.
 

@@ -1,38 +1,61 @@
-"""The passes that plugins bring, by phase of the pipeline."""
+"""What plugins bring for transformers: passes by phase of the pipeline, and factories of transformers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.errors import RegistryError
 
-PHASES = (
-    "prune", "simplify", "choose", "decompose", "layout", "fuse", "schedule", "inplace", "plan", "generate", "bind",
-)  # fmt: skip
+PHASES = ("prune", "simplify", "choose", "decompose", "layout", "fuse", "schedule", "inplace")
+"""The phases of passes on a graph, in order. Behind them the graph becomes a program, which is planned and bound."""
 
 
 class PassRegistry:
-    """Passes by name; each says its ``phase``."""
+    """Passes, and factories of transformers, each by name with the plugin that brought it."""
 
     def __init__(self) -> None:
-        self._passes: dict[str, Any] = {}
+        self._passes: dict[str, tuple[Any, str]] = {}
+        self._factories: dict[str, tuple[Any, str]] = {}
 
-    def add(self, item: Any) -> None:
-        """Register a pass: an object with ``name`` and ``phase``."""
+    def add(self, item: Any, plugin: str = "") -> None:
+        """Register a pass (it has ``name``, ``phase`` and ``do_pass(graph)``), or a factory (``name``, ``make``).
+
+        Raises
+        ------
+        RegistryError
+            If it is neither, or the name is taken.
+        """
         name, phase = getattr(item, "name", None), getattr(item, "phase", None)
-        if not isinstance(name, str) or phase not in PHASES:
-            raise RegistryError(f"{item!r} is no pass: it needs a name, and a phase out of {', '.join(PHASES)}")
-        if name in self._passes:
-            raise RegistryError(f"a pass called {name!r} is registered twice")
-        self._passes[name] = item
+        if isinstance(name, str) and callable(getattr(item, "make", None)):
+            where, what = self._factories, "transformer factory"
+        elif isinstance(name, str) and phase in PHASES and callable(getattr(item, "do_pass", None)):
+            where, what = self._passes, "pass"
+        else:
+            raise RegistryError(
+                f"{item!r} is no pass: it needs do_pass(graph), a name, and a phase out of {', '.join(PHASES)}; "
+                "and it is no TransformerFactory(name, make)"
+            )
+        if name in where:
+            raise RegistryError(f"a {what} called {name!r} is registered twice")
+        where[name] = item, plugin
 
     def remove(self, item: Any) -> None:
-        """Take a pass out again."""
-        self._passes.pop(item.name, None)
+        """Take a pass or a factory out again."""
+        for where in (self._passes, self._factories):
+            name = getattr(item, "name", None)
+            if name in where and where[name][0] is item:
+                del where[name]
 
-    def of(self, phase: str) -> list[Any]:
-        """Passes of a phase, by name."""
-        return [self._passes[name] for name in sorted(self._passes) if self._passes[name].phase == phase]
+    def all(self) -> list[tuple[Any, str]]:
+        """Every pass and its plugin: phase by phase, each by name."""
+        ensure_loaded()
+        return sorted(self._passes.values(), key=lambda found: (PHASES.index(found[0].phase), found[0].name))
+
+    def factories(self) -> dict[str, Any]:
+        """The factories of transformers, by name."""
+        ensure_loaded()
+        return {name: item for name, (item, _) in self._factories.items()}
 
 
 passes = PassRegistry()

@@ -165,6 +165,8 @@ class Plan:
         What comes after the last step.
     before : Plan or None
         What ran before the first step; ``lines`` and ``moves`` include it.
+    last_use : mapping of key to the index of the step that uses it last
+        From the number of steps on: it is used after the last one.
     """
 
     place: Place
@@ -177,6 +179,7 @@ class Plan:
     places: list[Place] = field(default_factory=list)
     pending: Pending | None = None
     before: Plan | None = None
+    last_use: dict[str, int] = field(default_factory=dict)
 
     @property
     def moves(self) -> list[Move]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
+from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.framework.operator import Operator, check_attrs, check_slots
 from fluidlite.framework.program import FORMAT_VERSION, Block, Program
@@ -17,6 +19,10 @@ from fluidlite.framework.whereabouts import Line
 
 _FORMAT = "fluidlite.program"
 _MOST_BLOCKS, _DEEPEST = 10_000, 64
+
+Flags = dict[str, bool]
+KINDS: dict[str, Callable[[Block, str, Spec | None, Flags, dict[str, Any]], Variable]] = {}
+"""How the kinds of variables of higher floors are read, by the field that :meth:`Variable.saved` gives."""
 
 
 def dumps(program: Program) -> str:
@@ -53,7 +59,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
             record[flag] = True
     if isinstance(variable, Parameter):
         record["parameter"] = {"trainable": variable.trainable, "learning_rate": _rate(variable)}
-    return record
+    return record | variable.saved()
 
 
 def _rate(parameter: Parameter) -> float:
@@ -177,6 +183,10 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
                 block, name, spec.dims, spec.dtype, trainable=options.get("trainable", bool, True, required=False),
                 optimize_attr={"learning_rate": _finite(rate, name)}, stop_gradient=flags["stop_gradient"],
             )  # fmt: skip
+        elif "node" in field.record:
+            if "node" not in KINDS:
+                ensure_loaded()
+            variable = KINDS["node"](block, name, spec, flags, field.get("node", dict))
         else:
             variable = Variable(block, name, spec, **flags, kind=field.get("type", str, "dense", required=False))
         block.vars[name] = variable

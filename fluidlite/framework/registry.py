@@ -56,6 +56,7 @@ class OpRegistry:
     def __init__(self) -> None:
         self.generation = 0
         self._ops: dict[str, OpDef] = {}
+        self._noted: dict[str, OpDef] = {}
         self._hidden: dict[OpDef, OpDef] = {}
         self._lock = threading.RLock()
 
@@ -83,12 +84,16 @@ class OpRegistry:
                     self._ops[op.type] = hidden
                 self.generation += 1
 
+    def note(self, op: OpDef) -> None:
+        """Know a definition that programs hold and no place runs: it is found by its type, and listed nowhere."""
+        self._noted[op.type] = op
+
     def find(self, type: str) -> OpDef | None:
         """The definition of that type, or None."""
         found = self._ops.get(type)
         if found is None:
             ensure_loaded()
-            found = self._ops.get(type)
+            found = self._ops.get(type) or self._noted.get(type)
         return found
 
     def get(self, type: str) -> OpDef:
@@ -166,6 +171,7 @@ def register_op(
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
     dtypes: Mapping[str, tuple[str, ...]] | None = None,
     doc: str = "",
+    memory: str = "",
     source: str = "",
     version: int = 1,
     override: bool = False,
@@ -213,6 +219,8 @@ def register_op(
     samples : list of Sample, or a function that makes it
     dtypes : mapping of slot to tuple of str
         Dtypes a slot takes; anything else is a DtypeError at build time.
+    memory : str
+        What its kernels allocate beside the outputs, and why, if that with the outputs is more than twice these.
 
     Raises
     ------
@@ -225,8 +233,8 @@ def register_op(
         type=type, inputs=_slots(inputs), outputs=_slots(outputs), attrs=tuple(attrs), infer=infer, grad=grad,
         scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
         must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, effect=effect,
-        constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, source=source,
-        version=version, marker=marker, origin=declared_at(sys._getframe(1)),
+        constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, memory=memory,
+        source=source, version=version, marker=marker, origin=declared_at(sys._getframe(1)),
     )  # fmt: skip
     for out, given in {**op.may_alias, **op.must_alias}.items():
         if op.output(out) is None or op.input(given) is None:

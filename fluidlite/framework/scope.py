@@ -29,7 +29,13 @@ class ScopeVariable:
 
 
 class Scope:
-    """Variables by name, with a chain of outer scopes. One scope (or child scope) a thread."""
+    """Variables by name, with a chain of outer scopes. One scope (or child scope) a thread.
+
+    Attributes
+    ----------
+    generation : int
+        Rises when a variable is made or forgotten: who keeps variables looks them up again.
+    """
 
     def __init__(self, parent: Scope | None = None) -> None:
         self.parent = parent
@@ -37,12 +43,14 @@ class Scope:
         self._kids: list[Scope] = []
         self._runs: dict[tuple[int, int], int] = {}
         self._lock = threading.Lock()
+        self.generation = 0
 
     def var(self, name: str) -> ScopeVariable:
         """The variable of that name in this scope; made if there is none."""
         found = self._vars.get(name)
         if found is None:
             found = self._vars[name] = ScopeVariable(name)
+            self.generation += 1
         return found
 
     def find_var(self, name: str) -> ScopeVariable | None:
@@ -69,6 +77,7 @@ class Scope:
 
     def erase(self, names: list[str]) -> None:
         """Forget variables of this scope."""
+        self.generation += 1
         for name in names:
             self._vars.pop(name, None)
 

@@ -20,6 +20,9 @@ from fluidlite.framework.spec import Spec
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 
+DRAWS = "draws"
+"""Hint of a fused operator: its random part's own seed, or 0, and that part's first output."""
+
 
 @dataclass
 class Known:
@@ -241,20 +244,27 @@ class Values:
         self.out.steps.append(step)
 
 
+def own_seed(attrs: Mapping[str, Any]) -> int:
+    """The seed that fixes an operator's numbers for every run, or 0."""
+    return int(attrs.get("seed") or 0) if attrs.get("fix_seed", True) else 0
+
+
 def random_key(program: Program, op: Operator, call: Call) -> tuple[int, int]:
     """(seed, stream) of a random operator; a stream of 0 with a seed means: the same numbers at every run.
 
     The stream is a checksum of the first output's name, so that an operator's numbers do not depend on
     what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;
-    so does one that it is fed as the value ``Seed``.
+    so does one that it is fed as the value ``Seed``. A fused operator draws as the random one in it (hint ``DRAWS``).
     """
+    if DRAWS in op.hints:
+        own, name = op.hints[DRAWS]
+        return (own, -1) if own else (program.random_seed, zlib.crc32(name.encode()))
     given = call.op.input("Seed")
     seed = call.value("Seed") if given is not None and given.value and call.has("Seed") else None
     if seed is not None:
         return int(seed[0]), -1
-    own = call.attrs.get("seed") or 0
-    fixed = call.attrs.get("fix_seed", True)
-    if own and fixed:
+    own = own_seed(call.attrs)
+    if own:
         return own, -1
     name = next((n for n in op.output_arg_names if n != EMPTY), op.type)
     return program.random_seed, zlib.crc32(name.encode())

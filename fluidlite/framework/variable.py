@@ -62,6 +62,10 @@ class Variable:
         self._persistable = bool(on)
         self.block.program.touch()
 
+    def saved(self) -> dict[str, Any]:
+        """What a saved program says of it beyond the fields of every variable: one field, by the kind of variable."""
+        return {}
+
     def declare(self, spec: Spec) -> None:
         """Take the dims and dtype that inference found."""
         self.spec = spec

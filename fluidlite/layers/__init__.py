@@ -17,6 +17,8 @@ from fluidlite.layers.creation import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from fluidlite.layers.decoding import gather_tree
+from fluidlite.layers.features import continuous_value_model, similarity_focus
 from fluidlite.layers.index import (
     argmax,
     argmin,
@@ -92,6 +94,7 @@ from fluidlite.layers.norm import (
     log_softmax,
     lrn,
 )
+from fluidlite.layers.norm_kept import data_norm, inplace_abn, spectral_norm
 from fluidlite.layers.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
 from fluidlite.layers.products import bilinear_tensor_product, clip_by_norm, cos_sim, dot, pow, prelu
 from fluidlite.layers.python import py_func
@@ -178,23 +181,24 @@ from fluidlite.layers.vision import (
 __all__ = [
     "Print", "accuracy", "adaptive_pool2d", "adaptive_pool3d", "add_position_encoding", "affine_channel", "affine_grid",
     "append_LARS", "argmax", "argmin", "argsort", "assign", "auc", "autoincreased_step_counter", "batch_norm",
-    "bilinear_tensor_product", "bpr_loss", "cast", "center_loss", "clip_by_norm", "concat", "conv2d",
-    "conv2d_transpose", "conv3d", "conv3d_transpose", "cos_sim", "cosine_decay", "create_global_var",
-    "create_parameter", "create_tensor", "crf_decoding", "crop", "crop_tensor", "cross_entropy", "data", "diag",
-    "dice_loss", "dot", "dropout", "embedding", "expand", "expand_as", "exponential_decay", "eye", "fc",
+    "bilinear_tensor_product", "bpr_loss", "cast", "center_loss", "clip_by_norm", "concat", "continuous_value_model",
+    "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "cos_sim", "cosine_decay", "create_global_var",
+    "create_parameter", "create_tensor", "crf_decoding", "crop", "crop_tensor", "cross_entropy", "data", "data_norm",
+    "diag", "dice_loss", "dot", "dropout", "embedding", "expand", "expand_as", "exponential_decay", "eye", "fc",
     "fill_constant", "fill_constant_batch_size_like", "flatten", "flip", "fsp_matrix", "gather", "gather_nd",
-    "gaussian_random", "gaussian_random_batch_size_like", "grid_sampler", "group_norm", "has_inf", "has_nan", "hash",
-    "huber_loss", "im2sequence", "image_resize", "image_resize_short", "increment", "instance_norm",
-    "inverse_time_decay", "is_empty", "isfinite", "kldiv_loss", "l2_normalize", "label_smooth", "layer_norm",
-    "linear_chain_crf", "linear_lr_warmup", "linspace", "log_loss", "log_softmax", "lrn", "margin_rank_loss", "matmul",
-    "maxout", "mean", "mean_iou", "meshgrid", "mse_loss", "mul", "multiplex", "natural_exp_decay", "noam_decay",
-    "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like", "piecewise_decay",
-    "pixel_shuffle", "polynomial_decay", "pool2d", "pool3d", "pow", "prelu", "py_func", "random_crop", "range", "rank",
-    "rank_loss", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "reshape", "resize_bilinear", "resize_linear", "resize_nearest", "resize_trilinear", "reverse", "roll", "row_conv",
-    "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "shape", "shard_index", "shuffle_channel",
-    "sigmoid_cross_entropy_with_logits", "size", "slice", "smooth_l1", "softmax", "softmax_with_cross_entropy",
-    "space_to_depth", "split", "square_error_cost", "squeeze", "stack", "strided_slice", "sum", "sums",
+    "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "grid_sampler", "group_norm", "has_inf",
+    "has_nan", "hash", "huber_loss", "im2sequence", "image_resize", "image_resize_short", "increment", "inplace_abn",
+    "instance_norm", "inverse_time_decay", "is_empty", "isfinite", "kldiv_loss", "l2_normalize", "label_smooth",
+    "layer_norm", "linear_chain_crf", "linear_lr_warmup", "linspace", "log_loss", "log_softmax", "lrn",
+    "margin_rank_loss", "matmul", "maxout", "mean", "mean_iou", "meshgrid", "mse_loss", "mul", "multiplex",
+    "natural_exp_decay", "noam_decay", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d",
+    "pad_constant_like", "piecewise_decay", "pixel_shuffle", "polynomial_decay", "pool2d", "pool3d", "pow", "prelu",
+    "py_func", "random_crop", "range", "rank", "rank_loss", "reduce_all", "reduce_any", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "reshape", "resize_bilinear", "resize_linear", "resize_nearest",
+    "resize_trilinear", "reverse", "roll", "row_conv", "sampling_id", "scale", "scatter", "scatter_nd",
+    "scatter_nd_add", "shape", "shard_index", "shuffle_channel", "sigmoid_cross_entropy_with_logits",
+    "similarity_focus", "size", "slice", "smooth_l1", "softmax", "softmax_with_cross_entropy", "space_to_depth",
+    "spectral_norm", "split", "square_error_cost", "squeeze", "stack", "strided_slice", "sum", "sums",
     "teacher_student_sigmoid_loss", "temporal_shift", "topk", "transpose", "tril", "triu", "unbind", "unfold",
     "uniform_random", "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "where",
     "zeros", "zeros_like",

@@ -18,9 +18,9 @@ from fluidlite.layers.common import append
 
 ACTIVATIONS = (
     "abs", "acos", "asin", "atan", "brelu", "ceil", "clip", "cos", "cosh", "cumsum", "elu", "erf", "exp", "floor",
-    "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log1p", "logsigmoid", "reciprocal",
-    "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "sin", "sinh", "soft_relu", "softplus", "softshrink",
-    "softsign", "sqrt", "square", "stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu",
+    "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log1p", "logsigmoid", "mish",
+    "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "sin", "sinh", "soft_relu",
+    "softplus", "softshrink", "softsign", "sqrt", "square", "stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu",
 )  # fmt: skip
 OPTIONAL = {
     "cumsum": {"axis": "axis", "exclusive": "exclusive", "reverse": "reverse"},

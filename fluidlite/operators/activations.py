@@ -343,6 +343,29 @@ unary("hard_swish",
                             attrs=({}, {"threshold": 4.0}, {"scale": 3.0}, {"offset": 2.0})),
       doc="Out = X min(max(X + offset, 0), threshold) / scale", source=_SOURCE)  # fmt: skip
 
+
+def _soft(x: Any, threshold: float) -> Any:
+    """softplus, which far from 0 is X, or exp(X)."""
+    middle = maximum(x, 0) + log1p(exp(-abs_(x)))
+    return where(x > threshold, x, where(x < -threshold, exp(x), middle))
+
+
+def _mish_grad(x: Any, dout: Any, *, threshold: float) -> Any:
+    t = tanh(_soft(x, threshold))
+    slope = where(x > threshold, 1, where(x < -threshold, exp(x), 1 / (1 + exp(-x))))
+    return dout * (t + x * (1 - t * t) * slope)
+
+
+def _mish_reference(x: Any, threshold: float) -> Any:
+    soft = np.where(x > threshold, x, np.where(x < -threshold, np.exp(x), np.logaddexp(0, x)))
+    return x * np.tanh(soft)
+
+
+unary("mish", lambda x, *, threshold: x * tanh(_soft(x, threshold)), grad=_mish_grad, dtypes=_FLOATS,
+      attrs=(Attr("threshold", "float", 20.0, doc="beyond it softplus counts as X, below its negative as exp(X)"),),
+      reference=point(_mish_reference), samples=unary_samples(-6, 6, avoid=(-1, 1), attrs=({}, {"threshold": 1.0})),
+      doc="Out = X tanh(ln(1 + exp(X)))", source="Fluid mish_op.h")  # fmt: skip
+
 _SELU = {"scale": 1.0507009873554804934193349852946, "alpha": 1.6732632423543772848170429916717}
 
 unary("selu", lambda x, *, scale, alpha: scale * maximum(x, 0) + scale * alpha * expm1(minimum(x, 0)), dtypes=_FLOATS,

@@ -1,4 +1,4 @@
-"""Copies of a tensor: assign, and cast, which changes the dtype."""
+"""Copies of a tensor: assign, assign_like, which compares dims, and cast, which changes the dtype."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 from fluidlite.base.dtypes import ALL, ALL_INTS
 from fluidlite.codegen.expr import cast
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample
+from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import (
-    Inferred,
-    like,
-)
+from fluidlite.operators.inference import Inferred, all_agree, like, merged, same_dtype
 from fluidlite.operators.samples import EVERY, bools, ints, rand
 from fluidlite.operators.scalar_op import unary
 
 # assign and cast ---------------------------------------------------------------------------------------------------
+
+
+def _decompose_like(call: Call, build: Any) -> None:
+    build("assign", {"X": build.input("X")}, {"Out": build.output("Out")})
 
 
 def _grad_assign(maker: Any) -> None:
@@ -45,6 +46,33 @@ register_op(
     ],
     doc="Out = X, copied",
     source="Fluid assign_op.cc",
+)
+
+
+def _infer_like(call: Call) -> Inferred:
+    if not all_agree(call.dims("X"), call.dims("Like")):
+        call.fail("X", f"{list(call.dims('Like'))}, the dims of Like")
+    same_dtype(call, "X", "Like")
+    return {"Out": like(call.spec("X"), merged(call.dims("X"), call.dims("Like")))}
+
+
+register_op(
+    "assign_like",
+    inputs=("X", Slot("Like", metadata_only=True)),
+    outputs=("Out",),
+    infer=_infer_like,
+    grad=_grad_assign,
+    decompose=_decompose_like,
+    may_alias={"Out": "X"},
+    dtypes={"X": ALL},
+    reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
+    samples=lambda: [
+        Sample({"X": rand(5, 7), "Like": rand(5, 7)}, {}, ("X",), name="matrix", dtypes=EVERY),
+        Sample({"X": ints(4), "Like": ints(4)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": rand(0, 7), "Like": rand(0, 7)}, {}, name="empty"),
+    ],
+    doc="Out = X, which must have the dims and the dtype of Like: what fluid.gradients puts behind a given gradient "
+    "whose dims are not known before it runs",
 )
 
 

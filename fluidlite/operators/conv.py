@@ -15,6 +15,7 @@ from fluidlite.framework.registry import register_op
 from fluidlite.operators.conv_common import (
     FUSED,
     IGNORED,
+    WORKSPACE,
     as_given,
     channels_first,
     check_bias,
@@ -213,6 +214,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         reference=_reference_depthwise if depthwise else _reference,
         samples=samples,
         doc=f"{what}Output[n, m, o] = sum over c, k of Input[n, c, o stride + k dilation - pad] Filter[m, c, k]",
+        memory=WORKSPACE,
         source="Fluid conv_op.cc",
     )  # fmt: skip
     register_op(
@@ -225,6 +227,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         decompose=decompose_grad(),
         kernel_dtype="Output@GRAD",
         doc="Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
+        memory=WORKSPACE,
     )
 
 

@@ -38,6 +38,8 @@ FUSED = (
 )
 """What Fluid's passes fuse into a convolution."""
 
+WORKSPACE = "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles"
+
 _INT8 = tuple(Attr(name, "float", 1.0, doc="of Fluid's int8 kernels; of no effect")
               for name in ("Scale_in", "Scale_out", "Scale_in_eltwise"))  # fmt: skip
 IGNORED = (

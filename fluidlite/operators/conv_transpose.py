@@ -14,6 +14,7 @@ from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Dims
 from fluidlite.operators.conv_common import (
+    WORKSPACE,
     as_given,
     channels_first,
     check_bias,
@@ -222,6 +223,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         reference=_reference,
         samples=samples,
         doc=f"{what}Output[n, c, o stride + k dilation - pad] += sum over m of Input[n, m, o] Filter[m, c, k]",
+        memory=WORKSPACE,
         source="Fluid conv_transpose_op.cc",
     )
     register_op(
@@ -234,6 +236,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         decompose=decompose_grad(*SIZES),
         kernel_dtype="Output@GRAD",
         doc="Input@GRAD = Filter over the windows of Output@GRAD; Filter@GRAD = sum of Input times those windows",
+        memory=WORKSPACE,
     )
 
 

@@ -19,6 +19,9 @@ from fluidlite.operators.samples import EVERY, WIDE, distinct, rand
 _P = (Attr("p", "float", 2.0, doc="which norm; 0 counts what differs, inf and -inf give the greatest and least"),)
 _READS = ("X", "Y", "Out", "Out@GRAD")
 
+_LEAST = {"float16": 1e-7}
+"""What Out counts as at least: numbers that are equal have no direction."""
+
 
 def _infer(call: Call) -> Inferred:
     x, y = call.dims("X"), call.dims("Y")
@@ -44,7 +47,7 @@ def _decompose(call: Call, build: Any) -> None:
     p, out, over = call.attr("p"), build.output("Out"), {"reduce_all": True}
     gap = _difference(call, build)
     if p == 2:
-        build("sqrt", {"X": unary("reduce_sum", unary("square", gap), **over)}, {"Out": out})
+        build("sqrt", {"X": unary("squared_l2_norm", gap)}, {"Out": out})
         return
     gap = unary("abs", gap)
     if isinf(p):
@@ -62,6 +65,11 @@ def _decompose_grad(call: Call, build: Any) -> None:
 
     p, out, dout = call.attr("p"), build.input("Out"), build.input("Out@GRAD")
     gap = _difference(call, build)
+    if p == 2:  # d / Out is both the direction and the power
+        least = {"shape": [1], "value": _LEAST.get(call.dtype("X"), 1e-30), "dtype": call.dtype("X")}
+        below = binary("elementwise_max", out, build("fill_constant", {}, {"Out": build.temp()}, least))
+        _write(call, build, binary("elementwise_mul", binary("elementwise_div", gap, below), dout))
+        return
     way = build("sign", {"X": gap}, {"Out": build.temp()})
     size = build("abs", {"X": gap}, {"Out": build.temp()})
     if p == 0:
@@ -73,13 +81,17 @@ def _decompose_grad(call: Call, build: Any) -> None:
         part = binary("elementwise_mul", way, build("cast", {"X": same}, {"Out": build.temp()}, {
             "in_dtype": "bool", "out_dtype": call.dtype("X")}))  # fmt: skip
     else:  # (|d| / Out) ^ (p - 1), and 0 / 0 counts as 0: numbers that are equal have no direction
-        least = {"shape": [1], "value": 1e-30 if call.dtype("X") != "float16" else 1e-7, "dtype": call.dtype("X")}
+        least = {"shape": [1], "value": _LEAST.get(call.dtype("X"), 1e-30), "dtype": call.dtype("X")}
         below = binary("elementwise_max", out, build("fill_constant", {}, {"Out": build.temp()}, least))
         ratio = binary("elementwise_div", size, below)
         part = binary("elementwise_mul", way, build("pow", {"X": ratio}, {"Out": build.temp()}, {"factor": p - 1}))
         if p < 1:  # the power of 0 is infinite
             part = _finite(call, build, part, size)
-    part = binary("elementwise_mul", part, dout)
+    _write(call, build, binary("elementwise_mul", part, dout))
+
+
+def _write(call: Call, build: Any, part: Any) -> None:
+    """Write the gradients that are wanted from that of the difference."""
     for slot, factor in (("X", 1.0), ("Y", -1.0)):
         if call.has(f"{slot}@GRAD"):
             _sum_to(build, part, call.dims(slot), build.output(f"{slot}@GRAD"), factor)
@@ -134,7 +146,8 @@ register_op(
         _case("both", (2, 1, 3), (4, 1), 3.0),
         Sample({"X": rand(3), "Y": rand(3)}, {"p": 3.0}, name="equal"),
     ],
-    doc="Out = (the sum of |X - Y| ^ p) ^ (1 / p), as [1]; takes temporary memory of twice X - Y",
+    doc="Out = (the sum of |X - Y| ^ p) ^ (1 / p), as [1]",
+    memory="X - Y, and what becomes of each element before the sum: up to twice as much as X",
     source="Fluid dist_op.cc",
 )
 

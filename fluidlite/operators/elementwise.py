@@ -18,7 +18,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample, Slot
 from fluidlite.operators.inference import Inferred, like, one_number
 from fluidlite.operators.samples import EVERY, WIDE, ints, pairwise, rand, unary_samples
-from fluidlite.operators.scalar_op import binary, scalar_op, unary
+from fluidlite.operators.scalar_op import SUMMED, binary, scalar_op, unary
 
 _SOURCE = "Fluid elementwise_op.h"
 _NUMBERS = (*ALL_FLOATS, *ALL_INTS)
@@ -93,24 +93,24 @@ _pair("elementwise_sub", lambda x, y: x - y, grad=lambda dout: (dout, -dout), dt
 
 _pair("elementwise_mul", lambda x, y: x * y, grad=lambda x, y, dout: (dout * y, dout * x), dtypes=_both(*_NUMBERS),
       reference=pairwise(np.multiply), samples=_samples(), may_alias={"Out": "X"},
-      doc="Out = X Y", source=_SOURCE)  # fmt: skip
+      grad_memory=SUMMED, doc="Out = X Y", source=_SOURCE)  # fmt: skip
 
 _pair("elementwise_div", lambda x, y: x / y, grad=lambda y, out, dout: (dout / y, -dout * out / y),
       reference=pairwise(_truncated), samples=_samples(), dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      doc="Out = X / Y; integers truncate toward 0", source=_SOURCE)  # fmt: skip
+      grad_memory=SUMMED, doc="Out = X / Y; integers truncate toward 0", source=_SOURCE)  # fmt: skip
 
 # Equal elements pass the gradient to Y, in both.
 _pair("elementwise_max", maximum, grad=lambda x, y, dout: (where(x > y, dout, 0), where(x > y, 0, dout)),
       reference=pairwise(np.maximum), samples=_samples(-1, 1), dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      doc="Out = max(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
+      grad_memory=SUMMED, doc="Out = max(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
 
 _pair("elementwise_min", minimum, grad=lambda x, y, dout: (where(x < y, dout, 0), where(x < y, 0, dout)),
       reference=pairwise(np.minimum), samples=_samples(-1, 1), dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      doc="Out = min(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
+      grad_memory=SUMMED, doc="Out = min(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
 
 _pair("elementwise_pow", pow_, grad=lambda x, y, out, dout: (dout * y * pow_(x, y - 1), dout * log(x) * out),
       reference=pairwise(np.power), samples=_samples(), dtypes=_both(*ALL_FLOATS, *INTS),
-      may_alias={"Out": "X"}, doc="Out = X ^ Y; integers wrap", source=_SOURCE)  # fmt: skip
+      may_alias={"Out": "X"}, grad_memory=SUMMED, doc="Out = X ^ Y; integers wrap", source=_SOURCE)  # fmt: skip
 
 _pair("elementwise_mod", mod, reference=pairwise(np.mod), dtypes=_both(*_NUMBERS),
       samples=_samples(-2, 2, grads=()), may_alias={"Out": "X"},

@@ -17,6 +17,10 @@ from fluidlite.operators.samples import EVERY, WIDE, rand
 _ATTRS = (Attr("output_shape", "ints", (), doc="[images, channels, height, width] of the image to come"),)
 
 
+_MOST = 2**20
+"""The places of rows and of columns are constants of the program: so many at most."""
+
+
 def _infer(call: Call) -> Inferred:
     theta, shape = call.spec("Theta"), call.attr("output_shape")
     call.need(theta.rank == 3 and all_agree(theta.dims[1:], (2, 3)), "Theta", "[images, 2, 3]: a map for each image")
@@ -24,10 +28,10 @@ def _infer(call: Call) -> Inferred:
         call.need(all_agree(call.dims("OutputShape"), (4,)), "OutputShape", "[4]: images, channels, height, width")
         value = call.value("OutputShape")
         shape = (-1, -1, -1, -1) if value is None else tuple(map(int, value))
-        if value is not None and min(shape[2:]) < 1:
-            call.fail("OutputShape", "a height and a width of 1 or more", got=list(shape))
-    elif len(shape) != 4 or min(shape[2:]) < 1:
-        call.fail_attr("output_shape", "[images, channels, height, width], the last two 1 or more")
+        if value is not None and not all(1 <= d <= _MOST for d in shape[2:]):
+            call.fail("OutputShape", f"a height and a width of 1 to {_MOST}", got=list(shape))
+    elif len(shape) != 4 or not all(1 <= d <= _MOST for d in shape[2:]):
+        call.fail_attr("output_shape", f"[images, channels, height, width], the last two 1 to {_MOST}")
     if not agree(shape[0], theta.dims[0]):
         call.fail("Theta", f"{shape[0]} maps, one for each image of the shape")
     return {"Output": like(theta, (theta.dims[0], *shape[2:], 2))}

@@ -91,5 +91,6 @@ register_op(
         Sample({"X": ints(0, 3)}, {}, name="no_rows", dtypes=("int64",)),
     ],
     doc="Out[i, j, 0] = XXH64 of the bytes of X[i] under seed j, modulo mod_by",
+    memory="where arrays compute, the state of each row's hash, some ten words of 64 bits, and a copy of X",
     source="Fluid hash_op.cc",
 )  # fmt: skip

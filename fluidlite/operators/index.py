@@ -144,8 +144,8 @@ for _type in ("lookup_table", "lookup_table_v2"):
         attrs=_TABLE_ATTRS,
         infer=grad_like("W"),
         kernel_dtype="Out@GRAD",
-        doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx; half types add up in a "
-        "float32 copy",
+        doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx",
+        memory="where arrays compute, Out@GRAD in the order of Ids, up to twice; half types add up in a float32 copy",
     )
 
 # one_hot -----------------------------------------------------------------------------------------------------------

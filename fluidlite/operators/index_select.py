@@ -102,6 +102,7 @@ register_op(
         Sample({"X": rand(0, 3), "Index": ints(0, 2)}, {}, name="empty"),
     ],
     doc="Out[i, j] = X[i, Index[i, j]]; an index out of range is an OutOfRangeError",
+    memory="where arrays compute, the place of each element in all of X: 8 bytes an element",
     source="Fluid index_sample_op.cc",
 )  # fmt: skip
 

@@ -86,6 +86,7 @@ register_op(
     infer=_infer,
     grad=GradRule("logsumexp_grad", _READS, ("X",)),
     decompose=_decompose,
+    memory="X less its greatest element, whose exponential takes its place: as much as X",
     dtypes={"X": ALL_FLOATS},
     reference=_reference,
     samples=lambda: [

@@ -16,6 +16,7 @@ from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import (
     Inferred,
     agree,
+    all_agree,
     grad_inputs,
     grad_like,
     grad_outputs,
@@ -162,7 +163,7 @@ def _infer_center(call: Call) -> Inferred:
     call.need(fits, "Centers", f"[{call.attr('cluster_num')}, {x.dims[1]}], cluster_num rows as wide as X")
     column = len(label) == 1 or (len(label) == 2 and agree(label[1], 1))
     call.need(column and agree(label[0], x.dims[0]), "Label", f"[{x.dims[0]}, 1], a class for each row of X")
-    call.need(len(call.dims("CenterUpdateRate")) == 1, "CenterUpdateRate", "[1]")
+    call.need(all_agree(call.dims("CenterUpdateRate"), (1,)), "CenterUpdateRate", "[1]")
     return {
         "CentersOut": like(centers),
         "SampleCenterDiff": Spec.of(x.dims, x.dtype),

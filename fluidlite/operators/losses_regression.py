@@ -241,6 +241,7 @@ register_op(
     reference=_reference_kldiv,
     samples=_samples_kldiv,
     doc="Loss = Target (ln(Target) - X), 0 where Target is not above 0; its mean, sum or sum / rows, 0 of nothing",
+    memory="of a mean or a sum, on the host: two blocks of 256 KB for each thread",
     source="Fluid kldiv_loss_op.cc",
 )
 

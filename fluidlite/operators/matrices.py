@@ -270,6 +270,7 @@ register_op(
     infer=grad_like("X", "Y"),
     decompose=_decompose_kron_grad,
     doc="X@GRAD = the sums of Out@GRAD Y over the elements of Y, Y@GRAD = those of Out@GRAD X over the elements of X",
+    memory="the products before their sums: on a dialect as much as Out, where arrays compute three times",
 )
 
 # fsp ---------------------------------------------------------------------------------------------------------------
@@ -330,6 +331,7 @@ register_op(
         Sample(_pair((0, 3, 4, 5), (0, 4, 4, 5)), {}, name="no_images"),
     ],
     doc="Out[n, i, j] = the mean over pixels of X[n, i] Y[n, j]",
+    memory="X and Y as matrices of pixels, where the product wants copies of them: up to three times X",
     source="Fluid fsp_op.cc",
 )
 

@@ -68,4 +68,5 @@ register_op(
     attrs=_ATTRS,
     infer=grad_like("X"),
     doc="X@GRAD = Out@GRAD at the first channel of each group that equals Out, else 0",
+    memory="where arrays compute, the choice and the gradient before it is stored: three times X",
 )

@@ -77,6 +77,7 @@ register_op(
         _sample("no_rows", 0, 2),
     ],
     doc="Correct = rows whose Label is among Indices, Total = rows, Accuracy = Correct / Total (0 if no rows)",
+    memory="where arrays compute, whether each of Indices is the label: a byte an index",
     source="Fluid accuracy_op.cc",
 )
 
@@ -154,6 +155,7 @@ register_op(
     samples=_samples_iou,
     doc="OutCorrect[c], OutWrong[c] = right and wrong predictions of or for class c; OutMeanIou = the mean of "
     "OutCorrect / (OutCorrect + OutWrong) over the classes that occur, 0 if none does",
+    memory="where arrays compute, the pair of classes of each element: 8 bytes an element",
     source="Fluid mean_iou_op.cc",
 )  # fmt: skip
 
@@ -244,5 +246,6 @@ register_op(
     samples=_samples_precision,
     doc="AccumStatesInfo[c] = true positives, false positives, true and false negatives of class c; BatchMetrics and "
     "AccumMetrics = precision, recall, F1 as means over the classes, then of the sums over them",
+    memory="where arrays compute, whether each row is right, and its weight if it is, and if not: up to 32 bytes a row",
     source="Fluid precision_recall_op.cc",
 )

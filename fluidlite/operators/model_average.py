@@ -145,7 +145,7 @@ scalar_op(
     outputs=tuple(_LOOKAHEAD),
     attrs=(
         Attr("alpha", "float", 0.5, minimum=0, maximum=1, doc="how much of Fast the slow weights take"),
-        Attr("k", "int", 5, minimum=1, doc="steps between two updates of Slow"),
+        Attr("k", "int", 5, minimum=1, maximum=2**31 - 1, doc="steps between two updates of Slow"),
     ),
     infer=_infer_lookahead,
     must_alias=_LOOKAHEAD,

@@ -236,4 +236,5 @@ register_op(
     },
     decompose=_decompose_affine_grad,
     doc="X@GRAD = Scale Out@GRAD; Scale@GRAD = sum(X Out@GRAD) and Bias@GRAD = sum(Out@GRAD) over each channel",
+    memory="where arrays compute, X Out@GRAD before its sum: as much as X, twice",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.inference import Inferred, all_agree, like, one_number, same_dtype
 from fluidlite.operators.optimizers_adaptive import BETAS
 from fluidlite.operators.samples import WIDE, rand
 from fluidlite.operators.scalar_op import scalar_op
@@ -27,10 +27,20 @@ Inputs = Mapping[str, Any]
 Attrs = Mapping[str, Any]
 
 
+_ONE_NUMBER = ("LearningRate", "ParamSquares", "GradSquares", "DirectionSquares", "Noise")
+
+
 def _outputs(updated: Mapping[str, str], sums: Sequence[str] = (), new: str = "") -> Any:
     """Return an inference: some outputs are as inputs, ``sums`` hold one number, ``new`` has the dims of Param."""
 
     def infer(call: Call) -> Inferred:
+        for slot in call.ins:
+            if call.dtype(slot) != compute_dtype(call.dtype("Param")):
+                same_dtype(call, slot, "Param")
+            if slot in _ONE_NUMBER:
+                one_number(call, slot)
+            elif not all_agree(call.dims(slot), call.dims("Param")):
+                call.fail(slot, f"{list(call.dims('Param'))}, the dims of Param")
         dtype = compute_dtype(call.dtype("Param"))
         found = {out: like(call.spec(slot)) for out, slot in updated.items()}
         found |= {slot: Spec.of((1,), dtype) for slot in sums}
@@ -60,6 +70,7 @@ _part(
     reference=lambda inputs, attrs: {"ParamSquares": _sum(inputs["Param"]), "GradSquares": _sum(inputs["Grad"])},
     samples=lambda: [Sample(_PAIR, {}, name="matrix", dtypes=WIDE)],
     doc="sums of squares: the first part of lars_momentum and dpsgd",
+    memory="where arrays compute, blocks of squares before they are added: 2 MB",
     source="Fluid lars_momentum_op.h",
 )
 

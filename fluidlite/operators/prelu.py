@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.codegen.expr import maximum, minimum, where
+from fluidlite.codegen.expr import where
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Sample
 from fluidlite.framework.spec import Dims
 from fluidlite.operators.inference import Inferred, agree, like, same_dtype, size
 from fluidlite.operators.samples import EVERY, WIDE, Array, away_from, rand
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import SUMMED, scalar_op
 
 
 def _infer(call: Call) -> Inferred:
@@ -80,12 +80,12 @@ def _samples() -> list[Sample]:
     ]
 
 
-# At 0 the slope counts, as in Fluid.
+# At 0 the slope counts, as in Fluid. A slope or a gradient that is no number stays where it is used.
 scalar_op(
-    "prelu", lambda x, alpha: maximum(x, 0) + alpha * minimum(x, 0), attrs=(Attr("mode", "str", "all", choices=(
+    "prelu", lambda x, alpha: where(x > 0, x, alpha * x), attrs=(Attr("mode", "str", "all", choices=(
         "all", "channel", "element"), doc="one slope for all, for each channel (dim 1), or for each element"),),
-    grad=lambda x, alpha, dout: (where(x > 0, dout, alpha * dout), minimum(x, 0) * dout),
+    grad=lambda x, alpha, dout: (where(x > 0, dout, alpha * dout), where(x > 0, 0, x * dout)),
     infer=_infer, placed=_placed, may_alias={"Out": "X"}, differentiable=("X", "Alpha"), broadcasts=True,
     dtypes={"X": ALL_FLOATS, "Alpha": ALL_FLOATS}, reference=_reference, samples=_samples,
-    doc="Out = X if X > 0, else Alpha X", source="Fluid prelu_op.h",
+    grad_memory=SUMMED, doc="Out = X if X > 0, else Alpha X", source="Fluid prelu_op.h",
 )  # fmt: skip

@@ -124,7 +124,8 @@ scalar_op(
         Sample({"X": ints(3, 4), "Y": ints(3, 4, seed=1)}, {}, name="int64", dtypes=("int64",)),
         Sample(_pair((0, 3), (0, 3)), {}, name="empty"),
     ],
-    doc="Out = X . Y of each row; on arrays the products take as much memory as X", source="Fluid dot_op.cc",
+    doc="Out = X . Y of each row", memory="where arrays compute, the products before their sum: as much as X",
+    source="Fluid dot_op.cc",
 )  # fmt: skip
 
 # bilinear_tensor_product -------------------------------------------------------------------------------------------

@@ -181,6 +181,7 @@ register_op(
     random=True,
     samples=[Sample({}, {"n": 7}, name="int64"), Sample({}, {"n": 7, "dtype": "int32"}, name="int32")],
     doc="Out = the numbers from 0 to n - 1 in random order",
+    memory="the n random numbers, their sorted copy, and places while these are sorted",
     source="Fluid randperm_op.cc",
 )
 
@@ -223,5 +224,6 @@ register_op(
         Sample({"X": rand(0, 4)}, {}, name="empty"),
     ],
     doc="Out = the class of each row at which the running sum of X exceeds a random number in [min, max), or the last",
+    memory="where arrays compute, the running sums and whether they exceed the number: up to twice X",
     source="Fluid sampling_id_op.cc",
 )

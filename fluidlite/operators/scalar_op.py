@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
 from typing import Any, Union
 
 from fluidlite.base.dtypes import dtype_name
@@ -26,6 +25,8 @@ Dtypes = Union[Mapping[str, tuple[str, ...]], tuple[str, ...], None]
 Slots = Union[Mapping[str, Slot], Iterable[Slot], None]
 
 AXIS = Attr("axis", "int", -1, minimum=-1, doc="dim of X at which the dims of Y start; -1: they end with X's last dim")
+
+SUMMED = "where an input was broadcast and arrays compute, its gradient in full before the sum: up to three times Out"
 
 
 def camel(name: str) -> str:
@@ -55,6 +56,8 @@ def scalar_op(
     differentiable: tuple[str, ...] | None = None,
     broadcasts: bool = False,
     placed: Callable[[Call], Mapping[str, Dims]] | None = None,
+    memory: str = "",
+    grad_memory: str = "",
 ) -> OpDef:
     """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
 
@@ -71,7 +74,7 @@ def scalar_op(
         A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
         returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
         parameter ``maker`` makes gradient operators itself, as in ``register_op``.
-    reference, samples, doc, source, random, must_alias
+    reference, samples, doc, source, random, must_alias, memory
         As in ``register_op``.
     dtypes : mapping of slot to dtypes, or the dtypes of every input
     out_dtype : str, callable or mapping of output slot to one of these
@@ -90,6 +93,8 @@ def scalar_op(
         Inputs differ in dims, so that the gradient needs the dims of each.
     placed : callable
         Where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
+    grad_memory : str
+        ``memory`` of the gradient operator.
     """
     names, _ = parameters(function)
     special = _by_name(slots)
@@ -112,12 +117,12 @@ def scalar_op(
         scalar=ScalarRule(function, outputs, placed=placed),
         may_alias=may_alias, must_alias=must_alias, random=random, reference=reference, samples=samples,
         dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
-        doc=doc, source=source,
+        doc=doc, memory=memory, source=source,
     )  # fmt: skip
     op.origin = _origin()
     if isinstance(rule, GradRule) and callable(grad):
         declared = attrs if grad_attrs is None else tuple(grad_attrs)
-        _register_grad(op, rule, grad, declared, doc, placed)
+        _register_grad(op, rule, grad, declared, doc, placed, grad_memory)
     return op
 
 
@@ -188,6 +193,7 @@ def _register_grad(
     attrs: tuple[Attr, ...],
     doc: str,
     placed: Callable[[Call], Mapping[str, Dims]] | None,
+    memory: str,
 ) -> None:
     names = {name.rstrip("_") for name in parameters(function)[0]}
     read = {name for name in rule.reads if snake(name) in names}
@@ -208,7 +214,7 @@ def _register_grad(
     made = register_op(
         rule.type, inputs=inputs, outputs=tuple(Slot(name, dispensable=True) for name in grads), attrs=attrs,
         infer=infer, scalar=ScalarRule(function, grads, placed=placed), kernel_dtype=first, may_alias={grads[0]: first},
-        doc=f"the gradient of {op.type}" + (f": {doc}" if doc else ""), source=op.source,
+        doc=f"the gradient of {op.type}" + (f": {doc}" if doc else ""), memory=memory, source=op.source,
     )  # fmt: skip
     made.origin = op.origin
 
@@ -264,7 +270,8 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
     Since Fluid 1.8 X may be the one of fewer dims: then it is placed among those of Y.
     """
     large, small, axis = "X", "Y", call.attr("axis")
-    if len(call.dims("Y")) > len(call.dims("X")) and not (call.dims("X") == () and prod(call.dims("Y")) == 1):
+    one_y = all(d == 1 for d in call.dims("Y"))
+    if len(call.dims("Y")) > len(call.dims("X")) and not (call.dims("X") == () and one_y):
         large, small = small, large
     x, y = call.dims(large), call.dims(small)
     if all(d == 1 for d in y) and len(y) <= max(len(x), 1):
@@ -278,6 +285,8 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
     left = len(x) - start - len(kept)
     placed = (1,) * start + kept + (1,) * left if left >= 0 else ()
     fits = len(placed) == len(x) and all(a == b or 1 in (a, b) or -1 in (a, b) for a, b in zip(x, placed, strict=True))
+    if not fits and len(y) <= max(len(x), 1) and all(d in (1, -1) for d in y):
+        return x  # one number, it may be, which has its place anyway
     if not fits:
         where = f"end with its last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
         do = f"set axis to the dim of {large} at which the dims of {small} start, or reshape {small}"

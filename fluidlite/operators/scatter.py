@@ -21,6 +21,7 @@ from fluidlite.operators.inference import (
     grad_outputs,
     like,
     same_dtype,
+    size,
 )
 from fluidlite.operators.samples import EVERY, WIDE, ints, rand
 
@@ -43,6 +44,7 @@ def _infer_scatter(call: Call) -> Inferred:
     wanted = (ids[0], *x.dims[1:])
     call.need(all_agree(updates, wanted), "Updates", f"{list(wanted)}: a row of X for each of Ids")
     same_dtype(call, "Updates", "X")
+    call.need(x.dims[0] != 0 or ids[0] <= 0, "Ids", "no entries, since X has no rows")
     return {"Out": like(x)}
 
 
@@ -157,6 +159,7 @@ register_op(
         Sample({"X": rand(3, 2), "Index": ints(0, 2)}, {}, name="none"),
     ],
     doc="Out[i] = X[Index[i, 0], Index[i, 1], ...]; an index out of range is an OutOfRangeError",
+    memory="where arrays compute, the place of each row that is read, and a dim of Index: 16 bytes a row",
     source="Fluid gather_nd_op.cc",
 )  # fmt: skip
 
@@ -179,6 +182,8 @@ def _infer_scatter_nd_add(call: Call) -> Inferred:
         wanted = (*index[:-1], *x.dims[depth:])
         call.need(all_agree(updates, wanted), "Updates", f"{list(wanted)}: a part of X for each entry of Index")
     same_dtype(call, "Updates", "X")
+    if depth >= 0 and 0 in x.dims[:depth]:
+        call.need(size(index[:-1]) <= 0, "Index", f"no entries, since X ({call.shown('X')}) has none of what they name")
     return {"Out": Spec.of(x.dims, x.dtype)}
 
 

@@ -93,6 +93,7 @@ register_op(
     infer=grad_like("X"),
     kernel_dtype="Out@GRAD",
     doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
+    memory="where arrays compute, Indices as places in all of X: twice as much as X in float32",
 )
 
 # top_k -------------------------------------------------------------------------------------------------------------
@@ -144,6 +145,7 @@ register_op(
         Sample({"X": rand(0, 5)}, {"k": 2}, name="no_rows"),
     ],
     doc="Out = the k largest of each row of X, largest first; Indices = where they are (of equal ones, the first)",
+    memory="where arrays compute, a copy of X in which what was found is hidden",
     source="Fluid top_k_op.cc",
 )
 
@@ -232,6 +234,7 @@ for _name, _better, _word in (
         dtypes={"X": (*ALL_FLOATS, *ALL_INTS)},
         reference=_reference_arg(_better),
         samples=_arg_samples,
+        memory="where arrays compute, along a dim that is not the last: blocks of X by rows, of 4 MB",
         doc=f"Out = where X is {_word} along the axis: the first of equal ones, the first NaN if there is one",
         source="Fluid arg_min_max_op_base.h",
     )

@@ -218,5 +218,6 @@ register_op(
     attrs=_SPP_ATTRS,
     infer=_infer_spp_grad,
     decompose=_decompose_spp_grad,
-    doc="X@GRAD = the sum of the gradients of the poolings; two more tensors of X's size are needed meanwhile",
+    doc="X@GRAD = the sum of the gradients of the poolings",
+    memory="two gradients of levels that are added up: twice X",
 )

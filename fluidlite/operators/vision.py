@@ -171,6 +171,7 @@ register_op(
         Sample({"X": rand(0, 2), "Filter": rand(2, 2)}, {}, (), {"X": ((0,),)}, name="no_rows"),
     ],
     doc="Out[t] = the sum over w of Filter[w] X[t + w], as far as the sequence reaches",
+    memory="where arrays compute, X padded and a product before it is added: twice as much as X",
     source="Fluid row_conv_op.cc",
 )  # fmt: skip
 
@@ -181,4 +182,5 @@ register_op(
     infer=_infer_rows_grad,
     doc="X@GRAD[t] = the sum over w of Filter[w] Out@GRAD[t - w]; "
     "Filter@GRAD[w] = the sum over t of X[t + w] Out@GRAD[t]",
+    memory="as row_conv",
 )

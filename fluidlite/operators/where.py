@@ -136,7 +136,8 @@ for _type in ("unique", "unique_with_counts"):
         },
         samples=_unique_samples,
         doc="Out = the different values of X, in the order in which they come first; X[i] = Out[Index[i]]"
-        + ("; Count = how often each comes" if _counts else "")
-        + "; takes temporary memory for two sorted copies of X and their places",
+        + ("; Count = how often each comes" if _counts else ""),
+        memory="two sorted copies of X with the places of their elements; on the host, of integers in a small range, a "
+        "table of where each comes first",
         source=f"Fluid {_type}_op.cc",
     )  # fmt: skip

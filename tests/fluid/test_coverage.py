@@ -15,7 +15,7 @@ FLUID = {
     "unary": """
         abs relu sqrt tanh brelu cos elu exp hard_shrink hard_sigmoid log logsigmoid pow reciprocal relu6 stanh sigmoid
         sin soft_relu softshrink softplus softsign square swish tanh_shrink thresholded_relu ceil floor round sign clip
-        clip_by_norm scale prelu maxout cumsum isinf isfinite isnan leaky_relu gelu erf
+        clip_by_norm scale prelu maxout cumsum isinf isfinite isnan leaky_relu gelu erf mish
         """,
     "elementwise": """
         elementwise_add elementwise_div elementwise_max elementwise_min elementwise_mul elementwise_sub elementwise_pow
@@ -29,12 +29,12 @@ FLUID = {
         cast assign assign_value concat split stack unstack reshape2 squeeze2 unsqueeze2 flatten2 transpose2 expand
         slice crop pad pad2d pad_constant_like reverse gather scatter multiplex top_k argsort arg_min arg_max shape
         fill fill_constant fill_constant_batch_size_like fill_zeros_like is_empty lookup_table increment range linspace
-        one_hot where gather_nd
+        one_hot where gather_nd gather_tree similarity_focus cvm
         """,
     "images": """
         conv2d conv3d conv2d_transpose conv3d_transpose depthwise_conv2d depthwise_conv2d_transpose pool2d pool3d
         max_pool2d_with_index max_pool3d_with_index unpool spp bilinear_interp lrn affine_channel dropout row_conv
-        softmax batch_norm layer_norm group_norm
+        softmax batch_norm layer_norm group_norm data_norm spectral_norm
         """,
     "losses": """
         cross_entropy softmax_with_cross_entropy sigmoid_cross_entropy_with_logits hinge_loss huber_loss

@@ -33,9 +33,16 @@ adaptive_pool3d input pool_size pool_type='max' require_index=False name=None
 batch_norm input act=None is_test=False momentum=0.9 epsilon=1e-05 param_attr=None bias_attr=None data_layout='NCHW'
     in_place=False name=None moving_mean_name=None moving_variance_name=None do_model_average_for_mean_and_var=ANY
     use_global_stats=False
+inplace_abn input act=None is_test=False momentum=0.9 epsilon=1e-05 param_attr=None bias_attr=None data_layout='NCHW'
+    name=None moving_mean_name=None moving_variance_name=None do_model_average_for_mean_and_var=ANY
+    use_global_stats=False act_alpha=1.0
 instance_norm input epsilon=1e-05 param_attr=None bias_attr=None name=None
 layer_norm input scale=True shift=True begin_norm_axis=1 epsilon=1e-05 param_attr=None bias_attr=None act=None name=None
 group_norm input groups epsilon=1e-05 param_attr=None bias_attr=None act=None data_layout='NCHW' name=None
+data_norm input act=None epsilon=1e-05 param_attr=None data_layout='NCHW' in_place=False name=None
+    moving_mean_name=None moving_variance_name=None do_model_average_for_mean_and_var=ANY slot_dim=-1 sync_stats=False
+    summary_decay_rate=0.9999999 enable_scale_and_shift=False
+spectral_norm weight dim=0 power_iters=1 eps=1e-12 name=None
 lrn input n=5 k=1.0 alpha=0.0001 beta=0.75 name=None data_format='NCHW'
 l2_normalize x axis epsilon=1e-12 name=None
 affine_channel x scale=None bias=None data_layout='NCHW' name=None act=None
@@ -77,6 +84,9 @@ rank input
 size input
 gather input index overwrite=True
 gather_nd input index name=None
+gather_tree ids parents
+similarity_focus input axis indexes name=None
+continuous_value_model input cvm use_cvm=True
 scatter input index updates name=None overwrite=True
 scatter_nd_add ref index updates name=None
 scatter_nd index updates shape name=None
@@ -175,6 +185,7 @@ stanh x scale_a=ANY scale_b=1.7159 name=None
 hard_sigmoid x slope=0.2 offset=0.5 name=None
 hard_swish x threshold=6.0 scale=6.0 offset=3.0 name=None
 swish x beta=1.0 name=None
+mish x threshold=20 name=None
 hard_shrink x threshold=None
 softshrink x alpha=None
 thresholded_relu x threshold=None

@@ -25,6 +25,11 @@ def leaky(x: Any, alpha: float = 0.02) -> Any:
     return np.where(x > 0, x, alpha * x)
 
 
+def mish(x: Any, threshold: float = 20.0) -> Any:
+    soft = np.where(x > threshold, x, np.where(x < -threshold, np.exp(x), np.log1p(np.exp(x))))
+    return x * np.tanh(soft)
+
+
 def gelu(x: Any, approximate: bool = False) -> Any:
     if approximate:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -88,6 +93,7 @@ unary(
     "hard_swish", lambda x, threshold=6.0, scale=6.0, offset=3.0: x * np.clip(x + offset, 0, threshold) / scale,
     {"threshold": 3.3, "scale": 2.0, "offset": 1.7}, x=WIDE,
 )  # fmt: skip
+unary("mish", mish, {"threshold": 0.5}, x=N.far(3, 5, kinks=(0.5, -0.5), low=-2, high=2))
 unary("soft_relu", soft_relu, {"threshold": 0.7}, x=WIDE)
 unary("softshrink", softshrink, {"lambda": 1.0}, x=WIDE)
 unary(

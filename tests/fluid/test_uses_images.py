@@ -282,6 +282,33 @@ m, v = x.mean((2, 3)), x.var((2, 3))
 unit = (x - m[..., None, None]) / np.sqrt(v[..., None, None] + 1e-5)
 USES.append(Use("instance_norm", {"X": x, "Scale": scale, "Bias": bias}, {"Y": unit * scale[wide] + bias[wide]},
                 {"epsilon": 1e-5}, "X Scale Bias", "Y", 1e-4, 0.02))  # fmt: skip
+x, held, total, squares = N.f(6, 4), N.f(4, low=50, high=99), N.f(4, low=-20, high=20), N.f(4, low=30, high=90)
+scale, bias = N.f(4), N.f(4)
+inputs = {"X": x, "BatchSize": held, "BatchSum": total, "BatchSquareSum": squares}
+means, lengths = total / held, np.sqrt(held / squares)
+outs = {"Y": (x - means) * lengths, "Means": means, "Scales": lengths}
+for layout in ("NCHW", "NHWC"):
+    given = {"epsilon": 1e-5, "use_mkldnn": False, "data_layout": layout}
+    USES.append(Use("data_norm", inputs, outs, given, "X", "Y", 1e-4, 0.02))
+given = {"epsilon": 1e-5, "slot_dim": -1, "enable_scale_and_shift": True, "summary_decay_rate": 0.9999999}
+USES.append(Use("data_norm", {**inputs, "scale_w": scale, "bias": bias}, {**outs, "Y": outs["Y"] * scale + bias}, given,
+                "X scale_w bias", "Y", 1e-4, 0.02))  # fmt: skip
+blank = x * np.float32([[1], [0], [1], [1], [0], [1]])
+shown = {**outs, "Y": np.where(blank != 0, (blank - means) * lengths, 0).astype("float32")}
+USES.append(Use("data_norm", {**inputs, "X": blank}, shown, {"epsilon": 1e-5, "slot_dim": 2}, atol=1e-4))
+for dim, dims, rounds in ((0, (10, 12), 0), (0, (10, 12), 2), (1, (3, 2, 4, 2), 0), (1, (3, 2, 4, 2), 5)):
+    weight = N.f(*dims, low=0.1)
+    matrix = np.moveaxis(weight, dim, 0).reshape(dims[dim], -1)
+    inputs = {"Weight": weight, "U": N.f(len(matrix), low=0.1), "V": N.f(matrix.shape[1], low=0.1)}
+    u, v = np.float64(inputs["U"]), np.float64(inputs["V"])
+    for _ in range(rounds):
+        v = matrix.T @ u
+        v = v / (np.linalg.norm(v) + 1e-12)
+        u = matrix @ v
+        u = u / (np.linalg.norm(u) + 1e-12)
+    given = {"dim": dim, "power_iters": rounds, "eps": 1e-12}
+    USES.append(Use("spectral_norm", inputs, {"Out": f32(weight / (u @ matrix @ v))}, given,
+                    "" if rounds else "Weight", error=0.02))  # fmt: skip
 x = N.f(2, 6, 2, 2)
 n, k, alpha, beta = 5, 2.0, 0.1, 0.75
 mid = np.full_like(x, k)

@@ -84,8 +84,19 @@ for axis in (0, 1, -1):
     USES.append(Use("stack", {"X": named}, {"Y": whole}, {"axis": axis}, "x0 x1 x2", "Y"))
     apart = [(f"y{i}", part) for i, part in enumerate(same)]
     USES.append(Use("unstack", {"X": whole}, {"Y": apart}, {"axis": axis, "num": 3}, "X", "y0 y1 y2"))
+focus = f32([[[[0.8, 0.1], [0.4, 0.5]], [[0.9, 0.7], [0.9, 0.9]], [[0.8, 0.9], [0.1, 0.2]]],
+             [[[0.2, 0.5], [0.3, 0.4]], [[0.9, 0.7], [0.8, 0.4]], [[0.0, 0.2], [0.4, 0.7]]]])  # fmt: skip
 USES += [
     Use("unbind", {"X": whole}, {"Out": [("o0", whole[0]), ("o1", whole[1])]}, {"axis": 0}, "X", "o0 o1"),
+    Use("similarity_focus", {"X": focus}, {"Out": f32([[[[1, 0], [0, 1]]] * 3, [[[0, 1], [1, 0]]] * 3])},
+        {"axis": 1, "indexes": [0]}),
+    Use("cvm", {"X": (shows := N.f(4, 5, low=0, high=9)), "CVM": N.f(4, 2, low=0, high=3)},
+        {"Y": np.concatenate([np.log(shows[:, :1] + 1), np.log(shows[:, 1:2] + 1) - np.log(shows[:, :1] + 1),
+                              shows[:, 2:]], 1)}, {"use_cvm": True}),
+    Use("cvm", {"X": shows, "CVM": N.f(4, 2, low=0, high=3)}, {"Y": shows[:, 2:]}, {"use_cvm": False}),
+    Use("gather_tree", {"Ids": np.array([[[2, 2], [6, 1]], [[3, 9], [6, 1]], [[0, 1], [9, 0]]]),
+                        "Parents": np.array([[[0, 0], [1, 1]], [[1, 0], [0, 0]], [[0, 0], [0, 1]]])},
+        {"Out": np.array([[[2, 2], [6, 6]], [[3, 3], [6, 1]], [[0, 1], [9, 0]]])}),
     Use("multiplex", {"Ids": np.array([[2], [0]], "int32"), "X": [(f"x{i}", part) for i, part in enumerate(same)]},
         {"Out": np.stack([same[2][0], same[0][1]])}, {}, "x0 x1 x2"),
     Use("meshgrid", {"X": [("x0", f32([1, 2])), ("x1", f32([3, 4, 5]))]},

@@ -25,6 +25,8 @@ BUILD: list[tuple[str, Inputs, dict[str, Any], type[FluidError], str]] = [
     ("gather", {"X": f32(), "Index": i64(3)}, {}, ShapeError, "X"),
     ("gather", {"X": f32(4, 2), "Index": i64(3, 2)}, {}, ShapeError, "Index"),
     ("gather_nd", {"X": f32(4, 2), "Index": i64(3, 3)}, {}, ShapeError, "Index"),
+    ("scatter", {"X": f32(0, 2), "Ids": i64(1), "Updates": f32(1, 2)}, {}, ShapeError, "Ids .* X has no rows"),
+    ("scatter_nd_add", {"X": f32(4, 0), "Index": i64(3, 2), "Updates": f32(3)}, {}, ShapeError, "Index .* no entries"),
     ("gather_nd", {"X": f32(4, 2), "Index": i64(3, -1)}, {}, ShapeError, "known last dim"),
     ("scatter", {"X": f32(4, 2), "Ids": i64(3, 2), "Updates": f32(3, 2)}, {}, ShapeError, "Ids"),
     ("scatter", {"X": f32(4, 2), "Ids": i64(3), "Updates": f32(2, 2)}, {}, ShapeError, "Updates"),
@@ -100,6 +102,8 @@ def test_refused_when_it_is_built(
 
 RUN: list[tuple[str, dict[str, Any], dict[str, Any], type[FluidError], str]] = [
     ("gather", {"X": np.ones((4, 2), "f4"), "Index": [0, 4]}, {}, OutOfRangeError, "index 4 .* 0 to 3"),
+    ("gather_tree", {"Ids": np.ones((3, 1, 2), "i8"), "Parents": np.array([[[5, 5]], [[0, 1]], [[1, 2]]])}, {},
+     OutOfRangeError, "index 2 .* 0 to 1"),
     ("gather_nd", {"X": np.ones((4, 2), "f4"), "Index": [[0, 1], [3, -1]]}, {}, OutOfRangeError, "index -1 .* 0 to 1"),
     ("scatter", {"X": np.ones((4, 2), "f4"), "Ids": [-1], "Updates": np.ones((1, 2), "f4")}, {}, OutOfRangeError,
      "index -1 .* 0 to 3"),

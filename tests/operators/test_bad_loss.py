@@ -99,6 +99,10 @@ BUILDING: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[FluidError],
         "center_loss", {**CENTER, "Centers": ([4, 2], F)}, {"cluster_num": 4, "need_update": True}, ShapeError,
         "Centers is",
     ),
+    "center rate": (
+        "center_loss", {**CENTER, "CenterUpdateRate": ([2], F)}, {"cluster_num": 4, "need_update": True}, ShapeError,
+        "CenterUpdateRate",
+    ),
     "center number": ("center_loss", CENTER, {"cluster_num": 5, "need_update": True}, ShapeError, "cluster_num rows"),
     "iou dtype": (
         "mean_iou", {"Predictions": ([-1], L), "Labels": ([-1], J)}, {"num_classes": 3}, DtypeError, "Labels is",

@@ -19,6 +19,8 @@ OUTPUTS = {
     "instance_norm": ("Y", "SavedMean", "SavedVariance"),
     "norm": ("Norm", "Out"),
     "lrn": ("Out", "MidOut"),
+    "data_norm": ("Y", "Means", "Scales"),
+    "data_norm_grad": ("X@GRAD",),
 }
 IMAGES: Dims = (2, 4, 3, 3)
 
@@ -32,6 +34,19 @@ def scaled(x: Dims, *c: int) -> dict[str, Dims]:
     """X with a Scale and a Bias."""
     return {"X": x, "Scale": c, "Bias": c}
 
+
+def summed(x: Dims, c: int, **other: Dims) -> dict[str, Dims]:
+    """Inputs of data_norm with ``c`` channels, but for those named."""
+    return {"X": x, **{slot: other.get(slot, (c,)) for slot in ("BatchSize", "BatchSum", "BatchSquareSum")}}
+
+
+def singular(weight: Dims, u: int, v: int) -> dict[str, Dims]:
+    """Inputs of spectral_norm."""
+    return {"Weight": weight, "U": (u,), "V": (v,)}
+
+
+LEARNED: dict[str, Dims] = {"scale_w": (4,), "bias": (4,)}
+SHIFT = {"enable_scale_and_shift": True}
 
 BAD: list[tuple[str, dict[str, Dims], dict[str, Any], type[Exception], str]] = [
     ("batch_norm", batch((4,), 4), {}, ShapeError, "X .* expected a rank of 2 to 5"),
@@ -91,6 +106,30 @@ BAD: list[tuple[str, dict[str, Dims], dict[str, Any], type[Exception], str]] = [
     ("softmax", {"X": (2, 3)}, {"axis": 2}, AttributeValueError, r"an axis in \[-2, 2\)"),
     ("log_softmax", {"X": ()}, {}, ShapeError, "rank 1 or more"),
     ("log_softmax", {"X": (2, 3)}, {"axis": -3}, AttributeValueError, "an axis"),
+    ("data_norm", summed((4,), 4), {}, ShapeError, "X .* a rank of 2: batch and channels"),
+    ("data_norm", summed((2, 4, 3), 4), {}, ShapeError, "X .* a rank of 2: batch and channels"),
+    ("data_norm", summed((2, 4), 3), {}, ShapeError, r"BatchSize .* expected \[4\], the number of channels of X"),
+    ("data_norm", summed((2, 4), 4, BatchSum=(5,)), {}, ShapeError, "BatchSum"),
+    ("data_norm", summed((2, 4), 4, BatchSquareSum=(4, 1)), {}, ShapeError, "BatchSquareSum"),
+    ("data_norm", {**summed((2, 4), 4), **LEARNED, "bias": (3,)}, SHIFT, ShapeError, "bias"),
+    ("data_norm", {**summed((2, 4), 4), "scale_w": (4,)}, SHIFT, AttributeValueError, "an input in slot bias"),
+    ("data_norm", summed((2, 4), 4), {"slot_dim": 3}, AttributeValueError, "a divisor of the number of channels"),
+    ("data_norm", summed((2, 4), 4), {"epsilon": 0.01}, AttributeValueError, "0.001 or less"),
+    ("data_norm", summed((2, 4), 4), {"data_layout": "CN"}, AttributeValueError, "'NCHW', 'NHWC'"),
+    ("spectral_norm", singular((4,), 4, 1), {}, ShapeError, "Weight .* a rank of 2 to 5"),
+    ("spectral_norm", singular((1, 1, 1, 1, 1, 1), 1, 1), {}, ShapeError, "Weight .* a rank of 2 to 5"),
+    ("spectral_norm", singular((0, 4), 0, 4), {}, ShapeError, "an empty matrix"),
+    (
+        "spectral_norm",
+        singular((2, 3, 4), 3, 8),
+        {},
+        ShapeError,
+        "U .* expected 2 numbers, as many as the matrix has rows",
+    ),
+    ("spectral_norm", singular((2, 3, 4), 3, 12), {"dim": 1}, ShapeError, "V .* expected 8 numbers"),
+    ("spectral_norm", singular((2, 3), 2, 3), {"dim": 2}, AttributeValueError, "one of 0, 1"),
+    ("spectral_norm", singular((2, 3), 2, 3), {"power_iters": -1}, AttributeValueError, "0 or more"),
+    ("spectral_norm", singular((2, 3), 2, 3), {"power_iters": 2**40}, AttributeValueError, "1000 or less"),
 ]
 DTYPES = [
     ("batch_norm", batch(IMAGES, 4), {"X": "int64"}, {}),
@@ -104,6 +143,11 @@ DTYPES = [
     ("lrn", {"X": IMAGES}, {"X": "int32"}, {}),
     ("affine_channel", scaled(IMAGES, 4), {"Scale": "float64"}, {"data_layout": "NCHW"}),
     ("log_softmax", {"X": (2, 3)}, {"X": "int64"}, {}),
+    ("data_norm", summed((2, 4), 4), {"X": "float16"}, {}),
+    ("data_norm", summed((2, 4), 4), {"BatchSum": "float64"}, {}),
+    ("data_norm", {**summed((2, 4), 4), **LEARNED}, {"scale_w": "float64"}, SHIFT),
+    ("spectral_norm", singular((2, 3), 2, 3), {"Weight": "int32"}, {}),
+    ("spectral_norm", singular((2, 3), 2, 3), {"V": "float64"}, {}),
 ]
 
 
@@ -169,6 +213,29 @@ def test_refused_when_run(
 
 layers = fluid.layers
 LAYERS: dict[str, tuple[Any, type[FluidError], str]] = {
+    "activation": (lambda x, y: layers.inplace_abn(x, "relu"), AttributeValueError, "'leaky_relu' or 'elu'"),
+    "data rank": (lambda x, y: layers.data_norm(x), ProgramError, r"\[batch, channels\]"),
+    "data layout": (lambda x, y: layers.data_norm(x, data_layout="CN"), AttributeValueError, "'NCHW' or 'NHWC'"),
+    "data first": (
+        lambda x, y: layers.data_norm(layers.data("z", [4]), param_attr={"size": 1}),
+        AttributeValueError,
+        "batch_size",
+    ),
+    "data slots": (lambda x, y: layers.data_norm(layers.data("z", [4]), slot_dim=3), AttributeValueError, "a divisor"),
+    "data dtype": (lambda x, y: layers.data_norm(layers.data("z", [4], dtype="int64")), DtypeError, "float32"),
+    "weight dims": (lambda x, y: layers.spectral_norm(x), ProgramError, "known dims"),
+    "weight rank": (lambda x, y: layers.spectral_norm(layers.ones([3], "float32")), ProgramError, "rank 2 to 5"),
+    "weight dim": (
+        lambda x, y: layers.spectral_norm(layers.ones([3, 2], "float32"), dim=2),
+        AttributeValueError,
+        "0 or 1",
+    ),
+    "weight iterations": (
+        lambda x, y: layers.spectral_norm(layers.ones([3, 2], "float32"), power_iters=-1),
+        FluidError,
+        "0 or more",
+    ),
+    "weight dtype": (lambda x, y: layers.spectral_norm(layers.ones([3, 2], "int64")), DtypeError, "float32"),
     "rank": (lambda x, y: layers.batch_norm(y), ProgramError, "a rank of 2 or more"),
     "layout": (lambda x, y: layers.batch_norm(x, data_layout="CHW"), AttributeValueError, "'NCHW' or 'NHWC'"),
     "channels": (lambda x, y: layers.group_norm(x, 2, data_layout="NHWC"), ProgramError, "a known number of channels"),

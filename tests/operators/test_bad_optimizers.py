@@ -149,3 +149,42 @@ def test_lookahead_update(change: Any, attrs: dict[str, Any], error: type[Progra
     inputs = {s: block.create_var(s, *spec, persistable=True) for s, spec in (slots | change).items()}
     with pytest.raises(error, match=word):
         block.append_op("lookahead_update", inputs, {"FastOut": inputs["Fast"], "SlowOut": inputs["Slow"]}, attrs)
+
+
+PARTS: list[tuple[str, tuple[str, ...], tuple[str, ...], dict[str, Any], dict[str, str]]] = [
+    ("param_grad_squares", ("Grad",), (), {}, {"ParamSquares": "", "GradSquares": ""}),
+    (
+        "lars_momentum_step", ("Grad", "Velocity"), ("LearningRate", "ParamSquares", "GradSquares"), {"mu": 0.9},
+        {"ParamOut": "Param", "VelocityOut": "Velocity"},
+    ),
+    (
+        "lamb_direction", ("Grad", "Moment1", "Moment2"), (), {"weight_decay": 0.1},
+        {"Moment1Out": "Moment1", "Moment2Out": "Moment2", "Direction": "", "ParamSquares": ""},
+    ),
+    ("lamb_step", ("Direction",), ("LearningRate", "ParamSquares", "DirectionSquares"), {}, {"ParamOut": "Param"}),
+    ("dpsgd_step", ("Grad",), ("LearningRate", "GradSquares", "Noise"), {}, {"ParamOut": "Param"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "slot"),
+    [(part, slot) for part in PARTS for slot in (*part[1], *part[2])],
+    ids=lambda v: v if isinstance(v, str) else v[0],
+)
+def test_parts_of_an_update_check_their_inputs_alone(part: Any, slot: str) -> None:
+    """Each is an operator of its own, which a program may use without the others."""
+    type, tensors, numbers, attrs, outs = part
+    dims = {"Param": (3, 4), **dict.fromkeys(tensors, (3, 4)), **dict.fromkeys(numbers, (1,))}
+
+    def build(dims: dict[str, tuple[int, ...]], dtypes: dict[str, str]) -> None:
+        block = fluid.Program().global_block()
+        inputs = {s: block.create_var(s, d, dtypes.get(s, "float32"), persistable=True) for s, d in dims.items()}
+        outputs = {s: inputs[same] if same else block.create_var(s.lower()) for s, same in outs.items()}
+        block.append_op(type, inputs, outputs, attrs)
+
+    build(dims, {})
+    with pytest.raises(DtypeError, match=slot):
+        build(dims, {slot: "int64"})
+    with pytest.raises(ShapeError, match=slot) as caught:
+        build({**dims, slot: (2, 4) if slot in tensors else (3, 4)}, {})
+    assert f"operator {type}" in str(caught.value) and "expected" in str(caught.value)

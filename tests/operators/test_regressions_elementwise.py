@@ -66,3 +66,25 @@ def test_the_error_function_is_one_far_from_0(place: str) -> None:
     np.testing.assert_array_equal(run(place, "erf", {"X": x}), np.sign(x))
     far = np.array([-1e6, -200.0, 200.0], "float32")
     np.testing.assert_array_equal(run(place, "gelu", {"X": far}), [0, 0, 200])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("x", "y", "axis", "dims"), [((), (2, 3), -1, (2, 3)), ((2, 3), (1,), 2, (2, 3)), ((2, 3), (1, 1), 1, (2, 3))]
+)
+def test_unknown_dims_that_may_be_one(place: str, x: Any, y: Any, axis: int, dims: Any) -> None:
+    """What is right for known dims is not refused while they are unknown: two unknown dims are not one element."""
+    program = fluid.Program()
+    block = program.global_block()
+    inputs = {slot: block.create_var(slot, [-1] * len(d), "float32", is_data=True) for slot, d in (("X", x), ("Y", y))}
+    block.append_op("elementwise_add", inputs, {"Out": block.create_var("out")}, {"axis": axis})
+    feed = {"X": np.full(x, 2, "float32"), "Y": np.full(y, 3, "float32")}
+    (out,) = fluid.Executor(place).run(program, feed, ["out"])
+    assert out.shape == dims and (out == 5).all()
+
+
+def test_unknown_dims_that_cannot_fit() -> None:
+    block = fluid.Program().global_block()
+    x, y = block.create_var("x", [4, 5], "float32"), block.create_var("y", [3, -1], "float32")
+    with pytest.raises(ShapeError, match="dims that broadcast"):
+        block.append_op("elementwise_add", {"X": x, "Y": y}, {"Out": block.create_var("out")}, {"axis": 1})

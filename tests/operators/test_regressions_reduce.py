@@ -55,3 +55,28 @@ def test_a_norm_that_is_no_number_clips_all(place: str) -> None:
     block.append_op("clip_by_norm", {"X": x}, {"Out": out}, {"max_norm": 1.0})
     (found,) = fluid.Executor(place).run(program, {"x": np.array([1, np.nan, 2], "float32")}, [out])
     assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_wrap(place: str, dtype: str) -> None:
+    """As in NumPy; C leaves an overflow of signed numbers open, so kernels of a dialect add in unsigned words."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.array([[high, 1, 5], [low, -1, 3], [high, high, high]], dtype)
+    uses = {
+        "reduce_sum": ({"dim": [1]}, np.sum(x, axis=1, dtype=dtype)),
+        "reduce_prod": ({"dim": [1]}, np.prod(x, axis=1, dtype=dtype)),
+        "cumsum": ({"axis": 1}, np.cumsum(x, axis=1, dtype=dtype)),
+    }
+    for type, (attrs, expected) in uses.items():
+        block = fluid.Program().global_block()
+        given, out = block.create_var("x", x.shape, dtype, is_data=True), block.create_var("out")
+        block.append_op(type, {"X": given}, {"Out": out}, attrs)
+        (found,) = fluid.Executor(place).run(block.program, {"x": x}, [out])
+        assert found.tolist() == expected.tolist(), type
+    block = fluid.Program().global_block()
+    feed = {"X": np.array([high, 0], dtype), "Index": np.array([[0], [0]]), "Updates": np.array([1, 5], dtype)}
+    inputs = {slot: block.create_var(slot, array.shape, str(array.dtype), is_data=True) for slot, array in feed.items()}
+    block.append_op("scatter_nd_add", inputs, {"Out": block.create_var("out")})
+    (found,) = fluid.Executor(place).run(block.program, feed, ["out"])
+    assert found.tolist() == [low + 5, 0]

@@ -9,10 +9,10 @@ from fluidlite.plugin import hookimpl
 
 FAMILIES = (
     "auc", "batch_norm", "concat_split", "conv", "creation", "crop", "cross", "cumsum", "expanding", "finite",
-    "flipping", "grid_sampler", "hash", "index", "index_select", "interpolate", "layer_norm", "linear_algebra",
-    "loss", "losses_classes", "losses_regression", "maxout", "metrics", "multiplex", "norm", "padding", "pool",
-    "products", "reduce", "sampling", "scatter", "shape", "shuffling", "slicing", "softmax", "sorting", "squared",
-    "stacking", "top_k", "unfold", "unpool", "vision", "where",
+    "flipping", "gather_tree", "grid_sampler", "hash", "index", "index_select", "interpolate", "layer_norm",
+    "linear_algebra", "loss", "losses_classes", "losses_regression", "maxout", "metrics", "multiplex", "norm",
+    "padding", "pool", "products", "reduce", "sampling", "scatter", "shape", "shuffling", "similarity_focus",
+    "slicing", "softmax", "sorting", "squared", "stacking", "top_k", "unfold", "unpool", "vision", "where",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Finds ``cblas_?gemm``, ``?axpy`` and ``?axpby`` behind NumPy and calls them by address."""
+"""Finds ``cblas_?gemm``, ``?gemv``, ``?axpy`` and ``?axpby`` behind NumPy and calls them by address."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _SHORT = 1 << 18  # multiplications of a product so short that giving up the int
 
 @dataclass(frozen=True)
 class Routine:
-    """One ``cblas_?gemm``: the function that keeps the interpreter's lock, the one that releases it, its types."""
+    """``cblas_?gemm`` and ``?gemv`` of a dtype: functions that keep the interpreter's lock, that release it, types."""
 
     keeping: Any
     releasing: Any
+    vector_keeping: Any
+    vector_releasing: Any
     integer: Any
     number: Any
 
@@ -36,21 +38,25 @@ def find(dtype: str) -> Routine | None:
     except (AttributeError, OSError):
         return None
     for prefix, suffix, integer in _SPELLINGS:
-        name = f"{prefix}{letter}gemm{suffix}"
-        if all(hasattr(library, name) for library in libraries):
-            keeping, releasing = (library[name] for library in libraries)
-            keeping.restype = releasing.restype = None
-            routine = Routine(keeping, releasing, integer, number)
+        names = [f"{prefix}{letter}{routine}{suffix}" for routine in ("gemm", "gemv")]
+        if all(hasattr(library, name) for library in libraries for name in names):
+            gemm, gemv = ([library[name] for library in libraries] for name in names)
+            for function in (*gemm, *gemv):
+                function.restype = None
+            routine = Routine(gemm[0], gemm[1], gemv[0], gemv[1], integer, number)
             return routine if _is_right(routine, dtype) else None
     return None
 
 
 def _is_right(routine: Routine, dtype: str) -> bool:
-    """Multiply two small matrices: integers of the wrong size would show."""
+    """Multiply two small matrices, and a row by one: integers of the wrong size would show."""
     a, b = np.arange(6, dtype=dtype).reshape(2, 3), np.arange(12, dtype=dtype).reshape(3, 4)
-    out = np.full((2, 4), np.nan, dtype)
-    Product(routine, 2, 4, 3, 3, False, 4, False, 1.0).bind(a.ctypes.data, b.ctypes.data, out.ctypes.data, False)()
-    return bool((out == a @ b).all())
+    for m in (2, 1):
+        out = np.full((m, 4), np.nan, dtype)
+        Product(routine, m, 4, 3, 3, False, 4, False, 1.0)(a.ctypes.data, b.ctypes.data, out.ctypes.data, False)
+        if not (out == a[:m] @ b).all():
+            return False
+    return True
 
 
 class Product:
@@ -72,22 +78,33 @@ class Product:
         a_columns: int, a_transposed: bool, b_columns: int, b_transposed: bool, alpha: float,
     ) -> None:  # fmt: skip
         integer, number = routine.integer, routine.number
-        turned = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (a_transposed, b_transposed)]
-        self._call = routine.keeping if m * n * k <= _SHORT else routine.releasing
-        self._head = (ctypes.c_int(_ROW_MAJOR), *turned, integer(m), integer(n), integer(k), number(alpha))
-        self._columns = integer(a_columns), integer(b_columns), integer(n)
+        short = m * n * k <= _SHORT
         self._keep = number(0.0), number(1.0)
+        self._row, self._matrix_first = m == 1 or n == 1, m != 1
+        if self._row:  # a matrix by a vector, whose elements lie side by side
+            columns, turned = (b_columns, not b_transposed) if m == 1 else (a_columns, a_transposed)
+            rows = (n if b_transposed else k) if m == 1 else (k if a_transposed else m)
+            self._call = routine.vector_keeping if short else routine.vector_releasing
+            self._head: tuple[Any, ...] = (
+                ctypes.c_int(_ROW_MAJOR), ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+                integer(rows), integer(columns), number(alpha),
+            )  # fmt: skip
+            self._columns = integer(columns), integer(1), integer(1)
+        else:
+            flags = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (a_transposed, b_transposed)]
+            self._call = routine.keeping if short else routine.releasing
+            self._head = (ctypes.c_int(_ROW_MAJOR), *flags, integer(m), integer(n), integer(k), number(alpha))
+            self._columns = integer(a_columns), integer(b_columns), integer(n)
 
     def __call__(self, a: int, b: int, out: int, add: bool) -> None:
         """Multiply the matrices at these addresses."""
-        columns, address = self._columns, ctypes.c_void_p
-        self._call(
-            *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out), columns[2]
-        )
+        self.bind(a, b, out, add)()
 
     def bind(self, a: int, b: int, out: int, add: bool) -> Callable[[], None]:
         """Return the call with its addresses fixed."""
         columns, address = self._columns, ctypes.c_void_p
+        if self._row and not self._matrix_first:
+            a, b = b, a
         return partial(
             self._call, *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out),
             columns[2],

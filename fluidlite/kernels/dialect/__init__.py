@@ -14,10 +14,10 @@ from fluidlite.plugin import hookimpl
 
 FAMILIES = (
     "auc", "batch_norm", "bilinear", "concat_split", "conv", "creation", "crop", "cross", "cumsum", "expanding",
-    "finite", "flipping", "grid_sampler", "hash", "index", "index_select", "interpolate", "layer_norm",
-    "linear_algebra", "loss", "losses_classes", "losses_regression", "maxout", "metrics", "multiplex", "norm",
-    "padding", "pool", "products", "reduce", "sampling", "scatter", "shape", "shuffling", "slicing", "softmax",
-    "sorting", "squared", "stacking", "unfold", "unpool", "vision", "where",
+    "finite", "flipping", "gather_tree", "grid_sampler", "hash", "index", "index_select", "interpolate", "kron",
+    "layer_norm", "linear_algebra", "logsumexp", "loss", "losses_classes", "losses_regression", "maxout", "metrics",
+    "multiplex", "norm", "padding", "pool", "products", "reduce", "sampling", "scatter", "shape", "shuffling",
+    "similarity_focus", "slicing", "softmax", "sorting", "squared", "stacking", "unfold", "unpool", "vision", "where",
 )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""cumsum and its gradient: an item walks along the axis, over 16 neighbours where the axis is not the last."""
+"""cumsum and its gradient: an item walks along the axis, over 16 neighbours where the axis is not the last.
+
+Where it is, an item walks along four lines side by side: each sum waits for the one before, but not for other lines'.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
-from .source import LANES, Buffer, build, ctype, dealt, load, store
+from .source import LANES, Buffer, build, ctype, dealt, load, store, wrapping
 
 _WALK = """
   const index_t chunks = (inner + $lanes - 1) / $lanes;
@@ -23,6 +26,24 @@ _WALK = """
   }
 """
 
+_LINES = 4
+_ALONG = """
+  const index_t first = gid * $lanes * n + $start, step = $step;
+  $T sum[$lanes];
+  for (int v = 0; v < $lanes; ++v) sum[v] = 0;
+  if ((gid + 1) * $lanes <= rows) {
+    for (index_t i = 0; i < n; ++i) {
+      for (int v = 0; v < $lanes; ++v) { const index_t at = first + i * step + v * n; $one }
+    }
+  } else {
+    for (index_t row = gid * $lanes; row < rows; ++row) {
+      const int v = 0;
+      sum[v] = 0;
+      for (index_t i = 0; i < n; ++i) { const index_t at = row * n + $start + i * step; $one }
+    }
+  }
+"""
+
 
 def _sums(call: Call, context: Context, given: str, made: str, reverse: bool) -> Any:
     dims, dtype = call.dims(made), call.dtype(given)
@@ -31,20 +52,26 @@ def _sums(call: Call, context: Context, given: str, made: str, reverse: bool) ->
     axis = 0 if len(dims) == 1 else call.attr("axis") % len(dims)
     n, inner = dims[axis], prod(dims[axis + 1 :])
     kind, exclusive = ctype(context, compute_dtype(dtype)), call.attr("exclusive")
-    put = store(context, dtype, "out[at + v]", "sum[v]")
-    add = f"sum[v] = sum[v] + {load(dtype, 'x[at + v]')};"
+    along, rows = inner == 1, prod(dims[:axis])
+    at = "at" if along else "at + v"
+    put = store(context, dtype, f"out[{at}]", "sum[v]")
+    total = wrapping(context, compute_dtype(dtype), "+").format("sum[v]", load(dtype, f"x[{at}]"))
+    add = f"sum[v] = {total};"
+    lanes, unit = (_LINES, "1") if along else (LANES, "inner")
     kernel = build(
-        context, f"cumsum{'_exclusive' * exclusive}{'_reverse' * reverse}_{dtype}",
-        [Buffer("x", dtype), Buffer("out", dtype, True)], ["n", "inner"], _WALK,
+        context, f"cumsum{'_exclusive' * exclusive}{'_reverse' * reverse}{'_along' * along}_{dtype}",
+        [Buffer("x", dtype), Buffer("out", dtype, True)], ["n", "rows" if along else "inner"],
+        _ALONG if along else _WALK,
         {
-            "T": kind, "lanes": str(LANES), "start": "(n - 1) * inner" if reverse else "0",
-            "step": "-inner" if reverse else "inner", "one": put + add if exclusive else add + put,
+            "T": kind, "lanes": str(lanes), "start": f"(n - 1) * {unit}" if reverse else "0",
+            "step": f"-{unit}" if reverse else unit, "one": put + add if exclusive else add + put,
         },
     )  # fmt: skip
-    items = prod(dims[:axis]) * -(-inner // LANES)
+    items = -(-rows // lanes) if along else rows * -(-inner // lanes)
+    numbers = (n, rows if along else inner)
 
     def run(context: Context, io: IO) -> None:
-        kernel(context, items, (io.span(given), io.span(made)), (n, inner), dealt(items))
+        kernel(context, items, (io.span(given), io.span(made)), numbers, dealt(items))
 
     return run
 

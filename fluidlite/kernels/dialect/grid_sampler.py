@@ -24,16 +24,29 @@ _AROUND = """
   }
 """
 
-# All channels of a place an item.
+LANES = 64
+"""Places that one item reads."""
+
+# All channels of some places an item, a channel after the other.
 _SAMPLE = (
-    "  const index_t image = gid / places, place = gid - image * places;"
+    """
+  const index_t chunks = (places + $lanes - 1) / $lanes, image = gid / chunks, from = (gid - image * chunks) * $lanes;
+  const int count = places - from < $lanes ? (int)(places - from) : $lanes;
+  $T across[4][$lanes], down[4][$lanes]; index_t where[4][$lanes];
+  for (int v = 0; v < count; ++v) {
+"""
     + _AROUND
     + """
+    for (int k = 0; k < 4; ++k) { across[k][v] = in_x[k]; down[k][v] = in_y[k]; where[k][v] = pixel[k]; }
+  }
   for (index_t c = 0; c < channels; ++c) {
-    const index_t plane = image * channels + c;
-    $T sum = 0;
-    for (int k = 0; k < 4; ++k) sum += x[plane * height * width + pixel[k]] * in_x[k] * in_y[k];
-    out[plane * places + place] = sum;
+    const index_t plane = (image * channels + c) * height * width, to = (image * channels + c) * places + from;
+    for (int v = 0; v < count; ++v) {
+      $T sum = x[plane + where[0][v]] * across[0][v] * down[0][v];
+      sum += x[plane + where[1][v]] * across[1][v] * down[1][v];
+      sum += x[plane + where[2][v]] * across[2][v] * down[2][v];
+      out[to + v] = sum + x[plane + where[3][v]] * across[3][v] * down[3][v];
+    }
   }
 """
 )
@@ -77,7 +90,7 @@ _PIXELS = (
 def _kernel(call: Call, context: Context, name: str, read: tuple[str, ...], text: str, at: str) -> Any:
     dtype = call.dtype("X")
     buffers = [*(Buffer(slot, dtype) for slot in read), Buffer("out", dtype, True)]
-    words = {"T": ctype(context, dtype), "floor": function(context, "floor", dtype), "at": at}
+    words = {"T": ctype(context, dtype), "floor": function(context, "floor", dtype), "at": at, "lanes": str(LANES)}
     return build(context, f"grid_sampler_{name}_{dtype}", buffers, _NUMBERS, text.replace("$at", at), words)
 
 
@@ -90,10 +103,10 @@ def _numbers(call: Call) -> tuple[int, int, tuple[int, ...]]:
 
 @register_kernel("grid_sampler", "dialect")
 def grid_sampler(call: Call, context: Context) -> Any:
-    """A place an item."""
+    """Some places an item."""
     images, places, numbers = _numbers(call)
-    kernel = _kernel(call, context, "read", ("x", "grid"), _SAMPLE, "gid")
-    items = images * places
+    kernel = _kernel(call, context, "read", ("x", "grid"), _SAMPLE, "image * places + from + v")
+    items = images * -(-places // LANES)
 
     def run(context: Context, io: IO) -> None:
         kernel(context, items, (io.span("X"), io.span("Grid"), io.span("Output")), numbers, dealt(items))

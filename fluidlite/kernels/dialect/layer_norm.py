@@ -162,10 +162,14 @@ def _backward(call: Call, context: Context, mean_slot: str, spread_slot: str, in
         kernel = backward_kernel(context, rows, dtype, scaled, inverted, ("dx",), False)
     outputs = tuple(name for name in ("dscale", "dbias") if call.has(GRADS[name]))
     where = channels_of(call)
-    summing = _column_sums if where.last else _channel_sums
-    sums = summing(context, dtype, inverted, outputs) if outputs else None
+    single = where.groups == 1
+    wide = (256 if where.channels >= 1024 else 64) if single else LANES  # the wider, the fewer pages are begun anew
+    if not where.last:
+        sums = _channel_sums(context, dtype, inverted, outputs) if outputs else None
+    else:
+        sums = _column_sums(context, dtype, inverted, outputs, wide, single) if outputs else None
     numbers = (where.batch, where.inner, where.channels, where.groups, where.each, epsilon)
-    items = -(-where.channels // LANES) if where.last else where.channels
+    items = -(-where.channels // wide) if where.last else where.channels
 
     def run(context: Context, io: IO) -> None:
         read = [io.span(slot) for slot in ("X", "Y@GRAD", mean_slot, spread_slot)]
@@ -204,16 +208,20 @@ def _channel_sums(context: Context, dtype: str, inverted: bool, outputs: tuple[s
     return _sums_kernel(context, f"channel_sums_{int(inverted)}", dtype, outputs, _CHANNELS, words)
 
 
-def _column_sums(context: Context, dtype: str, inverted: bool, outputs: tuple[str, ...]) -> Kernel:
-    """The same where channels are last: sixteen of them an item."""
+def _column_sums(
+    context: Context, dtype: str, inverted: bool, outputs: tuple[str, ...], wide: int, single: bool
+) -> Kernel:
+    """The same where channels are last: ``wide`` of them an item, with a ``single`` mean and variance or their own."""
     kind, element = loaded(context, dtype)
-    statistics = lanes(
-        f"const index_t row = n * groups + (j + v) / each; m[v] = mean[row]; "
-        f"inv[v] = {inverse(context, dtype, 'spread[row]', inverted)};"
-    )
+    row = f"const index_t row = n{'' if single else ' * groups + (j + v) / each'};"
+    inv = inverse(context, dtype, "spread[row]", inverted)
+    if single:
+        statistics, mine = f"{row} const {kind} m = mean[row], inv = {inv};", ("m", "inv")
+    else:
+        statistics, mine = lanes(f"{row} m[v] = mean[row]; inv[v] = {inv};"), ("m[v]", "inv[v]")
     added = lanes(
         f"const {kind} w = {element('dy', 'at + v')}; one[v] += w; "
-        f"other[v] += w * ({element('x', 'at + v')} - m[v]) * inv[v];"
+        f"other[v] += w * ({element('x', 'at + v')} - {mine[0]}) * {mine[1]};"
     )
     stores = " ".join(f"{name}[j + v] = {'other' if name == 'dscale' else 'one'}[v];" for name in outputs)
     body = f"""
@@ -225,8 +233,9 @@ def _column_sums(context: Context, dtype: str, inverted: bool, outputs: tuple[st
     {lanes(stores)}
   """
     text = "  const index_t columns = channels;" + COLUMNS + "  $tile\n"
-    words = {"lanes": str(LANES), "tile": tile(arrays(kind, ("one", "other", "m", "inv")), body)}
-    return _sums_kernel(context, f"column_sums_{int(inverted)}", dtype, outputs, text, words)
+    declared = arrays(kind, ("one", "other", *(() if single else ("m", "inv"))), wide)
+    words = {"lanes": str(wide), "tile": tile(declared, body, wide)}
+    return _sums_kernel(context, f"column_sums_{int(inverted)}{int(single)}_{wide}", dtype, outputs, text, words)
 
 
 @register_kernel("layer_norm", "dialect")

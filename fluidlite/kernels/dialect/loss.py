@@ -12,7 +12,7 @@ from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
 from .loss_axis import loss_along_axis, loss_grad_along_axis
 from .softmax import softmax_words
-from .source import Buffer, build, ctype, dealt, function, load, store
+from .source import Buffer, build, ctype, dealt, function, load, row_reduction, store
 
 _STATUS = Buffer("status", "int64", True)
 _CLASS = """
@@ -25,8 +25,7 @@ _CLASS = """
 """
 _SHARES = """
   const index_t at = gid * n;
-  $T cost = 0;
-  for (index_t j = 0; j < n; ++j) { $cost }
+  $cost
 """
 _SOFTMAX = """
   const index_t at = gid * n;
@@ -52,9 +51,19 @@ def cross_entropy(call: Call, context: Context) -> Any:
     dtype = call.dtype("X")
     soft, label = _label(call)
     kind, log = ctype(context, compute_dtype(dtype)), function(context, "log", dtype)
-    where = "at + j" if soft else "at + chosen"
-    one = f"const {kind} c = -{log}({load(dtype, f'x[{where}]')}), d = c > ({kind})1e20 ? ({kind})1e20 : c; "
-    one += f"cost += {load(label, 'label[at + j]')} * d;" if soft else "cost = d;"
+
+    def least(x: str) -> str:
+        return f"const {kind} c = -{log}({x}), d = c > ({kind})1e20 ? ({kind})1e20 : c;"
+
+    def share(acc: str, value: str) -> str:
+        if value.startswith("acc"):  # partial sums are joined
+            return f"{acc} += {value};"
+        return f"{least(load(dtype, f'x[at + {value}]'))} {acc} += {load(label, f'label[at + {value}]')} * d;"
+
+    if soft:
+        one = row_reduction(kind, "cost", "0", share, lambda j: j)
+    else:
+        one = f"{least(load(dtype, 'x[at + chosen]'))} cost = d;"
     body = (_SHARES if soft else _CLASS) + "  " + store(context, dtype, "out[gid]", "cost")
     buffers = [Buffer("x", dtype), Buffer("label", label), Buffer("out", dtype, True)]
     return _launcher(call, context, "cross_entropy", buffers, ("X", "Label", "Y"), body, {"T": kind, "cost": one}, "X")
@@ -64,6 +73,11 @@ _CLASS_GRAD = """
   const index_t at = gid * n, chosen = label[gid];
   const $T scale = chosen == ignore ? 0 : $dy;
   for (index_t j = 0; j < n; ++j) { $store }
+"""
+_ONE_GRAD = """
+  const index_t at = gid * n, chosen = label[gid];
+  for (index_t j = 0; j < n; ++j) dx[at + j] = 0;
+  if (chosen != ignore && chosen >= 0 && chosen < n) { $store }
 """
 _SHARES_GRAD = """
   const index_t at = gid * n;
@@ -77,13 +91,16 @@ def cross_entropy_grad(call: Call, context: Context) -> Any:
     """X@GRAD = -Y@GRAD / X at the label, or -Y@GRAD Label / X."""
     dtype = call.dtype("X")
     soft, label = _label(call)
-    kind, x = ctype(context, compute_dtype(dtype)), load(dtype, "x[at + j]")
-    share = f"-scale * {load(label, 'label[at + j]')} / {x}"
-    value = share if soft else f"j == chosen && chosen != ignore ? -scale / {x} : ({kind})0"
-    words = {"T": kind, "dy": load(dtype, "dy[gid]"), "store": store(context, dtype, "dx[at + j]", value)}
+    dy = load(dtype, "dy[gid]")
+    if soft:
+        share = f"-scale * {load(label, 'label[at + j]')} / {load(dtype, 'x[at + j]')}"
+        stored = store(context, dtype, "dx[at + j]", share)
+    else:
+        stored = store(context, dtype, "dx[at + chosen]", f"-{dy} / {load(dtype, 'x[at + chosen]')}")
+    words = {"T": ctype(context, compute_dtype(dtype)), "dy": dy, "store": stored}
     buffers = [Buffer("x", dtype), Buffer("label", label), Buffer("dy", dtype), Buffer("dx", dtype, True)]
     slots = ("X", "Label", "Y@GRAD", "X@GRAD")
-    body = _SHARES_GRAD if soft else _CLASS_GRAD
+    body = _SHARES_GRAD if soft else _ONE_GRAD
     return _launcher(call, context, "cross_entropy_grad", buffers, slots, body, words, "X")
 
 
@@ -102,7 +119,10 @@ def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
         buffers.append(Buffer("out", dtype, True))
         slots.append("Softmax")
     if soft:
-        words["cost"] = f"cost += {load(label, 'label[at + j]')} * (log_total - ({words['x']} - most));"
+        words["cost"] = row_reduction(
+            words["T"], "cost", "0", lambda acc, value: f"{acc} += {value};",
+            lambda j: f"{load(label, f'label[at + {j}]')} * (log_total - ({load(dtype, f'x[at + {j}]')} - most))",
+        )  # fmt: skip
     else:
         words["cost"] = f"cost = log_total - ({load(dtype, 'x[at + chosen]')} - most);"
     rest = (_SHARES if soft else _CLASS).replace("const index_t at = gid * n, chosen", "const index_t chosen")

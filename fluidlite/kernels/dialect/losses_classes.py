@@ -16,6 +16,8 @@ from .source import HALVES, LANES, Buffer, build, ctype, dealt, function, load, 
 _STATUS = Buffer("status", "int64", True)
 
 # The logarithm of a product of factors from 1 to 2 stands for the sum of theirs: one logarithm for $run classes.
+# Vectors take the label itself along, whose part is known; an infinite score there would give NaN, so such rows go one
+# by one.
 _BPR = """
   const index_t at = gid * n, chosen = label[gid];
   $T cost = 0;
@@ -28,7 +30,7 @@ _BPR = """
     while (j < n) {
       $T factors = 1;
       for (int k = 0; k < $run && j < n; ++k, ++j) {
-        const $T d = $x - here;
+        const $T d = j == chosen ? ($T)0 : $x - here;
         factors *= 1 + $exp(d > 0 ? -d : d);
         total += d < 0 ? ($T)0 : d;
       }
@@ -46,7 +48,7 @@ _BPR_GRAD = """
   index_t j = 0;
   $vectors
   for (; j < n; ++j) {
-    const $T grad = dy / (1 + $exp(here - $x));
+    const $T grad = j == chosen ? dy / 2 : dy / (1 + $exp(here - $x));
     total += grad;
     $store
   }
@@ -54,7 +56,7 @@ _BPR_GRAD = """
 """
 
 
-_BPR_VECTORS = """while (j + $lanes <= n) {
+_BPR_VECTORS = """while (here - here == 0 && j + $lanes <= n) {
       $V sums = ($V)(0), factors = ($V)(1);
       for (int k = 0; k < $run && j + $lanes <= n; ++k, j += $lanes) {
         const $V d = vload$lanes(0, x + at + j) - here, zero = ($V)(0);
@@ -68,7 +70,7 @@ _BPR_VECTORS = """while (j + $lanes <= n) {
     }"""
 _GRAD_VECTORS = """{
     $V sums = ($V)(0);
-    for (; j + $lanes <= n; j += $lanes) {
+    for (; here - here == 0 && j + $lanes <= n; j += $lanes) {
       const $V e = dy / (1 + $exp(here - vload$lanes(0, x + at + j)));
       vstore$lanes(e, 0, dx + at + j);
       sums += e;

@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, compute_dtype, maxout_functor, maxout_grad_functor
 
 from .reducing import reducer
-from .source import Buffer, build, ctype, load, store
+from .source import Buffer, build, ctype, dealt, load, store
 
 
 def _grouped(call: Call) -> tuple[int, int, int]:
@@ -31,15 +31,23 @@ def maxout(context: Context, call: Call) -> Any:
     return run
 
 
+LANES = 256
+"""Positions that an item goes through, a channel after the other."""
+
 _GRAD = """
-  const index_t group = gid / space, at = group * groups * space + gid - group * space;
-  const $T best = $out;
-  int open = 1;
+  const index_t chunks = (space + $lanes - 1) / $lanes, group = gid / chunks, from = (gid - group * chunks) * $lanes;
+  const int count = space - from < $lanes ? (int)(space - from) : $lanes;
+  const index_t place = group * space + from;
+  int open[$lanes];
+  for (int v = 0; v < count; ++v) open[v] = 1;
   for (index_t g = 0; g < groups; ++g) {
-    const $T y = $x;
-    const int chosen = open && (y == best || (y != y && best != best));
-    open &= !chosen;
-    $store
+    const index_t at = (group * groups + g) * space + from;
+    for (int v = 0; v < count; ++v) {
+      const $T best = $out, y = $x, given = $dout;
+      const int chosen = open[v] & ((y == best) | ((y != y) & (best != best)));
+      open[v] &= !chosen;
+      $store
+    }
   }
 """
 
@@ -49,18 +57,19 @@ def maxout_grad(context: Context, call: Call) -> Any:
     """The gradient goes to the first channel of each group that equals the greatest."""
     dtype = call.dtype("X")
     kind = ctype(context, compute_dtype(dtype))
-    value = f"chosen ? {load(dtype, 'dout[gid]')} : ({kind})0"
     kernel = build(
         context, f"maxout_grad_{dtype}",
         [Buffer("x", dtype), Buffer("out", dtype), Buffer("dout", dtype), Buffer("dx", dtype, True)],
         ["groups", "space"], _GRAD,
-        {"T": kind, "out": load(dtype, "out[gid]"), "x": load(dtype, "x[at + g * space]"),
-         "store": store(context, dtype, "dx[at + g * space]", value)},
+        {"T": kind, "lanes": str(LANES), "out": load(dtype, "out[place + v]"), "x": load(dtype, "x[at + v]"),
+         "dout": load(dtype, "dout[place + v]"),
+         "store": store(context, dtype, "dx[at + v]", f"chosen ? given : ({kind})0")},
     )  # fmt: skip
     outer, groups, space = _grouped(call)
+    items = outer * -(-space // LANES)
 
     def run(context: Context, io: IO) -> None:
         spans = (io.span("X"), io.span("Out"), io.span("Out@GRAD"), io.span("X@GRAD"))
-        kernel(context, outer * space, spans, (groups, space))
+        kernel(context, items, spans, (groups, space), dealt(items))
 
     return run

@@ -14,10 +14,10 @@ __all__ = ["_implementations", "maxout", "maxout_grad"]
 @register_kernel("maxout", "dialect")
 def maxout(call: Call, context: Context) -> Any:
     """Out = the greatest of each group of channels."""
-    return maxout_functor.on(context)(context, call)
+    return maxout_functor.on(context, "dialect")(context, call)
 
 
 @register_kernel("maxout_grad", "dialect")
 def maxout_grad(call: Call, context: Context) -> Any:
     """The gradient of maxout."""
-    return maxout_grad_functor.on(context)(context, call)
+    return maxout_grad_functor.on(context, "dialect")(context, call)

@@ -176,10 +176,10 @@ COLUMNS = """
 """
 
 
-def tile(declared: str, body: str) -> str:
+def tile(declared: str, body: str, wide: int = LANES) -> str:
     """Text of ``body`` with ``WIDTH`` as a constant, for a compiler to make vectors, and for a tile that is cut off."""
-    whole, cut = body.replace("WIDTH", str(LANES)), body.replace("WIDTH", "width")
-    return f"{declared}\n  if (width == {LANES}) {{ {whole} }}\n  else {{ {cut} }}"
+    whole, cut = body.replace("WIDTH", str(wide)), body.replace("WIDTH", "width")
+    return f"{declared}\n  if (width == {wide}) {{ {whole} }}\n  else {{ {cut} }}"
 
 
 def lanes(statement: str) -> str:
@@ -193,9 +193,9 @@ def down(statement: str, rows: str = "rows") -> str:
     return f"for (index_t r = 0; r < {rows}; ++r) {{ const index_t at = r * columns + j; {inside} }}"
 
 
-def arrays(kind: str, names: Sequence[str]) -> str:
+def arrays(kind: str, names: Sequence[str], wide: int = LANES) -> str:
     """Declarations of one number a column."""
-    return " ".join(f"{kind} {name}[{LANES}];" for name in names)
+    return " ".join(f"{kind} {name}[{wide}];" for name in names)
 
 
 def loaded(context: Context, dtype: str) -> tuple[str, Callable[[str, str], str]]:

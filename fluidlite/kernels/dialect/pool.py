@@ -22,6 +22,7 @@ from fluidlite.plugin import (
     register_kernel,
 )
 
+from .pool_max_grad import greatest_grad
 from .reducing import reducer
 from .source import HEAVY, Buffer, build, ctype, load, store
 from .strided import mover, steps_of
@@ -291,38 +292,20 @@ _MEAN_LAST = """
     const $T outside = ($T)($count);
     for (int v = 0; v < width; ++v) { const index_t q = start + v; acc[v] += $dout / outside; }"""
 
-_GREATEST = """
-    for (index_t q = ql0; q < ql1; ++q) {
-      const $T best = $out;
-      $lane_window
-      index_t w = w0;
-      const index_t row = (((outer * na + a) * nb + b) * nc + c) * nl;
-      for (; w < w1 && $x != best; ++w) {}
-      if (w >= start && w < w1 && w - start < width) {
-        int open = 1;
-        for (index_t x = x0; x <= a && open; ++x)
-          for (index_t y = y0; y < (x == a ? b + 1 : y1) && open; ++y)
-            for (index_t z = z0; z < (x == a && y == b ? c : z1) && open; ++z) {
-              const index_t row = (((outer * na + x) * nb + y) * nc + z) * nl;
-              for (index_t w = w0; w < w1 && open; ++w) open = $x != best;
-            }
-        if (open) acc[w - start] += $dout;
-      }
-    }"""
-
 
 def _grad(call: Call, context: Context) -> Any:
     """The mean's gradient is divided among a window; the greatest's goes to its first such element."""
     frame, dtype = Frame(call), call.dtype("X")
-    average = call.attr("pooling_type") == "avg"
-    if frame.whole and average:
+    if call.attr("pooling_type") == "max":
+        return greatest_grad(call, context, frame)
+    if frame.whole:
         dims = (frame.outer, frame.size, frame.inner)
         steps = (frame.inner, 0, 1)
         move = mover(context, dtype, dtype, dims, steps, steps_of(dims), 1.0 / frame.size)
         return lambda context, io: move(context, io.span("Out@GRAD"), io.span("X@GRAD"))
 
     wide = ctype(context, compute_dtype(dtype))
-    exclusive = average and (call.attr("exclusive") or call.attr("adaptive"))
+    exclusive = call.attr("exclusive") or call.attr("adaptive")
     lane_window = frame.window("l", "q", "w") if frame.spans else "const index_t w0 = q, w1 = q + 1;"
     covering = [frame.covering(name, name, name) for name in NAMES[:3]]
     covering.append(
@@ -334,25 +317,23 @@ def _grad(call: Call, context: Context) -> Any:
         "T": wide, "lanes": str(LANES), "rows": frame.rows("n"), "covering": "\n  ".join(covering),
         "count": outside, "lane_window": lane_window, "lane_count": "w1 - w0" if exclusive else "kl",
         "windows": "\n    ".join(frame.window(n, f"q{n}", w) for n, w in zip(NAMES, "xyz", strict=False)),
-        "dout": load(dtype, "dout[line + q]"), "out": load(dtype, "out[line + q]"), "x": load(dtype, "x_in[row + w]"),
+        "dout": load(dtype, "dout[line + q]"),
         "store": store(context, dtype, "dx[to + v]", "acc[v]"),
     }  # fmt: skip
     words["step"] = "1" if frame.unit else "sl"
     words["spread"] = _filled(_SPREAD_ADAPTIVE if frame.adaptive else _SPREAD, words)
-    each = _GREATEST if not average else _MEAN_EACH if frame.spans else _MEAN_LAST
+    each = _MEAN_EACH if frame.spans else _MEAN_LAST
     words["each_window"] = _filled(_WINDOWS, {**words, "each": _filled(each, words)})
-    words["body"] = _filled(_MEAN, words) if average and frame.spans else words["each_window"]
-    slots = ["Out@GRAD", "X@GRAD"] if average else ["X", "Out", "Out@GRAD", "X@GRAD"]
-    names = {"X": "x_in", "Out": "out", "Out@GRAD": "dout", "X@GRAD": "dx"}
-    how = "max" if not average else "avg" if exclusive else "avg_inclusive"
+    words["body"] = _filled(_MEAN, words) if frame.spans else words["each_window"]
+    how = "avg" if exclusive else "avg_inclusive"
     kernel = build(
-        context, f"pool_grad_{how}_{frame.key}_{dtype}", [Buffer(names[s], dtype, s == "X@GRAD") for s in slots],
+        context, f"pool_grad_{how}_{frame.key}_{dtype}", [Buffer("dout", dtype), Buffer("dx", dtype, True)],
         frame.names, _BACKWARD, words,
     )  # fmt: skip
     items = frame.items(0)
 
     def run(context: Context, io: IO) -> None:
-        kernel(context, items, [io.span(slot) for slot in slots], frame.numbers, HEAVY)
+        kernel(context, items, (io.span("Out@GRAD"), io.span("X@GRAD")), frame.numbers, HEAVY)
 
     return run
 

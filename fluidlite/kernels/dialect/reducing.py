@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fluidlite.plugin import ITEMSIZE, Context, Span, compute_dtype
 
-from .source import LANES, Buffer, build, ctype, dealt, decode, load, store, tree
+from .source import LANES, Buffer, build, ctype, dealt, decode, load, store, tree, wrapping
 from .strided import collapsed, steps_of
 
 ENOUGH = 32
@@ -22,13 +22,12 @@ PART = 8192
 """With fewer items than ``ENOUGH``, work is cut into parts of about so many elements."""
 
 _JOIN = {
-    "sum": "{0} = {0} + {1};",
-    "prod": "{0} = {0} * {1};",
     "max": "{{ const $T y = {1}; {0} = y > {0}$nan ? y : {0}; }}",
     "min": "{{ const $T y = {1}; {0} = y < {0}$nan ? y : {0}; }}",
 }
-"""How two results become one."""
+"""How the greater, or the lesser, of two results is kept."""
 
+_SIGN = {"sum": "+", "prod": "*"}
 _START = {"sum": "0", "prod": "1"}
 """What the others begin with is any element."""
 
@@ -191,7 +190,10 @@ def _words(
     dtype = compute_dtype(source)
     kind = ctype(context, dtype)
     join, function = _MAPPED.get(how, (how, "{0}"))
-    step = _JOIN[join].replace("$T", kind).replace("$nan", " || y != y" if "float" in dtype else "")
+    if join in _SIGN:
+        step = f"{{0}} = {wrapping(context, dtype, _SIGN[join])};"
+    else:
+        step = _JOIN[join].replace("$T", kind).replace("$nan", " || y != y" if "float" in dtype else "")
     value = function.replace("$T", kind)
 
     def read(element: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, ITEMSIZE, Context, Span, compute_dtype
 
-from .source import MOVED, Buffer, Kernel, build, dealt, load
+from .source import MOVED, Buffer, Kernel, build, dealt, load, wrapping
 from .strided import mover
 
 CHUNK = 2048
@@ -22,15 +22,17 @@ SHORT = 8
 """Of how many rows, at least, an item copies whole ones."""
 NOWHERE = -(2**63)
 """A padding that no index is."""
-COLUMNS = 64
+COLUMNS = 512
 """Columns that one item writes."""
-PARTS = 8
+BLOCK = 64
+"""Entries of the index whose rows are found at once."""
+PARTS = 4
 """Into how many parts the rows of a matrix are dealt out to items that each read the whole index."""
 
 
 @dataclass(frozen=True)
 class Find:
-    """How entry ``i`` of the index finds its row.
+    """How entry ``i`` of the index, number ``e`` of its ``group``, finds its row.
 
     ``text`` sets ``row`` and ``fine``, and where it is not fine ``wrong`` and ``bound`` for the error, or
     ``padded``. Entries and rows fall into ``groups`` of equal sizes: an entry's row is in its own group.
@@ -49,15 +51,12 @@ class Find:
 
 def plain_find(slot: str, dtype: str, bound: int, count: int, padding: int = NOWHERE, groups: int = 1) -> Find:
     """``index[i]`` is a row; of each group of rows anew, if there are several."""
-    at = "i" if groups == 1 else "i - i / count * count"
-    start = "" if groups == 1 else " + i / count * bound"
+    start = "" if groups == 1 else " + group * bound"
     text = f"""
-    const index_t wrong = index[{at}], row = wrong{start};
+    const index_t wrong = index[e], row = wrong{start};
     const int padded = wrong == padding, fine = !padded && wrong >= 0 && wrong < bound;"""
     key = "plain" if groups == 1 else "grouped"
-    return Find(
-        key, slot, dtype, text, ("bound", "count", "padding"), (bound, count, padding), groups, count, bound
-    )  # fmt: skip
+    return Find(key, slot, dtype, text, ("bound", "padding"), (bound, padding), groups, count, bound)
 
 
 def nd_find(slot: str, dtype: str, dims: Sequence[int], count: int, rows: int) -> Find:
@@ -76,18 +75,19 @@ def nd_find(slot: str, dtype: str, dims: Sequence[int], count: int, rows: int) -
 def each_find(slot: str, dtype: str, dims: tuple[int, int, int], bound: int) -> Find:
     """``index`` is [outer, count, inner] of indices along the middle axis of [outer, ``bound``, inner]."""
     outer, count, inner = dims
-    text = """
-    const index_t wrong = index[i], line = i / (count * inner), lane = i - i / inner * inner;
-    const index_t row = (line * bound + wrong) * inner + lane;
+    row = "group * bound + wrong" if inner == 1 else "(group * bound + wrong) * inner + e - e / inner * inner"
+    text = f"""
+    const index_t wrong = index[i], row = {row};
     int padded = 0, fine = wrong >= 0 && wrong < bound;"""
-    names, numbers = ("bound", "count", "inner"), (bound, count, inner)
-    return Find("each", slot, dtype, text, names, numbers, outer, count * inner, bound * inner)
+    names, numbers = (("bound",), (bound,)) if inner == 1 else (("bound", "inner"), (bound, inner))
+    key = "each_one" if inner == 1 else "each"
+    return Find(key, slot, dtype, text, names, numbers, outer, count * inner, bound * inner)
 
 
 # Long rows are cut, so that an item copies a part of one; of short ones, an item copies several.
 _TAKE = """
   const index_t i = gid / parts, from = (gid - i * parts) * $chunk;
-  const index_t to = from + $chunk < width ? from + $chunk : width;
+  const index_t to = from + $chunk < width ? from + $chunk : width, group = i / entries, e = i - group * entries;
   $find
   if (!fine && !padded && from == 0) bad_index(status, op_id, wrong, bound);
   if (fine$keep) {
@@ -97,20 +97,39 @@ _TAKE = """
   }
 """
 
+# Of each group that an item reaches into, all indices are checked first, so that the copies do not wait for that.
 _TAKE_SHORT = """
   const index_t end = (gid + 1) * several < total ? (gid + 1) * several : total;
-  for (index_t i = gid * several; i < end; ++i) {
-    $find
-    if (!fine && !padded) bad_index(status, op_id, wrong, bound);
-    $copy
+  index_t from = gid * several, group = from / entries;
+  while (from < end) {
+    const index_t to = (group + 1) * entries < end ? (group + 1) * entries : end;
+    int bad = 0;
+    for (index_t i = from; i < to; ++i) {
+      const index_t e = i - group * entries;
+      $find
+      bad |= !fine && !padded;
+    }
+    if (bad)
+      for (index_t i = from; i < to; ++i) {
+        const index_t e = i - group * entries;
+        $find
+        if (!fine && !padded) bad_index(status, op_id, wrong, bound);
+      }
+    for (index_t i = from; i < to; ++i) {
+      const index_t e = i - group * entries;
+      $find
+      $copy
+    }
+    from = to;
+    ++group;
   }
 """
 
 _COPY = """if (fine$keep) {
-      for (index_t j = 0; j < width; ++j) out[i * width + j] = x[row * width + j];
-    } else {
-      for (index_t j = 0; j < width; ++j) out[i * width + j] = 0;
-    }"""
+        for (index_t j = 0; j < width; ++j) out[i * width + j] = x[row * width + j];
+      } else {
+        for (index_t j = 0; j < width; ++j) out[i * width + j] = 0;
+      }"""
 
 
 class Taker:
@@ -126,14 +145,14 @@ class Taker:
         short = width * SHORT <= CHUNK
         numbers: tuple[int, ...]
         if not short:
-            text, names = Template(_TAKE).safe_substitute(chunk=CHUNK), ["width", "parts"]
+            text, names = Template(_TAKE).safe_substitute(chunk=CHUNK), ["width", "parts", "entries"]
             parts = -(-width // CHUNK)
-            numbers, self.items = (width, parts), entries * parts
+            numbers, self.items = (width, parts, find.entries), entries * parts
         else:
             copy = _COPY if width != 1 else "out[i] = fine$keep ? x[row] : 0;"
-            text, names = Template(_TAKE_SHORT).safe_substitute(copy=copy), ["width", "several", "total"]
+            text, names = Template(_TAKE_SHORT).safe_substitute(copy=copy), ["width", "several", "total", "entries"]
             several = max(CHUNK // max(width, 1), 1)
-            numbers, self.items = (width, several, entries), -(-entries // several)
+            numbers, self.items = (width, several, entries, find.entries), -(-entries // several)
         form = "one" if width == 1 else "short" if short else "long"
         self.kernel = build(
             context, f"take_{form}_{find.key}_{moved}{'_last' if last else ''}",
@@ -167,10 +186,27 @@ _WRITE_ONE = """
   $passes
 """
 
-_PASS = """for (index_t i = group * entries; i < (group + 1) * entries; ++i) {
-    $find
-    if (!fine && !padded && part == 0 && j == 0) bad_index(status, op_id, wrong, bound);
-    if (fine && row >= first && row < last) $apply
+# The rows of some entries are found at once, so that what they are is not asked one by one.
+_PASS = """for (index_t next = 0; next < entries; next += $block) {
+    const int some = entries - next < $block ? (int)(entries - next) : $block;
+    index_t rows[$block];
+    int bad = 0;
+    for (int v = 0; v < some; ++v) {
+      const index_t e = next + v, i = group * entries + e;
+      $find
+      rows[v] = fine ? row : -1;
+      bad |= !fine && !padded;
+    }
+    if (bad && part == 0 && j == 0)
+      for (int v = 0; v < some; ++v) {
+        const index_t e = next + v, i = group * entries + e;
+        $find
+        if (!fine && !padded) bad_index(status, op_id, wrong, bound);
+      }
+    for (int u = 0; u < some; ++u) {
+      const index_t i = group * entries + next + u, row = rows[u];
+      if (row >= first && row < last) $apply
+    }
   }
 """
 
@@ -178,8 +214,8 @@ _PASS = """for (index_t i = group * entries; i < (group + 1) * entries; ++i) {
 class Writer:
     """Writes at the row of each entry, in the order of the entries.
 
-    An item owns 64 columns of a part of the rows and reads the index in order: sums repeat bit for bit, and the last
-    write stays, without atomics, at the cost of reading the index width / 64 * parts times.
+    An item owns 512 columns of a part of the rows and reads the index in order: sums repeat bit for bit, and the last
+    write stays, without atomics, at the cost of reading the index width / 512 * parts times.
 
     Parameters
     ----------
@@ -199,11 +235,12 @@ class Writer:
         moving = given == written and not any("+" in write for write in writes)
         kinds = (MOVED[ITEMSIZE[given]],) * 2 if moving else dtypes
         reads_x, reads_y = start == "x", any("y" in write for write in writes)
-        each = "for (int v = 0; v < lanes; ++v) out[row * width + j + v] {};" if width != 1 else "out[row] {};"
+        target = "out[row * width + j + v]" if width != 1 else "out[row]"
+        each = ("for (int v = 0; v < lanes; ++v) " if width != 1 else "") + target + " {};"
         value = load(kinds[0], "y[i * width + j + v]" if width != 1 else "y[i]")
-        passes = [
-            Template(_PASS).substitute(find=find.text, apply=each.format(write.replace("y", value))) for write in writes
-        ]
+        added = "= " + wrapping(context, kinds[1], "+").format(target, value)
+        applied = [each.format(added if write == "+= y" else write.replace("y", value)) for write in writes]
+        passes = [Template(_PASS).substitute(find=find.text, apply=apply, block=BLOCK) for apply in applied]
         base = load(kinds[0], "x[r * width + j + v]" if width != 1 else "x[r]")
         words = {"start": base if reads_x else start, "passes": "  ".join(passes), "lanes": str(COLUMNS)}
         buffers = [Buffer("index", find.dtype), *([Buffer("x", kinds[0])] if reads_x else [])]

@@ -7,7 +7,7 @@ from typing import Any
 from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
 from .lines import ACROSS, across, axis_of, down, each, exponentials, line_sums
-from .source import HALVES, LANES, Buffer, Kernel, build, ctype, dealt, function, load, row_reduction, store
+from .source import HALVES, LANES, Buffer, Kernel, build, ctype, dealt, function, load, row_reduction, store, tree
 
 _SOFTMAX = """
   const index_t at = gid * n;
@@ -17,46 +17,43 @@ _SOFTMAX = """
 """
 
 
-def _greater(acc: str, value: str) -> str:
-    return f"const y_t y = {value}; {acc} = y > {acc} || y != y ? y : {acc};"
+def greater(acc: str, value: str, kind: str) -> str:
+    """The statement that keeps the greater of two values, or a NaN."""
+    return f"const {kind} y = {value}; {acc} = y > {acc} || y != y ? y : {acc};"
 
 
 def softmax_words(context: Context, dtype: str, keep: bool = True) -> dict[str, str]:
     """Return the words of a row's softmax: ``$most``, ``$total`` and ``$store``.
 
     Exponentials wait in the output ``out`` (if ``keep``), but half types would round them there: they are computed
-    again. Where the dialect has vectors and an ``exp``, that is called on vectors, which is ten times as fast.
+    again.
     """
     kind, exp = ctype(context, compute_dtype(dtype)), function(context, "exp", dtype)
-    half = dtype in HALVES
-    keep = keep and not half
+    keep = keep and dtype not in HALVES
 
     def value(j: str) -> str:
         return load(dtype, f"x[at + {j}]")
 
-    total = f"{kind} total = 0;\n  index_t i = 0;"
-    vector = context.dialect.vector
-    if vector and not half and not exp.startswith("fl_"):
-        lanes = 8 if dtype == "float64" else LANES
-        name = vector.format(type=kind, width=lanes)
-        kept = f" vstore{lanes}(e, 0, out + at + i);" if keep else ""
-        total += f"""
-  if (n >= {lanes}) {{
-    {name} sums = ({name})(0);
-    for (; i + {lanes} <= n; i += {lanes}) {{
-      const {name} e = {exp}(vload{lanes}(0, x + at + i) - most);
-      sums += e;{kept}
+    lanes, kept = f"for (int v = 0; v < {LANES}; ++v)", "out[at + i{}] = {}; " if keep else ""
+    joined = tree(lambda acc, value: f"{acc} += {value};")
+    total = f"""{kind} total;
+  {{
+    {kind} acc[{LANES}], temp[{LANES}];
+    {lanes} acc[v] = 0;
+    index_t i = 0;
+    for (; i + {LANES} <= n; i += {LANES}) {{
+      {lanes} temp[v] = {value("i + v")} - most;
+      {exponentials(context, dtype)}
+      {lanes} {{ {kept.format(" + v", "temp[v]")}acc[v] += temp[v]; }}
     }}
-    {kind} parts[{lanes}];
-    vstore{lanes}(sums, 0, parts);
-    for (int v = 0; v < {lanes}; ++v) total += parts[v];
+    for (; i < n; ++i) {{ const {kind} e = {exp}({value("i")} - most); {kept.format("", "e")}acc[0] += e; }}
+    {joined}
+    total = acc[0];
   }}"""
-    kept = "out[at + i] = e; " if keep else ""
-    total += f"\n  for (; i < n; ++i) {{ const {kind} e = {exp}({value('i')} - most); {kept}total += e; }}"
     exponential = "out[at + j]" if keep else f"{exp}({value('j')} - most)"
     return {
         "T": kind, "x": value("j"), "total": total,
-        "most": row_reduction(kind, "most", load(dtype, "x[at]"), _greater, value).replace("y_t", kind),
+        "most": row_reduction(kind, "most", load(dtype, "x[at]"), lambda acc, y: greater(acc, y, kind), value),
         "log": function(context, "log", dtype),
         "store": store(context, dtype, "out[at + j]", f"{exponential} / total"),
     }  # fmt: skip
@@ -71,10 +68,10 @@ def _across(context: Context, dtype: str, logarithm: bool) -> Kernel:
         return load(dtype, f"x[{position}]")
 
     exp = each(f"temp[v] = {value('at + v')} - most[v];") + exponentials(context, dtype)
-    greater = each(f"const {kind} y = {value('at + v')}; most[v] = y > most[v] || y != y ? y : most[v];")
+    most = each(greater("most[v]", value("at + v"), kind))
     keep = not half and not logarithm  # exponentials wait in the output; half types would round them there
     kept = " out[at + v] = temp[v];" if keep else ""
-    body = each(f"most[v] = {value('base + v')}; total[v] = 0;") + down(greater)
+    body = each(f"most[v] = {value('base + v')}; total[v] = 0;") + down(most)
     body += down(exp + each(f"total[v] += temp[v];{kept}"))
     if logarithm:
         result = f"{value('at + v')} - most[v] - total[v]"

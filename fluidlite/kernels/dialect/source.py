@@ -49,6 +49,15 @@ def ctype(context: Context, dtype: str) -> str:
     return name
 
 
+def wrapping(context: Context, dtype: str, sign: str) -> str:
+    """The template of a sum or a product of ``{0}`` and ``{1}``: of integers in unsigned words, since they wrap."""
+    unsigned = {"int32": "uint32", "int64": "uint64"}.get(dtype)
+    if unsigned is None:
+        return f"{{0}} {sign} {{1}}"
+    kind, words = ctype(context, dtype), context.dialect.types[unsigned]
+    return f"({kind})(({words}){{0}} {sign} ({words})({{1}}))"
+
+
 def load(dtype: str, element: str) -> str:
     """The expression that reads a stored element as the type it is computed in."""
     return f"fl_load_{dtype}({element})" if dtype in HALVES else element

@@ -12,6 +12,8 @@ from .source import MOVED, Buffer, Kernel, build, ctype, dealt, decode, load, st
 
 CHUNK = 4096
 """Longest run of elements that one item copies."""
+SHORT = 16
+"""Runs up to this are copied many an item, by a text that knows their length."""
 TILE = 16
 """Rows and columns that one item transposes: larger squares fall into the same few lines of a cache."""
 
@@ -26,6 +28,17 @@ _RUN = """
   t += from * $step_out;
   const index_t count = run - from < $chunk ? run - from : $chunk;
   for (index_t j = 0; j < count; ++j) { $move }
+"""
+
+_SHORT = """
+  const index_t row = gid / chunks, from = (gid - row * chunks) * several;
+  index_t s = 0, t = 0;
+  $decode
+  s += from * us;
+  t += from * ut;
+  const index_t count = lines - from < several ? lines - from : several;
+  for (index_t u = 0; u < count; ++u)
+    for (int j = 0; j < $run; ++j) { $move }
 """
 
 _TILES = """
@@ -84,14 +97,23 @@ def mover(
     other = min(range(len(axes)), key=lambda d: (axes[d][1] == 0, axes[d][1]))
     tiled = axes[inner][1] > 1 and axes[other][1] < axes[inner][1]
     outer = [axis for d, axis in enumerate(axes) if d != inner and not (tiled and d == other)]
+    short = not tiled and axes[inner][0] <= SHORT and len(axes) > 1
+    lines = outer.pop() if short else (1, 0, 0)
     text = _Text(context, source, target, plain, scale is not None, len(outer))
     tail = (*(number for axis in outer for number in axis), *(() if scale is None else (scale,)))
     rows = prod(axis[0] for axis in outer)
+    args: tuple[float, ...]
     if tiled:
         (p, ps, pt), (q, qs, qt) = axes[other], axes[inner]
         p_tiles, q_tiles = -(-p // TILE), -(-q // TILE)
         kernel = text.tiles(ps == 1, qt == 1)
         args, items = (p_tiles, q_tiles, p, q, ps, pt, qs, qt, *tail), rows * p_tiles * q_tiles
+    elif short:
+        run, qs, qt = axes[inner]
+        several = CHUNK // run
+        chunks = -(-lines[0] // several)
+        kernel = text.short_runs(run, qs, qt)
+        args, items = (chunks, several, *lines, qs, qt, *tail), rows * chunks
     else:
         run, qs, qt = axes[inner]
         chunks = -(-run // CHUNK)
@@ -128,13 +150,21 @@ class _Text:
 
     def runs(self, source_step: int, target_step: int) -> Kernel:
         """One run of the target's innermost axis an item."""
-        step, step_out = {0: "0", 1: "1"}.get(source_step, "qs"), "1" if target_step == 1 else "qt"
+        step, step_out = _steps(source_step, target_step)
         words = {
             "chunk": str(CHUNK), "decode": self.decode, "step": step, "step_out": step_out,
             "move": self._move(f"target[t + j * {step_out}]", f"source[s + j * {step}]"),
         }  # fmt: skip
         names = ["chunks", "run", "qs", "qt", *self.names]
         return build(self.context, f"move_runs_{self.suffix}", self.buffers, names, _RUN, words)
+
+    def short_runs(self, run: int, source_step: int, target_step: int) -> Kernel:
+        """Several runs of the target's innermost axis an item."""
+        step, step_out = _steps(source_step, target_step)
+        move = self._move(f"target[t + u * ut + j * {step_out}]", f"source[s + u * us + j * {step}]")
+        words = {"run": str(run), "decode": self.decode, "move": move}
+        names = ["chunks", "several", "lines", "us", "ut", "qs", "qt", *self.names]
+        return build(self.context, f"move_short_{run}_{self.suffix}", self.buffers, names, _SHORT, words)
 
     def tiles(self, source_unit: bool, target_unit: bool) -> Kernel:
         """One square of the source's and the target's innermost axes an item."""
@@ -151,6 +181,11 @@ class _Text:
             words["turn"] = Template(_TURN).substitute(words)
         names = ["p_tiles", "q_tiles", "p_size", "q_size", "ps", "pt", "qs", "qt", *self.names]
         return build(self.context, f"move_tiles_{self.suffix}", self.buffers, names, _TILES, words)
+
+
+def _steps(source: int, target: int) -> tuple[str, str]:
+    """Text of the steps of a run: those that a compiler makes vectors of are written out."""
+    return str(source) if -1 <= source <= 1 else "qs", "1" if target == 1 else "qt"
 
 
 def collapsed(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:

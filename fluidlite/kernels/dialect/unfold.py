@@ -24,21 +24,28 @@ _UNFOLD = """
   }
 """
 
-# A row of the image an item: the windows are looked for whose element (i, j) lies there.
+RUN = 512
+"""Elements of a row of the image that are added up at once."""
+
+# A row of the image an item: element (i, j) of the windows that lie there is added for all of them.
 _FOLD = """
   const index_t plane = gid / height, h = gid - plane * height;
-  for (index_t w = 0; w < width; ++w) {
-    $T sum = 0;
+  for (index_t from = 0; from < width; from += $run) {
+    const int count = width - from < $run ? (int)(width - from) : $run;
+    $T sum[$run];
+    for (int v = 0; v < count; ++v) sum[v] = 0;
     for (index_t i = 0; i < kh; ++i) {
       const index_t above = h + up - i * dh, r = above / sh;
       if (above < 0 || r * sh != above || r >= rows) continue;
       for (index_t j = 0; j < kw; ++j) {
-        const index_t before = w + left - j * dw, q = before / sw;
-        if (before < 0 || q * sw != before || q >= columns) continue;
-        sum += $dy;
+        const index_t shift = j * dw - left - from, line = (((plane * kh + i) * kw + j) * rows + r) * columns;
+        const index_t q0 = shift >= 0 ? 0 : ($step - 1 - shift) / $step;
+        index_t q1 = count - 1 - shift < 0 ? 0 : (count - 1 - shift) / $step + 1;
+        q1 = q1 < columns ? q1 : columns;
+        for (index_t q = q0; q < q1; ++q) sum[q * $step + shift] += $dy;
       }
     }
-    $store
+    for (int v = 0; v < count; ++v) { $store }
   }
 """
 
@@ -68,13 +75,16 @@ def unfold(call: Call, context: Context) -> Any:
 def unfold_grad(call: Call, context: Context) -> Any:
     """A row of X's gradient an item."""
     dtype, dims, numbers = call.dtype("Y@GRAD"), call.dims("X@GRAD"), _numbers(call)
+    step = "1" if call.attr("strides")[1] == 1 else "sw"
     words = {
         "T": ctype(context, compute_dtype(dtype)),
-        "dy": load(dtype, "dy[(((plane * kh + i) * kw + j) * rows + r) * columns + q]"),
-        "store": store(context, dtype, "dx[gid * width + w]", "sum"),
+        "dy": load(dtype, "dy[line + q]"),
+        "store": store(context, dtype, "dx[gid * width + from + v]", "sum[v]"),
+        "run": str(RUN),
+        "step": step,
     }
     buffers = [Buffer("dy", dtype), Buffer("dx", dtype, True)]
-    kernel = build(context, f"unfold_grad_{dtype}", buffers, _NUMBERS, _FOLD, words)
+    kernel = build(context, f"unfold_grad_{step}_{dtype}", buffers, _NUMBERS, _FOLD, words)
     items = dims[0] * dims[1] * dims[2]
 
     def run(context: Context, io: IO) -> None:

@@ -53,8 +53,15 @@ class Functor:
 
         return decorate
 
-    def on(self, context: Any) -> Callable[..., Any]:
+    def on(self, context: Any, *capabilities: str) -> Callable[..., Any]:
         """Return the implementation for a context: of its place's kind, else of a capability that it has.
+
+        Parameters
+        ----------
+        context : Context
+        *capabilities : str
+            Those to look for, in order; default "array", "dialect". A kernel of one of them names it, as a context
+            may have both.
 
         Raises
         ------
@@ -64,7 +71,7 @@ class Functor:
         found = self._implementations.get(context.place.kind)
         if found is not None:
             return found
-        for capability in ("array", "dialect"):
+        for capability in capabilities or ("array", "dialect"):
             if capability in self._implementations and getattr(context, capability, None) is not None:
                 return self._implementations[capability]
         known = ", ".join(sorted(self._implementations)) or "nothing"

@@ -1,0 +1,76 @@
+"""Numbers that are infinite or none: every place gives what float64 NumPy gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+
+PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]
+INF, NAN = np.inf, np.nan
+
+
+def run(place: str, type: str, feed: dict[str, Any], out: str, of: tuple[str, ...]) -> list[Any]:
+    """The output, and the gradients of its sum, of an operator on these inputs."""
+    program = fluid.Program()
+    block = program.global_block()
+    inputs = {
+        slot: block.create_var(slot, array.shape, str(array.dtype), is_data=True, stop_gradient=False)
+        for slot, array in feed.items()
+    }
+    result = block.create_var("result")
+    block.append_op(type, inputs, {out: result})
+    gradients = fluid.gradients([result], [inputs[slot] for slot in of])
+    return fluid.Executor(place).run(program, feed, [result, *gradients])
+
+
+def ranked(row: list[float], label: int) -> tuple[float, list[float]]:
+    """Fluid's formula of bpr_loss, and its gradient, in float64."""
+    x = np.asarray(row, "float64")
+    others = np.arange(len(x)) != label
+    with np.errstate(invalid="ignore", over="ignore"):
+        loss = np.mean(np.logaddexp(0, x[others] - x[label]))
+        grad = np.where(others, 1 / (1 + np.exp(x[label] - x)), 0) / (len(x) - 1)
+    grad[label] = -grad[others].sum()
+    return loss, grad.tolist()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("classes", [3, 40])
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [([INF, 0, 1], 0), ([INF, 0, 1], 1), ([-INF, 0, 1], 1), ([-INF, 0, 1], 0), ([INF, -INF, 0], 0),
+     ([INF, -INF, 0], 1), ([INF, INF, 1], 0), ([-INF, 2, -INF], 1), ([0, NAN, 1], 0), ([0, NAN, 1], 1)],
+)  # fmt: skip
+def test_scores_of_bpr_loss(place: str, classes: int, row: list[float], label: int) -> None:
+    whole = row + [0.5] * (classes - len(row))
+    feed = {"X": np.asarray([whole, [0.0] * classes], "float32"), "Label": np.asarray([[label], [1]])}
+    y, dx = run(place, "bpr_loss", feed, "Y", ("X",))
+    loss, grad = ranked(whole, label)
+    np.testing.assert_allclose(y[:, 0], [loss, np.log(2)], rtol=1e-5)
+    np.testing.assert_allclose(dx[0], grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("slope", [NAN, INF, -INF, 0.25])
+def test_a_slope_counts_where_x_is_not_positive(place: str, slope: float) -> None:
+    x = np.asarray([1, 0, -1, NAN, INF, -INF], "float32")
+    out, dx, _ = run(place, "prelu", {"X": x, "Alpha": np.float32([slope])}, "Out", ("X", "Alpha"))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(out, np.where(x > 0, x, np.float32(slope) * x))
+    np.testing.assert_array_equal(dx, np.where(x > 0, 1, np.float32(slope)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_slope_gets_nothing_of_positive_elements(place: str) -> None:
+    """Not even of an infinite gradient: 0 times that would be no number."""
+    program = fluid.Program()
+    block = program.global_block()
+    feed = {"X": np.float32([2, -3]), "Alpha": np.float32([0.5]), "Out@GRAD": np.float32([INF, 4])}
+    inputs = {slot: block.create_var(slot, array.shape, "float32", is_data=True) for slot, array in feed.items()}
+    block.append_op("prelu_grad", inputs, {"Alpha@GRAD": block.create_var("found")})
+    (found,) = fluid.Executor(place).run(program, feed, ["found"])
+    assert found.tolist() == [-12]

@@ -35,4 +35,7 @@ def register_kernels(register: Callable[[Any | ModuleType], None]) -> None:
 
 @hookspec
 def register_passes(register: Callable[[Any], None]) -> None:
-    """Add graph passes, each to a named phase of the pipeline."""
+    """Add graph passes, each to the phase that it names: ``register(graph_pass)``; and ``register(factory)``.
+
+    The latter is a ``TransformerFactory(name, make)``: one more of ``transformer_choices()``.
+    """

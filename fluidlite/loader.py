@@ -84,7 +84,7 @@ class _Stage:
             "libraries": [library.name for library in self.libraries],
             "operators": [op.type for op, _ in self.operators],
             "kernels": sorted({kernel.op for kernel in self.kernels}),
-            "passes": [item.name for item in self.passes],
+            "passes": [getattr(item, "name", repr(item)) for item in self.passes],
         }
 
 
@@ -273,7 +273,7 @@ def _commit(stage: _Stage, record: PluginRecord) -> list[Callable[[], None]]:
         for kernel in stage.kernels:
             keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
         for item in stage.passes:
-            keep(lambda p=item: passes.add(p), lambda p=item: passes.remove(p))  # type: ignore[misc]
+            keep(lambda p=item: passes.add(p, record.name), lambda p=item: passes.remove(p))  # type: ignore[misc]
     except Exception:
         for undo in reversed(done):
             undo()

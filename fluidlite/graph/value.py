@@ -30,14 +30,7 @@ class Value(Node):
     ``+ - * / // % ** @``, comparisons (not ``==``: values are keys of sets and dicts; see :func:`equal`), ``-x``,
     ``abs(x)`` and indexing append operators to its program. Operands are broadcast as NumPy does; a number takes the
     dtype of the value beside it.
-
-    Attributes
-    ----------
-    is_cell : bool
-        It is a temporary: storage that a computation assigns.
     """
-
-    is_cell: bool = False
 
     def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
         left, right = (other, self) if reverse else (self, other)
@@ -135,7 +128,10 @@ def as_value(variable: Variable) -> Value:
         variable.block, variable.name, variable.spec, variable.persistable, variable.stop_gradient, variable.is_data,
         variable.type,
     )  # fmt: skip
-    twin.is_input = variable.is_data or variable.persistable
+    if isinstance(variable, Node):  # of a program that was read from a file
+        twin.is_input, twin.is_cell, twin.initial = variable.is_input, variable.is_cell, variable.initial
+    else:
+        twin.is_input = variable.is_data or variable.persistable
     return twin
 
 

@@ -1,4 +1,4 @@
-"""The commands: places, plugins, ops, op, explain, demo."""
+"""The commands: places, plugins, ops, op, explain, passes, demo."""
 
 from __future__ import annotations
 
@@ -210,6 +210,29 @@ def explain(
         _print_json({"summary": report.summary, "operators": report.data()})
         return
     console().print(report.text(refused=refused), soft_wrap=True)
+
+
+@app.command()
+def passes(
+    model: Annotated[Path, typer.Argument(help="A directory of save_inference_model, or a program's JSON file.")],
+    place: Annotated[str, typer.Option("--place", "-p", help="Whose transformer: a kind of places.")] = "cpu",
+    fetch: Annotated[list[str] | None, typer.Option(help="What is fetched; else what the program names.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--pass", help="Show this pass alone; those before it run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a program before and after each pass of a transformer, without running it."""
+    from fluidlite.tools.passes_report import passes_report
+
+    program = Program.from_json(read_bytes(model / MODEL_FILE if model.is_dir() else model))
+    report = passes_report(program, place, fetch or ())
+    known = {step.name for step in report.steps}
+    for name in only or ():
+        if name not in known:
+            raise typer.BadParameter(f"--pass {name}: expected one of {', '.join(sorted(known))}")
+    if as_json:
+        _print_json(report.data())
+        return
+    console().print(report.text(only or ()), soft_wrap=True)
 
 
 def _feed(text: str) -> tuple[str, tuple[int, ...]]:

@@ -96,7 +96,8 @@ def gradient_types(op: OpDef) -> list[str]:
         return []
     if isinstance(op.grad, GradRule):
         return [op.grad.type]
-    return list(dict.fromkeys(item.type for one in _programs(op) for item in one.program.global_block().ops[1:]))
+    made = dict.fromkeys(item.type for one in _programs(op) for item in one.program.global_block().ops[1:])
+    return [type for type in made if type != "assign_like"]  # that looks at the gradient which a sample starts from
 
 
 def _programs(op: OpDef) -> Iterator[OneOperator]:

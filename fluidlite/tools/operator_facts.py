@@ -166,6 +166,9 @@ def traits(op: OpDef) -> Iterator[str]:
         yield f"{out} is {given}, written in place."
     for out, given in op.may_alias.items():
         yield f"{out} may share the memory of {given}."
+    for each in (op, gradient_of(op)):
+        if each is not None and each.memory:
+            yield f"Memory of {each.type}: {each.memory}."
 
 
 def gradient_words(op: OpDef) -> str:

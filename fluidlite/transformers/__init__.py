@@ -11,24 +11,37 @@ from fluidlite.transformers.factory import (
     set_transformer_factory,
     transformer_choices,
 )
+from fluidlite.transformers.memory_plan import MemoryPlan
 from fluidlite.transformers.passes import (
     Add,
     CommonSubexpressions,
+    DeadCode,
     Divide,
+    EliminateCopies,
+    FoldConstants,
+    FuseElementwise,
     GraphPass,
     Multiply,
     OpType,
+    PassList,
     PeepholeGraphPass,
     Power,
+    ScheduleUpdates,
     SimplePrune,
+    SimplifyArithmetic,
+    SimplifyShapes,
     Subtract,
+    default_passes,
     visit,
 )
+from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.transformers.transformer import Transformer
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
 __all__ = [
-    "Add", "CommonSubexpressions", "Computation", "Divide", "Graph", "GraphOp", "GraphPass", "GraphValue", "Multiply",
-    "OpType", "PeepholeGraphPass", "Power", "SimplePrune", "Subtract", "Transformer", "TransformerFactory",
+    "Add", "CommonSubexpressions", "Computation", "DeadCode", "DeviceBufferStorage", "DeviceTensor", "Divide",
+    "EliminateCopies", "FoldConstants", "FuseElementwise", "Graph", "GraphOp", "GraphPass", "GraphValue", "MemoryPlan",
+    "Multiply", "OpType", "PassList", "PeepholeGraphPass", "Power", "ScheduleUpdates", "SimplePrune",
+    "SimplifyArithmetic", "SimplifyShapes", "Subtract", "Transformer", "TransformerFactory", "default_passes",
     "make_transformer", "make_transformer_factory", "set_transformer_factory", "transformer_choices", "visit",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from fluidlite.framework.program import Block, Program
 from fluidlite.framework.variable import Variable
 from fluidlite.transformers.arguments import Argument, argument
 from fluidlite.transformers.lower import lower
+from fluidlite.transformers.memory_plan import MemoryPlan
 from fluidlite.transformers.node import may_be_given
 from fluidlite.transformers.order import Root
 from fluidlite.transformers.values import Graph
@@ -63,7 +64,7 @@ class Computation:
         if self.executor is not None:
             return
         if Graph.supports(self.program):  # control flow runs as it is
-            graph = Graph(self.program, self.fetches)
+            graph = Graph(self.program, self.fetches, self.transformer.place)
             self.transformer.run_registered_graph_passes(graph)
             self.transformed, self.transformed_fetches = graph.to_program()
         self.executor = self.transformer.transform_ordered_ops(self, self.transformed.global_block().ops)
@@ -95,6 +96,23 @@ class Computation:
         found = dict(zip(self.fetches, values, strict=True))
         ordered = [found[name] if name is not None else None for name in self._lowered.names]
         return self._packed(ordered)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the temporaries of the last call lie: bytes, life spans, offsets, and a picture.
+
+        Raises
+        ------
+        ProgramError
+            If it was not called yet, or all of it ran by the interpreter; or its transformer's executors have none.
+        """
+        if self.executor is None:
+            raise ProgramError("there is no memory plan yet: dims are known at the first call\n  Do: call it once")
+        found = getattr(self.executor, "memory_plan", None)
+        if found is None:
+            raise ProgramError(f"{type(self.executor).__name__}, which runs it, has no memory plan")
+        plan: MemoryPlan = found
+        return plan
 
     def _packed(self, values: list[Any]) -> Any:
         if self.results is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.errors import FluidError, PlaceError
+from fluidlite.framework.passes import passes
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.transformers.transformer import Transformer
@@ -15,34 +16,42 @@ _NAMES = {"gpu": "cuda"}
 
 
 class TransformerFactory:
-    """Makes transformers of one kind; call it.
+    """Makes transformers of one kind; call it. A plugin registers one for a Transformer of its own.
 
-    Attributes
+    Parameters
     ----------
     name : str
-        One of :func:`transformer_choices`, perhaps with an index: ``"gpu:1"``.
+        What :func:`transformer_choices` lists. Where it is a kind of places too, ``make`` is given the ``place``.
+    make : callable
+        Such as a subclass of :class:`Transformer`.
+    **options
+        Its arguments.
     """
 
-    def __init__(self, name: str, place: Place | None, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, make: Callable[..., Transformer] = Transformer, **options: Any) -> None:
+        if not callable(make):
+            raise PlaceError(f"the transformer factory {name!r} makes with {make!r}; expected a class or a callable")
         self.name = name
-        self.place = place
+        self.make = make
         self.options = options
 
     def __call__(self) -> Transformer:
         """Make a transformer."""
-        return Transformer(self.place, **self.options)
+        return self.make(**self.options)
 
     def __repr__(self) -> str:
         return f"<TransformerFactory {self.name!r}>"
 
 
 def transformer_choices() -> list[str]:
-    """Names that :func:`make_transformer_factory` takes: the kinds of places that can be used here, sorted.
+    """Names that :func:`make_transformer_factory` takes, sorted: kinds of places, and what plugins bring.
 
     ``"gpu"`` means cuda. A kind whose driver or library is missing is left out.
     """
     called = {kind: name for name, kind in _NAMES.items()}
-    return sorted(called.get(kind, kind) for kind, reason in devices.kinds().items() if not reason)
+    kinds = devices.kinds()
+    found = {called.get(kind, kind) for kind, reason in kinds.items() if not reason}
+    return sorted(found.union(name for name in passes.factories() if not kinds.get(_NAMES.get(name, name))))
 
 
 def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
@@ -53,26 +62,31 @@ def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
     name : str
         One of :func:`transformer_choices`; ``"gpu:1"`` means the second device of the kind.
     **options
-        Arguments of :class:`Transformer`, such as ``seed``.
+        Arguments of :class:`Transformer`, such as ``seed``; of a plugin's, its own.
 
     Raises
     ------
     ValueError
         If there is no such transformer; the message lists the choices.
     """
-    choices = transformer_choices()
+    brought = passes.factories()
     try:
         asked = Place.parse(name)
-        place = Place(_NAMES.get(asked.kind, asked.kind), asked.index)
+        found = brought.get(asked.kind) or brought.get(_NAMES.get(asked.kind, asked.kind))
+        kind = _NAMES.get(asked.kind, asked.kind)
+        if found is not None and name == found.name and kind not in devices.kinds():
+            return TransformerFactory(name, found.make, **{**found.options, **options})
+        place = Place(kind, asked.index)
         devices.unit(place)
     except FluidError as exc:
-        raise PlaceError(
-            f"there is no transformer {name!r} here; the choices are {', '.join(choices)}\n  Since: {exc}"
-        ) from None
-    return TransformerFactory(name, place, options)
+        choices = ", ".join(transformer_choices())
+        raise PlaceError(f"there is no transformer {name!r} here; the choices are {choices}\n  Since: {exc}") from None
+    if found is None:
+        return TransformerFactory(name, Transformer, place=place, **options)
+    return TransformerFactory(name, found.make, **{"place": place, **found.options, **options})
 
 
-_default = TransformerFactory("default", None, {})
+_default = TransformerFactory("default")
 _current: Callable[[], Transformer] = _default
 
 

@@ -12,7 +12,7 @@ from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops
 from fluidlite.framework.variable import Variable
-from fluidlite.transformers.node import DERIVES, SEQUENTIAL, WRITE, Action
+from fluidlite.transformers.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
 from fluidlite.transformers.order import Order, Root, reads, writes
 
 
@@ -157,6 +157,8 @@ class _Lowering:
                 continue
             twin = copy.copy(variable)
             twin.block = self.out
+            if isinstance(twin, Node):  # a constant: the transformer sets it, and nothing else can
+                twin.fixed = twin.persistable and not twin.is_input
             if name in self.given:
                 twin.is_data = True
             self.out.vars[name] = twin

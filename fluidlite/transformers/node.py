@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.errors import SavedModelError
 from fluidlite.framework.opdef import Attr, OpDef, Slot
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Block
+from fluidlite.framework.program_json import KINDS
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.whereabouts import users_line
 
@@ -34,8 +42,10 @@ SEQUENTIAL = OpDef(
 DERIVES = "derives"
 """The hint of a gradient operator that holds the id of the one whose derivative it computes."""
 
-# Neither of the two operators is in the registry: a computation turns them into an order and plain operators before
-# anything is planned.
+# A computation turns the two operators into an order and plain operators before anything is planned; so the registry
+# knows them, for programs that are read again, and does not list them among those that places run.
+for _definition in (WRITE, SEQUENTIAL):
+    ops.note(_definition)
 
 
 class Node(Variable):
@@ -45,16 +55,63 @@ class Node(Variable):
     ----------
     is_input : bool
         It may be an argument of a computation: given, instead of computed.
+    is_cell : bool
+        It is a temporary: storage that a computation assigns.
     initial : number, array, callable, Variable or None
         What a persistent one holds at first; a callable is given the dims.
+    fixed : bool
+        In the program of a computation: it holds its initial value for ever.
     """
 
     is_input: bool = False
+    is_cell: bool = False
     initial: Any = None
+    fixed: bool = False
+
+    def saved(self) -> dict[str, Any]:
+        """What a saved program says of it. Of a callable initial value it can say nothing."""
+        facts: dict[str, Any] = {name: True for name in ("is_input", "is_cell") if getattr(self, name)}
+        if isinstance(self, Action):
+            facts["action"] = True
+        if isinstance(self.initial, Variable):
+            facts["initial_of"] = self.initial.name
+        elif isinstance(self.initial, np.ndarray):
+            wide = self.initial.astype("float64") if is_float(str(self.initial.dtype)) else self.initial
+            facts["initial"] = wide.tolist()
+        elif self.initial is not None and not callable(self.initial):
+            facts["initial"] = self.initial
+        return {"node": facts}
 
 
 class Action(Node):
     """What a computation does to state; it has no value, and its result is None."""
+
+
+def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool], facts: Mapping[str, Any]) -> Node:
+    """Make a node of what a saved program says of it.
+
+    Raises
+    ------
+    SavedModelError, ValueError
+        If that is nonsense.
+    """
+    kind = Action if facts.get("action") else Node
+    made = kind(block, name, spec, flags["persistable"], flags["stop_gradient"], flags["is_data"])
+    made.is_input, made.is_cell = facts.get("is_input") is True, facts.get("is_cell") is True
+    if "initial_of" in facts:
+        other = facts["initial_of"]
+        made.initial = block.vars.get(other)
+        if made.initial is None:
+            raise SavedModelError(f"not a program: {name!r} begins with {other!r:.60}, which is not there")
+    elif "initial" in facts:
+        if spec is None or not spec.known:
+            raise SavedModelError(f"not a program: {name!r} has an initial value and no dims")
+        array = np.asarray(facts["initial"]).astype(NUMPY[spec.dtype])
+        made.initial = np.broadcast_to(array, spec.dims).copy() if not array.ndim else array.reshape(spec.dims)
+    return made
+
+
+KINDS["node"] = _read
 
 
 def may_be_given(variable: Variable) -> bool:

@@ -1,4 +1,4 @@
-"""Runs the program of a computation on a place: a plan from the cache, through the interpreter."""
+"""Runs the program of a computation on a place: a plan from the cache, bound to memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import FallbackWarning, FetchError
+from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
 from fluidlite.framework.choose import generation
-from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.observe import observers
 from fluidlite.framework.plan import Plan
 from fluidlite.framework.planner import plan_block
@@ -21,6 +20,9 @@ from fluidlite.framework.scope import Scope
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.place import Place
+from fluidlite.platform.pool import get_context
+from fluidlite.transformers.memory_plan import MemoryPlan
+from fluidlite.transformers.replay import Replay
 
 _MOST_PLANS = 64
 
@@ -30,10 +32,13 @@ Arrays = list[np.ndarray[Any, Any]]
 class Runner:
     """An executor of one program: ``runner(arguments)`` returns fresh host arrays of what it fetches.
 
-    Other dims of the arguments are planned again; the last 64 plans are kept.
+    Other dims of the arguments are planned and bound again; the last 64 plans are kept.
     """
 
-    def __init__(self, program: Program, fetches: Sequence[str], place: Place, scope: Scope) -> None:
+    def __init__(
+        self, program: Program, fetches: Sequence[str], place: Place, scope: Scope, replay: Replay | None = None
+    ) -> None:
+        self.replay = replay if replay is not None else Replay()
         self.program = program
         self.fetches = tuple(fetches)
         self.place = place
@@ -46,7 +51,14 @@ class Runner:
 
     def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
         """Run once; the arguments are borrowed until it returns."""
-        fetched, plan = run_plan(self._plan(arguments), self.program, arguments, self.scope)
+        key = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
+        stamp = generation(), policy()
+        again = self.replay.again((key, get_context(self.place)), stamp, arguments, self.scope)
+        if again is None:
+            plan = self._plan(arguments)
+            again = self.replay.run(plan, self.program, arguments, self.scope)
+            self.replay.remember((key, get_context(self.place)), stamp, plan, self.scope)
+        fetched, plan = again
         self._warn(plan)
         for name, (_, spec) in zip(self.fetches, fetched, strict=True):
             if spec.lod:
@@ -55,6 +67,27 @@ class Runner:
                     "\n  Do: Executor.run(..., return_numpy=False)"
                 )
         return [array for array, _ in fetched]
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the temporaries of the last call lie.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was bound yet.
+        """
+        last = self.replay.last
+        if last is None:
+            raise ProgramError(
+                "there is no memory plan: nothing of it was bound to memory yet; dims are known at the first call"
+                "\n  Do: call it once"
+            )
+        return last.memory
+
+    def close(self) -> None:
+        """Give memory back."""
+        self.replay.clear()
 
     def _plan(self, arguments: Mapping[str, Tensor]) -> Plan:
         state: dict[str, tuple[Spec, Place]] = {}

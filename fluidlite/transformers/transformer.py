@@ -17,14 +17,17 @@ from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.framework.transfer import borrow
 from fluidlite.framework.variable import Variable
+from fluidlite.platform.context import Context
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
 from fluidlite.transformers.arguments import Argument, fitted
 from fluidlite.transformers.computation import Computation
 from fluidlite.transformers.node import Node
-from fluidlite.transformers.passes import CommonSubexpressions, GraphPass, SimplePrune
+from fluidlite.transformers.passes import GraphPass, PassList, default_passes
+from fluidlite.transformers.replay import Replay
 from fluidlite.transformers.runner import Runner
+from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.transformers.values import Graph
 
 Executor = Callable[[Mapping[str, Tensor]], Sequence[Any]]
@@ -45,8 +48,9 @@ class Transformer:
     scope : Scope
         The state: variables and persistent tensors, shared by all of its computations.
     computations : list of Computation
-    graph_passes : list of GraphPass
-        What changes the graph of a computation before it first runs, in order.
+    graph_passes : PassList
+        What changes the graph of a computation before it first runs, in order: a list of GraphPass that shows the phase
+        of each. Another list may be assigned.
 
     Raises
     ------
@@ -56,7 +60,7 @@ class Transformer:
     Notes
     -----
     A subclass may override :meth:`transform_ordered_ops` to run programs its own way, and :meth:`allocate_storage` to
-    say how state begins.
+    say how state begins; :meth:`device_buffer_storage` and :meth:`device_tensor` are the memory of temporaries.
     """
 
     def __init__(self, place: PlaceLike | None = None, seed: int | None = None) -> None:
@@ -66,7 +70,7 @@ class Transformer:
         self.seed = seed
         self.scope = Scope()
         self.computations: list[Computation] = []
-        self.graph_passes: list[GraphPass] = [SimplePrune(), CommonSubexpressions()]
+        self._graph_passes = default_passes()
         self.lock = threading.RLock()
         self.closed = False
         self._startups: dict[str, Program] = {}
@@ -108,21 +112,43 @@ class Transformer:
         callable
             Tensors by argument name in, one array of its own for each of ``computation.fetches`` out.
         """
-        return Runner(computation.transformed, computation.transformed_fetches, self.place, self.scope)
+        replay = Replay(self.device_buffer_storage, self.device_tensor)
+        return Runner(computation.transformed, computation.transformed_fetches, self.place, self.scope, replay)
+
+    def device_buffer_storage(self, context: Context) -> DeviceBufferStorage:
+        """Make the storage that the temporaries of a computation lie in on a place; it is empty at first."""
+        return DeviceBufferStorage(context)
+
+    def device_tensor(self, storage: DeviceBufferStorage, spec: Spec, offset: int) -> Tensor:
+        """Make the tensor of that metadata at ``offset`` bytes of a storage."""
+        return DeviceTensor.at(storage, spec, offset)
 
     # Passes
 
-    def register_graph_pass(self, graph_pass: GraphPass) -> None:
-        """Add a pass behind the others; computations that have not run yet get it.
+    @property
+    def graph_passes(self) -> PassList:
+        """The passes, in the order in which they run."""
+        return self._graph_passes
+
+    @graph_passes.setter
+    def graph_passes(self, passes: Iterable[GraphPass]) -> None:
+        self._graph_passes = passes if isinstance(passes, PassList) else PassList(passes)
+
+    def register_graph_pass(self, graph_pass: GraphPass, phase: str | None = None) -> None:
+        """Add a pass behind those of its phase; computations that have not run yet get it.
+
+        Parameters
+        ----------
+        graph_pass : GraphPass
+        phase : str, optional
+            Such as ``"simplify"`` or ``"fuse"``; default: what the pass says itself.
 
         Raises
         ------
         ValueError
-            If it is no :class:`GraphPass`.
+            If it is no :class:`GraphPass`, or there is no such phase.
         """
-        if not isinstance(graph_pass, GraphPass):
-            raise ProgramError(f"{graph_pass!r} is no GraphPass; define a subclass with do_pass(graph)")
-        self.graph_passes.append(graph_pass)
+        self._graph_passes.add(graph_pass, phase)
 
     def run_registered_graph_passes(self, graph: Graph) -> None:
         """Run the passes on the graph of a computation, in order; a verifier follows each.
@@ -130,14 +156,9 @@ class Transformer:
         Raises
         ------
         ProgramError
-            If a pass breaks the graph; it is named.
+            If a pass raises or breaks the graph; it is named, with the plugin that brought it.
         """
-        for graph_pass in self.graph_passes:
-            graph_pass.do_pass(graph)
-            try:
-                graph.verify()
-            except ProgramError as exc:
-                raise ProgramError(f"pass {graph_pass.name} broke the graph: {exc}") from exc
+        self.graph_passes.run(graph)
 
     # State
 
@@ -225,6 +246,9 @@ class Transformer:
         with self.lock:
             self.closed = True
             for computation in self.computations:
+                close = getattr(computation.executor, "close", None)
+                if close is not None:
+                    close()
                 computation.executor = None
             self.computations.clear()
             self.scope = Scope()

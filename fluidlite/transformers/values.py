@@ -26,7 +26,10 @@ from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops as registry
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place
 from fluidlite.transformers.node import Node
+from fluidlite.transformers.verify import Verifier
 
 READ, WRITE = "read_state", "write_state"
 
@@ -69,7 +72,14 @@ class GraphValue:
         """The number of a constant, as its dtype holds it; None for others."""
         if self.op is None or not self.is_constant or self.spec is None:
             return None
-        return np.asarray(self.op.attrs["value"]).astype(NUMPY[self.spec.dtype]).item()
+        number = self.op.attrs.get("str_value") or self.op.attrs["value"]  # the text is for what a float cannot hold
+        kind = NUMPY[self.spec.dtype]
+        if kind.kind not in "iu":
+            return np.asarray(float(number)).astype(kind).item()
+        whole = isinstance(number, str) and number.strip().lstrip("+-").isdigit()
+        exact = int(number) if whole else float(number)
+        low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+        return 0 if exact != exact else int(min(max(exact, low), high))
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.spec!r}"
@@ -125,9 +135,11 @@ class GraphOp:
     @property
     def has_effect(self) -> bool:
         """Whether it does more than make its values."""
-        if self.type == WRITE or any(value.state is not None for value in self.results):
-            return self.type != READ
-        if self.operator is None or self.type == READ:
+        if self.type == READ:
+            return False
+        if self.type == WRITE or any(v is not None and v.state is not None for vs in self.outputs.values() for v in vs):
+            return True
+        if self.operator is None:
             return False
         definition = self.operator.definition
         return definition.run is not None or definition.effect
@@ -149,21 +161,22 @@ class Graph:
         What is fetched, in order.
     program : Program
         Where it comes from; it stays as it is.
+    place : Place
+        Where it is to run, but for what the user put elsewhere.
     """
 
-    def __init__(self, program: Program, fetches: Sequence[str]) -> None:
+    def __init__(self, program: Program, fetches: Sequence[str], place: Place | None = None) -> None:
         self.program = program
+        self.place = place if place is not None else devices.host()
         self.block: Block = program.global_block()
         self.ops: list[GraphOp] = []
         self._now: dict[str, GraphValue] = {}
-        self._versions: dict[str, list[int]] = defaultdict(list)
+        self._users: dict[int, list[GraphOp]] = {}
+        self._used: tuple[int, int] | None = None
         for op in self.block.ops:
             self._add(op)
         self.results = [self._value(name) for name in fetches]
-        for made in self.ops:
-            for value in made.results:
-                if value.state is not None:
-                    self._versions[value.state].append(id(value))
+        self._verifier = Verifier(self)
 
     @staticmethod
     def supports(program: Program) -> bool:
@@ -204,7 +217,23 @@ class Graph:
 
     def readers(self, value: GraphValue) -> list[GraphOp]:
         """The operators that read a value."""
-        return [op for op in self.ops if any(arg is value for arg in op.args)]
+        return [op for op in self._uses().get(id(value), ()) if any(arg is value for arg in op.args)]
+
+    def touch(self) -> None:
+        """Say that the inputs of operators were changed by hand; :meth:`replace` and the like know it themselves."""
+        self._used = None
+
+    def _uses(self) -> dict[int, list[GraphOp]]:
+        """Readers by value: found once, and kept up to date while only the methods here change the graph."""
+        if self._used != (id(self.ops), len(self.ops)):
+            self._users = {}
+            for op in self.ops:
+                for arg in op.args:
+                    known = self._users.setdefault(id(arg), [])
+                    if not known or known[-1] is not op:
+                        known.append(op)
+            self._used = id(self.ops), len(self.ops)
+        return self._users
 
     def is_result(self, value: GraphValue) -> bool:
         """Whether a value is fetched."""
@@ -229,7 +258,11 @@ class Graph:
         made = GraphOp(type, given, clean, operator)
         value = GraphValue(unique_name.generate(type), spec, made, None)
         made.outputs[slot] = [value]
+        users = self._uses()
         self.ops.insert(self.ops.index(before), made)
+        for arg in {id(arg) for arg in made.args}:
+            users.setdefault(arg, []).append(made)
+        self._used = id(self.ops), len(self.ops)
         return value
 
     def replace(self, old: GraphValue, new: GraphValue) -> None:
@@ -244,9 +277,14 @@ class Graph:
             raise ProgramError(f"{old.name!r} is state; what is stored in it cannot be replaced")
         if old.spec != new.spec:
             raise ProgramError(f"{old!r} cannot be replaced by {new!r}: dims, dtype or LoD are others")
-        for op in self.ops:
+        users = self._uses()
+        readers = users.pop(id(old), [])
+        for op in readers:
             for values in op.inputs.values():
                 values[:] = [new if value is old else value for value in values]
+        known = users.setdefault(id(new), [])
+        there = set(map(id, known))
+        known += [op for op in readers if id(op) not in there]
         self.results = [new if value is old else value for value in self.results]
 
     def prune(self) -> int:
@@ -258,29 +296,18 @@ class Graph:
                 kept.append(op)
                 wanted.update(id(value) for value in op.args)
         gone = len(self.ops) - len(kept)
-        self.ops = kept[::-1]
+        if gone:
+            self.ops = kept[::-1]
+            self.touch()
         return gone
 
     def verify(self) -> None:
-        """Raise ProgramError if a value is read too early or made twice, or state is touched in another order."""
-        made: set[int] = set()
-        touched: dict[str, list[int]] = defaultdict(list)
-        for op in self.ops:
-            for arg in op.args:
-                if arg.op is not None and id(arg) not in made:
-                    raise ProgramError(f"{op!r} reads {arg.name!r} before {arg.op!r} makes it")
-            for value in op.results:
-                if id(value) in made or value.op is not op:
-                    raise ProgramError(f"{value.name!r} is made twice, or by another operator than it says")
-                made.add(id(value))
-                if value.state is not None:
-                    touched[value.state].append(id(value))
-        for name, versions in touched.items():
-            if versions != [value for value in self._versions[name] if value in set(versions)]:
-                raise ProgramError(f"state {name!r} is read and written in another order than the program says")
-        for value in self.results:
-            if value.op is not None and id(value) not in made:
-                raise ProgramError(f"the result {value.name!r} is made by no operator")
+        """Raise ProgramError if a pass broke the graph.
+
+        A value is read too early, made twice or by nobody; state is read or written in another order, or not any more;
+        an operator is gone that does more than make values; or dims and dtypes are not what inference says.
+        """
+        self._verifier.check(self)
 
     # Back to a program
 

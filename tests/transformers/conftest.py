@@ -1,13 +1,20 @@
-"""A transformer on each usable place, and programs of its own for each test."""
+"""A transformer on each usable place, and programs of its own for each test.
+
+Helper modules that lie beside these tests are importable by name.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import fluidlite as fluid
 from fluidlite.transformers import Transformer, make_transformer_factory
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 PLACES = ("cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga")
 

@@ -358,6 +358,7 @@ def test_functor_chooses_place_then_capability_and_names_what_there_is() -> None
     assert functor.on(context)(context) == "dialect"
     context.array = object()
     assert functor.on(context)(context) == "array"
+    assert functor.on(context, "dialect")(context) == "dialect"
     functor.implement("cpu")(lambda context: "cpu")
     assert functor.on(context)(context) == "cpu"
     context.place, context.array, context.dialect = Place("acme"), None, None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.errors import GradientError
+from fluidlite.base.errors import GradientError, ShapeError
 
 layers = fluid.layers
 X = np.asarray([1.0, 2.0, -3.0])
@@ -130,6 +130,25 @@ def test_target_gradients() -> None:
     (gradient,) = fluid.calc_gradient(y, x, start)
     weights = np.asarray([1.0, 10.0, 100.0])
     np.testing.assert_allclose(value([gradient], x=X, start=weights)[0], 2 * X * weights)
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("dims", [(4, 3), (1, 3), (2, 2)])
+def test_a_target_gradient_of_other_dims_is_refused_when_it_runs(place: str, dims: tuple[int, ...]) -> None:
+    """Kernels of gradients rely on dims: with fewer rows they would read beyond the end."""
+    x = layers.data("x", [3], stop_gradient=False)
+    given = layers.data("given", [-1, -1], append_batch_size=False)
+    (dx,) = fluid.gradients([layers.softmax(x)], [x], [given])
+    exe, rows = fluid.Executor(place, fallback="allow"), np.ones((2, 3), "float32")
+    assert exe.run(feed={"x": rows, "given": rows}, fetch_list=[dx])[0].shape == (2, 3)
+    with pytest.raises(ShapeError, match=r"assign_like .* expected \[2, 3\]"):
+        exe.run(feed={"x": rows, "given": np.ones(dims, "float32")}, fetch_list=[dx])
+
+
+def test_a_target_gradient_of_another_dtype_is_refused() -> None:
+    x = layers.data("x", [3], stop_gradient=False)
+    with pytest.raises(GradientError, match="float64"):
+        fluid.gradients([layers.softmax(x)], [x], [layers.data("given", [3], dtype="float64")])
 
 
 def test_several_targets_and_inputs() -> None:

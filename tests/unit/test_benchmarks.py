@@ -27,6 +27,7 @@ NOT_MEASURED = {
     "linear_chain_crf_grad": "runs on the host alone, sequence by sequence",
     "crf_decoding": "runs on the host alone, sequence by sequence",
 }
+NO_DERIVATIVES = {"cvm": "Fluid defines the gradient of its first two features as the other input"}
 CASES = cases()
 GRADED = [case for case in CASES if case.grads]
 STEP = 1e-5
@@ -81,7 +82,7 @@ def test_gradients(case: Case) -> None:
     results = one.read()
     assert all(np.isfinite(result).all() for result in results)
     definition = ops.get(case.type)
-    if definition.reference is None or case.check != "values":
+    if definition.reference is None or case.check != "values" or case.type in NO_DERIVATIVES:
         return
     random = np.random.default_rng(1)
     given = case.inputs("small")

@@ -194,3 +194,36 @@ def test_what_is_restricted_is_told_to_llvm() -> None:
     assert parameters == ("ptr",) * 8 + ("i64",)
     aliased, _ = c_to_llvm(kernel("o[gid] = i[gid];").replace("restrict", ""), "k")
     assert "noalias" not in aliased
+
+
+def test_loops_over_lanes_stay_for_the_vectoriser() -> None:
+    """Unrolled first, they would leave the loop around them, whose steps lie sixteen elements apart."""
+    body = (
+        "float t[16]; for (int v = 0; v < 16; ++v) t[v] = 0; for (long j = 0; j < l[gid]; ++j) {{ {} }} r[gid] = t[0];"
+    )
+    lanes, _ = c_to_llvm(kernel(body.format("for (int v = 0; v < 16; ++v) t[v] += f[j * 16 + v];")), "k")
+    assert lanes.count("!2, !3}") == 2  # the loops over lanes
+    assert lanes.count("!4}") == 2  # the loop over j, and that over items
+    others, _ = c_to_llvm(kernel("for (int i = 0; i < 10; ++i) o[gid] += i;"), "k")
+    assert "!2, !3}" not in others
+    left, _ = c_to_llvm(kernel("for (int i = 0; i < 16; ++i) if (f[i] > 0) break;"), "k")
+    assert "!2, !3}" not in left
+
+
+def test_items_are_independent_but_for_their_own_variables() -> None:
+    text, _ = c_to_llvm(kernel("float t[4]; float* p = t; p[1] = f[gid]; t[2] = 1; r[gid] = p[1] + t[2];"), "k")
+    marked = [line for line in text.splitlines() if "!llvm.access.group !6" in line]
+    assert len(marked) == 2  # the load from f, the store to r
+    assert '!"llvm.loop.parallel_accesses"' in text
+
+
+def test_an_output_on_an_input_is_computed_in_vectors(dialect: LLVMDialect) -> None:
+    source = f"""void k(const float* x, float* y, const long items) {{
+{GIDS} {{ y[gid] = x[gid] * 2 + 1; }}
+}}
+"""
+    made = dialect.compile(Context(), source, "k", ("buffer", "buffer", "int64"))
+    values = np.arange(1000, dtype="float32")
+    expected = values * 2 + 1
+    dialect.launch(Context(), made, values.size, [values, values, values.size])
+    np.testing.assert_array_equal(values, expected)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fluidlite.graph as ng
 from fluidlite import io
 from fluidlite.executor import Executor
 from fluidlite.framework.policy import HOWS
-from fluidlite.framework.program import Program
+from fluidlite.framework.program import Program, default_main_program, program_guard
 from fluidlite.framework.registry import ops
 from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.platform.place import Place
@@ -154,3 +155,83 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_bytes_for_people() -> None:
     assert [in_bytes(n) for n in (None, 0, 1023, 1536, 3 << 30)] == ["unknown", "0 B", "1023 B", "1.5 KiB", "3.0 GiB"]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """The text of a program with work for the passes, and without a name of what to fetch."""
+    program = Program()
+    block = program.global_block()
+    x = block.create_var("x", [-1, 4], "float32", is_data=True)
+    names = [block.create_var(name) for name in ("halves", "whole", "spare", "out")]
+    block.append_op("reshape2", {"X": x}, {"Out": names[0]}, {"shape": [-1, 2, 2]})
+    block.append_op("reshape2", {"X": names[0]}, {"Out": names[1]}, {"shape": [-1, 4]})
+    block.append_op("exp", {"X": names[1]}, {"Out": names[2]})
+    block.append_op("tanh", {"X": names[1]}, {"Out": names[3]})
+    path = tmp_path / "chain.json"
+    path.write_text(program.to_json())
+    return path
+
+
+def test_passes(capsys: pytest.CaptureFixture[str], model: Path, chain: Path) -> None:
+    text = output(capsys, "passes", str(chain), "--fetch", "out")
+    assert text.startswith("on cpu:0, for out:\n  halves = reshape2(X=x, shape=[-1, 2, 2])  # test_cli.py:")
+    assert "prune  DeadCode: 4 -> 3 operators; -1 exp" in text
+    assert "simplify  SimplifyShapes: 3 -> 1 operators; -2 reshape2" in text
+    assert "\n  - whole = reshape2(X=halves" in text
+    assert "\n  + out = tanh(X=x)" in text
+    assert "simplify  FoldConstants: nothing to do" in text
+    assert text.endswith("in all: 4 -> 1 operators\n")
+    assert "for spare, out:" in output(capsys, "passes", str(chain)), "what nobody reads"
+    assert "for out:" in output(capsys, "passes", str(model), "--place", "cpu")
+    only = output(capsys, "passes", str(chain), "--fetch", "out", "--pass", "SimplifyShapes")
+    assert only.strip().startswith("simplify  SimplifyShapes: 3 -> 1")
+    assert "DeadCode" not in only
+    data = json.loads(output(capsys, "passes", str(chain), "--fetch", "out", "--json"))
+    steps = {step["name"]: step for step in data["steps"]}
+    assert steps["SimplifyShapes"]["counts"] == {"reshape2": -2}
+    assert len(steps["SimplifyShapes"]["before"]) == 3
+    assert data["after"] == steps["SimplifyShapes"]["after"]
+
+
+def test_passes_of_a_program_with_actions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with program_guard(Program(), Program()):
+        x, v = ng.placeholder((2,)), ng.variable((2,), 1.0)
+        ng.sequential([ng.assign(v, (v - 0) * x), v * 3])
+        path = tmp_path / "actions.json"
+        path.write_text(default_main_program().to_json())
+    text = output(capsys, "passes", str(path))
+    assert "= read_state()" in text
+    assert "= write_state(" in text
+    assert "-1 elementwise_sub, -1 fill_constant" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "expected"),
+    [
+        (("--fetch", "nobody"), 1, "FetchError: the program has no variable 'nobody' to fetch"),
+        (("--place", "abacus"), 1, "PlaceError: there is no transformer 'abacus' here; the choices are "),
+        (("--pass", "Undo"), 2, "--pass Undo: expected one of"),
+    ],
+)
+def test_bad_passes(
+    options: tuple[str, ...], code: int, expected: str, capsys: pytest.CaptureFixture[str], chain: Path
+) -> None:
+    assert expected in output(capsys, "passes", str(chain), *options, code=code)
+
+
+def test_passes_of_a_program_with_control_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from fluidlite.framework.opdef import Attr
+    from fluidlite.framework.registry import register_op
+
+    definition = register_op("test_loop", attrs=(Attr("sub_block", "block"),), run=lambda frame, op: None)
+    program = Program()
+    inner = program.create_block()
+    program.rollback()
+    program.global_block().append_op("test_loop", {}, {}, {"sub_block": inner.idx})
+    path = tmp_path / "loop.json"
+    path.write_text(program.to_json())
+    try:
+        assert "control flow: it runs as it is, without passes" in output(capsys, "passes", str(path), code=1)
+    finally:
+        ops.remove(definition)

@@ -267,4 +267,4 @@ def test_a_removed_device_is_gone(device: FakeDevice) -> None:
 def test_the_host_says_so() -> None:
     assert devices.host() == fluid.Place("cpu")
     assert devices.unit("cpu").info.host
-    assert devices.unit("cpu").capabilities() == ("array", "memory")
+    assert set(devices.unit("cpu").capabilities()) >= {"array", "memory"}

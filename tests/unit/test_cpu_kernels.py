@@ -20,7 +20,7 @@ pytest.importorskip("pycparser")
 
 from fluidlite.platform.cpu.cache import DiskCache
 from fluidlite.platform.cpu.dialect import MANY, LLVMDialect
-from fluidlite.platform.cpu.team import team
+from fluidlite.platform.cpu.team import ALONE, team
 
 SOURCE = """
 void count(long* restrict out, const long add, const long items) {
@@ -115,6 +115,33 @@ def test_each_item_is_computed_once(dialect: LLVMDialect, threads: int | None, i
     expected = np.zeros_like(out)
     expected[:items] = 3 * (np.arange(items) + 7)
     assert (out == expected).all()
+
+
+def test_a_chain_does_launches_in_their_order(dialect: LLVMDialect) -> None:
+    add = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    double = dialect.compile(None, SOURCE.replace("+= gid + add", "*= add"), "count", PARAMETERS)
+    small, large = np.zeros(3, "int64"), np.zeros(MANY * 5 + 1, "int64")
+    launches = [(add, a.size, (a, 1, a.size), group) for a in (small, large) for group in (None, 1)]
+    launches += [(double, a.size, (a, 3, a.size), None) for a in (small, large)] + [(add, 0, (small, 9, 0), None)]
+    run = dialect.chain(Context(), launches)
+    for a in (small, large):
+        assert not a.any()
+    run()
+    for a in (small, large):
+        assert (a == 6 * (np.arange(a.size) + 1)).all()
+    run()
+    assert small.tolist() == [3 * (6 + 2), 3 * (12 + 4), 3 * (18 + 6)]
+
+
+def test_where_there_are_no_threads_the_caller_computes(dialect: LLVMDialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fluidlite.platform.cpu.team.THREADS", ALONE)
+    monkeypatch.setattr("fluidlite.platform.cpu.team._teams", [])
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    out = np.zeros(MANY * 3, "int64")
+    dialect.launch(Context(), kernel, out.size, (out, 2, out.size))
+    dialect.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)])()
+    assert (out == 2 * np.arange(out.size) + 2).all()
+    assert team(dialect.compiler.load).workers == 0
 
 
 def test_threads_share_the_items(dialect: LLVMDialect) -> None:

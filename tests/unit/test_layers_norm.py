@@ -41,6 +41,13 @@ SIGNATURES = {
     "lrn": "input n=5 k=1.0 alpha=0.0001 beta=0.75 name=None data_format='NCHW'",
     "affine_channel": "x scale=None bias=None data_layout='NCHW' name=None act=None",
     "l2_normalize": "x axis epsilon=1e-12 name=None",
+    "data_norm": "input act=None epsilon=1e-05 param_attr=None data_layout='NCHW' in_place=False name=None "
+    "moving_mean_name=None moving_variance_name=None do_model_average_for_mean_and_var=True slot_dim=-1 "
+    "sync_stats=False summary_decay_rate=0.9999999 enable_scale_and_shift=False",
+    "spectral_norm": "weight dim=0 power_iters=1 eps=1e-12 name=None",
+    "inplace_abn": "input act=None is_test=False momentum=0.9 epsilon=1e-05 param_attr=None bias_attr=None "
+    "data_layout='NCHW' name=None moving_mean_name=None moving_variance_name=None "
+    "do_model_average_for_mean_and_var=True use_global_stats=False act_alpha=1.0",
     "softmax": "input use_cudnn=True name=None axis=-1",
     "log_softmax": "input axis=None dtype=None name=None",
 }
@@ -203,3 +210,58 @@ def test_results_repeat_bit_for_bit(place: str) -> None:
     for _ in range(2):
         for one, other in zip(first, run([y, dx], {"x": a}, place), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_data_norm_by_its_sums(place: str) -> None:
+    x = layers.data("x", [3], stop_gradient=False)
+    first = {"batch_size": 10.0, "batch_sum": 20.0, "batch_square": 40.0, "scale_w": 3.0, "bias": 0.5}
+    y = layers.data_norm(x, param_attr=first, name="seen", enable_scale_and_shift=True)
+    plain = layers.data_norm(x, act="relu")
+    scope = {p.name: tuple(p.shape) for p in fluid.default_main_program().all_parameters()}
+    parts = ("batch_size", "batch_sum", "batch_square_sum")
+    assert scope == {f"{name}.{part}": (3,) for name, more in (("seen", ("scale_w", "bias")), ("dn", ()))
+                     for part in (*parts, *more)}  # fmt: skip
+    pairs = dict(fluid.append_backward(layers.mean(y)))
+    gradients = {parameter.name: grad for parameter, grad in pairs.items()}
+    a = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    wanted = ["seen.batch_size", "seen.batch_sum", "seen.batch_square_sum", "seen.scale_w", "seen.bias"]
+    got, same, *found = run([y, plain, *(gradients[name] for name in wanted)], {"x": a}, place)
+    np.testing.assert_allclose(got, (a - 2) * 0.5 * 3 + 0.5, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(same, np.maximum(a, 0), rtol=1e-5)
+    squares = np.sum((a - 2.0) ** 2, axis=0) + 4e-5
+    want = [[4, 4, 4], a.sum(0), squares, (a - 2).sum(0) * 0.5 / 12, [1 / 3] * 3]
+    for name, have, expected in zip(wanted, found, want, strict=True):
+        np.testing.assert_allclose(have, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_spectral_norm_of_a_filter(place: str) -> None:
+    rng = np.random.default_rng(0)
+    filters = rng.normal(size=(4, 3, 2, 2)).astype("float32")
+    weight = layers.create_parameter([4, 3, 2, 2], "float32",
+                                     default_initializer=fluid.initializer.NumpyArrayInitializer(filters))  # fmt: skip
+    out = layers.spectral_norm(weight, dim=1, power_iters=60)
+    vectors = [p for p in fluid.default_main_program().all_parameters() if p.name != weight.name]
+    assert [(tuple(p.shape), p.stop_gradient) for p in vectors] == [((3,), True), ((16,), True)]
+    loss = layers.reduce_sum(layers.square(out))
+    pairs = fluid.append_backward(loss)
+    assert [parameter.name for parameter, _ in pairs] == [weight.name]
+    (found,) = run([out], {}, place)
+    largest = np.linalg.norm(np.moveaxis(filters, 1, 0).reshape(3, -1), 2)
+    np.testing.assert_allclose(found, filters / largest, rtol=1e-3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("act", [None, "identity", "leaky_relu", "elu"])
+def test_inplace_abn_is_batch_norm_with_an_activation(place: str, act: str | None) -> None:
+    x = layers.data("x", [3, 2, 2], stop_gradient=False)
+    y = layers.inplace_abn(x, act, act_alpha=0.25)
+    names = [p.name for p in fluid.default_main_program().all_parameters()]
+    assert names == [f"inplace_abn_0.{part}" for part in ("w_0", "b_0", "w_1", "w_2")]
+    fluid.append_backward(layers.mean(y))
+    a = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("float32")
+    unit = (a - a.mean((0, 2, 3), keepdims=True)) / np.sqrt(a.var((0, 2, 3), keepdims=True) + 1e-5)
+    below = {"leaky_relu": 0.25 * unit, "elu": 0.25 * np.expm1(unit)}.get(str(act), unit)
+    (found,) = run([y], {"x": a}, place)
+    np.testing.assert_allclose(found, np.where(unit > 0, unit, below), rtol=1e-4, atol=1e-5)

@@ -47,7 +47,7 @@ FLUIDS = {
     "brelu": {"t_min": 0.0, "t_max": 24.0}, "cumsum": {"axis": None, "exclusive": None, "reverse": None},
     "elu": {"alpha": 1.0}, "gelu": {"approximate": False}, "hard_shrink": {"threshold": None},
     "hard_sigmoid": {"slope": 0.2, "offset": 0.5}, "hard_swish": {"threshold": 6.0, "scale": 6.0, "offset": 3.0},
-    "leaky_relu": {"alpha": 0.02}, "pow": {"factor": 1.0}, "relu6": {"threshold": 6.0},
+    "leaky_relu": {"alpha": 0.02}, "mish": {"threshold": 20.0}, "pow": {"factor": 1.0}, "relu6": {"threshold": 6.0},
     "selu": {"scale": None, "alpha": None}, "soft_relu": {"threshold": 40.0}, "softshrink": {"alpha": None},
     "stanh": {"scale_a": 2 / 3, "scale_b": 1.7159}, "swish": {"beta": 1.0}, "thresholded_relu": {"threshold": None},
 }  # fmt: skip

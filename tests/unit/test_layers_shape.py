@@ -95,6 +95,17 @@ CASES: dict[str, tuple[Any, ...]] = {
     "crop_tensor": (lambda x: layers.crop_tensor(x, [2, -1], [1, 2]), M[1:, 2:], M),
     "crop_tensor by variables": (lambda x, k: layers.crop_tensor(x, [k, 3], [0, k]), M[:1, 1:], M, n(1)),
     "crop_tensor by a variable": (lambda x, k: layers.crop_tensor(x, k), M[:2, :3], M, n(2, 3)),
+    "similarity_focus": (
+        lambda x: layers.similarity_focus(x, 3, [1]), np.repeat(np.eye(3, 4, 1, "float32").reshape(1, 3, 4, 1), 2, 3),
+        np.arange(24, dtype="float32").reshape(1, 3, 4, 2),
+    ),
+    "continuous_value_model": (
+        lambda x, y: layers.continuous_value_model(x, y, False), M[:, 2:], M, M[:, :2].copy(),
+    ),
+    "gather_tree": (
+        lambda x, y: layers.gather_tree(x, y), n(7, 7, 2, 3).reshape(2, 1, 2), n(7, 8, 2, 3).reshape(2, 1, 2),
+        n(0, 0, 0, 0).reshape(2, 1, 2),
+    ),
     "multiplex": (
         lambda x, y, k: layers.multiplex([x, y], k), np.stack([M[0], -M[1], M[2]]), M, -M, n(0, 1, 0).reshape(3, 1),
     ),
@@ -238,6 +249,9 @@ SIGNATURES = {
     "strided_slice": "(input, axes, starts, ends, strides)",
     "crop": "(x, shape=None, offsets=None, name=None)",
     "crop_tensor": "(x, shape=None, offsets=None, name=None)",
+    "gather_tree": "(ids, parents)",
+    "similarity_focus": "(input, axis, indexes, name=None)",
+    "continuous_value_model": "(input, cvm, use_cvm=True)",
     "multiplex": "(inputs, index)",
     "expand": "(x, expand_times, name=None)",
     "expand_as": "(x, target_tensor, name=None)",

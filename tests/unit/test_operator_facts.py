@@ -92,5 +92,7 @@ def test_traits() -> None:
     assert "ParamOut is Param, written in place." in told("sgd")
     assert "Random" in told("dropout")
     assert "Dynamic" in told("where_index")
+    assert "Memory of gather_nd: where arrays compute" in told("gather_nd")
+    assert "Memory of prelu_grad: " in told("prelu") and "Memory of prelu:" not in told("prelu")
     assert "It runs itself" in told("print")
     assert "never runs" in told("feed")

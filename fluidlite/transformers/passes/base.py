@@ -1,4 +1,4 @@
-"""Passes: what changes a graph before it runs."""
+"""GraphPass and PeepholeGraphPass: what changes a graph before it runs, and how one is written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ _MOST_ROUNDS = 100
 
 
 class GraphPass:
-    """A change of graphs: subclass it, and define :meth:`do_pass`."""
+    """A change of graphs: subclass it, and define :meth:`do_pass`.
+
+    Attributes
+    ----------
+    phase : str
+        Where it stands in the list of a transformer, unless it is registered with another phase.
+    """
+
+    phase: str = "simplify"
 
     @property
     def name(self) -> str:
-        """How errors call it."""
+        """How lists and errors call it."""
         return type(self).__name__
 
     def do_pass(self, graph: Graph) -> None:
@@ -69,8 +77,10 @@ class Visitor:
     def __init__(self, methods: tuple[tuple[str, Visit], ...] = ()) -> None:
         self.methods = methods
 
-    def on_type(self, kind: Union[type[OpType], str]) -> Callable[[Visit], Visitor]:
+    def on_type(self, kind: Union[type[OpType], str]) -> Callable[[Union[Visit, Visitor]], Visitor]:
         """Decorate a method ``(self, op)`` of a :class:`PeepholeGraphPass`: it sees the operators of a type.
+
+        A method that is decorated several times sees the operators of several types.
 
         Parameters
         ----------
@@ -81,7 +91,9 @@ class Visitor:
         if not isinstance(text, str):
             raise ProgramError(f"visit.on_type takes a class such as Add, or a type's text, got {kind!r}")
 
-        def add(method: Visit) -> Visitor:
+        def add(method: Union[Visit, Visitor]) -> Visitor:
+            if isinstance(method, Visitor):  # a method of several types
+                return Visitor((*self.methods, *method.methods, (text, method.methods[-1][1])))
             return Visitor((*self.methods, (text, method)))
 
         return add
@@ -121,14 +133,17 @@ class PeepholeGraphPass(GraphPass):
             If it does not come to rest.
         """
         self.graph = graph
-        for _ in range(_MOST_ROUNDS):
-            self._changed = False
-            for op in list(graph.ops):
-                for method in self._visitors.get(op.type, ()):
-                    method(self, op)
-            graph.prune()
-            if not self._changed:
-                return
+        try:
+            for _ in range(_MOST_ROUNDS):
+                self._changed = False
+                for op in list(graph.ops):
+                    for method in self._visitors.get(op.type, ()):
+                        method(self, op)
+                graph.prune()
+                if not self._changed:
+                    return
+        finally:
+            del self.graph  # a pass outlives the graphs that it is shown
         raise ProgramError(f"pass {self.name} replaces operators again and again")
 
     def replace_op(self, op: Replaceable, rep: Replaceable) -> None:
@@ -148,68 +163,3 @@ class PeepholeGraphPass(GraphPass):
         if old.state is None and (self.graph.is_result(old) or self.graph.readers(old)):
             self.graph.replace(old, new)
             self._changed = True
-
-
-class SimplePrune(PeepholeGraphPass):
-    """x + 0, x - 0, x 1, x / 1 and x ** 1 are x. NaN and infinities stay; x 0 is not touched, for it may be NaN."""
-
-    @visit.on_type(Add)
-    def _add(self, op: GraphOp) -> None:
-        self._neutral(op, 0, both=True)
-
-    @visit.on_type(Multiply)
-    def _multiply(self, op: GraphOp) -> None:
-        self._neutral(op, 1, both=True)
-
-    @visit.on_type(Subtract)
-    def _subtract(self, op: GraphOp) -> None:
-        self._neutral(op, 0)
-
-    @visit.on_type(Divide)
-    def _divide(self, op: GraphOp) -> None:
-        self._neutral(op, 1)
-
-    @visit.on_type(Power)
-    def _power(self, op: GraphOp) -> None:
-        self._neutral(op, 1)
-
-    @visit.on_type("scale")
-    def _scale(self, op: GraphOp) -> None:
-        if op.attrs["scale"] == 1 and op.attrs["bias"] == 0:
-            self._same(op, op.args[0])
-
-    def _neutral(self, op: GraphOp, number: int, both: bool = False) -> None:
-        x, y = op.args
-        if y.is_scalar and y.is_constant and y.const == number:
-            self._same(op, x)
-        elif both and x.is_scalar and x.is_constant and x.const == number:
-            self._same(op, y)
-
-    def _same(self, op: GraphOp, value: GraphValue) -> None:
-        if op.value.spec == value.spec:
-            self.replace_op(op, value)
-
-
-class CommonSubexpressions(GraphPass):
-    """What is computed twice from the same values is computed once; random operators are left alone."""
-
-    def do_pass(self, graph: Graph) -> None:
-        """Let readers of later copies read the first."""
-        seen: dict[Any, GraphOp] = {}
-        same: dict[int, GraphValue] = {}
-        for op in graph.ops:
-            for values in op.inputs.values():
-                values[:] = [same.get(id(value), value) for value in values]
-            source = op.operator
-            if source is None or op.has_effect or source.definition.random:
-                continue
-            key = (
-                op.type, tuple((slot, tuple(map(id, values))) for slot, values in op.inputs.items()),
-                tuple(op.attrs.items()), source.hints.get("op_device"),
-                tuple((slot, tuple(v is None or v.spec for v in values)) for slot, values in op.outputs.items()),
-            )  # fmt: skip
-            first = seen.setdefault(key, op)
-            if first is not op:
-                same.update((id(old), new) for old, new in zip(op.results, first.results, strict=True))
-        graph.results = [same.get(id(value), value) for value in graph.results]
-        graph.prune()

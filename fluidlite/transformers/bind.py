@@ -1,0 +1,252 @@
+"""Bind: the steps of a plan become callables without arguments, on tensors at fixed addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fluidlite.base.errors import DeviceError
+from fluidlite.framework import transfer
+from fluidlite.framework.interpreter import (
+    NO_RANDOM,
+    Frame,
+    before_state,
+    random_words,
+    relaid,
+    run_control,
+    run_move,
+    see_as_plain,
+    take_arrays,
+)
+from fluidlite.framework.io import IO
+from fluidlite.framework.kernels import Run
+from fluidlite.framework.plan import Control, Launch, Move, Output, Plan, Step
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.place import Place
+from fluidlite.transformers.chain import merged, recorded
+from fluidlite.transformers.lifespans import Life, Lifespans
+from fluidlite.transformers.memory_plan import MemoryPlan
+from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
+
+Action = Callable[[], Any]
+MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
+
+
+class Binder:
+    """Binds one plan to memory.
+
+    Attributes
+    ----------
+    actions : list of callable
+        What a call does, in order.
+    owners : list of Step
+        The step of each.
+    fixed : dict of key to Tensor
+        Values at fixed addresses.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        lifespans: Lifespans,
+        memory: MemoryPlan,
+        runs: Mapping[int, Run],
+        frame: Frame,
+        storages: Mapping[Place, DeviceBufferStorage],
+        state: Mapping[str, Tensor],
+        feeds: Iterable[str],
+        given: Mapping[str, Tensor],
+        make_tensor: MakeTensor = DeviceTensor.at,
+    ) -> None:
+        self._suspect = bool(given)  # whether a kernel may have recorded a late error: in a stage behind others, yes
+        self.lifespans = lifespans
+        self.memory = memory
+        self.runs = runs
+        self.frame = frame
+        self.storages = storages
+        self.state = state
+        self.make_tensor = make_tensor
+        self.actions: list[Action] = []
+        self.owners: list[Step] = []
+        self.fixed: dict[str, Tensor] = {**given, **state}
+        for name in feeds:
+            life = lifespans.of[name]
+            if not life.loose:
+                self.fixed[name] = self._tensor(life, plan.feeds[name])
+        for index, step in enumerate(plan.steps):
+            before = len(self.actions)
+            if isinstance(step, Launch):
+                self._launch(index, step)
+                kernel = step.choice.kernel
+                self._suspect = self._suspect or (kernel is not None and kernel.indexes)
+            elif isinstance(step, Move):
+                self._move(step)
+            else:
+                self._control(step)
+            self.owners += [step] * (len(self.actions) - before)
+        self.actions, self.owners = merged(self.actions, self.owners)
+
+    def _tensor(self, life: Life, spec: Spec) -> Tensor:
+        return self.make_tensor(self.storages[life.place], spec, self.memory.at[life])
+
+    def _loose(self, key: str | None) -> bool:
+        life = self.lifespans.of.get(key) if key is not None else None
+        return life is not None and life.loose
+
+    # One kind of step each
+
+    def _move(self, step: Move) -> None:
+        frame = self.frame
+        if step.into_state or self._loose(step.to_key):
+            self.actions.append(lambda: run_move(step, frame))
+            return
+        life = self.lifespans.of[step.to_key]
+        target = self.fixed[step.to_key] = self._tensor(life, step.spec)
+        context, key, copy = frame.contexts[step.target], step.from_key, transfer.transfer
+        if key in self.fixed:
+            source = self.fixed[key]
+            self.actions.append(lambda: copy(source, context, target))
+        else:
+            self.actions.append(lambda: copy(frame.values[key], context, target))
+
+    def _control(self, step: Control) -> None:
+        frame = self.frame
+        self.actions.append(lambda: run_control(step, frame))
+
+    def _launch(self, index: int, step: Launch) -> None:
+        context = self.frame.contexts[step.choice.place]
+        targets: list[Tensor | None] = [self._target(index, j, step, out) for j, out in enumerate(step.outs)]
+        for out, target in zip(step.outs, targets, strict=True):
+            if target is not None and not out.state:
+                self.fixed[out.key] = target
+        if step.writes_state:
+            self._guard(step, context)
+        run = self.runs.get(index)
+        if index in self.lifespans.views:
+            return
+        space = self.lifespans.workspaces.get(index)
+        workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
+        if any(map(self._loose, step.ins)) or any(target is None for target in targets):
+            self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace))
+        elif run is not None:
+            made = [target for target in targets if target is not None]
+            self.actions.append(self._bound(step, run, context, made, workspace))
+        for j, out in enumerate(step.outs):
+            if (index, j) in self.lifespans.copied:
+                self._copy_home(targets[j], self.state[out.key], context)
+
+    def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
+        """The tensor of an output; None if its memory is another at each call."""
+        life = self.lifespans.copied.get((index, position))
+        if life is not None:
+            return self._tensor(life, out.spec)
+        if out.state:
+            held = self.state[out.key]
+            return held if held.spec is out.spec or out.shares < 0 else relaid(held, out.spec)
+        life = self.lifespans.of[out.key]
+        return None if life.loose else self._tensor(life, out.spec)
+
+    def _bound(
+        self, step: Launch, run: Run, context: Context, targets: list[Tensor], workspace: Tensor | None
+    ) -> Action:
+        tensors = []
+        for key, spec in zip(step.ins, step.in_specs, strict=True):
+            if key is None:
+                tensors.append(Tensor.of(spec, context.place))
+            else:
+                given = self.fixed[key]
+                tensors.append(relaid(given, spec) if step.blind else given)
+        made = targets
+        if step.blind:
+            specs = [spec for group in step.call.outs.values() for spec in group]
+            made = [relaid(target, spec) for target, spec in zip(targets, specs, strict=True)]
+        io = IO(step.call, [*tensors, *made], context, step.op_index, NO_RANDOM, workspace)
+        if step.random is not None:
+            random, frame = step.random, self.frame
+
+            def draw() -> None:
+                io.random = random_words(random, frame.scope)
+                result = run(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
+
+            return draw
+        launches = recorded(step, run, context, io, self._suspect)
+        if launches is not None:
+            return launches
+        bind = getattr(run, "bind", None)
+        if bind is not None:
+            bound: Action = bind(context, io)
+            return bound
+
+        def action() -> None:
+            result = run(context, io)
+            if result is not None:
+                take_arrays(result, made, context)
+
+        return action
+
+    def _guard(self, step: Launch, context: Context) -> None:
+        """Raise a late error before state is written, as the interpreter does."""
+        frame, guarded = self.frame, context if step.guarded else None
+        others = [other for other in frame.contexts.values() if other is not guarded]
+
+        def guard() -> None:
+            for other in others:
+                if other.suspect:
+                    before_state(frame, guarded)
+
+        if others:
+            self.actions.append(guard)
+
+    def _copy_home(self, source: Tensor | None, held: Tensor, context: Context) -> None:
+        assert source is not None
+        given, copy = source, transfer.transfer
+        self.actions.append(lambda: copy(given, context, held))
+
+
+def _loose_launch(
+    step: Launch, run: Run | None, context: Context, frame: Frame, targets: list[Tensor | None],
+    workspace: Tensor | None,
+) -> Action:  # fmt: skip
+    """A launch some of whose tensors are others at each call."""
+    call, ins, place = step.call, list(zip(step.ins, step.in_specs, strict=True)), context.place
+    outs = list(zip(step.outs, targets, strict=True))
+
+    def action() -> None:
+        values = frame.values
+        tensors: list[Tensor] = []
+        for key, spec in ins:
+            if key is None:
+                tensors.append(Tensor.of(spec, place))
+            else:
+                tensors.append(relaid(values[key], spec) if step.blind else values[key])
+        made: list[Tensor] = []
+        for out, target in outs:
+            if target is not None:
+                made.append(relaid(target, out.spec) if step.blind else target)
+            elif out.shares >= 0:
+                tensor = tensors[out.shares]
+                made.append(tensor if tensor.spec is out.spec else relaid(tensor, out.spec))
+            else:
+                made.append(Tensor.of(out.spec, place))
+        if step.blind:
+            see_as_plain(made, call)
+        if run is not None:
+            random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
+            result = run(context, IO(call, tensors + made, context, step.op_index, random, workspace))
+            if result is not None:
+                take_arrays(result, made, context)
+        for (out, target), tensor in zip(outs, made, strict=True):
+            if step.blind:
+                tensor.spec, tensor._array = out.spec, None
+            if tensor.allocation is None:
+                if tensor.spec is None or (tensor.spec.size and run is not None):
+                    raise DeviceError(f"the kernel wrote nothing to {out.key}")
+                tensor.allocate(context)
+            if target is None:
+                values[out.key] = tensor
+
+    return action

@@ -1,0 +1,173 @@
+"""Programs that are bound: a bounded cache, the arenas that they share, and who runs a plan."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+from weakref import proxy, ref
+
+from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.observe import observers
+from fluidlite.framework.plan import Plan
+from fluidlite.framework.program import Program
+from fluidlite.framework.scope import Scope
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.pool import get_context
+from fluidlite.transformers.bind import MakeTensor
+from fluidlite.transformers.bound import Bound, Fetched, refusal
+from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
+
+MOST_BOUND = 32
+"""Bound programs that are kept by one replay; the one used longest ago goes first."""
+
+
+MOST_KEYS = 1024
+"""Keys of earlier runs that are kept."""
+
+_Key = tuple[Plan, "ref[Scope]", Context]
+
+
+class Replay:
+    """Runs plans: bound where they can be, by the interpreter where they cannot or where somebody observes.
+
+    All that is bound here on one context lies in one arena, as large as the largest needs: one runs at a time.
+
+    Attributes
+    ----------
+    last : Bound or None
+        What ran last.
+    binds : int
+        How often a plan was bound.
+    """
+
+    def __init__(
+        self,
+        make_storage: Callable[[Context], DeviceBufferStorage] = DeviceBufferStorage,
+        make_tensor: MakeTensor = DeviceTensor.at,
+    ) -> None:
+        self.last: Bound | None = None
+        self.binds = 0
+        self._make_storage = make_storage
+        self._make_tensor = make_tensor
+        self._bound: OrderedDict[_Key, Bound | None] = OrderedDict()
+        self._quick: dict[Hashable, tuple[Any, _Key]] = {}
+        self._storages: dict[tuple[Context, int], DeviceBufferStorage] = {}
+        self._lock = threading.Lock()
+        mine = ref(self)
+
+        def ended(_: ref[Scope]) -> None:
+            """Let go of the state of a scope: now, or at the next binding, if that would disturb somebody."""
+            replay = mine()
+            if replay is not None and replay._lock.acquire(blocking=False):
+                try:
+                    replay._drop_ended()
+                finally:
+                    replay._lock.release()
+
+        self._ended = ended
+
+    def run(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
+        """Run a plan once; arguments and results are those of the interpreter's ``run_plan``."""
+        if observers():
+            return run_plan(plan, program, feeds, scope)
+        bound = self._find(plan, program, feeds, scope)
+        if bound is None or bound.busy or not bound.ready(scope):
+            return run_plan(plan, program, feeds, scope)
+        self.last = bound
+        return bound.run(feeds, scope)
+
+    def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
+        """Note under which key a plan ran, so that :meth:`again` needs no plan.
+
+        Parameters
+        ----------
+        key : hashable
+            All that chose the plan, but ``scope``, its state, and ``stamp``.
+        stamp : object
+            What must be equal, and seldom changes: the registry's generation, the policy.
+        """
+        if len(self._quick) > MOST_KEYS:
+            self._quick.clear()
+        self._quick[key, id(scope)] = stamp, (plan, ref(scope), get_context(plan.place))
+
+    def again(
+        self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope
+    ) -> tuple[Fetched, Plan] | None:
+        """Run what ran under a key before, if its state is where it was; None: it has to be planned."""
+        found = self._quick.get((key, id(scope)))
+        if found is None or found[0] != stamp or observers():
+            return None
+        plan, where, context = found[1]
+        if where() is not scope:
+            return None
+        with self._lock:
+            bound = self._bound.get(found[1])
+            if bound is None or context is not get_context(plan.place):
+                return None
+            self._bound.move_to_end(found[1])
+        if bound.busy or not bound.ready(scope):
+            return None
+        self.last = bound
+        return bound.run(feeds, scope)
+
+    def _find(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> Bound | None:
+        key = (plan, ref(scope), get_context(plan.place))
+        with self._lock:
+            if key in self._bound:
+                self._bound.move_to_end(key)
+                return self._bound[key]
+        bound = None
+        if refusal(plan, scope) is None:
+            bound = Bound(plan, program, feeds, proxy(self), self._make_tensor)  # no circle: memory goes at once
+            self.binds += 1
+        with self._lock:
+            self._bound[plan, ref(scope, self._ended), key[2]] = bound
+            self._drop_ended()
+            if len(self._bound) > MOST_BOUND:
+                self._bound.popitem(last=False)
+                self._shrink()
+        return bound
+
+    def _drop_ended(self) -> None:
+        for old in [old for old in self._bound if old[1]() is None or old[2].closed]:
+            bound = self._bound.pop(old)
+            if bound is self.last:
+                self.last = None
+            if bound is not None:
+                bound.detach()
+
+    # Memory
+
+    def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
+        """The storage of a context, for a stage of programs."""
+        with self._lock:
+            for closed in [known for known in self._storages if known[0].closed]:
+                self._storages.pop(closed).release()
+            found = self._storages.get((context, stage))
+            if found is None:
+                found = self._storages[context, stage] = self._make_storage(context)
+            return found
+
+    def _shrink(self) -> None:
+        """Give back arenas that are larger than what is still bound needs; the next call allocates anew."""
+        for (context, stage), storage in self._storages.items():
+            kept = [b for b in self._bound.values() if b is not None and b.frame.contexts.get(context.place) is context]
+            needed = max((b.memory.arenas.get(context.place, 0) for b in kept), default=0)
+            if not stage and storage.nbytes > needed and not storage.busy:
+                storage.release()
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._bound.clear()
+            self._quick.clear()
+            for storage in self._storages.values():
+                storage.release()
+            self._storages.clear()
+            self.last = None
+
+    def __len__(self) -> int:
+        return sum(bound is not None for bound in self._bound.values())

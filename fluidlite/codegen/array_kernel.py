@@ -134,11 +134,12 @@ class ArrayGenerator:
         layout = Layout(
             {slot: call.index[slot] for slot in pattern.flags},
             pattern.flags, pattern.natural and not blocked and not reduces, blocked, alias, spread, guarded,
+            style == "out" and capability.eager and pattern.size == 1,
         )  # fmt: skip
         key = (
             code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs, style,
             tuple(layout.positions.items()), tuple(layout.flags.items()), layout.natural, blocked, spread, guarded,
-            tuple(alias.items()),
+            tuple(alias.items()), layout.apart,
         )  # fmt: skip
 
         def make() -> tuple[Emitted, CodeType]:

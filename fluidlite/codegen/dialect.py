@@ -8,7 +8,7 @@ an operand is broadcast, so that the division of the index is paid once for them
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,8 @@ class Writer:
     def __init__(self, code: Typed, dialect: Any, flags: Mapping[str, Flags], guarded: bool) -> None:
         self.code = code
         self.words, self.types, self.math = dialect.words, dialect.types, dialect.math
+        self.run = getattr(dialect, "run", LANES)
+        self.lanes = getattr(dialect, "lanes", 1) if any(map(_calls, code.instrs)) else 1
         self.flags = flags
         self.guarded = guarded
         self.value_flags: list[Flags] = []
@@ -84,10 +86,14 @@ class Writer:
                 needed.update(self.code.instrs[i].args)
         return sorted(needed)
 
-    def statements(self, values: Sequence[int], index: Mapping[str, str], element: str) -> list[str]:
-        """Declarations ``const T v<i> = ...;`` of all that ``values`` need."""
+    def statements(
+        self, values: Sequence[int], index: Mapping[str, str], element: str, known: Collection[int] = ()
+    ) -> list[str]:
+        """Declarations ``const T v<i> = ...;`` of all that ``values`` need and that are not ``known``."""
         lines = []
         for i in self.live(values):
+            if i in known:
+                continue
             instr = self.code.instrs[i]
             if instr.op not in ("const", "scalar"):
                 lines.append(f"const {self.ctype(instr.dtype)} v{i} = {self._text(i, instr, index, element)};")
@@ -141,8 +147,10 @@ class Writer:
 
     # Whole kernels
 
-    def build(self, entry: str, body: Sequence[str], arguments: Sequence[tuple[str, Any]]) -> Source:
-        """Put parameters and pointers before ``body``, which runs for each ``gid``, and our functions before all."""
+    def build(
+        self, entry: str, body: Sequence[str], arguments: Sequence[tuple[str, Any]], before: Sequence[str] = ()
+    ) -> Source:
+        """Put parameters, pointers and ``before`` before ``body``, which runs for each ``gid``; our functions first."""
         space, byte, long = self.words["buffer"], self.types["uint8"], self.types["int64"]
         declared, pointers, parameters = [], [], []
         for kind, what in arguments:
@@ -162,8 +170,8 @@ class Writer:
         if self.guarded:
             body = ["if (p_status[0] == 0) {", *body, "}"]
         lines = [
-            f"{self.words['kernel']} {entry}({', '.join(declared)}) {{", *pointers, f"{self.words['each']} {{", *body,
-            "}", "}", "",
+            f"{self.words['kernel']} {entry}({', '.join(declared)}) {{", *pointers, *before,
+            f"{self.words['each']} {{", *body, "}", "}", "",
         ]  # fmt: skip
         text = "\n".join(lines)
         helpers = library(text, self.words, self.types, self.math)
@@ -201,24 +209,33 @@ class Writer:
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
         long = self.types["int64"]
         streams = sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
+        # what is the same for all elements stands before them: outputs that may lie on inputs would keep it there
+        shared = [i for i in self.live(values) if dims and not streams and not any(self.value_flags[i])]
+        before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
+        independent = "" if streams else self.words.get("independent", "")
         if not mixed:
-            at = "i" if streams else "gid"
+            at = "i" if streams or self.lanes > 1 else "gid"
             index = {slot: at if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
-            body = self.statements(values, index, "q")
+            body = self.statements(values, index, "q", shared)
             body += [self.store(slot, at, self._name(value), dtype) for slot, dtype, value in outputs]
             if streams:  # one item takes the four words of a block
                 loop = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
                 body = [*self.words_of(streams, "gid"), *loop, *body, "}", "}"]
                 arguments.append(("elements", ""))
-            return self.build(entry, body, [*arguments, ("items", "")])
+            elif self.lanes > 1:
+                body = [f"const {long} begin = gid * {self.lanes};",
+                        f"const {long} end = begin + {self.lanes} < elements ? begin + {self.lanes} : elements;",
+                        f"{independent} for ({long} i = begin; i < end; ++i) {{", *body, "}"]  # fmt: skip
+                arguments.append(("elements", ""))
+            return self.build(entry, body, [*arguments, ("items", "")], before)
         last = dims[-1]
         arguments += [("size", k) for k in dims] + self.strides(mixed, dims)
         body = [
-            f"const {long} chunks = (n{last} + {LANES - 1}) / {LANES}, row = gid / chunks;",
-            f"const {long} begin = (gid - row * chunks) * {LANES};",
-            f"const {long} end = begin + {LANES} < n{last} ? begin + {LANES} : n{last}, first = row * n{last};",
+            f"const {long} chunks = (n{last} + {self.run - 1}) / {self.run}, row = gid / chunks;",
+            f"const {long} begin = (gid - row * chunks) * {self.run};",
+            f"const {long} end = begin + {self.run} < n{last} ? begin + {self.run} : n{last}, first = row * n{last};",
             *self.decode("row", dims[:-1], mixed),
-            f"for ({long} j = begin; j < end; ++j) {{",
+            f"{independent} for ({long} j = begin; j < end; ++j) {{",
         ]
         index = {}
         for slot in slots:
@@ -227,9 +244,9 @@ class Writer:
             else:
                 index[slot] = "first + j" if any(self.flags[slot][k] for k in dims) else "0"
         body += self.words_of(streams, "(first + j) >> 2")
-        body += self.statements(values, index, "first + j")
+        body += self.statements(values, index, "first + j", shared)
         body += [self.store(slot, "first + j", self._name(value), dtype) for slot, dtype, value in outputs]
-        return self.build(entry, [*body, "}"], [*arguments, ("items", "")])
+        return self.build(entry, [*body, "}"], [*arguments, ("items", "")], before)
 
     def words_of(self, streams: Sequence[int], block: str) -> list[str]:
         """Statements that draw the four random words of a block for each sub-stream."""
@@ -364,6 +381,11 @@ class Writer:
         body = [f"{kind} sum = 0; for ({long} part = 0; part < parts; ++part) sum += p_partial[part * items + gid];",
                 self.store(slot, "gid", text, dtype)]  # fmt: skip
         return self.build(entry, body, arguments)
+
+
+def _calls(instr: Instr) -> bool:
+    """Whether a value is made by a function, which takes longer than loads and stores do."""
+    return instr.op in PRIMITIVES and "@" in PRIMITIVES[instr.op].c
 
 
 def _word(slot: str) -> str:

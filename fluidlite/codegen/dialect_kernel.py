@@ -18,6 +18,8 @@ from fluidlite.framework.call import Call
 
 PART = 8192
 """Elements that are worth a part of their own when few sums are long."""
+MANY = 1 << 17
+"""Elements with operands that are broadcast that are worth several threads, where items are long runs."""
 PARTS = 64
 """At most so many items share one reduction's work."""
 
@@ -101,7 +103,9 @@ class _Plan:
         return (code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs,
                 tuple(s for _, s in code.scalars), tuple(self.pattern.flags.items()), guarded, rest)  # fmt: skip
 
-    def _add(self, source: Source, context: Any, items: int, group: int | None, parts: int = 1) -> None:
+    def _add(
+        self, source: Source, context: Any, items: int, group: int | None, parts: int = 1, elements: int = 0
+    ) -> None:
         kernel = context.compile(source.text, source.entry, source.parameters)
         arguments: list[tuple[str, Any]] = []
         for kind, what in source.arguments:
@@ -112,7 +116,7 @@ class _Plan:
             elif kind == "scalar":
                 arguments.append(("number", self.scalars[what]))
             elif kind in ("parts", "items", "elements"):
-                arguments.append(("number", {"parts": parts, "items": items}.get(kind, self.pattern.size)))
+                arguments.append(("number", {"parts": parts, "items": items, "elements": elements}[kind]))
             else:
                 arguments.append((kind, what))
         self.steps.append(Step(kernel, items, group, arguments))
@@ -127,9 +131,12 @@ class _Plan:
         sizes = [self.pattern.dims[k] for k in dims]
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:
-            self._add(source, context, -(-prod(sizes) // 4) if "elements" in kinds else prod(sizes), None)
+            each = 4 if "random" in kinds else writer.lanes
+            self._add(source, context, -(-prod(sizes) // each), None, elements=prod(sizes))
         else:
-            self._add(source, context, prod(sizes[:-1]) * -(-sizes[-1] // LANES), None)
+            items = prod(sizes[:-1]) * -(-sizes[-1] // writer.run)
+            long = writer.run > LANES and prod(sizes) >= MANY  # items that are worth a thread's while
+            self._add(source, context, items, max(1, min(items // 64, 16)) if long else None)
 
     def _reduce(
         self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int],

@@ -26,7 +26,14 @@ def typed_of(call: Call) -> Typed:
     outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
     key = (static, tuple(inputs.items()), tuple(outputs.items()))
     cache = _cache.setdefault(op, Bounded(_MOST))
-    return cache.get(key, lambda: typed(trace(rule, op, call.attrs, inputs), inputs, outputs))
+
+    def make() -> Typed:
+        if rule.code is not None:
+            code: Typed = rule.code(call)
+            return code
+        return typed(trace(rule, op, call.attrs, inputs), inputs, outputs)
+
+    return cache.get(key, make)
 
 
 def _is_float(op: OpDef, name: str, value: object) -> bool:

@@ -77,6 +77,31 @@ def broadcast(shapes: Iterable[Dims]) -> Dims | None:
     return tuple(result)
 
 
+def placed_dims(call: Call, slots: Iterable[str]) -> dict[str, Dims]:
+    """Dims of a call's operands as they lie among those of the largest, 1 where they are broadcast.
+
+    Raises
+    ------
+    ShapeError
+        If one has no place there.
+    """
+    dims = {slot: call.dims(slot) for slot in slots}
+    if len(set(dims.values())) == 1:
+        return dims
+    axis = call.attrs.get("axis", -1)
+    axis = axis if isinstance(axis, int) else -1
+    rank = max((len(each) for each in dims.values() if prod(each) != 1), default=max(map(len, dims.values())))
+    rule = call.op.scalar
+    said = rule.placed(call) if rule is not None and rule.placed is not None else {}
+    placed: dict[str, Dims] = {}
+    for slot, each in dims.items():
+        found = said[slot] if slot in said else place(each, rank, axis)
+        if found is None:
+            call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
+        placed[slot] = found
+    return placed
+
+
 def pattern_of(call: Call, inputs: Iterable[str], outputs: Iterable[str]) -> Pattern:
     """Return the pattern of a call with exact dims, of the slots that are read and written."""
     outputs = tuple(outputs)
@@ -84,17 +109,8 @@ def pattern_of(call: Call, inputs: Iterable[str], outputs: Iterable[str]) -> Pat
     if len(set(slots.values())) == 1:
         domain = next(iter(slots.values()))
         return Pattern(domain, (prod(domain),), {slot: (True,) for slot in slots}, bool(domain))
-    axis = call.attrs.get("axis", -1)
-    axis = axis if isinstance(axis, int) else -1
-    rank = max((len(dims) for dims in slots.values() if prod(dims) != 1), default=max(map(len, slots.values())))
-    rule = call.op.scalar
-    said = rule.placed(call) if rule is not None and rule.placed is not None else {}
-    placed: dict[str, Dims] = {}
-    for slot, dims in slots.items():
-        found = said[slot] if slot in said else place(dims, rank, axis)
-        if found is None:
-            call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
-        placed[slot] = found
+    placed = placed_dims(call, slots)
+    rank = len(next(iter(placed.values())))
     shared = broadcast(placed.values())
     if shared is None:
         call.fail(next(iter(slots)), "dims that broadcast with " + ", ".join(call.shown(slot) for slot in slots))

@@ -6,7 +6,7 @@ import difflib
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
@@ -28,7 +28,14 @@ from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
+from fluidlite.transformers.bound import Fetched
+from fluidlite.transformers.compiled import CompiledPrograms
+from fluidlite.transformers.passes import GraphPass, PassList, default_passes
+from fluidlite.transformers.replay import Replay
 
+MODES = ("interpreted", "compiled")
+DEFAULT_MODE = "interpreted"
+"""The mode of executors that are not told one."""
 _MOST_PLANS = 256
 
 
@@ -43,6 +50,11 @@ class Executor:
         Preferred libraries of this executor.
     fallback : {"error", "warn", "allow"}, optional
         This executor's own fallback policy.
+    mode : {"interpreted", "compiled"}, optional
+        Operator by operator as the program says, or after the passes of transformers, bound to memory and replayed.
+        Both give the same, to rounding. While somebody observes, operators run one by one in both.
+    passes : iterable of GraphPass, optional
+        What changes programs in mode "compiled"; default: the passes of transformers. ``()``: nothing does.
 
     Raises
     ------
@@ -55,17 +67,24 @@ class Executor:
         place: PlaceLike = "cpu",
         libraries: Mapping[str, Sequence[str]] | None = None,
         fallback: str | None = None,
-        mode: str = "interpreted",
+        mode: str | None = None,
+        passes: Iterable[GraphPass] | None = None,
     ) -> None:
         self.place: Place = devices.unit(place).place
         get_context(self.place)
         self._host = devices.host()
-        if mode != "interpreted":
-            raise ProgramError(f"mode is {mode!r}; expected 'interpreted'")
+        mode = DEFAULT_MODE if mode is None else mode
+        if mode not in MODES:
+            raise ProgramError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         if fallback is not None and fallback not in FALLBACKS:
             raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
         check_libraries(name for names in (libraries or {}).values() for name in names)
         self.mode = mode
+        self._replay = Replay() if mode == "compiled" else None
+        self._compiled: CompiledPrograms | None = None
+        if mode == "compiled":
+            given = None if passes is None else PassList(passes)
+            self._compiled = CompiledPrograms(default_passes if given is None else lambda: given, self.place)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
         self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
@@ -136,12 +155,7 @@ class Executor:
         names = _fetch_names(program, fetch_list)
         block = program.global_block()
         tensors = feed_tensors(block, feed, get_context(self._host)) if feed else {}
-        with self._lock:
-            plan = self._plan(program, tensors, names, scope)
-        self._last = plan
-        fetched, self._last = run_plan(plan, program, tensors, scope)
-        if self._last is not plan:  # its rest was planned on the way
-            self._warn(program, self._last, self._policy())
+        fetched = self._run(program, tensors, names, scope)
         if return_numpy:
             for name, (_, spec) in zip(names, fetched, strict=True):
                 if spec.lod:
@@ -153,6 +167,33 @@ class Executor:
             return [array for array, _ in fetched]
         host = get_context(self._host)
         return [borrow(array, spec, host) for array, spec in fetched]
+
+    def _run(self, program: Program, feeds: dict[str, Tensor], names: tuple[str, ...], scope: Scope) -> Fetched:
+        """Run it as the mode says."""
+        key: Any = None
+        if self._replay is not None and not observers():
+            given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
+            key = (program.serial, program.edits, _sizes(program), program.random_seed, given, names,
+                   get_context(self.place))  # fmt: skip
+            stamp = generation(), self._policy()
+            again = self._replay.again(key, stamp, feeds, scope)
+            if again is not None:
+                fetched, self._last = again
+                return fetched
+        with self._lock:
+            if self._compiled is not None and key is not None:
+                program, names = self._compiled.get(program, names)
+            plan = self._plan(program, feeds, names, scope)
+        self._last = plan
+        if self._replay is None:
+            fetched, self._last = run_plan(plan, program, feeds, scope)
+        else:
+            fetched, self._last = self._replay.run(plan, program, feeds, scope)
+            if key is not None:
+                self._replay.remember(key, stamp, plan, scope)
+        if self._last is not plan:  # its rest was planned on the way
+            self._warn(program, self._last, self._policy())
+        return fetched
 
     def _plan(self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...], scope: Scope) -> Plan:
         now = generation()
@@ -172,9 +213,8 @@ class Executor:
                     tensor.share_data_with(contiguous(tensor))
                 state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
-        sizes = tuple([len(block.ops) for block in program.blocks])  # for who edits block.ops itself
         inplace = not observers()
-        key = (program.serial, program.edits, sizes, given, fetches, tuple(state), wanted, inplace)
+        key = (program.serial, program.edits, _sizes(program), given, fetches, tuple(state), wanted, inplace)
         plan = self._plans.get(key)
         if plan is None:
             plan = plan_block(
@@ -214,7 +254,7 @@ class Executor:
                 f"and run on {self._host}: {kinds}. "
                 "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
                 FallbackWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def explain_last(self) -> Report:
@@ -230,9 +270,18 @@ class Executor:
         return Report(self._last)
 
     def close(self) -> None:
-        """Let go of cached plans; runs raise afterwards."""
+        """Let go of cached plans and their memory; runs raise afterwards."""
         self._plans.clear()
+        if self._replay is not None:
+            self._replay.clear()
+        if self._compiled is not None:
+            self._compiled.clear()
         self.closed = True
+
+
+def _sizes(program: Program) -> tuple[int, ...]:
+    """Operators of each block: they tell of edits of ``block.ops`` itself."""
+    return tuple([len(block.ops) for block in program.blocks])
 
 
 def _hint(program: Program, name: str) -> str:

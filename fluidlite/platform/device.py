@@ -258,16 +258,26 @@ class DialectBase:
     ----------
     name : str
         Part of the key under which compiled kernels are cached.
+    words : mapping of str to str
+        The dialect's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
+        other, even where an output lies on an input.
     vector : str or None
         A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
     lanes : int
         Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector
-        register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by side.
+        register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by
+        side.
+    run : int
+        Most consecutive elements that one item computes where operands are broadcast: more where the division of an
+        item's index, which is paid once, counts for much.
     preferred : bool
         Whether generic kernels are taken from the dialect before the array namespace, if the place has both.
     least : int
         Elements below which the array namespace, if the place has one, starts sooner than a compiled kernel.
+    chain : callable or None
+        ``chain(context, launches)``, with ``launches`` a list of (kernel, items, args, group), returns a function
+        without arguments that does them in order, on the memory that they name. None: they are done one by one.
     """
 
     name = "c"
@@ -288,8 +298,10 @@ class DialectBase:
     math: Mapping[str, str | None] = {}
     vector: str | None = None
     lanes = 1
+    run = 16
     preferred = False
     least = 0
+    chain: Any = None
 
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():

@@ -12,6 +12,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import hookspecs, plugin
 from fluidlite.framework.policy import HOWS
+from fluidlite.framework.registry import ops
 from fluidlite.tools.operator_facts import families
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -97,3 +98,17 @@ def test_the_first_kernel_is_short() -> None:
     block = text("write_a_kernel.md").split("```python\n")[1].split("```")[0]
     assert "@register_kernel" in block
     assert len(block.splitlines()) <= 15
+
+
+def beyond_the_limits() -> list[tuple[str, str]]:
+    """Operators of the benchmark that allocate more than their limit, with what the table says of them."""
+    rows = text("benchmarks.md").partition("### Beyond the limits")[2].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| ")]
+    return [(row[0], row[1]) for row in cells if "allocates" in row[1]]
+
+
+def test_what_allocates_more_than_twice_its_outputs_says_so() -> None:
+    found = beyond_the_limits()
+    assert found, "the table of docs/benchmarks.md has another form"
+    silent = [label for label, _ in found if not ops.get(label.partition(" ")[0].rstrip(",")).memory]
+    assert silent == [], "say with register_op(memory=...) what these allocate, and why"

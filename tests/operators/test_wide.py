@@ -36,6 +36,7 @@ def flow(place: str, type: str, feed: dict[str, Any], attrs: dict[str, Any], out
     start = RANDOM.standard_normal(made.shape).astype(made.dtype)
     given = block.create_var("start", made.shape, str(made.dtype), is_data=True)
     (slope,) = gradients([result], [inputs[of]], [given])
+    assert slope is not None
     _, found = executor.run(program, {**feed, "start": start}, [result.name, slope.name])
     return made, start, found
 

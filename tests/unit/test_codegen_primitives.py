@@ -264,3 +264,11 @@ def test_remainders_are_exact(context: str, dtype: str) -> None:
     exact = [math.fmod(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     exact = [r + b if r and (r < 0) != (b < 0) else r for r, b in zip(exact, y.tolist(), strict=True)]
     np.testing.assert_array_equal(got, np.array(exact).astype(dtype))
+
+
+@pytest.mark.parametrize("context", [marked(name, id=name) for name in CONTEXTS])
+def test_the_sign_of_no_zero_is_negative(context: str) -> None:
+    op = operator(lambda x: expr._node("sign", x), ("X",), "float32")
+    got = execute(context_of(context), op, {"X": np.float32([-0.0, 0.0, -2.0, 3.0])})["Out"]
+    assert [math.copysign(1, value) for value in got.tolist()] == [1, 1, -1, 1]
+    assert got.tolist() == [0, 0, -1, 1]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _LOOPS = ("For", "While", "DoWhile")
 _EXITS = ("Break", "Return")
-LEAST = 8
-"""A loop of so many steps, known now, is one over the lanes of a vector."""
+LANES = 8
+"""A loop of a multiple of so many steps, known now, is one over the lanes of vectors."""
 
 
 class Statements(Expressions):
@@ -131,7 +131,7 @@ class Statements(Expressions):
             writer.jump(test)
         if reached:
             items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has(body, _LOOPS), items)
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has_lanes(body), items)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:
@@ -179,4 +179,14 @@ def _lanes(cond: Any, body: Any) -> bool:
     """Whether a loop runs over the lanes of a vector: up to a constant, with no loop in it and no way out of it."""
     if type(cond).__name__ != "BinaryOp" or cond.op != "<" or type(cond.right).__name__ != "Constant":
         return False
-    return cond.right.value.isdigit() and int(cond.right.value) >= LEAST and not _has(body, (*_LOOPS, *_EXITS))
+    steps = cond.right.value
+    return steps.isdigit() and int(steps) > 0 == int(steps) % LANES and not _has(body, (*_LOOPS, *_EXITS))
+
+
+def _has_lanes(node: Any) -> bool:
+    """Whether a part of a statement is a loop over lanes."""
+    if node is None:
+        return False
+    return (type(node).__name__ == "For" and _lanes(node.cond, node.stmt)) or any(
+        _has_lanes(child) for _, child in node.children()
+    )

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 _log = logging.getLogger("fluidlite.cache")
-_MARK = b"fluidlite-kernel-2\n"
-"""Another number whenever the same C is translated to other code."""
+_MARK = b"fluidlite-kernel-1\n"
 MOST_BYTES = 256 << 20
 """What the folder may hold; the files that were used least recently go first."""
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import inspect
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fluidlite.plugin import CompileError, DialectBase, c_to_llvm
@@ -11,7 +16,7 @@ from fluidlite.plugin import CompileError, DialectBase, c_to_llvm
 from .cache import DiskCache
 from .llvm import Compiler
 from .memory import address_of
-from .team import team
+from .team import Team, team
 
 MANY = 16384
 """Short items from which threads gain more than they cost."""
@@ -22,6 +27,9 @@ WHOLE = 256
 
 _PACKED = {"buffer": "Q", "bool": "B7x", "uint8": "B7x", "int8": "b7x", "int16": "h6x", "int32": "i4x", "int64": "q",
            "uint32": "I4x", "uint64": "Q", "float32": "f4x", "float64": "d"}  # fmt: skip
+
+_RECORD = struct.Struct("<QQqqq")
+"""A launch in a chain: kernel, arguments, items, grain, width."""
 
 
 class Kernel:
@@ -37,6 +45,17 @@ class Kernel:
         self.pack = struct.Struct("<" + "".join(_PACKED[name] for name in parameters)).pack
         self.buffers = tuple(i for i, name in enumerate(parameters) if name == "buffer")
 
+    def packed(self, args: Sequence[Any]) -> bytes:
+        """Return the arguments as they lie in memory."""
+        given = list(args)
+        for i in self.buffers:
+            given[i] = address_of(given[i])
+        return self.pack(*given)
+
+
+Launch = tuple[Kernel, int, Sequence[Any], int | None]
+"""Kernel, items, arguments, group: what ``launch`` takes."""
+
 
 class LLVMDialect(DialectBase):
     """C of the subset that :func:`fluidlite.plugin.c_to_llvm` reads, with LLVM's functions for what processors have.
@@ -51,6 +70,7 @@ class LLVMDialect(DialectBase):
     words: Mapping[str, str] = {**DialectBase.words, "each": "for (long gid = fl_begin; gid < fl_end; ++gid)"}
     preferred = True
     least = 1024
+    run = 128
 
     def __init__(self, cache: DiskCache | None = None) -> None:
         super().__init__()
@@ -84,7 +104,7 @@ class LLVMDialect(DialectBase):
             return text + _packed(entry, kinds)
 
         try:
-            return Kernel(self.compiler.load(make, source, entry), entry, parameters)
+            return Kernel(self.compiler.load(make, source, entry, _translator()), entry, parameters)
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
 
@@ -92,20 +112,53 @@ class LLVMDialect(DialectBase):
         """Compute ``items`` work items; returns when they are done."""
         if items <= 0:
             return
-        given = list(args)
-        for i in kernel.buffers:
-            given[i] = address_of(given[i])
-        packed = kernel.pack(*given)
-        threads = getattr(context, "threads", None)
+        packed = kernel.packed(args)
+        threads = context.threads
         if items < (MANY if group is None else 2) or threads == 1:
             kernel.call(0, items, packed)
-            return
-        crew = team(self.compiler.load)
-        width = crew.workers if threads is None else min(crew.workers, threads - 1)
-        grain = -(-items // ((width + 1) * CHUNKS))
-        if group is None:
-            grain = -(-grain // WHOLE) * WHOLE
-        crew.run(kernel.address, packed, items, grain, width)
+        else:
+            crew = team(self.compiler.load)
+            crew.run(kernel.address, packed, items, *_shared(crew, items, group, threads))
+
+    def chain(self, context: Any, launches: Sequence[Launch]) -> Callable[[], None]:
+        """Return a function that does launches one after the other, on the memory that they name now, in one call."""
+        done = [launch for launch in launches if launch[1] > 0]
+        arguments = [ctypes.create_string_buffer(kernel.packed(args)) for kernel, _, args, _ in done]
+        crew, count = team(self.compiler.load), len(done)
+
+        def records(threads: int | None) -> Any:
+            text = bytearray()
+            for (kernel, items, _, group), given in zip(done, arguments, strict=True):
+                alone = items < (MANY if group is None else 2) or threads == 1
+                grain, width = (items, 0) if alone else _shared(crew, items, group, threads)
+                text += _RECORD.pack(kernel.address, ctypes.addressof(given), items, grain, width)
+            return ctypes.create_string_buffer(bytes(text))
+
+        run, made = crew.chain, {}
+
+        def chained() -> None:
+            threads = context.threads
+            if threads not in made:
+                made[threads] = records(threads)
+            run(made[threads], count)
+
+        return chained
+
+
+def _shared(crew: Team, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
+    """Return how many items a thread takes at a time, and how many threads may join the caller."""
+    width = crew.workers if threads is None else min(crew.workers, threads - 1)
+    grain = -(-items // ((width + 1) * CHUNKS))
+    return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
+
+
+@cache
+def _translator() -> str:
+    """Return a hash of what makes LLVM IR of C: code that another version made is not found."""
+    found = hashlib.sha256()
+    for file in (__file__, *sorted(map(str, Path(inspect.getfile(c_to_llvm)).parent.glob("*.py")))):
+        found.update(Path(file).read_bytes())
+    return found.hexdigest()
 
 
 def _packed(entry: str, kinds: Sequence[str]) -> str:

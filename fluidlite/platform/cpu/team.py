@@ -17,7 +17,7 @@ SPIN = 2000
 
 # The fields of a team, by their number of eight bytes. Mutex and conditions have 128 bytes each.
 #   0 generation  1 open  2 active  3 next  4 items  5 grain  6 kernel  7 arguments  8 width  9 busy
-IR = f"""
+THREADS = f"""
 %team = type {{ i64, i64, i64, i64, i64, i64, ptr, ptr, i64, i64, [128 x i8], [128 x i8], [128 x i8] }}
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_cond_init(ptr, ptr)
@@ -195,6 +195,45 @@ end:
 """
 
 
+CHAIN = """
+%record = type { ptr, ptr, i64, i64, i64 }
+
+define void @fl_chain(ptr %records, i64 %count) nounwind {
+entry:
+  br label %test
+test:
+  %i = phi i64 [ 0, %entry ], [ %next, %each ]
+  %left = icmp slt i64 %i, %count
+  br i1 %left, label %each, label %end
+each:
+  %at = getelementptr %record, ptr %records, i64 %i
+  %record = load %record, ptr %at
+  %kernel = extractvalue %record %record, 0
+  %arguments = extractvalue %record %record, 1
+  %items = extractvalue %record %record, 2
+  %grain = extractvalue %record %record, 3
+  %width = extractvalue %record %record, 4
+  call void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width)
+  %next = add i64 %i, 1
+  br label %test
+end:
+  ret void
+}
+"""
+
+ALONE = """
+define i32 @fl_team_begin(i64 %workers) nounwind {
+  ret i32 0
+}
+
+define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width) nounwind {
+  call void %kernel(i64 0, i64 %items, ptr %arguments)
+  ret void
+}
+"""
+"""Where there are no POSIX threads."""
+
+
 def available() -> int:
     """How many threads the process may run at once."""
     try:
@@ -208,18 +247,20 @@ class Team:
 
     Attributes
     ----------
-    address : int
-        Of ``fl_run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items
-        and ``width`` is how many threads may join the caller.
+    run : callable
+        ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
+        ``width`` is how many threads may join the caller.
+    chain : callable
+        ``chain(records, count)`` does so for each of ``count`` records of those five, one after the other.
     workers : int
         Threads beside the caller's.
     """
 
     def __init__(self, load: Any) -> None:
-        code = load(IR)
+        code = load((THREADS if os.name == "posix" else ALONE) + CHAIN)
         begin = code.function("fl_team_begin", "int32", ("int64",))
         self.workers: int = begin(min(available(), MOST) - 1)
-        self.address: int = code.address("fl_run")
+        self.chain = code.function("fl_chain", None, ("pointer", "int64"))
         self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
         code.keep()  # threads wait in it as long as the process lives
 

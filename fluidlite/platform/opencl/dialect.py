@@ -77,6 +77,8 @@ class OpenCLDialect(DialectBase):
         if device.type & cl.device_type.CPU:
             self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()} | EXACT_ON_CPU
             self.lanes = 16
+            self.words["independent"] = '_Pragma("clang loop vectorize(assume_safety)")'
+            self.words["prologue"] += '#pragma clang diagnostic ignored "-Wpass-failed"\n'  # it need not succeed
         # a CPU runs a group on one thread, so one item is a fine group; a GPU runs at least 32 items together
         self._smallest = 1 if device.type & cl.device_type.CPU else 32
         self._options = ["-cl-std=CL1.2"]

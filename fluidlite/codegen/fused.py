@@ -1,0 +1,291 @@
+"""Fused operators: one operator, made on the fly, that computes what several elementwise ones do.
+
+It has an expression as any elementwise operator has, so every place that generates kernels runs it as one; and a
+decomposition into what it was made of, for calls whose dims turn out not to fit one kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
+from weakref import WeakValueDictionary
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.codegen.array import value_flags
+from fluidlite.codegen.bounded import Bounded
+from fluidlite.codegen.expr import parameters
+from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, PartCode, Source, merge
+from fluidlite.codegen.lower import typed_of
+from fluidlite.codegen.pattern import broadcast, placed_dims
+from fluidlite.codegen.typed import Typed
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.framework.operator import check_dtypes
+from fluidlite.framework.spec import Dims, Spec
+
+_PLACEHOLDER = Spec.of((), "float32")
+
+
+RUNTIME = object()
+"""What stands for a float attribute whose number is an argument of kernels."""
+
+
+class Part(NamedTuple):
+    """One of the operators that a fused one is made of.
+
+    Attributes
+    ----------
+    op : OpDef
+    attrs : tuple of (name, value)
+        In the definition's order; a float that is an argument of kernels is RUNTIME, and an attribute of the fused
+        operator.
+    sources : tuple of (input slot, Source)
+        What is given, metadata too.
+    outs : tuple of output slots
+    """
+
+    op: OpDef
+    attrs: tuple[tuple[str, Any], ...]
+    sources: tuple[tuple[str, Source], ...]
+    outs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a fused operator is, whatever its variables, sizes and float attributes.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        In an order in which they can run.
+    reads : tuple of bool
+        For each input (``X0``, ``X1``, ...) whether a part reads it; else its dims alone count.
+    numbers : tuple of Number
+    outputs : tuple of Source
+        Which values are stored, as ``Out0``, ``Out1``, ...
+    must_alias, may_alias : tuple of (output slot, input slot)
+    """
+
+    parts: tuple[Part, ...]
+    reads: tuple[bool, ...]
+    numbers: tuple[Number, ...]
+    outputs: tuple[Source, ...]
+    must_alias: tuple[tuple[str, str], ...] = ()
+    may_alias: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Tells structures apart: 1, 1.0 and True are different attributes."""
+        parts = tuple(
+            (id(p.op), tuple((name, type(v).__name__, v) for name, v in p.attrs), p.sources, p.outs) for p in self.parts
+        )
+        return (parts, self.reads, tuple(map(repr, self.numbers)), self.outputs, self.must_alias, self.may_alias)
+
+
+_made: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def fused_op(structure: Structure) -> OpDef:
+    """Return the operator of a structure; while it is in use, the same structure gives the same one."""
+    with _lock:
+        found = _made.get(structure.key)
+        if found is None:
+            found = _made[structure.key] = _FusedOp(structure).definition()
+    return found
+
+
+def runtime_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, float]:
+    """The float attributes that an operator's expression takes as arguments of kernels."""
+    assert op.scalar is not None
+    asked = {name.rstrip("_") for name in parameters(op.scalar.function)[1]}
+    return {
+        attr.name: attrs[attr.name]
+        for attr in op.attrs
+        if attr.type == "float" and not attr.static and attrs[attr.name] is not None and attr.name.rstrip("_") in asked
+    }
+
+
+class _Walk(NamedTuple):
+    """A fused call as the calls of its parts."""
+
+    calls: tuple[Call, ...]
+    specs: Mapping[Source, Spec]
+
+
+class _FusedOp:
+    def __init__(self, structure: Structure) -> None:
+        self.structure = structure
+        self.slots = tuple(f"X{k}" for k in range(len(structure.reads)))
+        self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
+        self.walks: Bounded[_Walk] = Bounded(64)
+
+    def definition(self) -> OpDef:
+        """Declare the operator."""
+        structure = self.structure
+        attrs = [
+            Attr(f"{index}.{attr.name}", "float")
+            for index, part in enumerate(structure.parts)
+            for attr, (_, value) in zip(part.op.attrs, part.attrs, strict=True)
+            if value is RUNTIME
+        ]
+        attrs += [Attr(f"number.{k}", "float") for k, each in enumerate(structure.numbers) if each.value is None]
+        inputs = tuple(Slot(s, metadata_only=not r) for s, r in zip(self.slots, structure.reads, strict=True))
+        return OpDef(
+            fused_type([part.op.type for part in structure.parts]), inputs, tuple(map(Slot, self.outs)), tuple(attrs),
+            infer=self.infer,
+            scalar=ScalarRule(_untraced, tuple(self.outs), self.supports, self.placed, self.code,
+                              len(structure.parts)),
+            decompose=self.decompose,
+            may_alias=dict(structure.may_alias), must_alias=dict(structure.must_alias),
+            random=any(part.op.random for part in structure.parts),
+            doc="; ".join(part.op.doc or part.op.type for part in structure.parts), origin="made by fusion",
+        )  # fmt: skip
+
+    # The parts of a call
+
+    def walk(self, call: Call) -> _Walk:
+        """Infer part by part."""
+        key = (tuple(call.ins.items()), call.training, tuple(call.attrs.items()))
+        return self.walks.get(key, lambda: self._walk(call))
+
+    def _walk(self, call: Call) -> _Walk:
+        specs = {Source(OUTSIDE, slot): each[0] for slot, each in call.ins.items()}
+        for k, constant in enumerate(self.structure.numbers):
+            specs[Source(NUMBER, str(k))] = Spec.of(constant.dims, constant.dtype)
+        calls = []
+        for index, part in enumerate(self.structure.parts):
+            ins = {slot: (specs[source],) for slot, source in part.sources}
+            asked = Call(part.op, ins, dict.fromkeys(part.outs, (_PLACEHOLDER,)), self._attrs(index, call.attrs))
+            assert part.op.infer is not None
+            try:
+                check_dtypes(asked)
+                found = part.op.infer(asked)
+            except ProgramError as exc:
+                raise type(exc)(f"its {part.op.type}: {exc}") from None
+            outs = {}
+            for slot in part.outs:
+                result = found[slot]
+                outs[slot] = (result,) if isinstance(result, Spec) else tuple(result)
+                specs[Source(index, slot)] = outs[slot][0]
+            calls.append(Call(part.op, ins, outs, asked.attrs, None, call.training))
+        return _Walk(tuple(calls), specs)
+
+    def _attrs(self, index: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        given = self.structure.parts[index].attrs
+        return {name: attrs[f"{index}.{name}"] if value is RUNTIME else value for name, value in given}
+
+    # What the definition says
+
+    def infer(self, call: Call) -> dict[str, Spec]:
+        """Dims and dtypes of the outputs."""
+        specs = self.walk(call).specs
+        return {slot: specs[source] for slot, source in self.outs.items() if call.has(slot)}
+
+    def code(self, call: Call) -> Typed:
+        """The typed expression of all parts."""
+        walk = self.walk(call)
+        parts = [
+            PartCode(typed_of(each), dict(part.sources))
+            for each, part in zip(walk.calls, self.structure.parts, strict=True)
+        ]
+        wanted = [(slot, source) for slot, source in self.outs.items() if call.has(slot)]
+        return merge(parts, self.structure.numbers, wanted)
+
+    def placed(self, call: Call) -> Mapping[str, Dims]:
+        """Where the operands lie, as each part says."""
+        found = self._places(call)
+        assert not isinstance(found, str)  # supports was asked before
+        return found
+
+    def supports(self, call: Call) -> str | None:
+        """Why the parts of a call do not work on the same elements; None where they do, or dims are not known yet."""
+        if not call.known:
+            return None
+        found = self._places(call)
+        return found if isinstance(found, str) else None
+
+    def _places(self, call: Call) -> dict[str, Dims] | str:
+        walk = self.walk(call)
+        places: dict[Source, Dims] = {}
+        domain: Dims | None = None
+        added_up: set[Source] = set()
+        for index, (each, part) in enumerate(zip(walk.calls, self.structure.parts, strict=True)):
+            rule = each.op.scalar
+            reason = rule.supports(each) if rule is not None and rule.supports is not None else None
+            if reason is not None:
+                return f"{part.op.type}: {reason}"
+            code = typed_of(each)
+            try:
+                placed = placed_dims(each, (*code.inputs, *part.outs))
+            except ProgramError as exc:
+                return f"{part.op.type}: {exc}"
+            mine = broadcast(placed.values())
+            if mine is None or (domain is not None and mine != domain):
+                return f"{part.op.type} works on {list(mine or ())}, the others on {list(domain or ())}"
+            if not added_up.isdisjoint(source for _, source in part.sources):
+                return f"{part.op.type} reads a sum of elements"
+            added_up.update(Source(index, slot) for slot in sums(code, placed))
+            domain = mine
+            links = [(source, placed[slot]) for slot, source in part.sources if slot in code.inputs]
+            links += [(Source(index, slot), placed[slot]) for slot in part.outs]
+            for source, where in links:
+                if source.part != NUMBER and places.setdefault(source, where) != where:
+                    return f"{part.op.type} reads a value at other dims than another"
+        found = {source.slot: where for source, where in places.items() if source.part == OUTSIDE}
+        return found | {slot: places[source] for slot, source in self.outs.items()}
+
+    def decompose(self, call: Call, build: Any) -> None:
+        """Say it with what it was made of."""
+        names = {source: slot for slot, source in self.outs.items() if call.has(slot)}
+        values: dict[Source, Any] = {Source(OUTSIDE, slot): build.input(slot) for slot in self.slots}
+        for index, part in enumerate(self.structure.parts):
+            for _, source in part.sources:
+                if source.part == NUMBER and source not in values:
+                    constant = self.structure.numbers[int(source.slot)]
+                    value = call.attrs[f"number.{source.slot}"] if constant.value is None else constant.value
+                    values[source] = build(
+                        "fill_constant", {}, {"Out": None},
+                        {"shape": constant.dims, "dtype": constant.dtype, "value": float(value)},
+                    )  # fmt: skip
+            made = {}
+            for slot in part.outs:
+                name = names.get(Source(index, slot))
+                made[slot] = build.output(name) if name is not None else build.temp()
+                values[Source(index, slot)] = made[slot]
+            inputs: dict[str, list[Any]] = {}
+            for slot, source in part.sources:
+                inputs.setdefault(slot.partition("[")[0], []).append(values[source])
+            build(part.op.type, inputs, made, self._attrs(index, call.attrs))
+
+
+def sums(code: Typed, placed: Mapping[str, Dims]) -> list[str]:
+    """The outputs that are sums: of a value which has a dim that the output lacks."""
+    flags = {slot: tuple(dim != 1 for dim in dims) for slot, dims in placed.items()}
+    has = value_flags(code.instrs, flags)
+    return [
+        slot for slot, _, value in code.outputs
+        if any(there and not kept for there, kept in zip(has[value], flags[slot], strict=True))
+    ]  # fmt: skip
+
+
+def fused_type(types: Sequence[str]) -> str:
+    """The name of a fused operator: what it was made of, in short."""
+    short = [name.removeprefix("elementwise_") for name in types]
+    runs: list[list[Any]] = []
+    for name in short:
+        if runs and runs[-1][0] == name:
+            runs[-1][1] += 1
+        else:
+            runs.append([name, 1])
+    words = [name + (f"_x{count}" if count > 1 else "") for name, count in runs]
+    if len(words) > 6:
+        words = [*words[:5], f"{len(types) - sum(count for _, count in runs[:5])}_more"]
+    return "fused." + "_".join(words)
+
+
+def _untraced(**attrs: Any) -> NoReturn:
+    raise ProgramError("a fused operator's expression is typed part by part")

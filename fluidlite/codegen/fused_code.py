@@ -1,0 +1,130 @@
+"""One typed expression for several operators: what one stores and another loads stays a value between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
+from fluidlite.codegen.expr import Expr
+from fluidlite.codegen.typed import Instr, Typed, live, number
+
+OUTSIDE = -1
+"""The ``part`` of a source that is an input of the fused operator."""
+NUMBER = -2
+"""The ``part`` of a source that is one of its numbers."""
+
+
+class Source(NamedTuple):
+    """Where a part's input comes from: an output ``slot`` of an earlier part; OUTSIDE: of the fused operator's inputs;
+    NUMBER: the ``slot``-th number, which every element of it is.
+    """
+
+    part: int
+    slot: str
+
+
+class Number(NamedTuple):
+    """A constant: its stored dtype; its value, or None where it is a float and so an argument at run time."""
+
+    dtype: str
+    value: Any
+    dims: tuple[int, ...]
+
+
+@dataclass
+class PartCode:
+    """One operator of a fused one: its typed expression, and where each input comes from."""
+
+    code: Typed
+    sources: dict[str, Source] = field(default_factory=dict)
+
+
+def merge(
+    parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequence[tuple[str, Source]]
+) -> Typed:  # fmt: skip
+    """Return the typed expression of all parts together.
+
+    A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same
+    bits. Float attributes of part 3 are parameters ``3.name``, float numbers ``number.0`` and so on.
+
+    Parameters
+    ----------
+    outputs : sequence of (output slot, which part's output it is)
+    """
+    merger = _Merger(numbers)
+    for index, part in enumerate(parts):
+        merger.add(index, part)
+    return merger.finish(outputs)
+
+
+class _Merger:
+    def __init__(self, numbers: Sequence[Number]) -> None:
+        self.numbers = numbers
+        self.instrs: list[Instr] = []
+        self.known: dict[Instr, int] = {}
+        self.scalars: list[tuple[Expr, str]] = []
+        self.scalar_keys: dict[tuple[str, str], int] = {}
+        self.inputs: dict[str, str] = {}
+        self.made: dict[Source, tuple[str, int]] = {}
+
+    def add(self, index: int, part: PartCode) -> None:
+        """Append the values of a part."""
+        new: list[int] = []
+        for instr in part.code.instrs:
+            if instr.op == "input":
+                new.append(self._loaded(part.sources[instr.value], part.code.inputs[instr.value]))
+            elif instr.op == "scalar":
+                expr, dtype = part.code.scalars[instr.value]
+                new.append(self._scalar(_renamed(expr, index), dtype))
+            else:
+                new.append(self._emit(instr._replace(args=tuple(new[arg] for arg in instr.args))))
+        for slot, dtype, value in part.code.outputs:
+            held = new[value]
+            if dtype in HALVES:
+                held = self._emit(Instr("cast", "float32", (held,), dtype))
+            self.made[Source(index, slot)] = dtype, held
+
+    def _emit(self, instr: Instr) -> int:
+        key = instr._replace(value=(type(instr.value).__name__, repr(instr.value)))
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = len(self.instrs)
+            self.instrs.append(instr)
+        return found
+
+    def _scalar(self, expr: Expr, dtype: str) -> int:
+        key = (repr(expr), dtype)
+        index = self.scalar_keys.get(key)
+        if index is None:
+            index = self.scalar_keys[key] = len(self.scalars)
+            self.scalars.append((expr, dtype))
+        return self._emit(Instr("scalar", dtype, (), index))
+
+    def _loaded(self, source: Source, dtype: str) -> int:
+        if source.part == OUTSIDE:
+            self.inputs[source.slot] = dtype
+            return self._emit(Instr("input", compute_dtype(dtype), (), source.slot))
+        if source.part == NUMBER:
+            constant, compute = self.numbers[int(source.slot)], compute_dtype(dtype)
+            if constant.value is None and compute in FLOATS:
+                return self._scalar(Expr("param", (), f"number.{source.slot}"), compute)
+            return self._emit(Instr("const", compute, (), number(constant.value, compute)))
+        return self.made[source][1]
+
+    def finish(self, outputs: Sequence[tuple[str, Source]]) -> Typed:
+        """Leave out what no output needs."""
+        results = [(slot, *self.made[source]) for slot, source in outputs]
+        instrs, index = live(self.instrs, [value for _, _, value in results])
+        read = {instr.value: self.inputs[instr.value] for instr in instrs if instr.op == "input"}
+        return Typed(
+            instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(self.scalars)
+        )
+
+
+def _renamed(expr: Expr, index: int) -> Expr:
+    """The same expression of the attributes of a part."""
+    if expr.op == "param":
+        return Expr("param", (), f"{index}.{expr.value}")
+    return Expr(expr.op, tuple(_renamed(arg, index) for arg in expr.args), expr.value)

@@ -81,10 +81,7 @@ class _Merger:
             else:
                 new.append(self._emit(instr._replace(args=tuple(new[arg] for arg in instr.args))))
         for slot, dtype, value in part.code.outputs:
-            held = new[value]
-            if dtype in HALVES:
-                held = self._emit(Instr("cast", "float32", (held,), dtype))
-            self.made[Source(index, slot)] = dtype, held
+            self.made[Source(index, slot)] = dtype, new[value]
 
     def _emit(self, instr: Instr) -> int:
         key = instr._replace(value=(type(instr.value).__name__, repr(instr.value)))
@@ -111,7 +108,10 @@ class _Merger:
             if constant.value is None and compute in FLOATS:
                 return self._scalar(Expr("param", (), f"number.{source.slot}"), compute)
             return self._emit(Instr("const", compute, (), number(constant.value, compute)))
-        return self.made[source][1]
+        _, value = self.made[source]
+        if dtype in HALVES:  # an output itself is rounded by its store: after elements are added up, where it is a sum
+            return self._emit(Instr("cast", "float32", (value,), dtype))
+        return value
 
     def finish(self, outputs: Sequence[tuple[str, Source]]) -> Typed:
         """Leave out what no output needs."""

@@ -332,7 +332,8 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
 
 def largest(call: Call) -> int:
     """The elements of the largest tensor of a call."""
-    return max((prod(spec.dims) for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs), default=0)
+    found = (spec for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs)
+    return max((prod(spec.dims) for spec in found), default=0)
 
 
 def device_refusal(call: Call, unit: Unit) -> str | None:

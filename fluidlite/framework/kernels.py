@@ -254,8 +254,8 @@ def register_kernel(
         frame = sys._getframe(1)
         origin = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         kernel = Kernel(
-            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace, vendor,
-            override, origin, f"{function.__module__}.{function.__qualname__}",
+            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace,
+            vendor, override, origin, f"{function.__module__}.{function.__qualname__}",
         )  # fmt: skip
         if not getattr(collecting, "active", False):
             ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole

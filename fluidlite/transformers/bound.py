@@ -304,6 +304,7 @@ class _State:
         self.written = written
         self.tensors: dict[str, Tensor] = {}
         self._list: list[Tensor] = []
+        self._facts: dict[str, tuple[Spec | None, Place | None]] = {}
         self._expected: list[Any] = []
         self._scopes: tuple[int, ...] = ()
 
@@ -327,13 +328,14 @@ class _State:
                 return False
             if not tensor.allocation.cacheable or not tensor.contiguous:
                 return False
-            afterwards = self.written.get(name)
-            if afterwards is not None and (tensor.spec, tensor.place) != afterwards:
-                return False
+            facts = tensor.spec, tensor.place
+            if self.written.get(name, facts) != facts or self._facts.get(name, facts) != facts:
+                return False  # another plan is for that
             tensors[name] = tensor
             holders.setdefault(id(tensor.allocation), []).append(name)
         if any(len(names) > 1 and not self.written.keys().isdisjoint(names) for names in holders.values()):
             return False
+        self._facts = {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
         self.tensors, self._list = tensors, list(tensors.values())
         self._scopes = _generations(scope)
         self._expected = [_memory(tensor) for tensor in self._list]

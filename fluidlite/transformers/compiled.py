@@ -6,13 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.framework.choose import generation
 from fluidlite.framework.program import Program
+from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.transformers.passes import PassList, default_passes
 from fluidlite.transformers.values import Graph
 
 MOST_PROGRAMS = 64
+"""Programs that are kept."""
 
 Compiled = tuple[Program, tuple[str, ...]]
 
@@ -48,7 +51,7 @@ class CompiledPrograms:
         return found[1]
 
     def _make(self, program: Program, fetches: tuple[str, ...]) -> Compiled:
-        if not Graph.supports(program):
+        if not Graph.supports(program) or not _known_places(program):
             return program, fetches
         graph = Graph(program, fetches, self._place)
         self._make_passes().run(graph)
@@ -58,3 +61,15 @@ class CompiledPrograms:
     def clear(self) -> None:
         """Forget all."""
         self._programs.clear()
+
+
+def _known_places(program: Program) -> bool:
+    """Whether each ``device_guard`` names a place that can be used; if not, the planner says so, with the line."""
+    try:
+        for op in program.global_block().ops:
+            where = op.hints.get("op_device")
+            if where:
+                devices.unit(where)
+    except (PlaceError, DeviceUnavailable):
+        return False
+    return True

@@ -216,6 +216,18 @@ def test_state_whose_memory_is_replaced_is_bound_again(place: str) -> None:
     assert tensor is not scope.find_var("fc_0.w_0").get_tensor()
 
 
+def test_state_of_other_dims_or_elsewhere_is_planned_anew(place: str) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        state = layers.create_global_var([3], 1.0, "float32", persistable=True, name="s")
+        y = layers.scale(state, 2.0)
+        exe, scope = fluid.Executor(place, mode="compiled", fallback="allow"), fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        for values, where in (([1, 2, 3], place), ([1, 2], place), ([5, 6, 7], "cpu"), ([1, 2, 3], place)):
+            scope.find_var("s").get_tensor().set(np.array(values, "float32"), where)
+            for _ in range(2):
+                assert exe.run(fetch_list=[y], scope=scope)[0].tolist() == [2 * value for value in values]
+
+
 def test_state_that_is_gone_is_an_error_and_comes_back() -> None:
     main, startup, feed, wanted = network()
     exe, scope = fluid.Executor("cpu", mode="compiled"), fluid.Scope()

@@ -287,6 +287,23 @@ def test_a_sum_ends_a_group(axis: int | None, dims: tuple[int, int], transformer
     np.testing.assert_array_equal(computation(a, b), computation(a, b))
 
 
+def test_sums_of_half_types_are_rounded_once(place: str) -> None:
+    """Elements that an operator adds up are not rounded before; the sum is."""
+    x, w = layers.data("x", [400], dtype="float16"), layers.data("w", [400], dtype="float16", append_batch_size=False)
+    block = x.block
+    scaled, grad = layers.scale(x, 0.3), block.create_var(name="w_grad")
+    block.append_op("elementwise_mul_grad", {"X": x, "Y": w, "Out@GRAD": scaled}, {"Y@GRAD": grad}, {})
+    given = np.random.RandomState(0).uniform(-1, 1, (64, 400)).astype("float16"), np.ones(400, "float16")
+    with make_transformer_factory(place)() as made:
+        apart = fused(made, False).computation(grad, x, w)(*given)
+        computation = fused(made).computation(grad, x, w)
+        np.testing.assert_array_equal(computation(*given), apart)
+    assert types(computation) == ["fused.scale_mul_grad"]
+    wide = given[0].astype("float32")
+    exact = ((wide * np.float32(0.3)).astype("float16").astype("float32") * wide).sum(0)
+    np.testing.assert_allclose(apart.astype("float32"), exact, rtol=6e-4)
+
+
 def test_a_sum_and_its_elements_are_two_kernels(transformer: Transformer) -> None:
     x = ng.placeholder((40, 50))
     squares = ng.square(x * 2.0)

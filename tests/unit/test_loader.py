@@ -77,7 +77,8 @@ def test_hooks_are_called_once_in_order_and_all_is_kept() -> None:
     device = FakeDevice()
     plugin = Plugin(
         devices=[device], libraries=[Library("test_lib", ("cpu",), 3)], operators=[operator],
-        kernels=[lambda: kernel(library="test_lib")], passes=[lambda: SimpleNamespace(name="test_pass", phase="fuse", do_pass=print)],
+        kernels=[lambda: kernel(library="test_lib")],
+        passes=[lambda: SimpleNamespace(name="test_pass", phase="fuse", do_pass=print)],
     )  # fmt: skip
     record = load(plugin)
     assert record.state == "loaded", record.traceback

@@ -61,8 +61,6 @@ def gelu() -> Program:
 
 def mlp(batch: int = 128) -> Program:
     """A training step of three layers."""
-    import numpy as np
-
     import fluidlite as fluid
     from fluidlite import layers
 
@@ -93,7 +91,7 @@ def deep() -> Program:
 
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup):
-        x = hidden = layers.data("x", [2048])
+        hidden = layers.data("x", [2048])
         y = layers.data("y", [2048])
         for _ in range(20):
             hidden = layers.fc(hidden, 2048, act="relu")
@@ -144,24 +142,22 @@ def rebinding(place: str) -> Times:
 
 def memory_of(mode: str, place: str) -> dict[str, float]:
     """Megabytes (of 1,000,000) of some steps; run in a process of its own."""
-    import resource
-
     import fluidlite as fluid
     from fluidlite import memory
 
-    def resident() -> float:
-        with open("/proc/self/statm", encoding="ascii") as facts:
-            return int(facts.read().split()[1]) * resource.getpagesize() / 1e6
+    def resident(fact: str) -> float:
+        with open("/proc/self/status", encoding="ascii") as facts:  # getrusage's peak may be that of the parent
+            return next(int(line.split()[1]) for line in facts if line.startswith(fact)) * 1024 / 1e6
 
     executor, scope = fluid.Executor(place, mode=mode), fluid.Scope()
     main, startup, feed, wanted = deep()
-    begun = resident()
+    begun = resident("VmRSS")
     executor.run(startup, scope=scope)
     state = memory.used(place) / 1e6
     for _ in range(3):
         executor.run(main, feed=feed, fetch_list=wanted, scope=scope)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    return {"state": state, "peak used": memory.peak(place) / 1e6, "growth of the process": most - begun}
+    growth = resident("VmHWM") - begun
+    return {"state": state, "peak used": memory.peak(place) / 1e6, "growth of the process": growth}
 
 
 def main() -> None:

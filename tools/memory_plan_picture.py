@@ -1,6 +1,8 @@
 """Writes docs/memory_plan.svg: the memory plan of a training step of LeNet.
 
     python tools/memory_plan_picture.py
+
+Run it again when kernels or passes change what a step does.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _commands(page: Page, block: Block) -> None:
             return
         done = subprocess.run(
             [sys.executable, "-c", _COMMAND, *shlex.split(command)[1:]],
-            capture_output=True, text=True, cwd=ROOT, check=False,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         got = "".join(line.rstrip() + "\n" for line in (done.stdout + done.stderr).rstrip().splitlines())
         if not same(shown, got):
@@ -174,14 +174,15 @@ def main(arguments: list[str]) -> int:
     for name in arguments:
         if name == "--write":
             continue
-        page = read(Path(name))
+        page = read(Path(name).resolve())
         with tempfile.TemporaryDirectory() as folder:
             sys.path.insert(0, folder)
             warnings.simplefilter("error")
             from fluidlite import FallbackWarning
 
             warnings.simplefilter("ignore", FallbackWarning)
-            run(page, Path(folder))
+            with contextlib.chdir(folder):  # what a page saves is for itself alone
+                run(page, Path(folder))
             sys.path.remove(folder)
         if "--write" in arguments:
             write(page)

@@ -13,6 +13,7 @@ BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
 HEADS = ("operator", "dims", "NumPy, us", "cpu, us", "torch, us", "cpu/torch", "opencl, us", "opencl/cpu",
          "memory/outputs")  # fmt: skip
 LIMIT_TORCH, LIMIT_CONVOLUTION, LIMIT_OPENCL, LIMIT_MEMORY = 2.0, 3.0, 4.0, 2.0
+UNKNOWN = "not looked into"
 VIEW = "view"
 """Instead of a ratio: PyTorch copies nothing there, and hands out the same memory."""
 NOTHING = 2 << 20
@@ -77,9 +78,16 @@ def beyond(figure: Figure, median: bool = False) -> list[str]:
     return found
 
 
-def cause_of(figure: Figure) -> str:
-    """Why it is beyond a limit, as far as that is known."""
-    return next((CAUSES[name] for name in (figure["operator"], *figure["types"]) if name in CAUSES), "not looked into")
+def cause_of(figure: Figure, limits: Sequence[str]) -> str:
+    """Why it is beyond its limits: what is known of its time, and what its definition says of its memory."""
+    from fluidlite.framework.registry import ops
+
+    found = [next((CAUSES[name] for name in (figure["operator"], *figure["types"]) if name in CAUSES), UNKNOWN)]
+    slow = any("times" in limit for limit in limits)
+    if any("allocates" in limit for limit in limits):
+        notes = [ops.get(name).memory for name in figure["types"] if ops.get(name).memory]
+        found = [*(found if slow or not notes else []), *(f"allocates {note}" for note in notes)]
+    return "; ".join(found)
 
 
 def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
@@ -90,7 +98,7 @@ def tables(figures: Mapping[str, Figure], median: bool = False) -> list[tuple[st
         if rows:
             found.append((f"At {size} size", HEADS, rows))
     passed = ((figure, beyond(figure, median)) for figure in figures.values())
-    over = [[figure["operator"], "; ".join(limits), cause_of(figure)] for figure, limits in passed if limits]
+    over = [[figure["operator"], "; ".join(limits), cause_of(figure, limits)] for figure, limits in passed if limits]
     if over:
         found.append(("Beyond the limits", ("operator", "limit", "cause"), over))
     return found

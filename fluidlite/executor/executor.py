@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
 from fluidlite.executor.feeds import feed_tensors
@@ -28,10 +28,12 @@ from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
-from fluidlite.transformers.bound import Fetched
-from fluidlite.transformers.compiled import CompiledPrograms
-from fluidlite.transformers.passes import GraphPass, PassList, default_passes
-from fluidlite.transformers.replay import Replay
+
+if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
+    from fluidlite.transformers.bound import Fetched
+    from fluidlite.transformers.compiled import CompiledPrograms
+    from fluidlite.transformers.passes import GraphPass
+    from fluidlite.transformers.replay import Replay
 
 MODES = ("interpreted", "compiled")
 DEFAULT_MODE = "interpreted"
@@ -80,9 +82,14 @@ class Executor:
             raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
         check_libraries(name for names in (libraries or {}).values() for name in names)
         self.mode = mode
-        self._replay = Replay() if mode == "compiled" else None
+        self._replay: Replay | None = None
         self._compiled: CompiledPrograms | None = None
         if mode == "compiled":
+            from fluidlite.transformers.compiled import CompiledPrograms
+            from fluidlite.transformers.passes import PassList, default_passes
+            from fluidlite.transformers.replay import Replay
+
+            self._replay = Replay()
             given = None if passes is None else PassList(passes)
             self._compiled = CompiledPrograms(default_passes if given is None else lambda: given, self.place)
         self._libraries = dict(libraries or {})

@@ -189,9 +189,7 @@ def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
     if isinstance(exc, MemoryError):
         raise OutOfMemoryError(f"{_what(step)}: out of memory: {exc}") from exc
     where = step.choice.place if isinstance(step, Launch) else frame.place
-    raise DeviceError(
-        f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}"
-    ) from exc
+    raise DeviceError(f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}") from exc
 
 
 def _kernel_text(step: Any, error: Exception | None) -> str:

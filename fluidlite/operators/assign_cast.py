@@ -73,6 +73,7 @@ register_op(
     ],
     doc="Out = X, which must have the dims and the dtype of Like: what fluid.gradients puts behind a given gradient "
     "whose dims are not known before it runs",
+    source="fluid.gradients, which checks dims that are known when the program is built",
 )
 
 

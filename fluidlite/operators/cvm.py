@@ -115,6 +115,11 @@ register_op(
     decompose=_decompose_grad,
     kernel_dtype="Y@GRAD",
     reference=_reference_grad,
+    samples=lambda: [
+        Sample({**_inputs(5, 7), "Y@GRAD": rand(5, 7, seed=2)}, {}, name="rows", dtypes=WIDE),
+        Sample({**_inputs(5, 7), "Y@GRAD": rand(5, 5, seed=2)}, {"use_cvm": False}, name="without", dtypes=WIDE),
+        Sample({**_inputs(3, 2), "Y@GRAD": rand(3, 0, seed=2)}, {"use_cvm": False}, name="nothing_left"),
+    ],
     doc="X@GRAD = CVM, and Y@GRAD of the other features: the first two are no gradients, as in Fluid",
     source="Fluid cvm_op.h",
 )

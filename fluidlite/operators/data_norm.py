@@ -29,10 +29,10 @@ _ATTRS = (
     Attr("epsilon", "float", 1e-4, minimum=0.0, maximum=0.001, doc="is added to BatchSquareSum@GRAD for each sample"),
     Attr("slot_dim", "int", -1, doc="if above 0, channels are slots of so many, and a slot whose first number is 0 is "
          "left out: its Y is 0, and it counts in no sum"),
-    Attr("summary_decay_rate", "float", 0.9999999, doc="of Fluid's servers; not used"),
+    Attr("summary_decay_rate", "float", 0.9999999, doc="of Fluid's servers; of no effect"),
     Attr("enable_scale_and_shift", "bool", False, doc="whether scale_w and bias are used"),
-    Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="no difference: X is [batch, channels]"),
-    Attr("sync_stats", "bool", False, doc="of several devices; not used"),
+    Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="X is [batch, channels], so of no effect"),
+    Attr("sync_stats", "bool", False, doc="of several devices; of no effect"),
 )  # fmt: skip
 
 # The two passes over X ---------------------------------------------------------------------------------------------
@@ -257,6 +257,9 @@ _WEIGHTS = {"scale_w": _line(3), "bias": rand(6, seed=4)}
 _SCALED: dict[str, Any] = {"enable_scale_and_shift": True}
 
 
+_FOUND = {"Means": rand(6, seed=1), "Scales": _line(2), "Y@GRAD": rand(5, 6, seed=8)}
+
+
 def _slots(width: int) -> dict[str, Any]:
     return {"X": _shown(rand(5, 6), width)["X"]}
 
@@ -359,6 +362,13 @@ register_op(
     decompose=_decompose_grad,
     dtypes={"X": FLOATS},
     reference=_reference_grad,
+    samples=lambda: [
+        Sample({"X": rand(5, 6), **_FOUND}, {}, name="rows", dtypes=WIDE),
+        Sample({"X": rand(5, 6), **_FOUND}, {"epsilon": 0.001}, name="epsilon"),
+        Sample({"X": rand(5, 6), **_WEIGHTS, **_FOUND}, _SCALED, name="scaled"),
+        Sample({**_slots(3), **_FOUND}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
+        Sample({**_slots(2), **_WEIGHTS, **_FOUND}, {"slot_dim": 2, **_SCALED}, name="both"),
+    ],
     doc="X@GRAD = Y@GRAD Scales; scale_w@GRAD and bias@GRAD as those of a product and a sum. What is no gradient: "
     "BatchSize@GRAD is the number of samples, BatchSum@GRAD the sum of X, BatchSquareSum@GRAD that of (X - Means)^2 + "
     "epsilon; of slots these are 1 and means over the samples that show them",

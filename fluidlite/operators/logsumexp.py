@@ -71,7 +71,7 @@ def _decompose_grad(call: Call, build: Any) -> None:
 
 
 def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    axes = None if attrs["reduce_all"] else attrs["dim"]
+    axes = None if attrs["reduce_all"] else tuple(attrs["dim"])
     found = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
     return {"Out": np.asarray(found).reshape(np.shape(found) or (1,))}
 
@@ -86,7 +86,7 @@ register_op(
     infer=_infer,
     grad=GradRule("logsumexp_grad", _READS, ("X",)),
     decompose=_decompose,
-    memory="X less its greatest element, whose exponential takes its place: as much as X",
+    memory="where it is decomposed, X less its greatest element, whose exponential takes its place: as much as X",
     dtypes={"X": ALL_FLOATS},
     reference=_reference,
     samples=lambda: [
@@ -99,7 +99,7 @@ register_op(
         Sample({"X": rand(4, 3, low=500, high=900)}, {"dim": [1]}, name="large_numbers"),
         Sample({"X": rand(3, 0)}, {}, name="empty"),
     ],
-    doc="Out = ln(the sum over dims of exp(X)); takes temporary memory of twice X",
+    doc="Out = ln(the sum over dims of exp(X))",
     source="Fluid logsumexp_op.cc",
 )
 

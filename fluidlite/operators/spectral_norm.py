@@ -170,7 +170,14 @@ register_op(
     infer=_infer_grad,
     decompose=_decompose_grad,
     dtypes={"Weight": FLOATS},
+    memory="the product of U and V, and Out@GRAD less it: twice as much as Weight",
     reference=_reference_grad,
+    samples=lambda: [
+        Sample({**_inputs((5, 7), 0), "Out@GRAD": rand(5, 7, seed=3)}, {}, name="rows", dtypes=WIDE),
+        Sample({**_inputs((5, 7), 1), "Out@GRAD": rand(5, 7, seed=3)}, {"dim": 1}, name="columns"),
+        Sample({**_inputs((4, 3, 2), 1), "Out@GRAD": rand(4, 3, 2, seed=3)}, {"dim": 1, "power_iters": 3}, name="more"),
+        Sample({**_inputs((4, 3, 2), 0), "Out@GRAD": rand(4, 3, 2, seed=3)}, {"eps": 0.5}, name="eps"),
+    ],
     doc="Weight@GRAD = (Out@GRAD - sum(Out@GRAD Weight) / s U V^T) / s, U and V being constants. Fluid's kernel gives "
     "this where all of Out@GRAD is one number, and is wrong elsewhere",
     source="Fluid spectral_norm_op.cc",

@@ -219,5 +219,5 @@ register_op(
     infer=_infer_spp_grad,
     decompose=_decompose_spp_grad,
     doc="X@GRAD = the sum of the gradients of the poolings",
-    memory="two gradients of levels that are added up: twice X",
+    memory="where it is decomposed, two gradients of levels that are added up: twice X",
 )

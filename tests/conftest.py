@@ -1,11 +1,12 @@
 """What every test can ask for: things that may be missing here, and then skip the test or, if required, fail it.
 
-``FLUIDLITE_REQUIRE="opencl fpga cc"`` names what must be there: where it is missing, tests fail instead of skipping.
+``FLUIDLITE_REQUIRE="opencl fpga cc llvmlite"`` names what must be there: where it is missing, tests fail instead of skipping.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,9 @@ import fluidlite as fluid
 
 REQUIRED = frozenset(os.environ.get("FLUIDLITE_REQUIRE", "").split())
 PROGRAMS = ("cc",)
-"""Names that mean a program on the path; every other name is a kind of place."""
+"""Names that mean a program on the path."""
+LIBRARIES = ("llvmlite",)
+"""Names that mean a Python package; every other name is a kind of place."""
 MARKERS = ("opencl", "cuda")
 """Markers that mean a kind of place."""
 
@@ -26,6 +29,8 @@ def missing(name: str) -> str:
     """Why ``name`` (a program, or a kind of place) cannot be used here; "" if it can."""
     if name in PROGRAMS:
         return "" if shutil.which(name) else f"no program is called {name!r}"
+    if name in LIBRARIES:
+        return "" if importlib.util.find_spec(name) else f"{name} is not installed"
     try:
         fluid.memory.used(fluid.Place(name))
     except fluid.FluidError as exc:

@@ -59,6 +59,8 @@ def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray
             f"the {what} of {variable.name!r} is {type(value).__name__} {_short(value)}; "
             f"expected numbers, {spec.dtype} {list(spec.dims)}"
         )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     made = _converted(variable, array, spec.dtype, what)
     if not spec.fits(Spec.of(made.shape, spec.dtype)):
         raise FeedError(

@@ -86,12 +86,12 @@ class Bound:
         self.frame: Frame = before.frame if before is not None else Frame(plan, program, _NO_SCOPE, {})
         if before is None:
             self.frame.contexts = {place: get_context(place) for place in plan.places}
-        self._contexts: list[Context] = list(self.frame.contexts.values())
+        self.contexts: list[Context] = list(self.frame.contexts.values())
         given = before.given() if before is not None else {}
         self._begun = storages.of(self.frame.contexts[plan.place])
         self._prepared: dict[int, Run] = {}
         self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
-        with held(self._contexts):
+        with held(self.contexts):
             self.lifespans = Lifespans(plan, self._prepare(), self._feeds, given)
         self.memory = MemoryPlan(plan, self.lifespans)
         self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
@@ -126,20 +126,30 @@ class Bound:
 
     def ready(self, scope: Scope) -> bool:
         """See that its memory is where it was, or bind again; False if the interpreter has to run it."""
-        if self.attached and self._settled(scope):
+        if self.attached and self.settled(scope):
             return True
         if not self._state.look_up(scope):
             return False
-        with held(self._contexts):
+        with held(self.contexts):
             self._attach()
         return True
+
+    @property
+    def varies(self) -> bool:
+        """Whether memory of some value is another at each call."""
+        return any(life.loose for life in self.lifespans.of.values())
+
+    @property
+    def foreign(self) -> bool:
+        """Whether some of its state was written by another context, and has to be waited for."""
+        return bool(self._foreign)
 
     @property
     def busy(self) -> bool:
         """Whether a run is under way: an operator of it calls back."""
         return self._begun.busy
 
-    def _settled(self, scope: Scope) -> bool:
+    def settled(self, scope: Scope) -> bool:
         for storage, generation in self._stamps:
             if storage.generation != generation:
                 return False
@@ -162,7 +172,7 @@ class Bound:
         self._foreign = [tensor for tensor in self._state.tensors.values() if self._is_foreign(tensor)]
         self._copies = [(name, self.fixed[name].array()) for name in self._feeds if name in self.fixed]
         self._loose = [name for name in self._feeds if name not in self.fixed]
-        self._same = self.plan.pending is None and not any(life.loose for life in self.lifespans.of.values())
+        self._same = self.plan.pending is None and not self.varies
         if self.before is None:
             self.frame.values = dict(self.fixed)
         self.attached += 1
@@ -188,18 +198,17 @@ class Bound:
                 context = self.frame.contexts.get(tensor.place) or get_context(tensor.place)
                 transfer.ready(tensor, context)
                 context.ordered.add(tensor.allocation)
-        if len(self._contexts) > 1:
-            with held(self._contexts):
+        if len(self.contexts) > 1:
+            with held(self.contexts):
                 return self._call(feeds, scope)
-        (context,) = self._contexts  # spelled out: a stack costs as much as ten small operators
+        (context,) = self.contexts  # spelled out: a stack costs as much as ten small operators
         with context.lock, context.raw.activate():
             return self._call(feeds, scope)
 
     def _call(self, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
         frame = self.frame
-        frame.scope = scope
         ran: list[Bound] = []
-        self._begun.busy = True
+        self.begin(scope)
         try:
             for name, array in self._copies:
                 array[...] = feeds[name].array()
@@ -208,26 +217,36 @@ class Bound:
             last = self._stages(ran)
             return self._fetch(last), frame.plan
         except BaseException:
-            for context in self._contexts:
+            for context in self.contexts:
                 context.forget_late()
             raise
         finally:
-            self._begun.busy = False
-            frame.scope = _NO_SCOPE  # nothing that is bound keeps a scope alive
-            for stage in ran:
-                for tensor in stage._changed:
-                    tensor.version += 1
-            if not self._same:
-                frame.plan, frame.values = self.plan, dict(self.fixed)
-            for context in self._contexts:
-                context.ordered.clear()
+            self.end(ran)
+
+    def begin(self, scope: Scope) -> None:
+        """Begin a run."""
+        self.frame.scope = scope
+        self._begun.busy = True
+
+    def end(self, ran: Sequence[Bound]) -> None:
+        """End a run of some stages."""
+        frame = self.frame
+        self._begun.busy = False
+        frame.scope = _NO_SCOPE  # nothing that is bound keeps a scope alive
+        for stage in ran:
+            for tensor in stage._changed:
+                tensor.version += 1
+        if not self._same:
+            frame.plan, frame.values = self.plan, dict(self.fixed)
+        for context in self.contexts:
+            context.ordered.clear()
 
     def _stages(self, ran: list[Bound]) -> Bound | None:
         """Run this stage and those behind it; return the last one, or None if the interpreter ran it."""
         frame, stage = self.frame, self
         while True:
             ran.append(stage)
-            stage._act()
+            stage.act()
             if frame.plan.pending is None:
                 return stage
             go_on(frame, frame.plan.pending)
@@ -242,7 +261,7 @@ class Bound:
             run_steps(frame, [])
         return None
 
-    def _act(self) -> None:
+    def act(self) -> None:
         action: Action | None = None
         try:
             for action in self.actions:
@@ -285,7 +304,7 @@ class Bound:
                 continue
             fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
             touched[place] = context
-        suspects = [context for context in self._contexts if context.suspect]
+        suspects = [context for context in self.contexts if context.suspect]
         if suspects or touched:
             raise_late(frame, suspects, wait_for=touched)
         return fetched

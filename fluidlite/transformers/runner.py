@@ -21,6 +21,7 @@ from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
+from fluidlite.transformers.direct import Direct, direct
 from fluidlite.transformers.memory_plan import MemoryPlan
 from fluidlite.transformers.replay import Replay
 
@@ -67,6 +68,11 @@ class Runner:
                     "\n  Do: Executor.run(..., return_numpy=False)"
                 )
         return [array for array, _ in fetched]
+
+    def direct(self, arguments: Sequence[str], results: Sequence[str]) -> Direct | None:
+        """Return the shortest way through what ran last, or None."""
+        last = self.replay.last
+        return None if last is None or observers() else direct(last, self.scope, arguments, results)
 
     @property
     def memory_plan(self) -> MemoryPlan:

@@ -237,7 +237,11 @@ class Transformer:
         }
         executor = computation.executor
         assert executor is not None
-        return executor(tensors)
+        found = executor(tensors)
+        if isinstance(executor, Runner) and not state and type(self).run is Transformer.run:
+            arguments = [variable.name for variable in computation.parameters]
+            computation.direct = executor.direct(arguments, computation.transformed_fetches)
+        return found
 
     # End
 
@@ -249,7 +253,7 @@ class Transformer:
                 close = getattr(computation.executor, "close", None)
                 if close is not None:
                     close()
-                computation.executor = None
+                computation.executor = computation.direct = None
             self.computations.clear()
             self.scope = Scope()
 

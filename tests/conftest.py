@@ -1,6 +1,7 @@
 """What every test can ask for: things that may be missing here, and then skip the test or, if required, fail it.
 
-``FLUIDLITE_REQUIRE="opencl fpga cc llvmlite"`` names what must be there: where it is missing, tests fail instead of skipping.
+``FLUIDLITE_REQUIRE="opencl fpga cc llvmlite"`` names what must be there: where it is missing, tests fail instead of
+skipping.
 """
 
 from __future__ import annotations

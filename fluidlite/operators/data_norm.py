@@ -302,6 +302,9 @@ register_op(
 
 def _infer_grad(call: Call) -> Inferred:
     _check(call, ("Means", "Scales", *_learned(call)))
+    same_dtype(call, "Y@GRAD", "X")
+    if not all_agree(call.dims("Y@GRAD"), call.dims("X")):
+        call.fail("Y@GRAD", f"{list(call.dims('X'))}, the dims of X")
     line = like(call.spec("Means"))
     return {"X@GRAD": like(call.spec("X")), **{f"{slot}@GRAD": line for slot in (*_SUMS, "scale_w", "bias")}}
 

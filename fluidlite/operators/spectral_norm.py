@@ -12,7 +12,7 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, GradRule, Sample
 from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import Inferred, agree, grad_inputs, grad_outputs, like, same_dtype, size
+from fluidlite.operators.inference import Inferred, agree, all_agree, grad_inputs, grad_outputs, like, same_dtype, size
 from fluidlite.operators.samples import WIDE, rand
 
 _ATTRS = (
@@ -159,7 +159,11 @@ register_op(
 
 
 def _infer_grad(call: Call) -> Inferred:
-    return {"Weight@GRAD": _infer(call)["Out"]}
+    made = _infer(call)["Out"]
+    same_dtype(call, "Out@GRAD", "Weight")
+    if not all_agree(call.dims("Out@GRAD"), call.dims("Weight")):
+        call.fail("Out@GRAD", f"{list(call.dims('Weight'))}, the dims of Weight")
+    return {"Weight@GRAD": made}
 
 
 register_op(

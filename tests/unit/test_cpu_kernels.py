@@ -160,9 +160,22 @@ def test_threads_share_the_items(dialect: LLVMDialect) -> None:
     }"""
     kernel = dialect.compile(None, source, "who", ("buffer", "int64"))
     out = np.zeros(64, "int64")
+    dialect.launch(Context(), kernel, 64, (out, 64), 1)  # alone, to see how long it takes
+    assert set(out.tolist()) == {0}
     for _ in range(50):
         dialect.launch(Context(), kernel, 64, (out, 64), 1)
         assert sorted(set(out.tolist())) == list(range(0, 64, -(-64 // ((crew.workers + 1) * 4))))
+
+
+def test_short_jobs_are_left_to_one_thread(dialect: LLVMDialect) -> None:
+    kernel = dialect.compile(None, SOURCE.replace("count", "few"), "few", PARAMETERS)
+    out = np.zeros(64, "int64")
+    for _ in range(3):
+        dialect.launch(Context(), kernel, 8, (out, 1, 8), 1)
+    assert kernel.worth == {8: False}
+    assert not kernel.shares(8, 1)
+    assert kernel.shares(MANY, None)
+    assert not kernel.shares(MANY, 1)
 
 
 def test_jobs_of_several_threads_do_not_mix(dialect: LLVMDialect) -> None:

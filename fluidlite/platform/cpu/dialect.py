@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from fluidlite.plugin import CompileError, DialectBase, c_to_llvm
@@ -18,8 +19,13 @@ from .llvm import Compiler
 from .memory import address_of
 from .team import Team, team
 
-MANY = 16384
-"""Short items from which threads gain more than they cost."""
+MANY = 1 << 17
+"""Short items that are shared by threads before it is known how long they take."""
+LONG, SHORT = 60e-6, 15e-6
+"""Seconds alone from which threads gain more than they cost, and seconds together below which one is enough."""
+TRIALS = 2
+"""Calls of a chain that measure."""
+MOST_KNOWN = 1024
 CHUNKS = 4
 """Parts for each thread, so that one that is late leaves its parts to others."""
 WHOLE = 256
@@ -35,7 +41,7 @@ _RECORD = struct.Struct("<QQqqq")
 class Kernel:
     """A compiled kernel: where it is, and how its arguments are packed."""
 
-    __slots__ = ("address", "buffers", "call", "code", "pack")
+    __slots__ = ("address", "buffers", "call", "code", "pack", "worth")
 
     def __init__(self, code: Any, entry: str, parameters: Sequence[str]) -> None:
         self.code = code
@@ -44,6 +50,18 @@ class Kernel:
         self.call = code.function(name, None, ("int64", "int64", "pointer"))
         self.pack = struct.Struct("<" + "".join(_PACKED[name] for name in parameters)).pack
         self.buffers = tuple(i for i, name in enumerate(parameters) if name == "buffer")
+
+        self.worth: dict[int, bool] = {}
+        """Whether it is worth sharing so many items, as far as that was measured."""
+
+    def shares(self, items: int, group: int | None) -> bool:
+        """Whether threads should share so many items."""
+        known = self.worth.get(items)
+        if known is not None:
+            return known
+        if len(self.worth) > MOST_KNOWN:
+            self.worth.clear()
+        return group is None and items >= MANY
 
     def packed(self, args: Sequence[Any]) -> bytes:
         """Return the arguments as they lie in memory."""
@@ -112,13 +130,19 @@ class LLVMDialect(DialectBase):
         """Compute ``items`` work items; returns when they are done."""
         if items <= 0:
             return
-        packed = kernel.packed(args)
-        threads = context.threads
-        if items < (MANY if group is None else 2) or threads == 1:
+        packed, threads = kernel.packed(args), context.threads
+        if threads == 1 or items < (2 if group is not None else 2 * WHOLE):
             kernel.call(0, items, packed)
-        else:
+            return
+        start = perf_counter()
+        if kernel.shares(items, group):
             crew = team(self.compiler.load)
             crew.run(kernel.address, packed, items, *_shared(crew, items, group, threads))
+            worth = perf_counter() - start > SHORT
+        else:
+            kernel.call(0, items, packed)
+            worth = perf_counter() - start > LONG
+        kernel.worth[items] = worth
 
     def chain(self, context: Any, launches: Sequence[Launch]) -> Callable[[], None]:
         """Return a function that does launches one after the other, on the memory that they name now, in one call."""
@@ -129,15 +153,21 @@ class LLVMDialect(DialectBase):
         def records(threads: int | None) -> Any:
             text = bytearray()
             for (kernel, items, _, group), given in zip(done, arguments, strict=True):
-                alone = items < (MANY if group is None else 2) or threads == 1
+                alone = threads == 1 or not kernel.shares(items, group)
                 grain, width = (items, 0) if alone else _shared(crew, items, group, threads)
                 text += _RECORD.pack(kernel.address, ctypes.addressof(given), items, grain, width)
             return ctypes.create_string_buffer(bytes(text))
 
-        run, made = crew.chain, {}
+        run, made, calls = crew.chain, {}, 0
 
         def chained() -> None:
+            nonlocal calls
             threads = context.threads
+            if calls < TRIALS:  # one by one, which tells what is worth sharing
+                calls += 1
+                for kernel, items, args, group in done:
+                    self.launch(context, kernel, items, args, group)
+                return
             if threads not in made:
                 made[threads] = records(threads)
             run(made[threads], count)

@@ -4,16 +4,50 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import fluidlite as fluid
+from fluidlite import loader
 from fluidlite.platform.cpu import CPUDevice
 from fluidlite.platform.cuda import CUDADevice
 from fluidlite.platform.opencl import OpenCLDevice
 from fluidlite.plugin import DeviceUnavailable, Span
+
+PLUGINS = str(Path(__file__).parent.parent / "plugins")
+
+
+@pytest.fixture(scope="module")
+def load_plugin() -> Iterator[Callable[[str, str], None]]:
+    """``load_plugin(name, module)`` loads a test-only plugin till the module ends."""
+    loaded = []
+
+    def load(name: str, module: str) -> None:
+        fluid.places()
+        sys.path.insert(0, PLUGINS)
+        try:
+            record = loader.load(name, module)
+        finally:
+            sys.path.remove(PLUGINS)
+        assert record.state == "loaded", record.traceback
+        loaded.append(name)
+
+    yield load
+    for name in loaded:
+        loader.unload(name)
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """Operators without a kernel raise."""
+    before = fluid.get_fallback()
+    fluid.set_fallback("error")
+    yield
+    fluid.set_fallback(before)
 
 
 class Bench:

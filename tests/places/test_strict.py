@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError
 from fluidlite.testing import Check, checks
 
 pytest.importorskip("array_api_strict")
-PLUGINS = str(Path(__file__).parent.parent / "plugins")
 PLACE = fluid.Place("strict")
 CHECKS = [check for check in checks() if "float16]" not in check.id]  # the standard has no half types
 
 
 @pytest.fixture(scope="module", autouse=True)
-def strict() -> Iterator[None]:
-    fluid.places()
-    sys.path.insert(0, PLUGINS)
-    try:
-        record = loader.load("strict", "strict_device")
-    finally:
-        sys.path.remove(PLUGINS)
-    assert record.state == "loaded", record.traceback
-    yield
-    loader.unload("strict")
-
-
-@pytest.fixture
-def no_fallback() -> Iterator[None]:
-    before = fluid.get_fallback()
-    fluid.set_fallback("error")
-    yield
-    fluid.set_fallback(before)
+def strict(load_plugin: Callable[[str, str], None]) -> None:
+    load_plugin("strict", "strict_device")
 
 
 @pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])

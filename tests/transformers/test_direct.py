@@ -227,3 +227,27 @@ def test_random_numbers_go_on(taken: list[bool]) -> None:
     with fluid.debug(on_op=lambda *args: None):  # through the interpreter
         assert drawn(4) == found
     assert any(taken)
+
+
+def test_state_whose_memory_is_replaced_is_seen(cpu: Transformer, taken: list[bool]) -> None:
+    kept = ng.variable((4,), initial_value=1.0)
+    x = ng.placeholder((4,), dtype="float32")
+    step = cpu.computation(kept * x, x)
+    ones = np.ones(4, "float32")
+    for _ in range(3):
+        assert step(ones).tolist() == [1] * 4
+    other = fluid.Tensor()
+    other.set(np.full(4, 5, "float32"), cpu.place)
+    cpu.scope.find_var(kept.name).tensor.share_data_with(other)
+    assert step(ones).tolist() == [5] * 4
+    assert taken == [True, True, False]
+
+
+def test_contexts_belong_to_threads(cpu: Transformer, taken: list[bool]) -> None:
+    step, _ = doubled(cpu)
+    ones = np.ones(3, "float32")
+    step(ones)
+    thread = threading.Thread(target=step, args=(ones,))
+    thread.start()
+    thread.join(60)
+    assert taken == [False]

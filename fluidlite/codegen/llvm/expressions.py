@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.codegen.llvm.ctypes import BOOL, INT, Type, Value, number, pointer
+from fluidlite.codegen.llvm.c_types import BOOL, FLOAT, INT, Type, Value, number, pointer, real
 from fluidlite.codegen.llvm.function import CError, FunctionText, joined
 
 if TYPE_CHECKING:
     from fluidlite.codegen.llvm.translate import Module
 
-CONSTANTS = {
-    "NAN": Value("0x7FF8000000000000", Type("float", "float", 32)),
-    "INFINITY": Value("0x7FF0000000000000", Type("float", "float", 32)),
-}
+CONSTANTS = {"NAN": Value(real(math.nan, FLOAT), FLOAT), "INFINITY": Value(real(math.inf, FLOAT), FLOAT)}
 
 
 class Expressions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluidlite.codegen.llvm.ctypes import BOOL, INT, Type, Value, common, promoted, real
+from fluidlite.codegen.llvm.c_types import BOOL, INT, Type, Value, common, promoted, real
 
 _COMPARE = {"==": ("eq", "eq", "oeq"), "!=": ("ne", "ne", "une"), "<": ("slt", "ult", "olt"),
             "<=": ("sle", "ule", "ole"), ">": ("sgt", "ugt", "ogt"), ">=": ("sge", "uge", "oge")}  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.codegen.llvm.ctypes import Type
+from fluidlite.codegen.llvm.c_types import Type
 from fluidlite.codegen.llvm.expressions import Expressions
 from fluidlite.codegen.llvm.function import CError, FunctionText
 

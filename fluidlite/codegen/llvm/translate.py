@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from fluidlite.base.errors import CompileError, MissingExtraError
-from fluidlite.codegen.llvm.ctypes import DOUBLE, FLOAT, LONG, NAMED, Type, Value, array, number, pointer
+from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, LONG, NAMED, Type, Value, array, number, pointer
 from fluidlite.codegen.llvm.function import CError, FunctionText
 from fluidlite.codegen.llvm.statements import Statements
 

@@ -1,0 +1,85 @@
+"""Launches that become one native call: their order, their number, late errors, and what must not be among them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.platform.devices import devices
+from fluidlite.platform.pool import get_context
+from fluidlite.transformers.chain import Launches
+
+ROWS, WIDTH, IDS = 256, 16, 64
+"""Large enough for compiled kernels."""
+
+
+@pytest.fixture(autouse=True)
+def _chains() -> None:
+    fluid.places()
+    if getattr(devices.unit("cpu").dialect, "chain", None) is None:
+        pytest.skip("llvmlite compiles the kernels of this test")
+
+
+def embedding() -> tuple[Any, Any, Any]:
+    """A step that looks rows up, and then writes the table."""
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = fluid.layers.data("ids", [1], dtype="int64")
+        rows = fluid.layers.embedding(ids, [ROWS, WIDTH], param_attr=fluid.ParamAttr("table"))
+        loss = fluid.layers.mean(fluid.layers.square(rows))
+        fluid.optimizer.Adam(0.1).minimize(loss)
+    return main, startup, loss
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_a_late_error_is_raised_and_spoils_no_state(mode: str) -> None:
+    main, startup, loss = embedding()
+    scope, exe = fluid.Scope(), fluid.Executor("cpu", mode=mode)
+    exe.run(startup, scope=scope)
+    good = np.arange(IDS, dtype="int64")[:, None]
+    wrong = good.copy()
+    wrong[7] = ROWS + 5
+    for _ in range(3):
+        exe.run(main, {"ids": good}, [loss], scope=scope)
+    names = [variable.name for variable in main.list_vars() if variable.persistable]
+    for _ in range(2):
+        before = {name: scope.find_var(name).get_tensor().numpy().copy() for name in names}
+        with pytest.raises(fluid.errors.OutOfRangeError, match=f"{ROWS + 5}"):
+            exe.run(main, {"ids": wrong}, [loss], scope=scope)
+        for name in names:
+            np.testing.assert_array_equal(scope.find_var(name).get_tensor().numpy(), before[name], name)
+        exe.run(main, {"ids": good}, [loss], scope=scope)
+        assert (scope.find_var("table").get_tensor().numpy() != before["table"]).any()
+
+
+def test_launches_that_follow_each_other_are_one_call() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        y = fluid.layers.data("x", [2048], append_batch_size=False)
+        for _ in range(5):
+            y = fluid.layers.softmax(y)
+    exe, scope = fluid.Executor("cpu", mode="compiled"), fluid.Scope()
+    given = np.linspace(0, 9, 2048, dtype="float32")
+    expected = fluid.Executor("cpu").run(program, {"x": given}, [y], scope=fluid.Scope())[0]
+    context = get_context(fluid.CPUPlace())
+    for _ in range(4):
+        before = context.counts.launches
+        np.testing.assert_array_equal(exe.run(program, {"x": given}, [y], scope=scope)[0], expected)
+        assert context.counts.launches - before == 5
+    (action,) = exe._replay.last.actions
+    assert isinstance(action, Launches)
+    assert len(action.launches) == 5
+
+
+def test_random_numbers_are_drawn_at_each_call() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        y = fluid.layers.exp(fluid.layers.uniform_random([2048]))
+    exe = fluid.Executor("cpu", mode="compiled")
+    found = [exe.run(program, fetch_list=[y])[0] for _ in range(4)]
+    assert all((a != b).any() for a, b in itertools.pairwise(found))

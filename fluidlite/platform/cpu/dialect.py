@@ -8,6 +8,7 @@ import inspect
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -92,8 +93,8 @@ class LLVMDialect(DialectBase):
 
     def __init__(self, cache: DiskCache | None = None) -> None:
         super().__init__()
-        import pycparser  # noqa: F401  # now, not when the first kernel is compiled
-
+        if find_spec("pycparser") is None:  # said now; it is imported when the first kernel is compiled
+            raise ImportError("pycparser is not installed")
         self.compiler = Compiler(DiskCache() if cache is None else cache)
         names = {"sqrt", "floor", "ceil", "trunc", "rint", "fma", "copysign", "fabs"}
         features = self.compiler.features

@@ -121,6 +121,16 @@ def modes(program: Program, place: str) -> dict[str, Callable[[], Any]]:
     }
 
 
+def as_computation(program: Program, place: str) -> Callable[[], Any]:
+    """Return a call of a computation that takes the feeds as arguments."""
+    from fluidlite.transformers import make_transformer
+
+    main, _, feed, (wanted,) = program
+    step = make_transformer(place).computation(wanted, *map(main.global_block().var, feed))
+    values = tuple(feed.values())
+    return lambda: step(*values)
+
+
 def rebinding(place: str) -> Times:
     """Seconds of the first call with a batch size that is new, less those of the second."""
     import fluidlite as fluid
@@ -177,7 +187,11 @@ def main() -> None:
         if name not in scales:
             continue
         make, scale, unit = scales[name]
-        times = in_turns(modes(make(), arguments.place), ROUNDS if name != "gelu" else 8, 20 if name == "chain" else 1)
+        program = make()
+        contenders = modes(program, arguments.place)
+        if name == "chain":
+            contenders["bound, a computation"] = as_computation(program, arguments.place)
+        times = in_turns(contenders, ROUNDS if name != "gelu" else 8, 20 if name == "chain" else 1)
         base = times["interpreted"]
         for mode, found in times.items():
             rows.append([name, mode, unit, found.median * scale, found.least * scale, base.least / found.least])

@@ -18,8 +18,8 @@ from fluidlite.clip import ErrorClipByValue
 from fluidlite.core import is_compiled_with_cuda
 from fluidlite.data_feeder import DataFeeder
 from fluidlite.executor import Executor
+from fluidlite.executor.explain import explain
 from fluidlite.framework.backward import append_backward, calc_gradient, gradients
-from fluidlite.framework.explain import explain
 from fluidlite.framework.flags import get_flags, set_flags
 from fluidlite.framework.installation import (
     cpu_places,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.bounded import CacheInfo
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, HALVES, INTS, ITEMSIZE, NUMPY, compute_dtype, is_float
 from fluidlite.base.errors import (
     CompileError,
@@ -24,6 +25,8 @@ from fluidlite.base.errors import (
 )
 from fluidlite.codegen.dialect_math import library as dialect_library
 from fluidlite.codegen.dialect_math import math_call as dialect_math_call
+from fluidlite.codegen.epilogue import Accumulation, accumulation
+from fluidlite.codegen.epilogue_text import EpilogueText, epilogue_refusal, epilogue_text
 from fluidlite.codegen.llvm import c_to_llvm
 from fluidlite.codegen.philox import uniform as philox_uniform
 from fluidlite.framework.call import Call
@@ -32,6 +35,7 @@ from fluidlite.framework.kernels import Kernel, Library, register_kernel
 from fluidlite.framework.layout import Layout
 from fluidlite.framework.opdef import Attr, GradRule, OpDef, Sample, ScalarRule, Slot
 from fluidlite.framework.registry import register_op
+from fluidlite.framework.relayout import Relaid
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.hookspecs import hookimpl
@@ -65,6 +69,7 @@ from fluidlite.operators.math import (
     shifted_channels,
     shuffle_of,
 )
+from fluidlite.operators.windows import channels_to_end
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import (
     Allocator,
@@ -98,12 +103,14 @@ __all__ = [
     "INTS",
     "IO",
     "ITEMSIZE",
+    "Accumulation",
     "Allocator",
     "AllocatorBase",
     "ArrayBase",
     "ArrayNamespace",
     "Attr",
     "Box",
+    "CacheInfo",
     "Call",
     "CompileError",
     "Context",
@@ -119,6 +126,7 @@ __all__ = [
     "Dialect",
     "DialectBase",
     "DoneEvent",
+    "EpilogueText",
     "Event",
     "FluidError",
     "Functor",
@@ -142,6 +150,7 @@ __all__ = [
     "Place",
     "PlaceLike",
     "PoolAxis",
+    "Relaid",
     "Resample",
     "Sample",
     "ScalarRule",
@@ -154,13 +163,17 @@ __all__ = [
     "Transformer",
     "TransformerFactory",
     "Weights",
+    "accumulation",
     "block_counts",
     "box_of",
     "c_to_llvm",
+    "channels_to_end",
     "compute_dtype",
     "convolutions_of",
     "dialect_library",
     "dialect_math_call",
+    "epilogue_refusal",
+    "epilogue_text",
     "fill_number",
     "gemms_of",
     "hookimpl",

@@ -61,11 +61,26 @@ class Layout:
 
 @dataclass(frozen=True)
 class Emitted:
-    """Source of ``make(env)``, which returns ``(run, bind)``; scratch dtypes of the blocked form; the layout's form."""
+    """What an emitter made.
+
+    Attributes
+    ----------
+    source : str
+        Of ``make(env)``, which returns ``(run, bind)``.
+    scratch : tuple of str
+        Dtypes of the blocked form's buffers.
+    natural : bool
+        The layout's form.
+    bound : tuple of (name, expression over env)
+    lines : tuple of str
+        What runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
+    """
 
     source: str
     scratch: tuple[str, ...]
     natural: bool
+    bound: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
@@ -194,7 +209,8 @@ class OutEmitter(Emitter):
         else:
             self.lines = before + self.lines
         self.lines += self.after
-        return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural)
+        lines, bound = tuple(self.lines), tuple(self.bound.items())
+        return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural, bound, lines)
 
     def _number(self, i: int, instr: Instr) -> str:
         source = number_source(instr)

@@ -8,10 +8,11 @@ from math import prod
 from types import CodeType
 from typing import Any
 
+from fluidlite.base.bounded import Bounded
 from fluidlite.codegen import functions
 from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes, value_flags
 from fluidlite.codegen.array_pure import PureEmitter
-from fluidlite.codegen.bounded import Bounded
+from fluidlite.codegen.array_text import function_text
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.pattern import Pattern, pattern_of
 from fluidlite.codegen.typed import Typed
@@ -155,6 +156,7 @@ class ArrayGenerator:
         exec(compiled, namespace)
         run, bind = namespace["make"](env)
         run.bind, run.source = bind, emitted.source
+        run.function = lambda name: function_text(name, code, layout, emitted, env)
         if workspace:
             run.workspace = workspace
         return run

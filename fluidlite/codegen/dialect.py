@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES
-from fluidlite.codegen.dialect_math import library, literal, math_call
+from fluidlite.codegen import dialect_stream
+from fluidlite.codegen.dialect_math import library, math_call
+from fluidlite.codegen.dialect_text import literal
 from fluidlite.codegen.pattern import Flags
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
 LANES = 16
 """Consecutive elements of one item: a vector register, or two."""
-COLUMNS = 64
-"""Columns that one item sums: whole cache lines of each row."""
 
 
 _RANDOM = ("uniform", "gaussian")
@@ -40,12 +40,15 @@ class Source:
         What each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("partial", "")``,
         ``("status", "")``, ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``,
         ``("random", word)``, ``("parts", "")``, ``("elements", "")``, ``("items", "")``.
+    each : int
+        Elements that an item computes, where nothing is broadcast.
     """
 
     text: str
     entry: str
     parameters: tuple[str, ...]
     arguments: tuple[tuple[str, Any], ...]
+    each: int = 1
 
 
 class Writer:
@@ -99,7 +102,8 @@ class Writer:
                 lines.append(f"const {self.ctype(instr.dtype)} v{i} = {self._text(i, instr, index, element)};")
         return lines
 
-    def _name(self, i: int) -> str:
+    def name(self, i: int) -> str:
+        """The text of a value that was computed: a number, or the name of a variable."""
         instr = self.code.instrs[i]
         if instr.op == "const":
             return literal(instr.value, instr.dtype)
@@ -108,7 +112,7 @@ class Writer:
     def _text(self, i: int, instr: Instr, index: Mapping[str, str], element: str) -> str:
         if instr.op == "input":
             slot = instr.value
-            loaded = f"p_{_word(slot)}[{index[slot]}]"
+            loaded = f"p_{slot_word(slot)}[{index[slot]}]"
             dtype = self.code.inputs[slot]
             if dtype in HALVES:
                 return f"fl_load_{dtype}({loaded})"
@@ -118,7 +122,7 @@ class Writer:
             return f"fl_gaussian_float32({word})" if instr.op == "gaussian" else (
                 f"(float)({word} >> 8) * {literal(2.0**-24, 'float32')}")  # fmt: skip
         operand = self.code.instrs[instr.args[0]].dtype
-        names = [self._name(arg) for arg in instr.args]
+        names = [self.name(arg) for arg in instr.args]
         if instr.op == "cast":
             return self._cast(instr, operand, names[0])
         if instr.op == "where":
@@ -140,15 +144,27 @@ class Writer:
             return f"fl_to_{instr.dtype}_{given}({name})"
         return f"({self.ctype(instr.dtype)}){name}"
 
+    def rounded(self, name: str, dtype: str) -> str:
+        """A value as it is stored."""
+        return f"fl_store_{dtype}({name})" if dtype in HALVES else f"({self.stored(dtype)}){name}"
+
+    def pointer(self, slot: str) -> str:
+        """The variable that points to a slot's elements."""
+        return f"p_{slot_word(slot)}"
+
     def store(self, slot: str, index: str, name: str, dtype: str) -> str:
         """The statement that rounds a value and stores it."""
-        value = f"fl_store_{dtype}({name})" if dtype in HALVES else f"({self.stored(dtype)}){name}"
-        return f"p_{_word(slot)}[{index}] = {value};"
+        return f"{self.pointer(slot)}[{index}] = {self.rounded(name, dtype)};"
 
     # Whole kernels
 
     def build(
-        self, entry: str, body: Sequence[str], arguments: Sequence[tuple[str, Any]], before: Sequence[str] = ()
+        self,
+        entry: str,
+        body: Sequence[str],
+        arguments: Sequence[tuple[str, Any]],
+        before: Sequence[str] = (),
+        each: int = 1,
     ) -> Source:
         """Put parameters, pointers and ``before`` before ``body``, which runs for each ``gid``; our functions first."""
         space, byte, long = self.words["buffer"], self.types["uint8"], self.types["int64"]
@@ -164,7 +180,7 @@ class Writer:
             dtype = "uint32" if kind == "random" else self.code.scalars[what][1] if kind == "scalar" else "int64"
             name = {"size": f"n{what}", "random": f"r{what}", "scalar": f"s{what}"}.get(kind, kind)
             if kind == "stride":
-                name = f"d_{_word(what[0])}_{what[1]}"
+                name = f"d_{slot_word(what[0])}_{what[1]}"
             declared.append(f"const {self.types[dtype]} {name}")
             parameters.append(dtype)
         if self.guarded:
@@ -175,7 +191,7 @@ class Writer:
         ]  # fmt: skip
         text = "\n".join(lines)
         helpers = library(text, self.words, self.types, self.math)
-        return Source(self.words["prologue"] + helpers + text, entry, tuple(parameters), tuple(arguments))
+        return Source(self.words["prologue"] + helpers + text, entry, tuple(parameters), tuple(arguments), each)
 
     def _pointer(self, kind: str, what: Any) -> tuple[str, str, str]:
         if kind == "status":
@@ -183,7 +199,7 @@ class Writer:
         if kind == "partial":
             return "partial", "", self.ctype(what)
         dtype = self.code.inputs[what] if kind == "in" else next(d for s, d, _ in self.code.outputs if s == what)
-        return _word(what), "const " if kind == "in" else "", self.stored(dtype)
+        return slot_word(what), "const " if kind == "in" else "", self.stored(dtype)
 
     def head(self, values: Sequence[int], outs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Arguments that the values need: inputs, outputs, scalars, random words, the status word."""
@@ -201,8 +217,10 @@ class Writer:
         """Stride arguments of operands over all dims but the innermost."""
         return [("stride", (slot, k)) for slot in slots for k in dims[:-1] if self.flags[slot][k]]
 
-    def elementwise(self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...]) -> Source:
-        """A kernel that writes outputs which have exactly the collapsed dims ``dims``."""
+    def elementwise(
+        self, entry: str, outputs: Sequence[tuple[str, str, int]], dims: tuple[int, ...], large: bool = False
+    ) -> Source:
+        """A kernel that writes outputs which have exactly the collapsed dims ``dims``; large ones past the caches."""
         values = [value for _, _, value in outputs]
         arguments = self.head(values, [("out", slot) for slot, _, _ in outputs])
         slots = [what for kind, what in arguments if kind == "in"]
@@ -214,10 +232,17 @@ class Writer:
         before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
         independent = "" if streams else self.words.get("independent", "")
         if not mixed:
-            at = "i" if streams or self.lanes > 1 else "gid"
+            large = large and bool(dims) and not streams and "stream" in self.words
+            at = "i" if streams or large or self.lanes > 1 else "gid"
             index = {slot: at if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
             body = self.statements(values, index, "q", shared)
-            body += [self.store(slot, at, self._name(value), dtype) for slot, dtype, value in outputs]
+            stores = [self.store(slot, at, self.name(value), dtype) for slot, dtype, value in outputs]
+            if large:
+                before += dialect_stream.head(self, slots, outputs)
+                body = dialect_stream.body(self, body, stores, outputs)
+                arguments += [("elements", ""), ("items", "")]
+                return self.build(entry, body, arguments, before, dialect_stream.BLOCK)
+            body += stores
             if streams:  # one item takes the four words of a block
                 loop = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
                 body = [*self.words_of(streams, "gid"), *loop, *body, "}", "}"]
@@ -227,7 +252,7 @@ class Writer:
                         f"const {long} end = begin + {self.lanes} < elements ? begin + {self.lanes} : elements;",
                         f"{independent} for ({long} i = begin; i < end; ++i) {{", *body, "}"]  # fmt: skip
                 arguments.append(("elements", ""))
-            return self.build(entry, body, [*arguments, ("items", "")], before)
+            return self.build(entry, body, [*arguments, ("items", "")], before, 4 if streams else self.lanes)
         last = dims[-1]
         arguments += [("size", k) for k in dims] + self.strides(mixed, dims)
         body = [
@@ -240,12 +265,12 @@ class Writer:
         index = {}
         for slot in slots:
             if slot in mixed:
-                index[slot] = f"x_{_word(slot)}" + (" + j" if self.flags[slot][last] else "")
+                index[slot] = f"x_{slot_word(slot)}" + (" + j" if self.flags[slot][last] else "")
             else:
                 index[slot] = "first + j" if any(self.flags[slot][k] for k in dims) else "0"
         body += self.words_of(streams, "(first + j) >> 2")
         body += self.statements(values, index, "first + j", shared)
-        body += [self.store(slot, "first + j", self._name(value), dtype) for slot, dtype, value in outputs]
+        body += [self.store(slot, "first + j", self.name(value), dtype) for slot, dtype, value in outputs]
         return self.build(entry, [*body, "}"], [*arguments, ("items", "")], before)
 
     def words_of(self, streams: Sequence[int], block: str) -> list[str]:
@@ -266,121 +291,9 @@ class Writer:
             else:
                 lines.append(f"const {long} i{k} = left_{prefix};")
         for slot in slots:
-            terms = [f"i{k} * d_{_word(slot)}_{k}" for k in dims if self.flags[slot][k]]
-            lines.append(f"const {long} {prefix}{_word(slot)} = {' + '.join(terms) or '0'};")
+            terms = [f"i{k} * d_{slot_word(slot)}_{k}" for k in dims if self.flags[slot][k]]
+            lines.append(f"const {long} {prefix}{slot_word(slot)} = {' + '.join(terms) or '0'};")
         return lines
-
-    def reduction(self, entry: str, output: tuple[str, str, int], split: bool) -> Source:
-        """A kernel that writes the sum over the dims that the output lacks; split: partial sums by parts."""
-        slot, dtype, value = output
-        compute = self.code.instrs[value].dtype
-        held = "int64" if compute in ALL_INTS or compute == "bool" else compute
-        kept = tuple(k for k, flag in enumerate(self.flags[slot]) if flag)
-        summed = tuple(k for k, f in enumerate(self.value_flags[value]) if f and not self.flags[slot][k])
-        target = ("partial", held) if split else ("out", slot)
-        arguments = self.head([value], [target])
-        slots = [what for kind, what in arguments if kind == "in"]
-        dims = tuple(sorted((*kept, *summed)))
-        last = dims[-1]
-        arguments += [("size", k) for k in dims] + self.strides(slots, dims)
-        if split:
-            arguments.append(("parts", ""))
-        arguments.append(("items", ""))
-        by_column = last in kept
-        lanes = COLUMNS if by_column else LANES
-        outer = kept[:-1] if by_column else kept
-        long, kind = self.types["int64"], self.ctype(held)
-        body = [f"{long} item = gid;"]
-        if by_column:
-            body += [f"const {long} chunks = (n{last} + {COLUMNS - 1}) / {COLUMNS};",
-                     f"const {long} begin = (item % chunks) * {COLUMNS}; item /= chunks;",
-                     f"const {long} width = n{last} - begin < {COLUMNS} ? n{last} - begin : {COLUMNS};"]  # fmt: skip
-        outers = " * ".join(f"n{k}" for k in outer) or "1"
-        if split:
-            long_dim = f"n{summed[0]} / parts"
-            body += [f"const {long} rows = {outers}, part = item / rows; item -= part * rows;",
-                     f"const {long} low = part * {long_dim}, high = (part + 1) * {long_dim};"]  # fmt: skip
-        body.append(f"const {long} row = item;")
-        body += self.decode("row", outer, slots)
-        low, high = ("low", "high") if split else ("0", f"n{summed[0]}")
-        body.append(f"{kind} acc[{lanes}]; for (int q = 0; q < {lanes}; ++q) acc[q] = 0;")
-        place = "(part * rows + row)" if split else "row"
-
-        def result(index: str, name: str) -> str:
-            if split:
-                return f"p_partial[{index}] = {name};"
-            text = f"({self.ctype(compute)}){name}" if held != compute else name
-            return self.store(slot, index, text, dtype)
-
-        if by_column:
-            loop = self._columns(value, summed, slots, last, low, high)
-            body += [f"if (width == {COLUMNS}) {{", *loop(str(COLUMNS)), "} else {", *loop("width"), "}"]
-            stored = result(f"{place} * n{last} + begin + q", "acc[q]")
-            body.append(f"for ({long} q = 0; q < width; ++q) {{ {stored} }}")
-        else:
-            body += self._rows(value, summed, slots, last, low, high)
-            body.append(f"for (int step = {LANES // 2}; step > 0; step /= 2) "
-                        "for (int q = 0; q < step; ++q) acc[q] += acc[q + step];")  # fmt: skip
-            body.append(result(place, "acc[0]"))
-        return self.build(entry, body, arguments)
-
-    def _loops(
-        self, dims: Sequence[int], slots: Sequence[str], low: str, high: str
-    ) -> tuple[list[str], Mapping[str, str]]:
-        """Heads of nested loops over summed dims, and each operand's offset in them; the innermost dim steps by 1."""
-        long = self.types["int64"]
-        heads = []
-        for position, k in enumerate(dims):
-            begin, end = (low, high) if position == 0 else ("0", f"n{k}")
-            heads.append(f"for ({long} i{k} = {begin}; i{k} < {end}; ++i{k}) {{")
-        offsets = {}
-        for slot in slots:
-            terms = [f"i{k} * d_{_word(slot)}_{k}" for k in dims if self.flags[slot][k]]
-            offsets[slot] = " + ".join([f"x_{_word(slot)}", *terms])
-        return heads, offsets
-
-    def _columns(self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str) -> Any:
-        heads, offsets = self._loops(summed, slots, low, high)
-
-        def loop(width: str) -> list[str]:
-            index = {s: f"{offsets[s]}" + (" + begin + q" if self.flags[s][last] else "") for s in slots}
-            return [*heads, f"for (int q = 0; q < {width}; ++q) {{", *self.statements([value], index, "0"),
-                    f"acc[q] += {self._name(value)};", "}" * (len(heads) + 1)]  # fmt: skip
-
-        return loop
-
-    def _rows(
-        self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str
-    ) -> list[str]:
-        long = self.types["int64"]
-        heads, offsets = self._loops(summed[:-1], slots, low, high)
-        begin, end = (low, high) if len(summed) == 1 else ("0", f"n{last}")
-
-        def step(position: str, lane: str) -> list[str]:
-            index = {s: offsets[s] + (f" + {position}" if self.flags[s][last] else "") for s in slots}
-            return [*self.statements([value], index, "0"), f"acc[{lane}] += {self._name(value)};"]
-
-        return [
-            *heads, f"{long} j = {begin};",
-            f"for (; j + {LANES} <= {end}; j += {LANES})",
-            f"for (int q = 0; q < {LANES}; ++q) {{", *step("j + q", "q"), "}",
-            f"for (; j < {end}; ++j) {{", *step("j", "0"), "}", "}" * len(heads),
-        ]  # fmt: skip
-
-    def finish(self, entry: str, output: tuple[str, str, int]) -> Source:
-        """A kernel that adds the partial sums of a split reduction."""
-        slot, dtype, value = output
-        compute = self.code.instrs[value].dtype
-        held = "int64" if compute in ALL_INTS or compute == "bool" else compute
-        arguments: list[tuple[str, Any]] = [("partial", held), ("out", slot)]
-        if self.guarded:
-            arguments.append(("status", ""))
-        arguments += [("parts", ""), ("items", "")]
-        long, kind = self.types["int64"], self.ctype(held)
-        text = f"({self.ctype(compute)})sum" if held != compute else "sum"
-        body = [f"{kind} sum = 0; for ({long} part = 0; part < parts; ++part) sum += p_partial[part * items + gid];",
-                self.store(slot, "gid", text, dtype)]  # fmt: skip
-        return self.build(entry, body, arguments)
 
 
 def _calls(instr: Instr) -> bool:
@@ -388,5 +301,6 @@ def _calls(instr: Instr) -> bool:
     return instr.op in PRIMITIVES and "@" in PRIMITIVES[instr.op].c
 
 
-def _word(slot: str) -> str:
+def slot_word(slot: str) -> str:
+    """A slot as part of a name."""
     return re.sub(r"\W", "_", slot)

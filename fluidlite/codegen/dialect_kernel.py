@@ -8,9 +8,10 @@ from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE, compute_dtype
-from fluidlite.codegen.bounded import Bounded
-from fluidlite.codegen.dialect import COLUMNS, LANES, Source, Writer
+from fluidlite.codegen.dialect import LANES, Source, Writer
+from fluidlite.codegen.dialect_sums import COLUMNS, SumWriter
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.pattern import Pattern, pattern_of
 from fluidlite.codegen.typed import Typed
@@ -20,6 +21,8 @@ PART = 8192
 """Elements that are worth a part of their own when few sums are long."""
 MANY = 1 << 17
 """Elements with operands that are broadcast that are worth several threads, where items are long runs."""
+LARGE = 32 << 20
+"""Bytes of an output that no cache holds till its next reader comes."""
 PARTS = 64
 """At most so many items share one reduction's work."""
 
@@ -75,7 +78,7 @@ class _Plan:
         self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
         dialect = context.dialect
         cache = _sources.setdefault(dialect, Bounded(1024))
-        writer = Writer(code, dialect, pattern.flags, guarded)
+        writer = SumWriter(code, dialect, pattern.flags, guarded)
         entry = "fl_" + call.op.type.replace(".", "_")
         values = writer.value_flags
         full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
@@ -126,20 +129,20 @@ class _Plan:
         self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, outputs: tuple[tuple[str, str, int], ...],
         dims: tuple[int, ...], context: Any, guarded: bool,
     ) -> None:  # fmt: skip
-        key = self._key(guarded, entry, outputs, dims)
-        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims),))
         sizes = [self.pattern.dims[k] for k in dims]
+        large = min(prod(sizes) * ITEMSIZE[dtype] for _, dtype, _ in outputs) >= LARGE
+        key = self._key(guarded, entry, outputs, dims, large)
+        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims, large),))
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:
-            each = 4 if "random" in kinds else writer.lanes
-            self._add(source, context, -(-prod(sizes) // each), None, elements=prod(sizes))
+            self._add(source, context, -(-prod(sizes) // source.each), None, elements=prod(sizes))
         else:
             items = prod(sizes[:-1]) * -(-sizes[-1] // writer.run)
             long = writer.run > LANES and prod(sizes) >= MANY  # items that are worth a thread's while
             self._add(source, context, items, max(1, min(items // 64, 16)) if long else None)
 
     def _reduce(
-        self, writer: Writer, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int],
+        self, writer: SumWriter, cache: Bounded[tuple[Source, ...]], entry: str, output: tuple[str, str, int],
         context: Any, guarded: bool,
     ) -> None:  # fmt: skip
         slot, _, value = output

@@ -18,22 +18,9 @@ __all__ = [
 ERF_P = (1.12837915, 0.190398317, 0.0527474282, 0.00376520827, 0.000284863954, 2.05002603e-06)
 ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e-05)
 """erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8: our fit, for float32."""
-ERF_END = 3.92
 ERF_OVER = 4.1
 """There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
 ERF_BLOCK = 16384
-
-SINE = (1.0, -0.166666549, 0.00833217353, -0.000195166548)
-COSINE = (1.0, -0.5, 0.0416666231, -0.00138867553, 2.43896333e-05)
-"""sin(r) / r and cos(r) over r * r for |r| <= pi / 4, within 6e-9: our fits, for float32."""
-
-LOG2 = (2.885390081845, 0.9617966482801, 0.5770866490533, 0.4115339596571, 0.3428248132089)
-"""log2((1 + s) / (1 - s)) / s over s * s, for a fraction between sqrt(1/2) and sqrt(2), within 2e-12: our fit."""
-EXP2 = (
-    1.000000000555, 0.6931472057671, 0.2402264688602, 0.05550328711843, 0.009618489250603,
-    0.001339995761487, 0.0001534578730427,
-)  # fmt: skip
-"""2 ** r for |r| <= 1/2 within 2e-9: our fit. Both give powers in float32, computed in float64."""
 
 # W. J. Cody, Rational Chebyshev approximations for the error function (1969), for float64.
 CODY_A = (3.16112374387056560e00, 1.13864154151050156e02, 3.77485237685302021e02, 3.20937758913846947e03,

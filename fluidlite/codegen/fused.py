@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
+from fluidlite.base.bounded import Bounded
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen.array import value_flags
-from fluidlite.codegen.bounded import Bounded
 from fluidlite.codegen.expr import parameters
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, PartCode, Source, merge
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.pattern import broadcast, placed_dims
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
+from fluidlite.framework.layout import Layout
 from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
 from fluidlite.framework.operator import check_dtypes
+from fluidlite.framework.relayout import Relaid, relaid_call
 from fluidlite.framework.spec import Dims, Spec
 
 _PLACEHOLDER = Spec.of((), "float32")
@@ -141,7 +143,7 @@ class _FusedOp:
                               len(structure.parts)),
             decompose=self.decompose,
             may_alias=dict(structure.may_alias), must_alias=dict(structure.must_alias),
-            random=any(part.op.random for part in structure.parts),
+            random=any(part.op.random for part in structure.parts), in_layout=self.in_layout,
             doc="; ".join(part.op.doc or part.op.type for part in structure.parts), origin="made by fusion",
         )  # fmt: skip
 
@@ -209,6 +211,10 @@ class _FusedOp:
         return found if isinstance(found, str) else None
 
     def _places(self, call: Call) -> dict[str, Dims] | str:
+        """Where the operands of a call lie, or why it does not fit one kernel; choosing and preparing both ask."""
+        return call.once("places", self._find_places)
+
+    def _find_places(self, call: Call) -> dict[str, Dims] | str:
         walk = self.walk(call)
         places: dict[Source, Dims] = {}
         domain: Dims | None = None
@@ -237,6 +243,29 @@ class _FusedOp:
                     return f"{part.op.type} reads a value at other dims than another"
         found = {source.slot: where for source, where in places.items() if source.part == OUTSIDE}
         return found | {slot: places[source] for slot, source in self.outs.items()}
+
+    def in_layout(self, call: Call, layout: Layout) -> Relaid | None:
+        """The operator on memory in a layout, if all of its parts can be said there, and values lie alike in them."""
+        parts: list[Part] = []
+        lies: dict[Source, bool] = {}
+        for each, part in zip(self.walk(call).calls, self.structure.parts, strict=True):
+            found = relaid_call(each, layout)
+            if found is None or found[0].op is not part.op:
+                return None
+            laid, slots = found
+            links = [*part.sources, *((slot, Source(len(parts), slot)) for slot in part.outs)]
+            if any(lies.setdefault(source, slot in slots) != (slot in slots) for slot, source in links):
+                return None
+            attrs = tuple((name, value if value is RUNTIME else laid.attrs[name]) for name, value in part.attrs)
+            parts.append(part._replace(attrs=attrs))
+        order = layout.permutation or ()
+        numbers = tuple(
+            each._replace(dims=tuple(each.dims[axis] for axis in order)) if len(each.dims) == len(order) else each
+            for each in self.structure.numbers
+        )
+        made = fused_op(replace(self.structure, parts=tuple(parts), numbers=numbers))
+        there = {s for s in self.slots if lies.get(Source(OUTSIDE, s))} | {s for s, o in self.outs.items() if lies[o]}
+        return Relaid(made, call.attrs, frozenset(slot for slot in there if call.has(slot)))
 
     def decompose(self, call: Call, build: Any) -> None:
         """Say it with what it was made of."""

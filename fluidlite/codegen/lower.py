@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
-from fluidlite.codegen.bounded import Bounded
+from fluidlite.base.bounded import Bounded
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.typed import Typed, typed
 from fluidlite.framework.call import Call
@@ -18,6 +18,10 @@ _MOST = 256
 
 def typed_of(call: Call) -> Typed:
     """The typed expression of a call: what it wants of the operator's outputs."""
+    return call.once("typed", _typed_of)
+
+
+def _typed_of(call: Call) -> Typed:
     op = call.op
     rule = op.scalar
     assert rule is not None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import difflib
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.bounded import Bounded, CacheReport
 from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
 from fluidlite.executor.feeds import feed_tensors
 from fluidlite.framework.choose import generation
 from fluidlite.framework.explain import Report
+from fluidlite.framework.generators import generator_capability
 from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.observe import observers
 from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.plan import Plan
-from fluidlite.framework.planner import plan_block
+from fluidlite.framework.planner import plan_block, updates
 from fluidlite.framework.policy import FALLBACKS, Policy, check_libraries, policy
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.scope import Scope, global_scope
@@ -32,13 +35,14 @@ from fluidlite.platform.pool import get_context
 if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
     from fluidlite.transformers.bound import Fetched
     from fluidlite.transformers.compiled import CompiledPrograms
+    from fluidlite.transformers.direct import Signature
     from fluidlite.transformers.passes import GraphPass
     from fluidlite.transformers.replay import Replay
 
 MODES = ("interpreted", "compiled")
-DEFAULT_MODE = "interpreted"
+DEFAULT_MODE = "compiled"
 """The mode of executors that are not told one."""
-_MOST_PLANS = 256
+_MOST_PLANS = 64
 
 
 class Executor:
@@ -57,11 +61,13 @@ class Executor:
         Both give the same, to rounding. While somebody observes, operators run one by one in both.
     passes : iterable of GraphPass, optional
         What changes programs in mode "compiled"; default: the passes of transformers. ``()``: nothing does.
+    codegen : str, optional
+        Which generator's kernels the place uses: one of ``codegen_choices(place)``. Default: the best of each.
 
     Raises
     ------
     PlaceError, DeviceUnavailable
-        With the root cause, if the place cannot be used.
+        With the root cause, if the place cannot be used, or has no such generator.
     """
 
     def __init__(
@@ -71,8 +77,12 @@ class Executor:
         fallback: str | None = None,
         mode: str | None = None,
         passes: Iterable[GraphPass] | None = None,
+        codegen: str | None = None,
     ) -> None:
-        self.place: Place = devices.unit(place).place
+        unit = devices.unit(place)
+        self.place: Place = unit.place
+        self.codegen = codegen
+        self._capability = None if codegen is None else generator_capability(unit, codegen)
         get_context(self.place)
         self._host = devices.host()
         mode = DEFAULT_MODE if mode is None else mode
@@ -94,20 +104,29 @@ class Executor:
             self._compiled = CompiledPrograms(default_passes if given is None else lambda: given, self.place)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
-        self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+        self._policies: tuple[Policy, Policy] | None = None  # the process's, and this executor's made of it
+        self._plans: Bounded[Plan] = Bounded(_MOST_PLANS)
         self._generation: tuple[int, ...] = ()
         self._warned: set[int] = set()
         self._last: Plan | None = None
         self._state_names: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._trains: dict[tuple[int, int], bool] = {}
         self._lock = threading.Lock()
         self.closed = False
 
     def _policy(self) -> Policy:
-        base = policy()
+        found = policy()
+        if self._policies is None or found is not self._policies[0]:
+            self._policies = found, self._preferences(found)
+        return self._policies[1]
+
+    def _preferences(self, base: Policy) -> Policy:
         if self._libraries:
             base = base.with_libraries(self._libraries)
         if self._fallback is not None:
-            base = Policy(self._fallback, base.libraries, base.exclude)
+            base = replace(base, fallback=self._fallback)
+        if self._capability is not None:
+            base = base.with_codegen(self.place.kind, self._capability)
         return base
 
     def run(
@@ -145,9 +164,21 @@ class Executor:
         FluidError
             One clear error with the operator and the user's line; the next run works.
         """
+        if program is None:
+            program = default_main_program()
+        if scope is None:
+            scope = global_scope()
+        if self._replay is not None and return_numpy and type(program) is Program:
+            lane = self._replay.ways.get(program.serial)
+            if lane is not None:
+                found: list[Any] | None = lane.first.call(program, feed, fetch_list, scope)
+                if found is None:
+                    found = lane.others(program, feed, fetch_list, scope)
+                if found is not None:
+                    self._last = None
+                    return found
         if self.closed:
             raise ProgramError("the executor is closed")
-        program = program if program is not None else default_main_program()
         if not isinstance(program, Program):
             raise ProgramError(f"Executor.run takes a Program, got {type(program).__name__}")
         if isinstance(feed, (list, tuple)):
@@ -158,7 +189,6 @@ class Executor:
             feed = feed[0] if feed else None
         if feed is not None and not isinstance(feed, Mapping):
             raise ProgramError(f"the feed is {type(feed).__name__}; expected a mapping of names to arrays")
-        scope = scope if scope is not None else global_scope()
         names = _fetch_names(program, fetch_list)
         block = program.global_block()
         tensors = feed_tensors(block, feed, get_context(self._host)) if feed else {}
@@ -178,12 +208,19 @@ class Executor:
     def _run(self, program: Program, feeds: dict[str, Tensor], names: tuple[str, ...], scope: Scope) -> Fetched:
         """Run it as the mode says."""
         key: Any = None
+        given_program, given_names = program, names
+
+        def sign() -> Signature:
+            from fluidlite.transformers.direct import Signature
+
+            return Signature(given_program.serial, tuple(feeds), program=given_program, fetches=given_names)
+
         if self._replay is not None and not observers():
             given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
             key = (program.serial, program.edits, _sizes(program), program.random_seed, given, names,
                    get_context(self.place))  # fmt: skip
             stamp = generation(), self._policy()
-            again = self._replay.again(key, stamp, feeds, scope)
+            again = self._replay.again(key, stamp, feeds, scope, sign)
             if again is not None:
                 fetched, self._last = again
                 return fetched
@@ -195,7 +232,7 @@ class Executor:
         if self._replay is None:
             fetched, self._last = run_plan(plan, program, feeds, scope)
         else:
-            fetched, self._last = self._replay.run(plan, program, feeds, scope)
+            fetched, self._last = self._replay.run(plan, program, feeds, scope, sign if key is not None else None)
             if key is not None:
                 self._replay.remember(key, stamp, plan, scope)
         if self._last is not plan:  # its rest was planned on the way
@@ -210,6 +247,8 @@ class Executor:
         wanted = self._policy()
         state: list[tuple[str, Spec, Place]] = []
         names = self._persistables(program)
+        if self._replay is not None and not observers() and self._trains[program.serial, program.edits]:
+            wanted = replace(wanted, repeated=True)
         for name in dict.fromkeys((*names, *fetches)):
             if name in fetches and name not in names and not program.global_block().var(name).persistable:
                 continue
@@ -222,18 +261,17 @@ class Executor:
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
         inplace = not observers()
         key = (program.serial, program.edits, _sizes(program), given, fetches, tuple(state), wanted, inplace)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = plan_block(
+
+        def make() -> Plan:
+            return plan_block(
                 program, self.place, {name: (spec, place) for name, spec, place in given},  # type: ignore[misc]
                 {name: (spec, place) for name, spec, place in state}, fetches, wanted, inplace=inplace,
             )  # fmt: skip
-            self._plans[key] = plan
-            if len(self._plans) > _MOST_PLANS:
-                self._plans.popitem(last=False)
+
+        before = self._plans.misses
+        plan = self._plans.get(key, make)
+        if self._plans.misses != before:
             self._warn(program, plan, wanted)
-        else:
-            self._plans.move_to_end(key)
         return plan
 
     def _persistables(self, program: Program) -> tuple[str, ...]:
@@ -242,11 +280,13 @@ class Executor:
         if names is None:
             if len(self._state_names) > _MOST_PLANS:
                 self._state_names.clear()
+                self._trains.clear()
             used = {
                 n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)
             }
             names = tuple(v.name for v in program.list_vars() if v.persistable)
             self._state_names[key] = names = tuple(n for n in names if n in used)
+            self._trains[key] = updates(program)
         return names
 
     def _warn(self, program: Program, plan: Plan, wanted: Policy) -> None:
@@ -272,9 +312,50 @@ class Executor:
         ProgramError
             If nothing was run yet.
         """
-        if self._last is None:
+        plan = self._last
+        if plan is None and self._replay is not None and self._replay.last is not None:
+            plan = self._replay.last.plan
+        if plan is None:
             raise ProgramError("this executor has run nothing yet")
-        return Report(self._last)
+        return Report(plan)
+
+    def sources(self) -> dict[str, str]:
+        """Return the texts of all that the last run ran, by the names of their files.
+
+        As ``Computation.sources``: ``steps.txt``, ``call.py``, ``program.py`` on the host, and ``kernels/``.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was run yet, or all of it ran by the interpreter, as startup programs do.
+        """
+        from fluidlite.transformers.sources import sources_of
+
+        last = self._replay.last if self._replay is not None else None
+        return sources_of(last, list(last.plan.feeds) if last is not None else ())
+
+    def write_sources(self, folder: str | Path) -> list[Path]:
+        """Write :meth:`sources` to files in a folder, which is made if it is not there; return their paths."""
+        from fluidlite.transformers.sources import write
+
+        return write(self.sources(), folder)
+
+    def cache_info(self) -> CacheReport:
+        """What the caches tell of themselves: this executor's, and those of its place, which others share.
+
+        From the outside in, "bound programs" (programs with their memory), "plans", "programs" (after passes),
+        "prepared kernels" and "compiled kernels" of this thread's context, and what the device keeps itself
+        ("kernels on disk"). What is found in one is not looked for in the next; a call of what ran last asks none.
+        """
+        found = CacheReport()
+        if self._replay is not None and self._compiled is not None:
+            found["bound programs"] = self._replay.info()
+            found["plans"] = self._plans.info()
+            found["programs"] = self._compiled.info()
+        else:
+            found["plans"] = self._plans.info()
+        found.update(get_context(self.place).cache_info())
+        return found
 
     def close(self) -> None:
         """Let go of cached plans and their memory; runs raise afterwards."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import copysign
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.spec import Dims, Lod, Spec
 from fluidlite.platform.place import Place
+
+if TYPE_CHECKING:
+    from fluidlite.framework.epilogue import Epilogue
+
+Found = TypeVar("Found")
 
 
 class Call:
@@ -28,7 +33,7 @@ class Call:
         Whether the program reads gradients of it.
     """
 
-    __slots__ = ("_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training")
+    __slots__ = ("_found", "_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training")
 
     def __init__(
         self,
@@ -51,10 +56,18 @@ class Call:
             index[slot] = position
             position += len(specs)
         self.index = index
-        self._signs = _minus_zeros(attrs)
-        self._hash = hash(
-            (op.type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), self._signs, place, training)
-        )
+        self._hash: int | None = None  # both when they are asked for: most calls are no keys
+        self._signs: tuple[Any, ...] | None = None
+        self._found: dict[str, Any] | None = None
+
+    def once(self, name: str, find: Callable[[Call], Found]) -> Found:
+        """What ``find`` says of this call; asked once, for choosing and preparing a kernel both want to know."""
+        if self._found is None:
+            self._found = {}
+        if name not in self._found:
+            self._found[name] = find(self)
+        found: Found = self._found[name]
+        return found
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""
@@ -112,12 +125,19 @@ class Call:
                 return spec.dtype
         return None
 
+    @property
+    def epilogue(self) -> Epilogue | None:
+        """What is computed of each element of a product before it is stored; None for other operators."""
+        return self.op.epilogue
+
     def with_outs(self, outs: Mapping[str, tuple[Spec, ...]]) -> Call:
         """Return the same call with inferred outputs."""
         return Call(self.op, self.ins, outs, self.attrs, self.place, self.training)
 
     def at(self, place: Place) -> Call:
         """Return the same call on a place."""
+        if place == self.place:
+            return self
         return Call(self.op, self.ins, self.outs, self.attrs, place, self.training)
 
     # What inference functions raise. The framework puts operator and user's line before the message.
@@ -149,17 +169,24 @@ class Call:
         return ", ".join(map(repr, specs)) if specs else "absent"
 
     def _key(self) -> tuple[Any, ...]:
+        if self._signs is None:
+            self._signs = _minus_zeros(self.attrs)
         return (self.op.type, self.ins, self.outs, self.attrs, self._signs, self.place, self.training)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Call)
-            and self._hash == other._hash
+            and hash(self) == hash(other)
             and self.op is other.op
             and self._key() == other._key()
         )
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            type, ins, outs, attrs, signs, place, training = self._key()
+            self._hash = hash(
+                (type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), signs, place, training)
+            )
         return self._hash
 
     def __repr__(self) -> str:

@@ -78,7 +78,10 @@ class Choice:
     @property
     def guarded(self) -> bool:
         """Whether its kernel itself writes nothing once the status word is set."""
-        return self.kernel is not None and self.kernel.guarded
+        if self.kernel is not None:
+            return self.kernel.guarded
+        array = devices.unit(self.place).array if self.capability == "array" else None
+        return array is None or not array.eager  # who calls NumPy looks before that
 
     @property
     def inplace(self) -> bool:
@@ -90,10 +93,11 @@ class _Cache:
     def __init__(self) -> None:
         self.generation: tuple[int, ...] = ()
         self.choices: dict[tuple[Call, Place, Policy], Choice] = {}
+        self.native: dict[tuple[Any, ...], list[Kernel]] = {}
 
 
 _cache = _Cache()
-_MOST = 16384
+_MOST = 4096
 
 
 def generation() -> tuple[int, int, int]:
@@ -114,7 +118,7 @@ def choose(call: Call, place: Place, policy: Policy) -> Choice:
     """
     now = generation()
     if _cache.generation != now or len(_cache.choices) > _MOST:
-        _cache.choices = {}
+        _cache.choices, _cache.native = {}, {}
         _cache.generation = now
     key = (call, place, policy)
     found = _cache.choices.get(key)
@@ -162,21 +166,21 @@ def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: st
 
 def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     unit = devices.unit(place)
-    candidates = kernels.of(call.op.type)
+    candidates = _candidates(call, place, policy)
     for attempt in (_native, _generated, _generic, _native_after_plain, _decomposed):
         found = attempt(call, unit, policy, candidates, refused)
         if found is not None:
-            return Choice(
-                found.how,
-                place,
-                found.library,
-                found.kernel,
-                found.capability,
-                found.parts,
-                found.part_choices,
-                tuple(refused),
-            )
+            return found
     return None
+
+
+def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
+    """The kernels that may run a call; with an epilogue, the one that computes the product alone, if it takes such."""
+    rule = call.op.epilogue
+    if rule is None:
+        return kernels.of(call.op.type)
+    alone = _on_place(rule.product_call(call).at(place), place, policy, [])
+    return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
 
 
 def _ordered(found: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
@@ -195,18 +199,29 @@ def _native(
     kind = unit.place.kind
     if "native" in policy.exclude:
         return None
-    mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
-    for kernel in _ordered(mine, kind, policy, call):
+    mine = _native_kernels(call, kind, policy, candidates)
+    for kernel in mine:
         if _after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
-            reason = refuse(kernel, call, unit)
+            reason = _no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
         if reason is None:
-            return Choice("native", unit.place, kernel.library, kernel)
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
         refused.append((f"native {kernel.library}", reason))
     if not mine:
         refused.append(("native", f"no kernel is registered for {kind}"))
     return None
+
+
+def _native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
+    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator."""
+    rule = call.op.epilogue
+    key = (call.op.type if rule is None else rule.product.type, rule is None, kind, policy.libraries)
+    found = _cache.native.get(key)
+    if found is None:
+        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
+        found = _cache.native[key] = _ordered(mine, kind, policy, call)
+    return found
 
 
 def _after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
@@ -221,10 +236,12 @@ def _native_after_plain(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     kind = unit.place.kind
-    mine = [k for k in candidates if any(matches(p, kind) for p in k.places) and _after_plain(k, kind, policy)]
-    for kernel in _ordered(mine, kind, policy, call):
-        if "native" not in policy.exclude and refuse(kernel, call, unit) is None:
-            return Choice("native", unit.place, kernel.library, kernel)
+    for kernel in _native_kernels(call, kind, policy, candidates):
+        if not _after_plain(kernel, kind, policy):
+            continue
+        reason = _no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        if "native" not in policy.exclude and reason is None:
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
     return None
 
 
@@ -245,7 +262,7 @@ def _generated(
             continue
         reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
         if reason is None:
-            return Choice("generated", unit.place, capability, None, capability)
+            return Choice("generated", unit.place, capability, None, capability, refused=tuple(refused))
         refused.append((f"generated ({capability})", reason))
     if unit.array is None and unit.dialect is None:
         refused.append(("generated", f"{unit.place.kind} has neither array namespace nor dialect"))
@@ -257,17 +274,19 @@ def _generic(
 ) -> Choice | None:
     if "generic" in policy.exclude:
         return None
+    chosen = policy.capability(unit.place.kind)
     tried = [
         (capability, kernel)
-        for capability in unit.capabilities()
+        for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
         for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
     ]
     for capability, kernel in sorted(tried, key=lambda pair: not pair[1].vendor):
-        reason = unused(capability, call, unit, policy) or refuse(kernel, call, unit)
+        reason = unused(capability, call, unit, policy) or _no_vectors(kernel, call, unit, policy)
+        reason = reason or refuse(kernel, call, unit)
         if reason is None and capability == "dialect":
             reason = dialect_refusal(call, unit)
         if reason is None:
-            return Choice("generic", unit.place, kernel.library, kernel, capability)
+            return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
         refused.append((f"generic ({capability})", reason))
     for capability, thing in (("array", unit.array), ("dialect", unit.dialect)):
         if thing is None:
@@ -313,21 +332,33 @@ def _decomposed(
         else:
             flat.append(part)
             chosen.append(found)
-    return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen))
+    return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen), tuple(refused))
 
 
 def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
     """Why a capability of a device is left aside for a call, or None."""
     if capability in policy.exclude:
         return "excluded by the policy"
-    if capability != "dialect" or unit.array is None or "array" in policy.exclude:
+    chosen = policy.capability(unit.place.kind)
+    if chosen == "array" and capability == "dialect":
+        return "codegen is another"
+    if capability != "dialect" or chosen == "dialect" or unit.array is None or "array" in policy.exclude:
         return None
     least = getattr(unit.dialect, "least", 0)
     if call.op.scalar is not None and call.op.scalar.steps >= MANY_STEPS:
         return None
-    if least and call.known and largest(call) < least:
+    if least and not policy.repeated and call.known and largest(call) < least:
         return f"under {least} elements the array namespace starts sooner"
     return None
+
+
+def _no_vectors(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
+    """Why a kernel that is written in vectors of the dialect is left aside, or None."""
+    if not kernel.vectors:
+        return None
+    if getattr(unit.dialect, "registers", None) is None:
+        return f"{unit.place.kind} has no dialect that names vector registers"
+    return unused("dialect", call, unit, policy)
 
 
 def largest(call: Call) -> int:
@@ -362,7 +393,8 @@ def dialect_refusal(call: Call, unit: Unit) -> str | None:
 
 def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     """Why a kernel does not take a call on a device, or None."""
-    for slot, spec, declared in _specs(call):
+    plain = not kernel.layouts and "dense" in kernel.kinds and call.once("dense", _is_dense)
+    for slot, spec, declared in () if plain else _specs(call):
         if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
             return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
         wanted = kernel.layouts.get(slot, "plain")
@@ -390,6 +422,10 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
             f"supports of the kernel at {kernel.origin} returned {answer!r}; expected None, or the reason of a refusal"
         )
     return answer
+
+
+def _is_dense(call: Call) -> bool:
+    return all(spec.kind == "dense" for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs)
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.operator import check_attrs
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
@@ -63,18 +64,18 @@ class Build:
 
     def __call__(
         self,
-        type: str,
+        type: str | OpDef,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Any],
         attrs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Append an operator; an output given as None becomes a temporary. Returns its outputs (one: itself)."""
-        definition = ops.get(type)
+        definition = type if isinstance(type, OpDef) else ops.get(type)
         ins = {slot: _values(given) for slot, given in inputs.items() if given is not None}
         for declared in definition.inputs:
             if declared.name not in ins and not declared.dispensable:
                 raise ProgramError(
-                    f"the decomposition of {self.call.op.type} leaves out {type}'s input {declared.name}"
+                    f"the decomposition of {self.call.op.type} leaves out {definition.type}'s input {declared.name}"
                 )
         outs = {
             slot: [

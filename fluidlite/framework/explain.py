@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from fluidlite.base.errors import FeedError
 from fluidlite.framework.operator import MADE_OF
 from fluidlite.framework.plan import Move, Plan
-from fluidlite.framework.planner import plan_block
-from fluidlite.framework.policy import HOWS, Policy, policy
-from fluidlite.framework.program import Program
+from fluidlite.framework.policy import HOWS
 from fluidlite.framework.spec import Spec
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
-from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.platform.place import Place
 
 
 class Report:
@@ -183,69 +175,3 @@ def _move_data(move: Move) -> dict[str, Any]:
 
 def _bytes(spec: Spec) -> str:
     return f"{spec.nbytes:,} bytes" if spec.nbytes >= 0 else f"{spec!r} bytes unknown"
-
-
-def feed_spec(variable: Variable, value: Any) -> Spec:
-    """The Spec that explain assumes for a feed: a shape, an array, a Tensor, or a Spec."""
-    declared = variable._spec()
-    if isinstance(value, Spec):
-        return value
-    if isinstance(value, Tensor):
-        return value.spec or declared
-    if isinstance(value, np.ndarray):
-        return Spec.of(value.shape, declared.dtype, lod_level=declared.lod_level)
-    try:
-        dims = tuple(int(d) for d in value)
-    except (TypeError, ValueError):
-        raise FeedError(
-            f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array"
-        ) from None
-    return Spec.of(dims, declared.dtype, lod_level=declared.lod_level)
-
-
-def explain(
-    program: Program | None = None,
-    place: PlaceLike = "cpu",
-    feed: Mapping[str, Any] | None = None,
-    fetch_list: Sequence[Variable | str] | None = None,
-    policy_: Policy | None = None,
-) -> Report:
-    """Show, before running, which kernel will run each operator where, what moves, and why.
-
-    Parameters
-    ----------
-    program : Program, optional
-        Default: the main program.
-    place : Place or str
-    feed : mapping of name to dims or array
-        What is left out keeps its declared dims, -1 included.
-    fetch_list : variables or names, optional
-        What the run would fetch; if left out, every operator is shown.
-
-    Raises
-    ------
-    PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
-    """
-    from fluidlite.framework.program import default_main_program
-
-    program = program if program is not None else default_main_program()
-    where = devices.unit(place).place
-    host = devices.host()
-    block = program.global_block()
-    feeds: dict[str, tuple[Spec, Place]] = {}
-    for name, value in (feed or {}).items():
-        feeds[name] = (feed_spec(block.var(name), value), host)
-    if fetch_list is None:
-        fetched: list[str] = []
-        read: set[str] = set()
-        for op in reversed(block.ops):  # read after it is written: an update in place is not
-            written_last = [name for name in op.output_arg_names if name not in read]
-            fetched += [name for name in written_last if block.find_var(name) is not None]
-            read.update(op.input_arg_names)
-        fetches = list(dict.fromkeys(reversed(fetched)))
-        plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
-        plan.fetches = []
-    else:
-        fetches = [f if isinstance(f, str) else f.name for f in fetch_list]
-        plan = plan_block(program, where, feeds, {}, fetches, policy_ or policy(), assume_state=True)
-    return Report(plan)

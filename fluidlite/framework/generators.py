@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from fluidlite.base.errors import PlaceError
 from fluidlite.framework.call import Call
 from fluidlite.framework.kernels import Run
+from fluidlite.platform.devices import Unit
 
 
 class Generator(Protocol):
@@ -22,3 +24,33 @@ class Generator(Protocol):
 
 generators: dict[str, Generator] = {}
 """Filled by ``fluidlite.codegen``; asked in this order: dialect, then array."""
+
+
+def generator_names(unit: Unit) -> dict[str, str]:
+    """The code generators of a device by name, best first, each with its capability.
+
+    A dialect says its name; an array namespace is called as its module.
+    """
+    found: dict[str, str] = {}
+    if unit.dialect is not None:
+        found[getattr(unit.dialect, "name", "c")] = "dialect"
+    if unit.array is not None:
+        found.setdefault(getattr(unit.array.xp, "__name__", "array").rpartition(".")[2], "array")
+    return found
+
+
+def generator_capability(unit: Unit, name: str) -> str:
+    """Return the capability of a generator that a device has.
+
+    Raises
+    ------
+    PlaceError
+        If it has none of that name; the message lists those that it has, and what to install for another.
+    """
+    names = generator_names(unit)
+    if isinstance(name, str) and name in names:
+        return names[name]
+    has = f"{unit.place} has {', '.join(names)}" if names else f"{unit.place} has no code generator"
+    extra = getattr(unit.device, "extras", {}).get(name) if isinstance(name, str) else None
+    do = f"\n  Do: pip install '{extra}'" if extra else "\n  Do: leave codegen= out for the best that the place has"
+    raise PlaceError(f"codegen is {name!r}; {has}{do}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from sys import getrefcount
@@ -25,11 +24,11 @@ from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import ContextBase
+from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
 
 _process_seed = int.from_bytes(os.urandom(8)) | 1
-_MOST_PREPARED = 4096
 NO_RANDOM = (0, 0, 0, 0)
 
 
@@ -64,13 +63,27 @@ class Frame:
         return len(self.step.outs.get(slot, ()))
 
     def write(self, slot: str, tensors: Sequence[Tensor]) -> None:
-        """Give the variables of an output slot their values."""
+        """Give the variables of an output slot their values, which lie where the plan expects them."""
         assert self.step is not None
+        wanted = self._place_of(self.step, slot)
         for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
+            if tensor.place is not None and tensor.place != wanted:
+                raise ProgramError(
+                    f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {wanted}"
+                    "\n  Do: set the tensor there, or declare the slot with on_host=True"
+                )
             if out.state:
                 variable = self.scope.find_var(out.key) or self.scope.var(out.key)
                 tensor = variable.tensor.share_data_with(tensor)
             self.values[out.key] = tensor
+
+    def _place_of(self, step: Control, slot: str) -> Place:
+        """Where an output slot lies: on the host, if it says so; else where the first input does."""
+        declared = step.op.definition.output(slot)
+        if declared is not None and declared.on_host:
+            return devices.host()
+        first = step.ins.get(step.op.definition.inputs[0].name) if step.op.definition.inputs else None
+        return (self.values[first[0]].place if first else None) or self.place
 
 
 def run_plan(
@@ -176,20 +189,20 @@ def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
     if isinstance(exc, OutOfRangeError):
         raise OutOfRangeError(f"{step.op}: {exc}" if isinstance(step, Launch) else str(exc)) from None
     if isinstance(exc, OutOfMemoryError):
-        raise OutOfMemoryError(f"{_what(step)}: {exc}") from exc
+        raise OutOfMemoryError(f"{what(step)}: {exc}") from exc
     if isinstance(exc, ProgramError):
-        raise located(exc, _what(step)) from exc
+        raise located(exc, what(step)) from exc
     if isinstance(exc, DeviceError):
         if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: poison the place here
             unit = frame.contexts[step.choice.place].unit
             unit.lost = unit.lost or str(exc)
-        raise _with_prefix(exc, _what(step)) from exc
+        raise _with_prefix(exc, what(step)) from exc
     if isinstance(exc, FluidError):
         raise exc
     if isinstance(exc, MemoryError):
-        raise OutOfMemoryError(f"{_what(step)}: out of memory: {exc}") from exc
+        raise OutOfMemoryError(f"{what(step)}: out of memory: {exc}") from exc
     where = step.choice.place if isinstance(step, Launch) else frame.place
-    raise DeviceError(f"{_what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}") from exc
+    raise DeviceError(f"{what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}") from exc
 
 
 def _kernel_text(step: Any, error: Exception | None) -> str:
@@ -210,7 +223,8 @@ def before_state(frame: Frame, guarded: Context | None) -> None:
         raise_late(frame, suspects)
 
 
-def _what(step: Any) -> str:
+def what(step: Any) -> str:
+    """A step as errors name it: the operator, with the user's line, or what moves."""
     if isinstance(step, (Launch, Control)):
         return str(step.op)
     return f"moving {step.name} from {step.source} to {step.target}" if isinstance(step, Move) else "the run"
@@ -304,19 +318,17 @@ def prepare_step(step: Launch, context: Context) -> tuple[Run, Spec | None]:
 
 def prepared(choice: Choice, call: Call, context: Context) -> Run:
     """The prepared kernel of a call: one bounded cache a context, shared by all that run kernels."""
-    cache: OrderedDict[Any, Run] = context.__dict__.setdefault("prepared", OrderedDict())
-    key = (call, choice.kernel, choice.capability)
-    run = cache.get(key)
-    if run is None:
+
+    def make() -> Run:
         with context.guarded(f"preparing {call.op.type}"):
             run = choice.prepare(call, context)
         if not callable(run):
             where = choice.kernel.origin if choice.kernel is not None else choice.capability
             raise DeviceError(f"the kernel of {call.op.type} ({where}) prepared {run!r}; expected run(context, io)")
-        cache[key] = run
-        if len(cache) > _MOST_PREPARED:
-            cache.popitem(last=False)
-    return run
+        return run
+
+    found: Run = context.prepared.get((call, choice.kernel, choice.capability), make)
+    return found
 
 
 def take_arrays(result: Any, made: list[Tensor], context: Context) -> None:
@@ -369,12 +381,18 @@ _FRESH = _fresh_counts()
 
 def random_words(random: tuple[int, int], scope: Scope) -> tuple[int, int, int, int]:
     """Philox words of a run: key (2), run number, stream."""
-    seed, stream = random
+    seed, _ = random
+    key, stream = random_key(random)
     if stream < 0:
-        return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0, 0
+        return key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF, 0, 0
     number = scope.next_run(stream, seed)
-    key = seed or _process_seed
     return key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF, number & 0xFFFFFFFF, stream
+
+
+def random_key(random: tuple[int, int]) -> tuple[int, int]:
+    """Key and stream of an operator's random numbers; a negative stream: the same numbers at each run."""
+    seed, stream = random
+    return (seed if stream < 0 else seed or _process_seed), stream
 
 
 def run_move(step: Move, frame: Frame) -> None:
@@ -426,6 +444,7 @@ def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
 
 def raise_late(frame: Frame, suspects: list[Context], wait_for: Mapping[Place, Context] | None = None) -> None:
     """Wait, and raise the first late error that a status word holds."""
+    suspects = [context for context in suspects if not context.nothing_late()]
     words = [(context, context.begin_status()) for context in suspects]
     waiting = dict(wait_for or {})
     waiting.update({context.place: context for context in suspects})

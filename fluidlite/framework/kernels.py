@@ -15,6 +15,7 @@ from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import PlaceError, RegistryError
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
@@ -55,6 +56,8 @@ class Kernel:
     layouts : mapping of slot to layout name
         In which its inputs must lie and its outputs will (``"NHWC"``; ``"any"``: as an input lies); the planner
         rearranges what lies otherwise. What is not named is plain.
+    prefers : mapping of slot to layout name
+        In which it would rather find its inputs and leave its outputs. It takes plain ones, and lays them out itself.
     kinds : tuple of str
         Kinds of tensor it takes.
     supports : callable or None
@@ -67,6 +70,10 @@ class Kernel:
         Outputs may share memory with inputs where the definition allows.
     vendor : bool
         It spends its time in its library's own routines (products, sorting): it goes before a preferred dialect's.
+    epilogue : bool
+        It takes calls of its operator that have an epilogue (``call.epilogue``), if ``supports`` says so.
+    vectors : bool
+        It is written in dialect words with vector types: a device whose dialect names no ``registers`` does not get it.
     """
 
     op: str
@@ -75,12 +82,15 @@ class Kernel:
     library: str = "plain"
     dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None
     layouts: Mapping[str, str] = field(default_factory=dict)
+    prefers: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[str, ...] = ("dense",)
     supports: Supports | None = None
     indexes: bool = False
     guarded: bool = False
     inplace: bool = False
     vendor: bool = False
+    epilogue: bool = False
+    vectors: bool = False
     override: bool = False
     origin: str = ""
     identity: str = ""
@@ -110,7 +120,7 @@ class Kernel:
         groups = {"": self.dtypes} if self.dtypes is None or isinstance(self.dtypes, tuple) else self.dtypes
         if not isinstance(groups, Mapping) or any(isinstance(group, str) for group in groups.values()):
             raise RegistryError(f"{what} has dtypes={self.dtypes!r}; expected a tuple of names, or one by slot")
-        for name in self.layouts.values():
+        for name in (*self.layouts.values(), *self.prefers.values()):
             if name != "any":
                 layout_named(name)
         for dtype in [dtype for group in groups.values() for dtype in group or ()]:
@@ -165,6 +175,7 @@ class KernelRegistry:
             # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
             known.insert(0 if kernel.override else len(known), kernel)
             self.generation += 1
+            epoch.begin()
 
     def remove(self, kernel: Kernel) -> None:
         """Take a kernel out again (a plugin that was dropped, or a test)."""
@@ -172,6 +183,7 @@ class KernelRegistry:
             if kernel in self._kernels.get(kernel.op, ()):
                 self._kernels[kernel.op].remove(kernel)
                 self.generation += 1
+                epoch.begin()
 
     def add_library(self, library: Library) -> None:
         """Register a library."""
@@ -181,12 +193,14 @@ class KernelRegistry:
                 raise RegistryError(f"library {library.name!r} is registered twice: {other.origin}, {library.origin}")
             self._libraries[library.name] = library
             self.generation += 1
+            epoch.begin()
 
     def remove_library(self, library: Library) -> None:
         """Take a library out again."""
         with self._lock:
             self._libraries.pop(library.name, None)
             self.generation += 1
+            epoch.begin()
 
     def library(self, name: str) -> Library:
         """The library of that name; an undeclared one has rank 0."""
@@ -227,12 +241,15 @@ def register_kernel(
     library: str = "plain",
     dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None,
     layouts: Mapping[str, str] | None = None,
+    prefers: Mapping[str, str] | None = None,
     kinds: tuple[str, ...] = ("dense",),
     supports: Supports | None = None,
     indexes: bool = False,
     guarded: bool = False,
     inplace: bool = False,
     vendor: bool = False,
+    epilogue: bool = False,
+    vectors: bool = False,
     override: bool = False,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Register a function as the kernel of operator ``op`` on ``places``.
@@ -254,8 +271,9 @@ def register_kernel(
         frame = sys._getframe(1)
         origin = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         kernel = Kernel(
-            op, tuple(places), function, library, dtypes, layouts or {}, kinds, supports, indexes, guarded, inplace,
-            vendor, override, origin, f"{function.__module__}.{function.__qualname__}",
+            op, tuple(places), function, library, dtypes, layouts or {}, prefers or {}, kinds, supports, indexes,
+            guarded, inplace, vendor, epilogue, vectors, override, origin,
+            f"{function.__module__}.{function.__qualname__}",
         )  # fmt: skip
         if not getattr(collecting, "active", False):
             ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole

@@ -55,6 +55,8 @@ def _share_dying_inputs(plan: Plan) -> None:
         if not isinstance(step, Launch) or step.skip or step.blind or not step.choice.inplace:
             continue
         ends = {key for key, where in step.recycle if where == step.where}
+        if not ends:
+            continue
         for out, given in _alias_pairs(step):
             position = step.call.index[given]
             key = step.ins[position]
@@ -84,6 +86,8 @@ def _place_recycling(plan: Plan) -> None:
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
     """Outputs of a step that may share memory, each with the input slot whose memory that is."""
     definition = step.call.op
+    if not definition.may_alias and not definition.must_alias:
+        return []
     allowed = {**definition.may_alias, **definition.must_alias}
     slots = [slot for slot, specs in step.call.outs.items() for _ in specs]
     return [

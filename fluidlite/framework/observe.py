@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluidlite.base.dtypes import is_float
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import NonFiniteError
 from fluidlite.framework.operator import EMPTY, Operator
 from fluidlite.framework.tensor import Tensor
@@ -48,6 +49,7 @@ def everywhere(observer: Observer, on: bool) -> None:
         _everywhere.append(observer)
     elif not on and observer in _everywhere:
         _everywhere.remove(observer)
+    epoch.begin()
 
 
 @contextmanager
@@ -55,6 +57,7 @@ def observing(observer: Observer) -> Iterator[None]:
     """Call ``observer`` after each operator that this thread runs inside the block."""
     stack: list[Observer] = _local.__dict__.setdefault("observers", [])
     stack.append(observer)
+    epoch.begin()
     try:
         yield
     finally:
@@ -112,8 +115,10 @@ def check_finite(seen: Observation) -> None:
 
 
 @contextmanager
-def debug(check_nan: bool = False, on_op: Callable[[Operator, Observation], Any] | None = None) -> Iterator[None]:
-    """Watch the runs of this thread.
+def debug(
+    check_nan: bool = False, on_op: Callable[[Operator, Observation], Any] | None = None, interpret: bool = False
+) -> Iterator[None]:
+    """Watch the runs of this thread: operators run one by one, as the program is written.
 
     Parameters
     ----------
@@ -121,7 +126,12 @@ def debug(check_nan: bool = False, on_op: Callable[[Operator, Observation], Any]
         Raise NonFiniteError at the first operator that writes NaN or Inf.
     on_op : callable
         ``on_op(op, io)`` after each operator; ``io.inputs`` and ``io.outputs`` are tensors by name.
+    interpret : bool
+        Run operators one by one though nothing else is asked for: whether passes or bound memory are to blame.
     """
+    if not check_nan and on_op is None and not interpret:
+        yield
+        return
 
     def observe(seen: Observation) -> None:
         if on_op is not None:

@@ -16,6 +16,9 @@ from fluidlite.base.errors import AttributeValueError, DtypeError, RegistryError
 
 if TYPE_CHECKING:
     from fluidlite.framework.call import Call
+    from fluidlite.framework.epilogue import Epilogue
+    from fluidlite.framework.layout import Layout
+    from fluidlite.framework.relayout import Relaid
     from fluidlite.framework.spec import Spec
 
 GRAD = "@GRAD"
@@ -244,6 +247,8 @@ class OpDef:
     effect: bool = False
     constant: Constant | None = None
     run: Callable[..., None] | None = None
+    epilogue: Epilogue | None = None
+    in_layout: Callable[[Call, Layout], Relaid | None] | None = None
     marker: bool = False
     reference: Reference | None = None
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = ()

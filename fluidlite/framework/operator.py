@@ -53,6 +53,7 @@ class Operator:
         "line",
         "namescope",
         "outputs",
+        "planned",
         "role",
         "type",
     )
@@ -81,6 +82,7 @@ class Operator:
         self.role = role
         self.line = line
         self.namescope = namescope
+        self.planned: tuple[Any, Call] | None = None
 
     def __str__(self) -> str:
         return f"operator {self.type} ({self.line})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from fluidlite.base.errors import (
     DeviceUnavailable,
@@ -24,6 +25,7 @@ from fluidlite.framework.plan import Control, Launch, Line, Output, Pending, Pla
 from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
+from fluidlite.framework.relayout import LAYOUT, relaid_call
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.values import Known, Values, is_state
 from fluidlite.platform.devices import devices
@@ -51,6 +53,19 @@ def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     return kept[::-1]
 
 
+_needed_before: WeakKeyDictionary[Program, tuple[Any, list[Operator]]] = WeakKeyDictionary()
+"""What a program's last plan ran, by what that depends on: other sizes ask again."""
+
+
+def _needed(block: Block, fetches: tuple[str, ...]) -> list[Operator]:
+    program = block.program
+    key = (block.idx, program.edits, tuple([len(each.ops) for each in program.blocks]), fetches)
+    last = _needed_before.get(program)
+    if last is None or last[0] != key:
+        last = _needed_before[program] = key, needed_operators(block, fetches)
+    return last[1]
+
+
 def _left_out(op: Operator, outs: Collection[str]) -> list[str]:
     """Outputs that an operator must have and a program leaves out: kernels may count on them, so they are made."""
     made = op.definition
@@ -60,6 +75,16 @@ def _left_out(op: Operator, outs: Collection[str]) -> list[str]:
         slot.name for slot in made.outputs
         if not (slot.name in outs or slot.dispensable or slot.duplicable or slot.name in made.must_alias)
     ]  # fmt: skip
+
+
+def updates(program: Program) -> bool:
+    """Whether a program writes state over what it was, as those do that run again and again."""
+    kept = {variable.name for variable in program.list_vars() if variable.persistable}
+    return any(
+        not kept.isdisjoint(set(op.input_arg_names) & set(op.output_arg_names))
+        for block in program.blocks
+        for op in block.ops
+    )
 
 
 def plan_block(
@@ -94,10 +119,26 @@ def plan_block(
     return _Planner(program, place, feeds, state, fetches, policy, block_index, assume_state, inplace).plan()
 
 
+class _Relaid(NamedTuple):
+    """A call on memory that is not plain, its kernel, and the slots that lie in a layout."""
+
+    call: Call
+    choice: Choice
+    layouts: dict[str, Layout | None]
+
+
+def _named_layouts(call: Call, choice: Choice) -> dict[str, Layout | None]:
+    """The layouts, by slot, that a kernel names; None: as the input lies."""
+    if choice.kernel is None:
+        return {}
+    names = choice.kernel.layouts.items()
+    return {slot: None if name == "any" else layout_named(name) for slot, name in names if call.has(slot)}
+
+
 class _Planner(Values):
     def plan(self) -> Plan:
-        ops = needed_operators(self.block, self.fetches)
-        self.out.pruned = len(self.block.ops) - len(ops)
+        ops = _needed(self.block, tuple(self.fetches))
+        self.out.pruned = self.program.pruned + len(self.block.ops) - len(ops)
         return self._plan_from(ops, 0)
 
     def _plan_from(self, ops: list[Operator], start: int) -> Plan:
@@ -203,11 +244,7 @@ class _Planner(Values):
 
     def _policy(self, op: Operator, target: Place) -> Policy:
         """The policy, with the operator's own choice of library (the hint ``op_library``) before all others."""
-        library = op.hints.get("op_library")
-        if not isinstance(library, str):
-            return self.policy
-        others = [name for name in self.policy.preferred(target.kind) if name != library]
-        return self.policy.with_libraries({target.kind: (library, *others)})
+        return self.policy.with_first(target.kind, op.hints.get("op_library"))
 
     def _call(self, op: Operator) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
@@ -217,7 +254,15 @@ class _Planner(Values):
             if declared is not None and declared.value:
                 values = [self.values.get(name) for name in names]
                 specs_in = [spec.with_(value=value) for spec, value in zip(specs_in, values, strict=True)]
-            ins[slot] = tuple(s if s.layout is PLAIN else s.with_(layout=PLAIN) for s in specs_in)
+            ins[slot] = tuple([s if s.layout is PLAIN else s.with_(layout=PLAIN) for s in specs_in])
+        key = (self.home, self.program.edits, *ins.values())
+        if op.planned is not None and op.planned[0] == key and op.planned[1].attrs is op.attrs:
+            return op.planned[1]
+        call = self._inferred(op, ins)
+        op.planned = key, call
+        return call
+
+    def _inferred(self, op: Operator, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
         outs = {
             slot: (_PLACEHOLDER,) * len(names) for slot, names in op.outputs.items() if any(n != EMPTY for n in names)
         }
@@ -245,13 +290,16 @@ class _Planner(Values):
         target = devices.unit(elsewhere).place if elsewhere else self.home
         choice = choose(call, target, self._policy(op, target))
         assert self.line is not None
+        relaid = self._relaid(op, call, choice, target)
+        if relaid is not None:
+            choice = relaid.choice
         self.line.call, self.line.choice = call, choice
         if choice.parts:
             self._decomposed(op, index, call, choice)
             self._learn(op, call)
             return
         keys: list[str | None] = []
-        wanted = self._layouts(op, call, choice)
+        wanted = relaid.layouts if relaid is not None else _named_layouts(call, choice)
         for slot, names in op.inputs.items():
             declared = op.definition.input(slot)
             for name in names:
@@ -272,31 +320,43 @@ class _Planner(Values):
             outputs.append(output)
             if home is not None:
                 homes.append(home)
-        blind = choice.kernel is None and bool(wanted)
-        call = call.at(choice.place)
-        placed = call if blind or not wanted else self._laid(op, call, wanted)
-        self._launch(op, index, placed, choice, keys, outputs, any(o.state for o in outputs) or bool(homes), blind)
+        placed = relaid.call if relaid is not None else self._laid(op, call, wanted) if wanted else call
+        written = any(o.state for o in outputs) or bool(homes)
+        self._launch(op, index, placed.at(choice.place), choice, keys, outputs, written, relaid is not None)
         for name, found in homes:
             self._home(name, found)
         self._learn(op, call)
 
-    def _layouts(self, op: Operator, call: Call, choice: Choice) -> dict[str, Layout | None]:
-        """The layouts, by slot, that a kernel takes and gives where they are not plain; None: as the input lies.
+    def _relaid(self, op: Operator, call: Call, choice: Choice, target: Place) -> _Relaid | None:
+        """The call on memory that is not plain, with its kernel; None: it computes on plain memory.
 
-        A generated kernel works element by element: on inputs of equal dims in one layout it may do so as if they
-        were plain, and its outputs lie as they do.
+        An operator that works element by element does so where its inputs lie in one layout; others where a pass says
+        it (the hint ``op_layout``). A kernel that names layouts itself is left alone.
         """
-        if choice.kernel is not None:
-            names = choice.kernel.layouts.items()
-            return {slot: None if name == "any" else layout_named(name) for slot, name in names if call.has(slot)}
-        read = [slot for slot in op.inputs if not (s := op.definition.input(slot)) or not s.unread]
-        lie = {self._find(name).spec.layout for slot in read for name in op.inputs[slot]}
-        if len(lie) != 1 or PLAIN in lie:
-            return {}
-        dims = {spec.dims for slot in (*read, *call.outs) for spec in call.specs(slot)}
-        if len(dims) != 1 or any(is_state(self.block, name) for name in op.output_arg_names):
-            return {}
-        return {slot: lie.copy().pop() for slot in (*read, *call.outs)}
+        hint = op.hints.get(LAYOUT)
+        if hint == PLAIN.name or (hint is None and op.definition.scalar is None):
+            return None
+        lie = {name: self._find(name).spec.layout for names in op.inputs.values() for name in names}
+        known = set(lie.values()) - {PLAIN}
+        if (hint is None and len(known) != 1) or (choice.kernel is not None and choice.kernel.layouts):
+            return None
+        layout = known.pop() if hint is None else layout_named(hint)
+        found = relaid_call(call, layout)
+        if found is None:
+            return None
+        laid, slots = found
+        read = [(s, n) for s, n in op.inputs.items() if not ((slot := op.definition.input(s)) and slot.unread)]
+        if hint is None and any(lie[name] != layout for slot, names in read if slot in slots for name in names):
+            return None
+        if any(is_state(self.block, name) for slot in slots for name in op.outputs.get(slot, ())):
+            return None
+        try:
+            again = choose(laid, target, self._policy(op, target))
+        except KernelNotFoundError:
+            return None
+        if again.parts or again.place != choice.place or (again.kernel is not None and again.kernel.layouts):
+            return None
+        return _Relaid(laid, again, dict.fromkeys(slots, layout))
 
     def _laid(self, op: Operator, call: Call, wanted: Mapping[str, Layout | None]) -> Call:
         """The call with the layouts that its kernel sees."""

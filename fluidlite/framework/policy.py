@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import RegistryError
 
 FALLBACKS = ("error", "warn", "allow")
@@ -25,11 +26,18 @@ class Policy:
         Preferred libraries, first to last; others follow by rank.
     exclude : tuple of str
         Ways not to use, or capabilities ("array", "dialect"): tests hold one against another by it.
+    codegen : tuple of (place kind, capability)
+        Whose generated and generic kernels a kind of places uses; without one, the best of each.
+    repeated : bool
+        The program will be bound and run again and again: small calls are worth a compiled kernel, for one costs less
+        than a call of the array namespace where launches follow each other.
     """
 
     fallback: str = "warn"
     libraries: tuple[tuple[str, tuple[str, ...]], ...] = ()
     exclude: tuple[str, ...] = ()
+    codegen: tuple[tuple[str, str], ...] = ()
+    repeated: bool = False
 
     def preferred(self, kind: str) -> tuple[str, ...]:
         """The preferred libraries of a place kind."""
@@ -39,6 +47,20 @@ class Policy:
         """The same with other preferences."""
         merged = dict(self.libraries) | {kind: tuple(names) for kind, names in libraries.items()}
         return replace(self, libraries=tuple(sorted(merged.items())))
+
+    def with_first(self, kind: str, library: object) -> Policy:
+        """The same with a library before all others on a kind of places; None: as it is."""
+        if not isinstance(library, str):
+            return self
+        return self.with_libraries({kind: (library, *(name for name in self.preferred(kind) if name != library))})
+
+    def capability(self, kind: str) -> str | None:
+        """The capability whose kernels a kind of places uses; None: the best of each."""
+        return dict(self.codegen).get(kind)
+
+    def with_codegen(self, kind: str, capability: str) -> Policy:
+        """The same with the kernels of a capability on a kind of places."""
+        return replace(self, codegen=tuple(sorted({**dict(self.codegen), kind: capability}.items())))
 
 
 _current = Policy()
@@ -55,6 +77,7 @@ def set_fallback(mode: str) -> None:
     if mode not in FALLBACKS:
         raise RegistryError(f"fallback is {mode!r}; expected one of {', '.join(FALLBACKS)}")
     _current = replace(_current, fallback=mode)
+    epoch.begin()
 
 
 def get_fallback() -> str:
@@ -73,6 +96,7 @@ def set_libraries(kind: str, names: Sequence[str]) -> None:
     global _current
     check_libraries(names)
     _current = _current.with_libraries({kind: names})
+    epoch.begin()
 
 
 def check_libraries(names: Iterable[str]) -> None:

@@ -273,6 +273,8 @@ class Program:
         self.edits = 0
         self._random_seed = 0
         self._next_id = 0
+        self.pruned = 0
+        """Operators of the program that this one was compiled from which nothing needed."""
         self.feed_names: list[str] = []
         self.fetch_names: list[str] = []
 

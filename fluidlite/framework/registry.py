@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import OperatorNotFoundError, RegistryError
 from fluidlite.framework.opdef import (
     GRAD,
@@ -24,6 +25,7 @@ from fluidlite.framework.opdef import (
     ScalarRule,
     Slot,
 )
+from fluidlite.framework.relayout import Rule
 
 _TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
 
@@ -73,6 +75,7 @@ class OpRegistry:
                 self._hidden[op] = other
             self._ops[op.type] = op
             self.generation += 1
+            epoch.begin()
 
     def remove(self, op: OpDef) -> None:
         """Take a definition out again."""
@@ -83,6 +86,7 @@ class OpRegistry:
                 if hidden is not None:  # what it overrode is back
                     self._ops[op.type] = hidden
                 self.generation += 1
+                epoch.begin()
 
     def note(self, op: OpDef) -> None:
         """Know a definition that programs hold and no place runs: it is found by its type, and listed nowhere."""
@@ -166,6 +170,7 @@ def register_op(
     effect: bool = False,
     constant: Constant | None = None,
     run: Callable[..., None] | None = None,
+    in_layout: Rule | None = None,
     marker: bool = False,
     reference: Reference | None = None,
     samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
@@ -209,6 +214,9 @@ def register_op(
     constant : callable
         ``constant(call) -> {output slot: numbers or None}``: what it writes, where metadata tells that. Operators
         that take the output as metadata (a slot with ``value=True``) then need no look at the device.
+    in_layout : callable
+        ``in_layout(call, layout) -> Relaid or None``: how it is said on memory that lies in a layout; for elementwise
+        operators it is known.
     run : callable
         ``run(frame, op)`` of an operator without kernels (print, control flow): it takes tensors from
         ``frame.read(slot)`` and hands its own to ``frame.write(slot, tensors)``.
@@ -234,7 +242,7 @@ def register_op(
         scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
         must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, effect=effect,
         constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, memory=memory,
-        source=source, version=version, marker=marker, origin=declared_at(sys._getframe(1)),
+        source=source, version=version, marker=marker, in_layout=in_layout, origin=declared_at(sys._getframe(1)),
     )  # fmt: skip
     for out, given in {**op.may_alias, **op.must_alias}.items():
         if op.output(out) is None or op.input(given) is None:

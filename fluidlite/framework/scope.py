@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.tensor import Tensor
 
@@ -51,6 +52,7 @@ class Scope:
         if found is None:
             found = self._vars[name] = ScopeVariable(name)
             self.generation += 1
+            epoch.begin()
         return found
 
     def find_var(self, name: str) -> ScopeVariable | None:
@@ -78,6 +80,7 @@ class Scope:
     def erase(self, names: list[str]) -> None:
         """Forget variables of this scope."""
         self.generation += 1
+        epoch.begin()
         for name in names:
             self._vars.pop(name, None)
 

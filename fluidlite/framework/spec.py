@@ -94,6 +94,12 @@ class Spec:
 
     def with_(self, **changes: Any) -> Spec:
         """Return a spec that differs in the named fields (``lod`` also sets ``lod_level``)."""
+        for name, value in changes.items():
+            if getattr(self, name) is not value:
+                break
+        else:
+            if "lod" not in changes or self.lod_level == len(self.lod):
+                return self
         fields: dict[str, Any] = {
             "dims": self.dims, "dtype": self.dtype, "lod": self.lod, "lod_level": self.lod_level,
             "layout": self.layout, "kind": self.kind, "value": self.value,

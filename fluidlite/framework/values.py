@@ -170,8 +170,7 @@ class Values:
         """Index of the input whose memory an output takes: its own variable, updated in place."""
         if name not in in_names:
             return -1
-        declared = {**op.definition.may_alias, **op.definition.must_alias}
-        pair = declared.get(slot)
+        pair = op.definition.must_alias.get(slot) or op.definition.may_alias.get(slot)
         found = self.known[name]
         allowed = choice.inplace or slot in op.definition.must_alias
         if pair is None or name not in op.inputs.get(pair, ()) or not allowed or found.borrowed:
@@ -232,7 +231,7 @@ class Values:
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
         # where a guarded kernel skips, the state is what its input was: only if they share memory
         kept = all(output.shares >= 0 for output in outputs)
-        step.guarded = kept and (choice.guarded or (choice.kernel is None and bool(call.op.must_alias)))
+        step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
         step.skip = all(output.spec.size == 0 for output in outputs)
         if call.op.random:
             step.random = random_key(self.program, op, call)

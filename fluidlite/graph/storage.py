@@ -8,13 +8,14 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import DtypeError, ProgramError
 from fluidlite.framework.program import declared_dims
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.vartype import dtype_of
-from fluidlite.graph.value import Value, create, stored, value_like
-from fluidlite.transformers.arguments import fitted
+from fluidlite.graph.value import Value, as_array, create, stored, value_like
+from fluidlite.transformers.arguments import fitted, holds
+from fluidlite.transformers.order import needed
 
 Initial = Union[float, int, bool, np.ndarray[Any, Any], Sequence[Any], Callable[[tuple[int, ...]], Any], Variable, None]
 
@@ -42,9 +43,11 @@ def constant(const: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     if isinstance(const, Variable):
         raise ProgramError(f"{const.name!r} is a value of the graph; a constant is a number or an array")
     wanted = dtype_of(dtype) if dtype is not None else None
-    array = np.asarray(const)
+    array = as_array(const)
     own = isinstance(const, (np.ndarray, np.generic)) and array.ndim
     kind = wanted or (dtype_of(array.dtype) if own else "float32")
+    if array.dtype.kind in "biuf" and not holds(kind, array):
+        raise DtypeError(f"the constant {const!r:.60} holds numbers that are no {kind}")
     if array.ndim == 0 and not shape:
         return value_like(const, kind)
     dims = declared_dims("constant", shape) if shape is not None else array.shape
@@ -82,6 +85,13 @@ def _persistent(shape: Sequence[int], initial: Initial, dtype: Any, prefix: str)
     spec = Spec.of(dims, dtype_of(dtype))
     if isinstance(initial, Variable) and initial.spec != spec:
         raise ProgramError(f"the initial value of {prefix!r} is {initial.spec!r}; it is {spec!r}")
+    if isinstance(initial, Variable):
+        given = [name for name in needed(initial) if initial.block.var(name).is_data]
+        if given:
+            raise ProgramError(
+                f"the initial value of {prefix!r} needs placeholder {given[0]!r}, which has no value before a call"
+                "\n  Do: assign it in a computation, or give an array"
+            )
     made = create(Value, prefix, spec=spec)
     made.persistable = made.is_input = True
     if initial is not None and not callable(initial) and not isinstance(initial, Variable):

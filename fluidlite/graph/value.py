@@ -165,10 +165,18 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
         if is_float(dtype) or abs(number) <= 2**53:
             return scalar(number, dtype, beside)
         return stored(np.array(number, dtype), beside)
-    array = np.asarray(item)
+    array = as_array(item)
     if array.dtype == object or array.dtype.kind in "USMmc":
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
     return stored(array if isinstance(item, np.ndarray) else array.astype(NUMPY[dtype]), beside)
+
+
+def as_array(item: Any) -> np.ndarray[Any, Any]:
+    """Return ``numpy.asarray``'s answer, or ProgramError."""
+    try:
+        return np.asarray(item)
+    except ValueError as exc:
+        raise ProgramError(f"{item!r:.60} is no value: {exc}") from None
 
 
 def pair(x: Like, y: Like) -> tuple[Value, Value]:

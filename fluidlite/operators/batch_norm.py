@@ -15,6 +15,7 @@ from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, agree, grad_outputs, like, size
 from fluidlite.operators.layer_norm import CHANNELS, FAR, channel_axis, check_parameter
 from fluidlite.operators.samples import MIXED, WIDE, rand
+from fluidlite.operators.windows import channels_to_end
 
 _ATTRS = (
     Attr("is_test", "bool", False, doc="use Mean and Variance; clone(for_test=True) sets it"),
@@ -124,6 +125,7 @@ register_op(
     grad=GradRule("batch_norm_grad", _READ, _GRADS),
     must_alias={"MeanOut": "Mean", "VarianceOut": "Variance"},
     dtypes={"X": ALL_FLOATS},
+    in_layout=channels_to_end("X", "Y", name="data_layout"),
     reference=_reference,
     samples=lambda: [
         Sample(_inputs(3, 4, 2, 3), {}, _GRADS, name="images", dtypes=WIDE),
@@ -170,6 +172,7 @@ register_op(
     outputs=grad_outputs(*_GRADS),
     attrs=_ATTRS,
     infer=_infer_grad,
+    in_layout=channels_to_end("X", "Y@GRAD", "X@GRAD", name="data_layout"),
     doc="with D = (X - SavedMean) SavedVariance: Scale@GRAD = sum(Y@GRAD D), Bias@GRAD = sum(Y@GRAD) over each "
     "channel; X@GRAD = Scale SavedVariance (Y@GRAD - mean(Y@GRAD) - D mean(Y@GRAD D)), or Scale SavedVariance Y@GRAD "
     "if is_test or use_global_stats. Bias, Mean and Variance are taken for Fluid's sake",

@@ -34,7 +34,7 @@ from fluidlite.operators.conv_common import (
 from fluidlite.operators.inference import Inferred, agree, all_agree, grad_outputs, like, same_dtype
 from fluidlite.operators.math.convolving import RELU_BEFORE, shape_of
 from fluidlite.operators.samples import EVERY, WIDE, away_from, rand
-from fluidlite.operators.windows import channels_last, join_dims, split_dims
+from fluidlite.operators.windows import channels_last, channels_to_end, join_dims, split_dims
 
 
 def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,6 +213,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         dtypes={slot: ALL_FLOATS for slot in ("Input", "Filter", "Bias", "ResidualData")},
         reference=_reference_depthwise if depthwise else _reference,
         samples=samples,
+        in_layout=channels_to_end("Input", "Output", "ResidualData"),
         doc=f"{what}Output[n, m, o] = sum over c, k of Input[n, c, o stride + k dilation - pad] Filter[m, c, k]",
         memory=WORKSPACE,
         source="Fluid conv_op.cc",
@@ -226,6 +227,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         grad=second_grad_maker(type),
         decompose=decompose_grad(),
         kernel_dtype="Output@GRAD",
+        in_layout=channels_to_end("Input", "Output@GRAD", "Input@GRAD"),
         doc="Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
         memory=WORKSPACE,
     )

@@ -33,7 +33,7 @@ from fluidlite.operators.conv_common import (
 from fluidlite.operators.inference import Inferred, agree, grad_outputs, like
 from fluidlite.operators.math.convolving import EPILOGUE, shape_of
 from fluidlite.operators.samples import EVERY, WIDE, rand
-from fluidlite.operators.windows import channels_last, join_dims, split_dims
+from fluidlite.operators.windows import channels_last, channels_to_end, join_dims, split_dims
 
 SIZES = ("output_size", "output_padding")
 
@@ -222,6 +222,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         dtypes={slot: ALL_FLOATS for slot in ("Input", "Filter", "Bias")},
         reference=_reference,
         samples=samples,
+        in_layout=channels_to_end("Input", "Output"),
         doc=f"{what}Output[n, c, o stride + k dilation - pad] += sum over m of Input[n, m, o] Filter[m, c, k]",
         memory=WORKSPACE,
         source="Fluid conv_transpose_op.cc",
@@ -235,6 +236,7 @@ def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], dept
         grad=second_grad_maker(type),
         decompose=decompose_grad(*SIZES),
         kernel_dtype="Output@GRAD",
+        in_layout=channels_to_end("Input", "Output@GRAD", "Input@GRAD"),
         doc="Input@GRAD = Filter over the windows of Output@GRAD; Filter@GRAD = sum of Input times those windows",
         memory=WORKSPACE,
     )

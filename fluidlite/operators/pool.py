@@ -17,7 +17,14 @@ from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, all_agree, grad_outputs, like
 from fluidlite.operators.math.pooling import pool_axes
 from fluidlite.operators.samples import EVERY, WIDE, distinct, rand
-from fluidlite.operators.windows import PADDING_ALGORITHM, channels_last, data_format, join_dims, split_dims
+from fluidlite.operators.windows import (
+    PADDING_ALGORITHM,
+    channels_last,
+    channels_to_end,
+    data_format,
+    join_dims,
+    split_dims,
+)
 
 _LAYOUT = {4: "[images, channels, height, width]", 5: "[images, channels, depth, height, width]"}
 
@@ -199,6 +206,7 @@ def _register_pool(spatial: int, samples: Any) -> None:
         infer=lambda call: {"Out": like(call.spec("X"), _out_dims(call, spatial))},
         grad=GradRule(f"{name}_grad", ("X", "Out", "Out@GRAD"), ("X",)),
         dtypes={"X": ALL_FLOATS},
+        in_layout=channels_to_end("X", "Out"),
         reference=_reference_pool,
         samples=samples,
         doc="Out = the greatest element, or the mean, of each window of X; paddings are never the greatest",
@@ -210,6 +218,7 @@ def _register_pool(spatial: int, samples: Any) -> None:
         outputs=grad_outputs("X"),
         attrs=attrs,
         infer=lambda call: _infer_grad(call, spatial, "Out", "Out@GRAD"),
+        in_layout=channels_to_end("X", "Out", "Out@GRAD", "X@GRAD"),
         doc="X@GRAD = the sum, over windows, of Out@GRAD at their first greatest element, or divided among all of them",
     )
 

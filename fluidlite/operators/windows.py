@@ -6,11 +6,13 @@ spatial dims in their order (H, W or D, H, W), whatever the layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fluidlite.framework.call import Call
+from fluidlite.framework.layout import NDHWC, NHWC, Layout
 from fluidlite.framework.opdef import Attr
+from fluidlite.framework.relayout import Relaid
 from fluidlite.framework.spec import Dims
 
 Pads = tuple[tuple[int, int], ...]
@@ -42,6 +44,20 @@ def data_format(spatial: int, default: str | None = None) -> Attr:
 def channels_last(call: Call, name: str = "data_format") -> bool:
     """Whether the channels come last."""
     return call.attr(name) in ("NHWC", "NDHWC")
+
+
+def channels_to_end(*slots: str, name: str = "data_format") -> Callable[[Call, Layout], Relaid | None]:
+    """Return the rule of an operator on images in those slots: where channels lie last, its attribute says so."""
+
+    def rule(call: Call, layout: Layout) -> Relaid | None:
+        if layout not in (NHWC, NDHWC) or channels_last(call, name):
+            return None
+        attr = call.op.attr(name)
+        known = attr is None or attr.choices is None or layout.name in attr.choices
+        attrs = {**call.attrs, name: layout.name if known else NHWC.name}
+        return Relaid(call.op, attrs, frozenset(slot for slot in slots if call.has(slot)))
+
+    return rule
 
 
 def split_dims(dims: Sequence[int], last: bool) -> tuple[int, int, Dims]:

@@ -7,7 +7,6 @@ handles and the status word for late errors. Attributes it does not know are the
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fluidlite.base.bounded import Bounded, CacheInfo
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError, OutOfRangeError
 from fluidlite.platform.device import Event, Span
 from fluidlite.platform.devices import Unit
 
 _STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused
 _MOST_COMPILED = 4096
+_MOST_PREPARED = 4096
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Context:
         The place's memory, and what its pool keeps for this context (set by the memory room).
     idle_tensors, idle_bytes, idle_count
         Whole tensors that runs keep for their next operators, by spec; they do not count as used.
+    prepared : Bounded
+        Kernels that were prepared for a call, which interpreter, nodes and computations share.
     """
 
     def __init__(self, unit: Unit, raw: Any) -> None:
@@ -77,9 +81,11 @@ class Context:
         self.idle_count = 0
         self.ordered: set[Any] = set()  # allocations of others that the present run is ordered after
         self.closed = False
-        self._compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self.prepared: Bounded[Any] = Bounded(_MOST_PREPARED)
+        self._compiled: Bounded[Any] = Bounded(_MOST_COMPILED)
         self._handles: dict[str, Any] = {}
         self._status: Span | None = None
+        self._status_words: Any = None
         self._allocator: Any = None
         self._suspect = False
 
@@ -189,17 +195,23 @@ class Context:
 
     def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
         """Compile dialect source once; ``parameters`` are "buffer" or dtype names."""
-        key = (source, entry, parameters)
-        found = self._compiled.get(key)
-        if found is None:
+
+        def make() -> Any:
             try:
                 with self.guarded(f"compiling {entry}"):
-                    found = self.dialect.compile(self.raw, source, entry, parameters)
+                    return self.dialect.compile(self.raw, source, entry, parameters)
             except CompileError as exc:
                 raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
-            self._compiled[key] = found
-            if len(self._compiled) > _MOST_COMPILED:
-                self._compiled.popitem(last=False)
+
+        return self._compiled.get((source, entry, parameters), make)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """What its caches tell of themselves: prepared kernels, compiled ones, and the dialect's own caches."""
+        found = {"prepared kernels": self.prepared.info()}
+        if self.dialect is not None:
+            found["compiled kernels"] = self._compiled.info()
+            own = getattr(self.dialect, "cache_info", None)
+            found.update(own() if own is not None else {})
         return found
 
     def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
@@ -239,6 +251,18 @@ class Context:
     def suspect(self) -> bool:
         """Whether a kernel that can fail late was launched since the status word was last read."""
         return self._suspect
+
+    def nothing_late(self) -> bool:
+        """Whether the host sees, without a copy or a wait, that no late error was recorded."""
+        if not self._suspect or not self.unit.info.host or self.array is None or not self.array.eager:
+            return not self._suspect
+        if self._status_words is None:
+            self._status_words = self.status_array()
+        if self._status_words[0]:
+            return False
+        self.counts.status_reads += 1
+        self._suspect = False
+        return True
 
     def begin_status(self) -> np.ndarray[Any, Any] | None:
         """Enqueue the read of the status word if a kernel may have set it; valid after :meth:`wait`."""
@@ -304,13 +328,14 @@ class Context:
         if self.closed:
             return
         self.closed = True
+        epoch.begin()
         self.drop_idle()
         self._compiled.clear()
         self._handles.clear()
-        self.__dict__.pop("prepared", None)  # kernels that were prepared for it: a pool may keep the context for long
+        self.prepared.clear()  # a pool may keep the context for long
         if self._status is not None and self.unit.lost is None:
             self._allocator.release(self._status.handle)
-            self._status = None
+            self._status = self._status_words = None
         self.raw.close()
 
     def __repr__(self) -> str:

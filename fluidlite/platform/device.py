@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from fluidlite.base.bounded import CacheInfo
 from fluidlite.platform.place import Place
 
 
@@ -260,10 +261,15 @@ class DialectBase:
         Part of the key under which compiled kernels are cached.
     words : mapping of str to str
         The dialect's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
-        other, even where an output lies on an input.
+        other, even where an output lies on an input; ``stream(to, from)``, if there, copies 64 bytes from an item's own
+        array to a buffer, where a line begins, past the caches.
     vector : str or None
         A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
+    registers : (int, int) or None
+        How many vector registers there are, and the bytes of each, for kernels that keep their sums in them; it
+        promises what ``vector`` does for vectors of float and double of that size, named ``float16`` or ``double8``.
+        None: the device has none, or nobody knows.
     lanes : int
         Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector
         register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by
@@ -275,9 +281,12 @@ class DialectBase:
         Whether generic kernels are taken from the dialect before the array namespace, if the place has both.
     least : int
         Elements below which the array namespace, if the place has one, starts sooner than a compiled kernel.
+    suffix : str
+        Of files that hold its text.
     chain : callable or None
-        ``chain(context, launches)``, with ``launches`` a list of (kernel, items, args, group), returns a function
-        without arguments that does them in order, on the memory that they name. None: they are done one by one.
+        ``chain(context, launches)``, with ``launches`` a list of (kernel, items, args, group), returns an object whose
+        ``run()`` does them in order, on the memory that they name; ``run`` is looked up at each call, and may be
+        another one later. None: they are done one by one.
     """
 
     name = "c"
@@ -297,15 +306,25 @@ class DialectBase:
     }  # fmt: skip
     math: Mapping[str, str | None] = {}
     vector: str | None = None
+    registers: tuple[int, int] | None = None
     lanes = 1
     run = 16
     preferred = False
     least = 0
+    suffix = ".c"
     chain: Any = None
 
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():
             setattr(self, name, value)
+
+    def listings(self, source: str, entry: str, parameters: tuple[str, ...]) -> Mapping[str, str]:
+        """Other forms of a kernel on its way to the device, for people to read, by the suffix of their files."""
+        return {}
+
+    def cache_info(self) -> Mapping[str, CacheInfo]:
+        """What its own caches tell of themselves, by name."""
+        return {}
 
 
 class Device(Protocol):
@@ -339,9 +358,16 @@ class Device(Protocol):
 
 
 class DeviceBase:
-    """Defaults of a device: no array namespace, no dialect, minimal facts."""
+    """Defaults of a device: no array namespace, no dialect, minimal facts.
+
+    Attributes
+    ----------
+    extras : mapping of str to str
+        Names of dialects that need an optional package, each with what to install for it.
+    """
 
     kind = ""
+    extras: Mapping[str, str] = {}
 
     def probe(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} must define probe")

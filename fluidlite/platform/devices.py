@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
 from fluidlite.platform.device import DeviceInfo
 from fluidlite.platform.place import Place, PlaceLike
@@ -23,8 +24,6 @@ class Unit:
     info : DeviceInfo
     array : ArrayNamespace or None
     dialect : Dialect or None
-    lost : str or None
-        Why the place is poisoned.
     """
 
     def __init__(self, place: Place, device: Any, info: DeviceInfo) -> None:
@@ -37,9 +36,19 @@ class Unit:
         self.dialect: Any = device.dialect(place.index)
         if self.dialect is not None:
             _check_dialect(self.dialect)
-        self.lost: str | None = None
+        self._lost: str | None = None
         self.checked = False
         self.removed = False
+
+    @property
+    def lost(self) -> str | None:
+        """Why the place is poisoned, or None."""
+        return self._lost
+
+    @lost.setter
+    def lost(self, why: str | None) -> None:
+        self._lost = why
+        epoch.begin()
 
     def capabilities(self) -> tuple[str, ...]:
         """Names of the capabilities it has, in the order in which generic kernels are tried."""
@@ -52,8 +61,8 @@ class Unit:
 
     def raise_if_lost(self) -> None:
         """Raise DeviceLost if the device is gone."""
-        if self.lost is not None:
-            raise DeviceLost(f"{self.place} is lost: {self.lost}\n  Other places go on; restart to use {self.place}.")
+        if self._lost is not None:
+            raise DeviceLost(f"{self.place} is lost: {self._lost}\n  Other places go on; restart to use {self.place}.")
 
 
 _WORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "prologue")
@@ -93,6 +102,7 @@ class DeviceTable:
                 raise RegistryError(f"device kind {kind!r} is registered twice: by {other.origin} and by {origin}")
             self._entries.setdefault(kind, _Entry(device, origin))
             self.generation += 1
+            epoch.begin()
 
     def remove(self, device: Any) -> None:
         """Take a device out again."""
@@ -101,6 +111,7 @@ class DeviceTable:
             for unit in (entry.units or ()) if entry is not None else ():
                 unit.removed = True
             self.generation += 1
+            epoch.begin()
 
     def unit(self, place: PlaceLike) -> Unit:
         """The usable device of a place.

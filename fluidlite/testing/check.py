@@ -14,7 +14,7 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.testing.cases import Array, Case, cases
 from fluidlite.testing.expected import Oracle
-from fluidlite.testing.run import build, run, start_gradients
+from fluidlite.testing.run import MODES, build, run, start_gradients
 
 _VALUES = {"float64": 1e-10, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 _GRADIENTS = {"float64": 1e-6, "float32": 5e-5, "float16": 6e-3, "bfloat16": 4e-2}
@@ -39,7 +39,7 @@ def _loosened(place: PlaceLike, dtype: str, table: dict[str, float]) -> float:
 
 
 def check_sample(case: Case | str, place: PlaceLike) -> None:
-    """Run a case on a place and compare every output of the reference: dims, dtype and values.
+    """Run a case on a place, interpreted and compiled, and compare every output: dims, dtype and values.
 
     Parameters
     ----------
@@ -68,12 +68,13 @@ def _check_values(case: Case, place: Place) -> None:
         if slot in oracle.outputs
         for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
     ]
-    results = run(one, place, [variable for _, variable, _ in compared])
-    for (what, variable, expected), result in zip(compared, results, strict=True):
-        where = f"{case.id} on {place}: {what}"
-        _check_metadata(where, variable, result, expected)
-        rtol = tolerance(place, case.loosest(variable.dtype))
-        compare(where, result.numpy(), expected, rtol, oracle.cancelled)
+    for mode in MODES:
+        results = run(one, place, [variable for _, variable, _ in compared], mode)
+        for (what, variable, expected), result in zip(compared, results, strict=True):
+            where = f"{case.id} on {place}, {mode}: {what}"
+            _check_metadata(where, variable, result, expected)
+            rtol = tolerance(place, case.loosest(variable.dtype))
+            compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
 def check_gradient(case: Case | str, place: PlaceLike) -> None:
@@ -109,12 +110,13 @@ def _check_gradients(
     for (slot, i, _), grad in zip(inputs, made, strict=True):
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
-    results = run(one, place, [grad for grad in made if grad is not None])
     rtol = gradient_tolerance(place, case.loosest())
-    for (slot, i, variable), result in zip(inputs, results, strict=True):
-        where = f"{case.id} on {place}: gradient of {slot}[{i}]"
-        _check_metadata(where, variable, result, expected[slot][i])
-        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
+    for mode in MODES:
+        results = run(one, place, [grad for grad in made if grad is not None], mode)
+        for (slot, i, variable), result in zip(inputs, results, strict=True):
+            where = f"{case.id} on {place}, {mode}: gradient of {slot}[{i}]"
+            _check_metadata(where, variable, result, expected[slot][i])
+            compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
 
 
 def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 from typing import Any
 
@@ -13,7 +14,7 @@ from fluidlite.framework.program import Program
 from fluidlite.platform.place import Place
 from fluidlite.testing.cases import Array
 from fluidlite.testing.check import ConformanceError, compare
-from fluidlite.testing.run import OneOperator, run
+from fluidlite.testing.run import MODES, OneOperator, run
 
 _SEED = 0x1234_5678_9ABC
 _DIMS = (37, 29)
@@ -22,12 +23,18 @@ _DROPPED = 0.3
 
 def random_checks() -> dict[str, Callable[[Place], None]]:
     """The checks by name; each takes a place and raises ConformanceError."""
-    return {
+    found = {
         "random[uniform]": _uniform,
         "random[gaussian]": _gaussian,
         "random[truncated_gaussian]": _truncated,
         "random[dropout_mask]": _dropout_mask,
     }
+    return {name: partial(_in_every_mode, check) for name, check in found.items()}
+
+
+def _in_every_mode(check: Callable[[Place, str], None], place: Place) -> None:
+    for mode in MODES:
+        check(place, mode)
 
 
 def _numbers() -> Array:
@@ -38,7 +45,7 @@ def _numbers() -> Array:
     return np.asarray([word >> 8 for word in words[:count]], np.int64).reshape(_DIMS)
 
 
-def _draw(place: Place, type: str, output: str, feed: dict[str, Array], attrs: dict[str, Any]) -> Any:
+def _draw(place: Place, mode: str, type: str, output: str, feed: dict[str, Array], attrs: dict[str, Any]) -> Any:
     one = OneOperator(Program())
     block = one.program.global_block()
     inputs = {slot: one.data(block, slot, array) for slot, array in feed.items()}
@@ -46,7 +53,7 @@ def _draw(place: Place, type: str, output: str, feed: dict[str, Array], attrs: d
     if output != "Out":
         outputs[output] = block.create_var(output)
     block.append_op(type, inputs, outputs, {**attrs, "seed": _SEED})
-    (result,) = run(one, place, [outputs[output]])
+    (result,) = run(one, place, [outputs[output]], mode)
     return result.numpy()
 
 
@@ -56,30 +63,30 @@ def _exact(what: str, place: Place, actual: Any, expected: Array) -> None:
         raise ConformanceError(f"{place}: {what}: {wrong} of {expected.size} random numbers have other bits")
 
 
-def _uniform(place: Place) -> None:
+def _uniform(place: Place, mode: str) -> None:
     attrs = {"shape": list(_DIMS), "min": -2.0, "max": 6.0, "dtype": "float32"}
     expected = _numbers().astype(np.float32) * np.float32(2.0**-21) - 2  # a float32 holds each of them
-    _exact("uniform_random", place, _draw(place, "uniform_random", "Out", {}, attrs), expected)
+    _exact("uniform_random", place, _draw(place, mode, "uniform_random", "Out", {}, attrs), expected)
 
 
-def _gaussian(place: Place) -> None:
+def _gaussian(place: Place, mode: str) -> None:
     attrs = {"shape": list(_DIMS), "mean": 0.25, "std": 2.0, "dtype": "float32"}
-    actual = _draw(place, "gaussian_random", "Out", {}, attrs)
+    actual = _draw(place, mode, "gaussian_random", "Out", {}, attrs)
     inverse = np.vectorize(NormalDist(0.25, 2.0).inv_cdf)
     compare(f"gaussian_random on {place}", actual, inverse((_numbers() + 0.5) / 2.0**24), 1e-6, 1e-6)
 
 
-def _truncated(place: Place) -> None:
+def _truncated(place: Place, mode: str) -> None:
     attrs = {"shape": list(_DIMS), "mean": 0.25, "std": 2.0, "dtype": "float32"}
-    actual = _draw(place, "truncated_gaussian_random", "Out", {}, attrs)
+    actual = _draw(place, mode, "truncated_gaussian_random", "Out", {}, attrs)
     normal = NormalDist()
     low, high = normal.cdf(-2), normal.cdf(2)
     expected = 0.25 + 2.0 * np.vectorize(normal.inv_cdf)(low + (high - low) * _numbers() / 2.0**24)
     compare(f"truncated_gaussian_random on {place}", actual, expected, 1e-6, 1e-6)
 
 
-def _dropout_mask(place: Place) -> None:
+def _dropout_mask(place: Place, mode: str) -> None:
     feed = {"X": np.ones(_DIMS, np.float32)}
     attrs = {"dropout_prob": _DROPPED, "fix_seed": True}
     expected = (_numbers().astype(np.float32) * np.float32(2.0**-24) >= np.float32(_DROPPED)).astype(np.uint8)
-    _exact("dropout's mask", place, _draw(place, "dropout", "Mask", feed, attrs), expected)
+    _exact("dropout's mask", place, _draw(place, mode, "dropout", "Mask", feed, attrs), expected)

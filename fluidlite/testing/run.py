@@ -78,7 +78,11 @@ def build(case: Case, counts: Mapping[str, int]) -> OneOperator:
     return one
 
 
-def run(one: OneOperator, place: Place, fetch: Iterable[Variable]) -> list[Tensor]:
+MODES = ("interpreted", "compiled")
+"""How a program can run: a place must be right both ways."""
+
+
+def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back."""
     from fluidlite.executor import Executor
     from fluidlite.framework.scope import Scope
@@ -88,7 +92,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable]) -> list[Tenso
         scope.var(name).get_tensor().set(array, place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        results: list[Tensor] = Executor(place).run(
+        results: list[Tensor] = Executor(place, mode=mode).run(
             one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False
         )
     return results

@@ -1,4 +1,4 @@
-"""The commands: places, plugins, ops, op, explain, passes, demo."""
+"""The commands: places, plugins, ops, op, explain, passes, sources, demo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fluidlite.base.errors import FeedError
-from fluidlite.framework.explain import explain as explain_program
+from fluidlite.executor.explain import explain as explain_program
 from fluidlite.framework.program import Program
 from fluidlite.framework.registry import ops as registry
 from fluidlite.io.files import read_bytes
@@ -233,6 +233,28 @@ def passes(
         _print_json(report.data())
         return
     console().print(report.text(only or ()), soft_wrap=True)
+
+
+@app.command()
+def sources(
+    model: Annotated[Path, typer.Argument(help="A directory of save_inference_model, or a program's JSON file.")],
+    to: Annotated[Path, typer.Option(help="The folder for the files.")],
+    place: Annotated[str, typer.Option("--place", "-p")] = "cpu",
+    codegen: Annotated[str | None, typer.Option(help="Whose kernels; the place's best if left out.")] = None,
+    feed: Annotated[list[str] | None, typer.Option("--feed", "-f", help="name=64x784, for open dims.")] = None,
+    fetch: Annotated[list[str] | None, typer.Option(help="What is fetched; else what the program names.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the sources of all that a saved model runs to files: it runs once, on zeros."""
+    from fluidlite.tools.sources_report import write_sources
+
+    program = Program.from_json(read_bytes(model / MODEL_FILE if model.is_dir() else model))
+    written = write_sources(program, place, codegen, dict(_feed(item) for item in feed or ()), fetch or (), to)
+    if as_json:
+        _print_json([str(path) for path in written])
+        return
+    for path in written:
+        console().print(f"{path}  {in_bytes(path.stat().st_size)}", soft_wrap=True)
 
 
 def _feed(text: str) -> tuple[str, tuple[int, ...]]:

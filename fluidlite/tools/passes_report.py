@@ -114,7 +114,7 @@ def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] =
     FetchError, ProgramError
         If the program has no such variable, or has sub-blocks; and what a pass raises.
     """
-    names = list(fetches) or list(program.fetch_names) or _leaves(program)
+    names = list(fetches) or list(program.fetch_names) or leaves(program)
     with make_transformer_factory(place)() as transformer:
         graph = _graph(program, names, transformer.place)
         return _report(transformer, graph, names)
@@ -152,7 +152,7 @@ def _graph(program: Program, names: Sequence[str], place: Place) -> Graph:
     return Graph(lowered.program, [name for name in lowered.names if name is not None], place)
 
 
-def _leaves(program: Program) -> list[str]:
+def leaves(program: Program) -> list[str]:
     """What no operator reads, state and what exists for gradients apart."""
     block = program.global_block()
     read = {name for op in block.ops for name in op.input_arg_names}

@@ -6,6 +6,7 @@
 from fluidlite.transformers.computation import Computation
 from fluidlite.transformers.factory import (
     TransformerFactory,
+    codegen_choices,
     make_transformer,
     make_transformer_factory,
     set_transformer_factory,
@@ -42,6 +43,6 @@ __all__ = [
     "Add", "CommonSubexpressions", "Computation", "DeadCode", "DeviceBufferStorage", "DeviceTensor", "Divide",
     "EliminateCopies", "FoldConstants", "FuseElementwise", "Graph", "GraphOp", "GraphPass", "GraphValue", "MemoryPlan",
     "Multiply", "OpType", "PassList", "PeepholeGraphPass", "Power", "ScheduleUpdates", "SimplePrune",
-    "SimplifyArithmetic", "SimplifyShapes", "Subtract", "Transformer", "TransformerFactory", "default_passes",
-    "make_transformer", "make_transformer_factory", "set_transformer_factory", "transformer_choices", "visit",
+    "SimplifyArithmetic", "SimplifyShapes", "Subtract", "Transformer", "TransformerFactory", "codegen_choices",
+    "default_passes", "make_transformer", "make_transformer_factory", "set_transformer_factory", "transformer_choices", "visit",
 ]  # fmt: skip

@@ -77,16 +77,17 @@ def _short(value: Any) -> str:
 def _converted(variable: Variable, array: np.ndarray[Any, Any], dtype: str, what: str) -> np.ndarray[Any, Any]:
     if dtype_of(array.dtype) == dtype:
         return array
-    with np.errstate(all="ignore"):
-        made = array.astype(NUMPY[dtype])
-        if is_float(dtype):
-            finite = np.isfinite(array.astype(np.float64))
-            lost = not np.array_equal(np.isfinite(made.astype(np.float64)), finite)
-        else:
-            lost = not np.array_equal(made.astype(np.float64), array.astype(np.float64))
-    if lost:
+    if not holds(dtype, array):
         raise FeedError(
             f"the {what} of {variable.name!r} holds numbers that are no {dtype}; it is {array.dtype}, "
             f"the graph declares {dtype}"
         )
-    return made
+    with np.errstate(all="ignore"):
+        return array.astype(NUMPY[dtype])
+
+
+def holds(dtype: str, array: np.ndarray[Any, Any]) -> bool:
+    """Whether a dtype has the numbers of an array: floats may be rounded, and all else must stay as it is."""
+    with np.errstate(all="ignore"):
+        made, given = array.astype(NUMPY[dtype]).astype(np.float64), array.astype(np.float64)
+    return np.array_equal(np.isfinite(made), np.isfinite(given)) if is_float(dtype) else np.array_equal(made, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluidlite.base.errors import DeviceError
@@ -34,6 +34,18 @@ Action = Callable[[], Any]
 MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
 
 
+class Look:
+    """An action: raises a late error before state is written, as the interpreter does, where there may be one."""
+
+    def __init__(self, frame: Frame, contexts: Iterable[Context], guarded: Context | None) -> None:
+        self._frame, self._contexts, self._guarded = frame, tuple(contexts), guarded
+
+    def __call__(self) -> None:
+        for context in self._contexts:
+            if context.suspect:
+                before_state(self._frame, self._guarded)
+
+
 class Binder:
     """Binds one plan to memory.
 
@@ -60,7 +72,8 @@ class Binder:
         given: Mapping[str, Tensor],
         make_tensor: MakeTensor = DeviceTensor.at,
     ) -> None:
-        self._suspect = bool(given)  # whether a kernel may have recorded a late error: in a stage behind others, yes
+        self._suspects = set(frame.contexts if given else ())
+        """Places where a kernel before may have recorded a late error: in a stage behind others, all of them."""
         self.lifespans = lifespans
         self.memory = memory
         self.runs = runs
@@ -80,16 +93,21 @@ class Binder:
             if isinstance(step, Launch):
                 self._launch(index, step)
                 kernel = step.choice.kernel
-                self._suspect = self._suspect or (kernel is not None and kernel.indexes)
+                if kernel is not None and kernel.indexes:
+                    self._suspects.add(step.choice.place)
             elif isinstance(step, Move):
                 self._move(step)
             else:
                 self._control(step)
+                self._suspects.update(frame.contexts)  # what it runs may index
             self.owners += [step] * (len(self.actions) - before)
         self.actions, self.owners = merged(self.actions, self.owners)
 
     def _tensor(self, life: Life, spec: Spec) -> Tensor:
-        return self.make_tensor(self.storages[life.place], spec, self.memory.at[life])
+        made = self.make_tensor(self.storages[life.place], spec, self.memory.at[life])
+        if not isinstance(made, Tensor):
+            raise DeviceError(f"device_tensor gave {made!r}; expected a DeviceTensor")
+        return made
 
     def _loose(self, key: str | None) -> bool:
         life = self.lifespans.of.get(key) if key is not None else None
@@ -129,7 +147,10 @@ class Binder:
         space = self.lifespans.workspaces.get(index)
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
         if any(map(self._loose, step.ins)) or any(target is None for target in targets):
-            self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace))
+            if run is not None and step.random is None and not step.blind and None not in targets:
+                self.actions.append(self._fed(step, run, context, targets, workspace))
+            else:
+                self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace))
         elif run is not None:
             made = [target for target in targets if target is not None]
             self.actions.append(self._bound(step, run, context, made, workspace))
@@ -173,7 +194,7 @@ class Binder:
                     take_arrays(result, made, context)
 
             return draw
-        launches = recorded(step, run, context, io, self._suspect)
+        launches = recorded(step, run, context, io, context.place in self._suspects)
         if launches is not None:
             return launches
         bind = getattr(run, "bind", None)
@@ -188,18 +209,38 @@ class Binder:
 
         return action
 
+    def _fed(
+        self, step: Launch, run: Run, context: Context, targets: Sequence[Tensor | None], workspace: Tensor | None
+    ) -> Action:
+        """A launch all of whose results stay, and some of whose inputs are others at each call."""
+        made = [target for target in targets if target is not None]
+        absent = [Tensor.of(spec, context.place) for spec in step.in_specs]
+        loose = [(i, key) for i, key in enumerate(step.ins) if key is not None and self._loose(key)]
+        fixed = [self.fixed[k] if k is not None and k in self.fixed else absent[i] for i, k in enumerate(step.ins)]
+        io = IO(step.call, [*fixed, *made], context, step.op_index, NO_RANDOM, workspace)
+        frame, tensors = self.frame, io.tensors
+
+        def action() -> None:
+            values = frame.values
+            for i, key in loose:
+                tensors[i] = values[key]
+            try:
+                result = run(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
+            finally:
+                for i, _ in loose:  # the caller's memory is borrowed
+                    tensors[i] = absent[i]
+
+        return action
+
     def _guard(self, step: Launch, context: Context) -> None:
-        """Raise a late error before state is written, as the interpreter does."""
-        frame, guarded = self.frame, context if step.guarded else None
-        others = [other for other in frame.contexts.values() if other is not guarded]
-
-        def guard() -> None:
-            for other in others:
-                if other.suspect:
-                    before_state(frame, guarded)
-
+        """Look for a late error before state is written."""
+        guarded = context if step.guarded else None
+        others = [self.frame.contexts[place] for place in self._suspects if self.frame.contexts[place] is not guarded]
         if others:
-            self.actions.append(guard)
+            self.actions.append(Look(self.frame, others, guarded))
+            self._suspects -= {other.place for other in others}  # nothing is left there, until somebody indexes again
 
     def _copy_home(self, source: Tensor | None, held: Tensor, context: Context) -> None:
         assert source is not None

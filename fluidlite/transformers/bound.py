@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from operator import attrgetter
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import OutOfMemoryError, ProgramError
 from fluidlite.framework import transfer
-from fluidlite.framework.interpreter import Frame, fail, go_on, prepare_step, raise_late, run_steps
+from fluidlite.framework.interpreter import Frame, fail, go_on, prepare_step, raise_late, run_steps, what
 from fluidlite.framework.kernels import Run
 from fluidlite.framework.plan import Launch, Move, Plan, Step
 from fluidlite.framework.program import Program
@@ -24,12 +24,10 @@ from fluidlite.platform.device import ContextBase
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
 from fluidlite.transformers.bind import Action, Binder, MakeTensor
+from fluidlite.transformers.held_state import HeldState
 from fluidlite.transformers.lifespans import Lifespans
 from fluidlite.transformers.memory_plan import MemoryPlan
 from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
-
-_memory = attrgetter("allocation.block", "allocation", "_byte_offset", "_strides", "spec")
-"""What a bound step depends on, of a tensor of the scope."""
 
 _NO_SCOPE = Scope()
 
@@ -40,7 +38,15 @@ Fetched = list[tuple[Any, Spec]]
 
 
 class Storages(Protocol):
-    """Where a bound program asks for its memory."""
+    """Where a bound program asks for its memory.
+
+    Attributes
+    ----------
+    copy : bool
+        Whether results are copies.
+    """
+
+    copy: bool
 
     def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
         """The storage of a context, for a stage of programs."""
@@ -67,6 +73,12 @@ class Bound:
     memory : MemoryPlan
     attached : int
         How often its steps were bound: once, and again whenever memory of state or of an arena became another.
+    begun : DeviceBufferStorage
+        The storage that is busy while it runs.
+    way : weak reference to Direct, or None
+        The shortest way through it, if one was made.
+    tried : int
+        How often it had been bound when a way was looked for last.
     """
 
     def __init__(
@@ -88,15 +100,17 @@ class Bound:
             self.frame.contexts = {place: get_context(place) for place in plan.places}
         self.contexts: list[Context] = list(self.frame.contexts.values())
         given = before.given() if before is not None else {}
-        self._begun = storages.of(self.frame.contexts[plan.place])
+        self.begun = storages.of(self.frame.contexts[plan.place])
+        self.way: ref[Any] | None = None
+        self.tried = 0
         self._prepared: dict[int, Run] = {}
         self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
         with held(self.contexts):
-            self.lifespans = Lifespans(plan, self._prepare(), self._feeds, given)
+            self.lifespans = Lifespans(plan, self._prepare(), self._feeds, given, storages.copy)
         self.memory = MemoryPlan(plan, self.lifespans)
         self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
         self._written = written_state(plan)
-        self._state = _State(sorted(self.lifespans.state), self._written)
+        self._state = HeldState(sorted(self.lifespans.state), self._written)
         self._next: OrderedDict[Plan, Bound | None] = OrderedDict()
         self._stamps: list[tuple[DeviceBufferStorage, int]] = []
         self._given: Mapping[str, Tensor] | None = None
@@ -105,6 +119,7 @@ class Bound:
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {}
         self._copies: list[tuple[str, Any]] = []
+        self._loose: list[str] = []
 
     def _prepare(self) -> dict[int, int]:
         """Prepare the kernels; return the bytes of workspace by step."""
@@ -117,6 +132,15 @@ class Bound:
                     fail(exc, step, self.frame)
                 workspaces[index] = space.nbytes if space is not None else 0
         return workspaces
+
+    def run_of(self, index: int) -> Run | None:
+        """The prepared kernel of a step, if it has one."""
+        return self._prepared.get(index)
+
+    @property
+    def following(self) -> Bound | None:
+        """The stage that ran behind it last, if that was bound."""
+        return next(reversed(self._next.values()), None)
 
     def given(self) -> dict[str, bool]:
         """What a later stage finds: whether the memory of each value is another at each call."""
@@ -147,7 +171,7 @@ class Bound:
     @property
     def busy(self) -> bool:
         """Whether a run is under way: an operator of it calls back."""
-        return self._begun.busy
+        return self.begun.busy
 
     def settled(self, scope: Scope) -> bool:
         for storage, generation in self._stamps:
@@ -158,8 +182,13 @@ class Bound:
         return self._state.settled(scope)
 
     def _attach(self) -> None:
+        self.block_way()
         for place, storage in self._storages.items():
-            storage.fit(self.memory.arenas[place])
+            try:
+                storage.fit(self.memory.arenas[place])
+            except OutOfMemoryError as exc:
+                step = self.plan.steps[min(self.memory.fullest(place), len(self.plan.steps) - 1)]
+                raise OutOfMemoryError(f"temporaries of the program, most of them at {what(step)}: {exc}") from exc
             storage.users.add(self)
         self._stamps = [(storage, storage.generation) for storage in self._storages.values()]
         self._given = self.before.fixed if self.before is not None else {}
@@ -179,10 +208,33 @@ class Bound:
 
     def detach(self) -> None:
         """Let go of the memory; the next call binds again."""
+        self.block_way()
         self.actions, self.owners, self.fixed = [], [], {}
         self._copies = []
         if self.before is None:
             self.frame.values = {}
+
+    def block_way(self) -> None:
+        """Close the way through it, if there is one."""
+        way = self.way() if self.way is not None else None
+        if way is not None:
+            way.close()
+        self.way = None
+
+    @property
+    def later(self) -> Bound | None:
+        """The stage that followed at the last call, if it is bound."""
+        return next(reversed(self._next.values()), None)
+
+    @property
+    def loose_feeds(self) -> Sequence[str]:
+        """Feeds that are read where the caller has them."""
+        return self._loose
+
+    @property
+    def state(self) -> list[tuple[str, Tensor, bool]]:
+        """The tensors of the scope that it reads or writes, by name, and whether it writes them."""
+        return [(name, tensor, name in self._written) for name, tensor in self._state.tensors.items()]
 
     def _is_foreign(self, tensor: Tensor) -> bool:
         context = self.frame.contexts.get(tensor.place) if tensor.place is not None else None
@@ -226,12 +278,12 @@ class Bound:
     def begin(self, scope: Scope) -> None:
         """Begin a run."""
         self.frame.scope = scope
-        self._begun.busy = True
+        self.begun.busy = True
 
     def end(self, ran: Sequence[Bound]) -> None:
         """End a run of some stages."""
         frame = self.frame
-        self._begun.busy = False
+        self.begun.busy = False
         frame.scope = _NO_SCOPE  # nothing that is bound keeps a scope alive
         for stage in ran:
             for tensor in stage._changed:
@@ -294,6 +346,11 @@ class Bound:
             if tensor is None:
                 raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
             if context.unit.info.host and context.xp is not None and context.array.eager and tensor.contiguous:
+                if not self.storages.copy and last is not None and last.fixed.get(key) is tensor:
+                    view = np.asarray(tensor.array()).view()
+                    view.flags.writeable = False
+                    fetched.append((view, tensor.spec or spec))
+                    continue
                 life = last.lifespans.of.get(key) if last is not None else None
                 handed_over = life is not None and life.handed_over
                 array = tensor.numpy() if handed_over else np.array(tensor.array())
@@ -310,57 +367,6 @@ class Bound:
         return fetched
 
 
-class _State:
-    """The tensors of a scope that a bound program reads and writes, and how they were when it was bound.
-
-    Attributes
-    ----------
-    tensors : dict of name to Tensor
-    """
-
-    def __init__(self, names: Sequence[str], written: Mapping[str, tuple[Spec, Place]]) -> None:
-        self.names = names
-        self.written = written
-        self.tensors: dict[str, Tensor] = {}
-        self._list: list[Tensor] = []
-        self._facts: dict[str, tuple[Spec | None, Place | None]] = {}
-        self._expected: list[Any] = []
-        self._scopes: tuple[int, ...] = ()
-
-    def settled(self, scope: Scope) -> bool:
-        """Whether all of it is where it was."""
-        if self._scopes != _generations(scope):
-            return False
-        try:
-            return [_memory(tensor) for tensor in self._list] == self._expected
-        except AttributeError:  # it has no memory any more
-            return False
-
-    def look_up(self, scope: Scope) -> bool:
-        """Find it in the scope; False if something has no memory that fits, or shares some that is written."""
-        tensors: dict[str, Tensor] = {}
-        holders: dict[int, list[str]] = {}
-        for name in self.names:
-            variable = scope.find_var(name)
-            tensor = variable.tensor if variable is not None else None
-            if tensor is None or tensor.allocation is None or tensor.allocation.block is None:
-                return False
-            if not tensor.allocation.cacheable or not tensor.contiguous:
-                return False
-            facts = tensor.spec, tensor.place
-            if self.written.get(name, facts) != facts or self._facts.get(name, facts) != facts:
-                return False  # another plan is for that
-            tensors[name] = tensor
-            holders.setdefault(id(tensor.allocation), []).append(name)
-        if any(len(names) > 1 and not self.written.keys().isdisjoint(names) for names in holders.values()):
-            return False
-        self._facts = {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
-        self.tensors, self._list = tensors, list(tensors.values())
-        self._scopes = _generations(scope)
-        self._expected = [_memory(tensor) for tensor in self._list]
-        return True
-
-
 @contextmanager
 def held(contexts: Sequence[Context]) -> Iterator[None]:
     """Hold queues, as a run does."""
@@ -370,14 +376,6 @@ def held(contexts: Sequence[Context]) -> Iterator[None]:
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
         yield
-
-
-def _generations(scope: Scope) -> tuple[int, ...]:
-    found = [scope.generation]
-    while scope.parent is not None:
-        scope = scope.parent
-        found.append(scope.generation)
-    return tuple(found)
 
 
 def written_state(plan: Plan) -> dict[str, tuple[Spec, Place]]:

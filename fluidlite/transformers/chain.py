@@ -62,16 +62,21 @@ class Launches:
 
     def __init__(self, context: Context, launches: list[Any], marks: bool) -> None:
         self.context, self.launches, self.marks = context, launches, marks
-        self._run: Callable[[], None] | None = None
+        self._chain: Any = None
+
+    @property
+    def chain(self) -> Any:
+        """What does them all: ``chain.run()``."""
+        if self._chain is None:
+            self._chain = self.context.dialect.chain(self.context.raw, self.launches)
+        return self._chain
 
     def __call__(self) -> None:
         context = self.context
         if self.marks:
             context.status_span()
-        if self._run is None:
-            self._run = context.dialect.chain(context.raw, self.launches)
         context.counts.launches += len(self.launches)
-        self._run()
+        self.chain.run()
 
 
 def recorded(step: Launch, run: Run, context: Context, io: IO, suspect: bool) -> Launches | None:
@@ -83,7 +88,9 @@ def recorded(step: Launch, run: Run, context: Context, io: IO, suspect: bool) ->
         Whether a kernel before it may have set the status word: those that write state look at it then.
     """
     dialect = context.dialect
-    if dialect is None or getattr(dialect, "chain", None) is None or step.choice.capability != "dialect":
+    kernel = step.choice.kernel
+    written = step.choice.capability == "dialect" or (kernel is not None and kernel.vectors)
+    if dialect is None or getattr(dialect, "chain", None) is None or not written:
         return None
     if step.random is not None:
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
+from fluidlite.base.bounded import Bounded, CacheInfo
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.framework.choose import generation
+from fluidlite.framework.planner import needed_operators
 from fluidlite.framework.program import Program
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
@@ -29,7 +29,7 @@ class CompiledPrograms:
     def __init__(self, make_passes: Callable[[], PassList] = default_passes, place: Place | None = None) -> None:
         self._make_passes = make_passes
         self._place = place
-        self._programs: OrderedDict[Any, tuple[Program, Compiled]] = OrderedDict()
+        self._programs: Bounded[tuple[Program, Compiled]] = Bounded(MOST_PROGRAMS)
 
     def get(self, program: Program, fetches: tuple[str, ...]) -> Compiled:
         """Return the program that computes the fetches, and the names that they have there.
@@ -41,35 +41,44 @@ class CompiledPrograms:
         """
         sizes = tuple(len(block.ops) for block in program.blocks)
         key = (program.serial, program.edits, sizes, program.random_seed, fetches, generation())
-        found = self._programs.get(key)
-        if found is None:
-            found = self._programs[key] = program, self._make(program, fetches)  # kept alive: its serial is the key
-            if len(self._programs) > MOST_PROGRAMS:
-                self._programs.popitem(last=False)
-        else:
-            self._programs.move_to_end(key)
+        found = self._programs.get(key, lambda: (program, self._make(program, fetches)))  # alive: its serial is the key
         return found[1]
 
     def _make(self, program: Program, fetches: tuple[str, ...]) -> Compiled:
-        if not Graph.supports(program) or not _known_places(program):
+        if not Graph.supports(program):
+            return program, fetches
+        try:
+            check_places(program)
+        except (PlaceError, DeviceUnavailable):  # the planner says so, if a fetch needs it
             return program, fetches
         graph = Graph(program, fetches, self._place)
         self._make_passes().run(graph)
         made, names = graph.to_program()
+        block = program.global_block()
+        made.pruned = len(block.ops) - len(needed_operators(block, fetches))
         return made, tuple(names)
+
+    def info(self) -> CacheInfo:
+        """What the cache tells of itself."""
+        return self._programs.info()
 
     def clear(self) -> None:
         """Forget all."""
         self._programs.clear()
 
 
-def _known_places(program: Program) -> bool:
-    """Whether each ``device_guard`` names a place that can be used; if not, the planner says so, with the line."""
-    try:
-        for op in program.global_block().ops:
-            where = op.hints.get("op_device")
-            if where:
+def check_places(program: Program) -> None:
+    """See that each ``device_guard`` names a place that can be used, before passes ask what it can.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable
+        With the operator, and the user's line.
+    """
+    for op in program.global_block().ops:
+        where = op.hints.get("op_device")
+        if where:
+            try:
                 devices.unit(where)
-    except (PlaceError, DeviceUnavailable):
-        return False
-    return True
+            except (PlaceError, DeviceUnavailable) as exc:
+                raise type(exc)(f"{op}: {exc}") from None

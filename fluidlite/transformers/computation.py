@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import FeedError, ProgramError
@@ -10,14 +11,17 @@ from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.variable import Variable
 from fluidlite.transformers.arguments import Argument, argument
+from fluidlite.transformers.compiled import check_places
+from fluidlite.transformers.direct import Signature
 from fluidlite.transformers.lower import lower
 from fluidlite.transformers.memory_plan import MemoryPlan
 from fluidlite.transformers.node import may_be_given
 from fluidlite.transformers.order import Root
+from fluidlite.transformers.runner import Runner
 from fluidlite.transformers.values import Graph
+from fluidlite.transformers.ways import Lane
 
 if TYPE_CHECKING:
-    from fluidlite.transformers.direct import Direct
     from fluidlite.transformers.transformer import Executor, Transformer
 
 
@@ -30,6 +34,8 @@ class Computation:
     results : what was asked for
     parameters : tuple of Variable
         What receives the arguments, in order.
+    copy : bool
+        Results are copies; False: views, where they are on the host.
     program : Program
         The part of the user's program that the results need, in the order in which it runs.
     transformed : Program
@@ -43,13 +49,12 @@ class Computation:
     executor : callable or None
         What runs it: arrays by argument name in, one array a fetched value out. Made when the transformer is
         initialised.
-    direct : Direct or None
-        The shortest way through what ran last, for arguments that look as the last ones did.
     """
 
-    def __init__(self, transformer: Transformer, results: Any, parameters: Sequence[Any]) -> None:
+    def __init__(self, transformer: Transformer, results: Any, parameters: Sequence[Any], copy: bool = True) -> None:
         self.transformer = transformer
-        self.results = results
+        self.copy = copy
+        self.results = dict(results) if isinstance(results, dict) else results
         self._roots: list[Root] = _roots(results)
         self.parameters: tuple[Variable, ...] = _parameters(parameters)
         block = _block((*self._roots, *self.parameters))
@@ -61,7 +66,7 @@ class Computation:
         self.transformed_fetches: list[str] = self.fetches
         self.executor: Executor | None = None
         self.settled = False
-        self.direct: Direct | None = None
+        self._lane = Lane()
         self._alone = isinstance(results, Variable) and self._lowered.names != [None]
 
     def transform(self) -> None:
@@ -69,10 +74,30 @@ class Computation:
         if self.executor is not None:
             return
         if Graph.supports(self.program):  # control flow runs as it is
+            check_places(self.program)
             graph = Graph(self.program, self.fetches, self.transformer.place)
             self.transformer.run_registered_graph_passes(graph)
             self.transformed, self.transformed_fetches = graph.to_program()
-        self.executor = self.transformer.transform_ordered_ops(self, self.transformed.global_block().ops)
+        transformer = self.transformer
+        made: Any = transformer.transform_ordered_ops(self, self.transformed.global_block().ops)
+        made = self.executor if made is None else made  # it may set it, as nGraph's do
+        if not callable(made):
+            self.executor = None
+            raise ProgramError(
+                f"transform_ordered_ops of {type(transformer).__name__} gave {made!r} as executor; expected a callable"
+            )
+        self.executor = made
+        self._go_straight()
+
+    def _go_straight(self) -> None:
+        """Take the ways that the executor finds, unless a call does more than run it."""
+        executor = self.executor
+        stores = any(variable.persistable for variable in self.parameters)
+        if isinstance(executor, Runner) and self.transformer.runs_itself and not stores:
+            arguments = tuple([variable.name for variable in self.parameters])
+            signature = Signature(None, arguments, self.transformer.lock, self._alone)
+            executor.sign = lambda: signature
+            self._lane = executor.replay.ways.lane(None)
 
     def __call__(self, *args: Any, feed_dict: Mapping[Variable, Any] | None = None) -> Any:
         """Run it.
@@ -88,24 +113,27 @@ class Computation:
         -------
         numpy.ndarray, tuple, dict or None
             As the results were asked for: one value for one, a tuple for a list or tuple, a dict by value for a set,
-            None for None. An action gives None. A scalar has shape (). The arrays are copies.
+            a dict with the same keys for a dict, None for None. An action gives None. A scalar has shape (). The arrays
+            are copies, if nothing else was asked for.
 
         Raises
         ------
         ValueError
             For a wrong count, both kinds of arguments, an argument that does not fit, or state that has no value.
         """
-        values: Sequence[Any] | None = None
-        direct = self.direct
-        if direct is not None and feed_dict is None:
-            with self.transformer.lock:
-                values = direct(args)
+        values: Any = None
+        if feed_dict is None:
+            values = self._lane.first.call(args)
+            if values is None:
+                values = self._lane.others(args)
+            if self._alone and values is not None:
+                return values
         if values is None:
             given = self._arguments(args, feed_dict)
             with self.transformer.lock:
                 values = self.transformer.run(self, given, self._lowered.unset)
-        elif self._alone:
-            return values[0]
+            if len(values) != len(self.fetches):
+                raise ProgramError(f"its executor gave {len(values)} arrays for {len(self.fetches)} results")
         found = dict(zip(self.fetches, values, strict=True))
         ordered = [found[name] if name is not None else None for name in self._lowered.names]
         return self._packed(ordered)
@@ -127,19 +155,50 @@ class Computation:
         plan: MemoryPlan = found
         return plan
 
+    def sources(self) -> dict[str, str]:
+        """Return the texts of all that the last call ran, by the names of their files.
+
+        ``steps.txt`` lists what runs, in order, with your lines; ``call.py`` is the function that looks at the
+        arguments and goes straight through, where there is one; ``program.py``, on the host, is the whole program as
+        Python, which runs by itself; ``kernels/`` holds the text of each kernel that is compiled, in the dialect of
+        its device and in what comes of that.
+
+        Raises
+        ------
+        ProgramError
+            If it was not called yet, or all of it ran by the interpreter.
+        """
+        from fluidlite.transformers.sources import sources_of
+
+        replay = getattr(self.executor, "replay", None)
+        feeds = [variable.name for variable in self.parameters if not variable.persistable]
+        return sources_of(replay.last if replay is not None else None, feeds)
+
+    def write_sources(self, folder: str | Path) -> list[Path]:
+        """Write :meth:`sources` to files in a folder, which is made if it is not there; return their paths."""
+        from fluidlite.transformers.sources import write
+
+        return write(self.sources(), folder)
+
     def _packed(self, values: list[Any]) -> Any:
         if self.results is None:
             return None
         if isinstance(self.results, (set, frozenset)):
             return dict(zip(self._roots, values, strict=True))
+        if isinstance(self.results, dict):
+            return dict(zip(self.results, self._apart(values), strict=True))
         if isinstance(self.results, (list, tuple)):
-            seen: set[int] = set()
-            for i, value in enumerate(values):  # one result asked for twice: each its own copy
-                if value is not None and id(value) in seen:
-                    values[i] = value.copy()
-                seen.add(id(values[i]))
-            return tuple(values)
+            return tuple(self._apart(values))
         return values[0]
+
+    def _apart(self, values: list[Any]) -> list[Any]:
+        """Of one result that was asked for twice, each its own copy."""
+        seen: set[int] = set()
+        for i, value in enumerate(values):
+            if self.copy and value is not None and id(value) in seen:
+                values[i] = value.copy()
+            seen.add(id(values[i]))
+        return values
 
     def _arguments(self, args: tuple[Any, ...], feed_dict: Mapping[Variable, Any] | None) -> dict[Variable, Argument]:
         if feed_dict is not None:
@@ -176,13 +235,13 @@ def _named(item: Any) -> str:
 def _roots(results: Any) -> list[Root]:
     if results is None:
         return []
-    several = isinstance(results, (list, tuple, set, frozenset))
-    items = list(results) if several else [results]
+    several = isinstance(results, (list, tuple, set, frozenset, dict))
+    items = list(results.values() if isinstance(results, dict) else results) if several else [results]
     for item in items:
         if not isinstance(item, (Variable, Operator)):
             raise ProgramError(
                 f"a result of a computation is {item!r}; expected a value or an action of the graph, "
-                "a list, tuple or set of them, or None"
+                "a list, tuple, set or dict of them, or None"
             )
     return items
 

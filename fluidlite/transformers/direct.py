@@ -2,115 +2,321 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.epoch import epoch
 from fluidlite.framework.choose import generation
-from fluidlite.framework.interpreter import raise_late
+from fluidlite.framework.interpreter import fail, raise_late
 from fluidlite.framework.observe import observers
+from fluidlite.framework.plan import Control
 from fluidlite.framework.policy import policy
+from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
+from fluidlite.framework.transfer import borrow
+from fluidlite.platform.pool import get_context
 from fluidlite.transformers.bound import Bound
 from fluidlite.transformers.chain import Launches
+from fluidlite.transformers.prologue import CALL, CHAIN, COPIED, GIVEN, MARKING, VIEWED, Form, texts
 
-Array = np.ndarray[Any, Any]
+
+class Watch:
+    """What a straight way asks where a look at the epoch is not enough.
+
+    Attributes
+    ----------
+    bound : Bound
+    epoch : object
+        In which all was seen to be as it was when the way was made.
+    """
+
+    def __init__(self, bound: Bound, scope: Scope) -> None:
+        self.epoch = epoch.now  # before the look
+        self.bound = bound
+        (self._context,) = bound.contexts
+        self._scope = ref(scope)
+        self._world = generation(), policy()
+
+    def unchanged(self) -> bool:
+        """Look at registries, policy, observers, the device and the scope."""
+        now, bound, scope = epoch.now, self.bound, self._scope()
+        if scope is None or self._world != (generation(), policy()) or observers():
+            return False
+        if self._context.closed or self._context is not get_context(bound.plan.place) or not bound.settled(scope):
+            return False
+        self.epoch = now
+        return True
+
+    def settled(self) -> bool:
+        """Look at state, tensor by tensor."""
+        scope = self._scope()
+        return scope is not None and self.bound.settled(scope)
+
+    def raise_late(self) -> None:
+        """Raise what kernels have recorded, if they have."""
+        raise_late(self.bound.frame, [self._context])
+
+    def fail(self, error: BaseException, at: int) -> None:
+        """Forget what a failed run recorded; name the operator of the action that failed, if one did."""
+        self._context.forget_late()
+        if at >= 0 and isinstance(error, Exception):
+            fail(error, self.bound.owners[at], self.bound.frame)
+
+    def end(self) -> None:
+        """End a run that did more than launch."""
+        self.bound.end([self.bound])
 
 
 class Direct:
-    """Calls a bound program on the host's memory, without looking at anything that did not change.
+    """A function made for one bound program on the host's memory, which looks at nothing that did not change.
 
     Parameters
     ----------
     bound : Bound
         One for which :func:`direct` has no objection.
-    scope : Scope
-    arguments : sequence of str
-        The feeds, in the order of a call's arguments.
-    results : sequence of str
-        What is fetched, in the order of the results.
+    form : Form
+    names : dict of str to object
+        What the text names.
+
+    Attributes
+    ----------
+    bound : Bound
+    form : Form
+    call : callable
+        Runs it; returns None, and has done nothing, where a call has to go the usual way.
+    source : str
+        The text of ``call``.
+    key : hashable
+        Under which it is kept.
     """
 
-    def __init__(self, bound: Bound, scope: Scope, arguments: Sequence[str], results: Sequence[str]) -> None:
-        self._bound, self._scope = bound, scope
-        (self._context,) = bound.contexts
-        specs = [bound.plan.feeds[name] for name in arguments]
-        self._looks = [(spec.dims, np.dtype(NUMPY[spec.dtype])) for spec in specs]
-        self._arguments = arguments
-        keys = {name: key for name, key, _, _ in bound.plan.fetches}
-        self._results = [keys[name] for name in results]
-        self._thread = get_ident()
-        self._stamp = generation(), policy()
-        self._attached = -1
-        self._into: list[Array] = []
-        self._from: list[Array] = []
-        self._bytes = 0
-        self._quiet: AbstractContextManager[Any] | None = None
+    def __init__(self, bound: Bound, form: Form, names: dict[str, Any], key: Any) -> None:
+        self.bound = bound
+        self.form = form
+        self.key = key
+        self.source, code = texts.of(form)
+        exec(code, names)
+        self.call: Callable[..., Any] = names.pop("call")
 
-    def __call__(self, args: tuple[Any, ...]) -> list[Array] | None:
-        """Run it; None, and nothing has happened, where it has to go the usual way."""
-        if len(args) != len(self._looks):
-            return None
-        for value, (dims, dtype) in zip(args, self._looks, strict=True):
-            if type(value) is not np.ndarray or value.shape != dims or value.dtype is not dtype:
-                return None
-        bound = self._bound
-        if get_ident() != self._thread or self._stamp != (generation(), policy()) or observers() or bound.busy:
-            return None
-        if not bound.settled(self._scope):
-            return None
-        if self._attached != bound.attached:
-            self._look_up()
-        context = self._context
-        with context.lock, self._quiet if self._quiet is not None else context.raw.activate():
-            return self._call(args)
+    @property
+    def open(self) -> bool:
+        """Whether it can be used."""
+        return self.call is not _gone
 
-    def _look_up(self) -> None:
-        """Find the arrays of arguments and results where they are now."""
-        fixed = self._bound.fixed
-        self._into = [fixed[name].array() for name in self._arguments]
-        self._from = [fixed[key].array() for key in self._results]
-        self._bytes = sum(array.nbytes for array in self._from)
-        native = all(isinstance(action, Launches) for action in self._bound.actions)
-        self._quiet = nullcontext() if native else None  # NumPy does nothing that could warn
-        self._attached = self._bound.attached
-
-    def _call(self, args: tuple[Any, ...]) -> list[Array]:
-        bound, context = self._bound, self._context
-        bound.begin(self._scope)
-        try:
-            for array, value in zip(self._into, args, strict=True):
-                array[...] = value
-            bound.act()
-            found = [array.copy() for array in self._from]
-            context.counts.copy_out += len(found)
-            context.counts.bytes_out += self._bytes
-            if context.suspect:
-                raise_late(bound.frame, [context])
-            return found
-        except BaseException:
-            context.forget_late()
-            raise
-        finally:
-            bound.end([bound])
+    def close(self) -> None:
+        """Let go of the memory, which is another's now: calls go the usual way."""
+        self.call = _gone
 
 
-def direct(bound: Bound, scope: Scope, arguments: Sequence[str], results: Sequence[str]) -> Direct | None:
-    """Return the shortest way through a bound program, or None where something of it is another at each call."""
-    if bound.stage or bound.plan.pending is not None or len(bound.contexts) != 1 or bound.varies or bound.foreign:
+def _gone(*args: Any) -> None:
+    """What a way does whose memory is gone."""
+
+
+class _NoWay(Direct):
+    def __init__(self) -> None:
+        self.source, self.key, self.call = "", None, _gone
+
+
+NO_WAY: Direct = _NoWay()
+"""Stands where there is none."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a straight way is called, and what it gives.
+
+    Attributes
+    ----------
+    key : hashable
+        Under which ways that are called alike are kept.
+    arguments : tuple of str
+        The feeds, in the order of a call's arguments.
+    lock : lock, optional
+        Held during a call.
+    alone : bool
+        The one result comes by itself, not in a list.
+    program : Program, optional
+        An executor's, before passes: the way is called with a program, feed, fetch_list and scope. Without one it is
+        called with a tuple of arguments.
+    fetches : tuple of str
+        What is fetched of that.
+    """
+
+    key: Any
+    arguments: tuple[str, ...]
+    lock: Any = None
+    alone: bool = False
+    program: Program | None = None
+    fetches: tuple[str, ...] = ()
+
+
+class Latest:
+    """What ran last.
+
+    Attributes
+    ----------
+    bound : Bound or None
+    """
+
+    __slots__ = ("bound",)
+
+    def __init__(self) -> None:
+        self.bound: Bound | None = None
+
+
+def direct(bound: Bound, scope: Scope, called: Signature, latest: Latest, copy: bool = True) -> Direct | None:
+    """Return the shortest way through a bound program, or None where it has to look something up at each call.
+
+    Parameters
+    ----------
+    bound : Bound
+    scope : Scope
+    called : Signature
+    latest : Latest
+        Is told when it runs.
+    copy : bool
+        Results are copies, not views.
+    """
+    plan, program = bound.plan, called.program
+    if bound.stage or plan.pending is not None or len(bound.contexts) != 1 or bound.foreign or not bound.attached:
         return None
     (context,) = bound.contexts
     if not context.unit.info.host or context.xp is None or not context.array.eager:
         return None
-    keys = {name: key for name, key, _, spec in bound.plan.fetches if not spec.lod}
-    if any(keys.get(name) not in bound.fixed for name in results) or any(n not in bound.fixed for n in arguments):
+    if any(isinstance(step, Control) for step in plan.steps):  # it may call back
         return None
-    if set(arguments) != set(bound.plan.feeds) or any(spec.lod for spec in bound.plan.feeds.values()):
+    if set(called.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
         return None
-    if not all(bound.fixed[keys[name]].contiguous for name in results):
+    if any(name not in bound.fixed and name not in bound.loose_feeds for name in called.arguments):
         return None
-    return Direct(bound, scope, arguments, results)
+    ways = tuple([_leaves(bound, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
+    if "" in ways or len(ways) != len(plan.fetches):
+        return None
+    form = Form(
+        tuple([(name, name not in bound.fixed) for name in called.arguments]), ways,
+        tuple([(name, written) for name, _, written in bound.state]),
+        tuple([_kind(action) for action in bound.actions]),
+        called.fetches if program is not None else None, len(program.blocks) if program is not None else 1,
+        called.alone and len(ways) == 1, called.lock is not None,
+    )  # fmt: skip
+    names = _names_of_run(bound, scope, latest)
+    if called.lock is not None:
+        names |= {"acquire_mine": called.lock.acquire, "release_mine": called.lock.release}
+    if program is not None:
+        names |= _names_of_program(program, called.fetches)
+    _name_arguments(names, bound, called.arguments)
+    _name_state(names, bound)
+    _name_actions(names, bound)
+    _name_results(names, bound, ways)
+    made = Direct(bound, form, names, called.key)
+    bound.way = ref(made)
+    return made
+
+
+def sizes(program: Program) -> tuple[int, ...]:
+    """Operators of each block: they tell of edits of ``block.ops`` itself."""
+    return tuple([len(block.ops) for block in program.blocks])
+
+
+def _names_of_run(bound: Bound, scope: Scope, latest: Latest) -> dict[str, Any]:
+    (context,) = bound.contexts
+    return {
+        "act": bound.act,
+        "acquire_queue": context.lock.acquire,
+        "activate": context.raw.activate,
+        "borrow": borrow,
+        "bound": bound,
+        "context": context,
+        "counts": context.counts,
+        "epoch": epoch,
+        "frame": bound.frame,
+        "get_ident": get_ident,
+        "latest": latest,
+        "mark": context.status_span,
+        "ndarray": np.ndarray,
+        "release_queue": context.lock.release,
+        "scope_of": ref(scope),
+        "storage": bound.begun,
+        "thread": get_ident(),
+        "watch": Watch(bound, scope),
+    }
+
+
+def _names_of_program(program: Program, fetches: Sequence[str]) -> dict[str, Any]:
+    block = program.global_block()
+    counts = sizes(program)
+    return {
+        "edits": program.edits,
+        "name_of": _name_of,
+        "operators": counts[0] if len(counts) == 1 else counts,
+        "seed": program.random_seed,
+        "sizes": sizes,
+        **{f"fetch{i}_variable": block.find_var(name) for i, name in enumerate(fetches)},
+    }
+
+
+def _name_of(fetched: Any) -> str | None:
+    """The name by which something is fetched: one of another program's variables names one of this program."""
+    name = fetched if isinstance(fetched, str) else getattr(fetched, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _leaves(bound: Bound, key: str, copy: bool) -> str:
+    """How a result leaves; "" if that is not known before."""
+    if key in bound.fixed:
+        return "" if not bound.fixed[key].contiguous else COPIED if copy else VIEWED
+    life = bound.lifespans.of.get(key)
+    return GIVEN if life is not None and life.handed_over else ""
+
+
+def _kind(action: Any) -> str:
+    if not isinstance(action, Launches):
+        return CALL
+    return MARKING if action.marks else CHAIN
+
+
+def _name_arguments(names: dict[str, Any], bound: Bound, arguments: Sequence[str]) -> None:
+    for i, name in enumerate(arguments):
+        spec = bound.plan.feeds[name]
+        names |= {f"arg{i}_dims": spec.dims, f"arg{i}_dtype": np.dtype(NUMPY[spec.dtype]), f"arg{i}_spec": spec}
+        if name in bound.fixed:
+            names[f"arg{i}_at"] = bound.fixed[name].array()
+
+
+def _name_state(names: dict[str, Any], bound: Bound) -> None:
+    for i, (_, tensor, _) in enumerate(bound.state):
+        assert tensor.allocation is not None
+        names[f"state{i}"] = tensor
+        names |= {f"state{i}_allocation": tensor.allocation, f"state{i}_spec": tensor.spec}
+        names |= {f"state{i}_block": tensor.allocation.block, f"state{i}_offset": tensor.byte_offset}
+
+
+def _name_actions(names: dict[str, Any], bound: Bound) -> None:
+    launches = 0
+    for i, action in enumerate(bound.actions):
+        names[f"action{i}"] = action
+        if isinstance(action, Launches):
+            names[f"chain{i}"] = action.chain
+            launches += len(action.launches)
+    names["launches"] = launches
+
+
+def _name_results(names: dict[str, Any], bound: Bound, ways: Sequence[str]) -> None:
+    copies = copied = 0
+    for i, ((_, key, _, spec), way) in enumerate(zip(bound.plan.fetches, ways, strict=True)):
+        if way == GIVEN:
+            names[f"result{i}_key"] = key
+        else:
+            array = names[f"result{i}_at"] = bound.fixed[key].array().view()
+            if way == VIEWED:
+                array.flags.writeable = False
+        if way != VIEWED:
+            copies += spec.nbytes > 0
+            copied += spec.nbytes
+    names |= {"copies": copies, "copied": copied}

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.errors import FluidError, PlaceError
+from fluidlite.framework.generators import generator_names
 from fluidlite.framework.passes import passes
 from fluidlite.platform.devices import devices
-from fluidlite.platform.place import Place
+from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.transformers.transformer import Transformer
 
 _NAMES = {"gpu": "cuda"}
@@ -35,9 +36,9 @@ class TransformerFactory:
         self.make = make
         self.options = options
 
-    def __call__(self) -> Transformer:
-        """Make a transformer."""
-        return self.make(**self.options)
+    def __call__(self, **options: Any) -> Transformer:
+        """Make a transformer; ``options`` go before the factory's own."""
+        return self.make(**{**self.options, **options})
 
     def __repr__(self) -> str:
         return f"<TransformerFactory {self.name!r}>"
@@ -54,6 +55,14 @@ def transformer_choices() -> list[str]:
     return sorted(found.union(name for name in passes.factories() if not kinds.get(_NAMES.get(name, name))))
 
 
+def codegen_choices(place: PlaceLike | None = None) -> list[str]:
+    """Names of the code generators of a place, which ``codegen=`` takes, best first; default: of the host's place.
+
+    The list of a place whose device has memory alone is empty.
+    """
+    return list(generator_names(devices.unit(place if place is not None else devices.host())))
+
+
 def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
     """Return a factory of transformers of a kind.
 
@@ -62,7 +71,7 @@ def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
     name : str
         One of :func:`transformer_choices`; ``"gpu:1"`` means the second device of the kind.
     **options
-        Arguments of :class:`Transformer`, such as ``seed``; of a plugin's, its own.
+        Arguments of :class:`Transformer`: ``seed``, ``codegen``; of a plugin's, its own.
 
     Raises
     ------
@@ -87,10 +96,10 @@ def make_transformer_factory(name: str, **options: Any) -> TransformerFactory:
 
 
 _default = TransformerFactory("default")
-_current: Callable[[], Transformer] = _default
+_current: Callable[..., Transformer] = _default
 
 
-def set_transformer_factory(factory: Callable[[], Transformer] | None) -> None:
+def set_transformer_factory(factory: Callable[..., Transformer] | None) -> None:
     """Say what :func:`make_transformer` calls; None: the host's transformer again.
 
     Raises
@@ -106,6 +115,25 @@ def set_transformer_factory(factory: Callable[[], Transformer] | None) -> None:
     _current = factory if factory is not None else _default
 
 
-def make_transformer() -> Transformer:
-    """Make a transformer by the factory that was set; by default, on the host's place."""
-    return _current()
+def make_transformer(place: PlaceLike | None = None, **options: Any) -> Transformer:
+    """Make a transformer.
+
+    Parameters
+    ----------
+    place : Place or str, optional
+        One of :func:`transformer_choices`, such as ``"opencl:1"``. Default: what the factory that was set makes; if
+        none was, one on the host's place.
+    **options
+        Arguments of :class:`Transformer`: ``seed``, ``codegen``; of a plugin's, its own.
+
+    Raises
+    ------
+    ValueError
+        If there is no such transformer, or its place has no such generator of code.
+    """
+    if place is None:
+        made = _current(**options)
+        if not isinstance(made, Transformer):
+            raise PlaceError(f"the transformer factory {_current!r} made {made!r}; expected a Transformer")
+        return made
+    return make_transformer_factory(str(place), **options)()

@@ -60,6 +60,8 @@ class Lifespans:
         Where feeds are; empty for a later stage.
     given : mapping of key to bool
         Values of earlier stages; whether their memory is another at each call.
+    hand_over : bool
+        Large results on the host get memory of their own at each call, which the caller then has.
 
     Attributes
     ----------
@@ -77,7 +79,12 @@ class Lifespans:
     """
 
     def __init__(
-        self, plan: Plan, workspaces: Mapping[int, int], fed: Mapping[str, Place], given: Mapping[str, bool]
+        self,
+        plan: Plan,
+        workspaces: Mapping[int, int],
+        fed: Mapping[str, Place],
+        given: Mapping[str, bool],
+        hand_over: bool = True,
     ) -> None:
         self.plan = plan
         self.of: dict[str, Life] = {}
@@ -98,7 +105,7 @@ class Lifespans:
                 self._move(index, step)
             else:
                 self._control(index, step)
-        self._survive()
+        self._survive(hand_over)
         self._feeds(fed)
         self._merge_views()
         self.lives = [life for life in self._all if not life.loose]
@@ -175,12 +182,12 @@ class Lifespans:
 
     # All that is known at the end
 
-    def _survive(self) -> None:
+    def _survive(self, hand_over: bool) -> None:
         """Prolong what is read after the last step."""
         fetched = [key for _, key, _, _ in self.plan.fetches]
         for key in (*fetched, *(key for key, last in self.plan.last_use.items() if last >= self._end)):
             self._read(key, self._end)
-        for key in fetched:
+        for key in fetched if hand_over else ():
             life = self.of.get(key)
             if life is None or life.nbytes < LARGE_FETCH or life.kind != "value" or life.loose:
                 continue

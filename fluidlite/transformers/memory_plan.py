@@ -93,6 +93,12 @@ class MemoryPlan:
         """The buffers that are in use at a step."""
         return tuple(buffer for buffer in self.buffers if buffer.start <= step <= buffer.end)
 
+    def fullest(self, place: Place) -> int:
+        """The first of the steps at which most bytes of a place are in use."""
+        mine = [buffer for buffer in self.buffers if buffer.place == place]
+        starts = sorted({max(buffer.start, 0) for buffer in mine})  # between them it only becomes less
+        return max(starts, key=lambda step: sum(b.nbytes for b in mine if b.start <= step <= b.end), default=0)
+
     def data(self) -> Mapping[str, Any]:
         """All of it as plain dicts."""
         return {

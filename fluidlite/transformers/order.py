@@ -42,6 +42,13 @@ def writes(op: Operator) -> list[str]:
     return names
 
 
+def needed(value: Variable) -> set[str]:
+    """Names that a value is computed from, its own included."""
+    block = value.block
+    order = Order(block, [value], frozenset())
+    return {value.name}.union(name for index in order.needs for name in reads(block.ops[index]))
+
+
 class Order:
     """The operators that roots need, found by their places in the block.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from time import perf_counter
 from typing import Any
 from weakref import proxy, ref
 
+from fluidlite.base.bounded import CacheInfo
+from fluidlite.base.errors import ProgramError
 from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.observe import observers
 from fluidlite.framework.plan import Plan
@@ -18,7 +21,9 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.pool import get_context
 from fluidlite.transformers.bind import MakeTensor
 from fluidlite.transformers.bound import Bound, Fetched, refusal
+from fluidlite.transformers.direct import Latest, Signature, direct
 from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
+from fluidlite.transformers.ways import Ways
 
 MOST_BOUND = 32
 """Bound programs that are kept by one replay; the one used longest ago goes first."""
@@ -28,6 +33,7 @@ MOST_KEYS = 1024
 """Keys of earlier runs that are kept."""
 
 _Key = tuple[Plan, "ref[Scope]", Context]
+Sign = Callable[[], Signature]
 
 
 class Replay:
@@ -37,19 +43,29 @@ class Replay:
 
     Attributes
     ----------
-    last : Bound or None
-        What ran last.
+    copy : bool
+        Results are copies. False: those on the host are views of where they were computed, where that stays.
     binds : int
         How often a plan was bound.
+    hits : int
+        How often a bound one was found.
+    seconds : float
+        Spent on binding, without memory.
+    ways : Ways
+        The shortest ways through what is bound, by how they are called.
     """
 
     def __init__(
         self,
         make_storage: Callable[[Context], DeviceBufferStorage] = DeviceBufferStorage,
         make_tensor: MakeTensor = DeviceTensor.at,
+        copy: bool = True,
     ) -> None:
-        self.last: Bound | None = None
-        self.binds = 0
+        self.copy = copy
+        self._latest = Latest()
+        self.binds = self.hits = 0
+        self.seconds = 0.0
+        self.ways = Ways()
         self._make_storage = make_storage
         self._make_tensor = make_tensor
         self._bound: OrderedDict[_Key, Bound | None] = OrderedDict()
@@ -69,15 +85,31 @@ class Replay:
 
         self._ended = ended
 
-    def run(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
-        """Run a plan once; arguments and results are those of the interpreter's ``run_plan``."""
+    def run(
+        self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
+    ) -> tuple[Fetched, Plan]:
+        """Run a plan once; arguments and results are those of the interpreter's ``run_plan``.
+
+        Parameters
+        ----------
+        sign : callable, optional
+            Returns the signature of a straight way that later calls may take.
+        """
         if observers():
             return run_plan(plan, program, feeds, scope)
         bound = self._find(plan, program, feeds, scope)
         if bound is None or bound.busy or not bound.ready(scope):
             return run_plan(plan, program, feeds, scope)
-        self.last = bound
-        return bound.run(feeds, scope)
+        return self._run(bound, feeds, scope, sign)
+
+    @property
+    def last(self) -> Bound | None:
+        """What ran last."""
+        return self._latest.bound
+
+    @last.setter
+    def last(self, bound: Bound | None) -> None:
+        self._latest.bound = bound
 
     def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
         """Note under which key a plan ran, so that :meth:`again` needs no plan.
@@ -94,7 +126,7 @@ class Replay:
         self._quick[key, id(scope)] = stamp, (plan, ref(scope), get_context(plan.place))
 
     def again(
-        self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope
+        self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
     ) -> tuple[Fetched, Plan] | None:
         """Run what ran under a key before, if its state is where it was; None: it has to be planned."""
         found = self._quick.get((key, id(scope)))
@@ -108,26 +140,42 @@ class Replay:
             if bound is None or context is not get_context(plan.place):
                 return None
             self._bound.move_to_end(found[1])
+            self.hits += 1
         if bound.busy or not bound.ready(scope):
             return None
+        return self._run(bound, feeds, scope, sign)
+
+    def _run(self, bound: Bound, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None) -> tuple[Fetched, Plan]:
         self.last = bound
-        return bound.run(feeds, scope)
+        found = bound.run(feeds, scope)
+        if sign is not None and bound.tried != bound.attached and not observers():
+            bound.tried = bound.attached
+            way = direct(bound, scope, sign(), self._latest, self.copy)
+            if way is not None:
+                self.ways.put(way)
+        return found
 
     def _find(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> Bound | None:
         key = (plan, ref(scope), get_context(plan.place))
         with self._lock:
             if key in self._bound:
                 self._bound.move_to_end(key)
+                self.hits += self._bound[key] is not None
                 return self._bound[key]
         bound = None
         if refusal(plan, scope) is None:
+            began = perf_counter()
             bound = Bound(plan, program, feeds, proxy(self), self._make_tensor)  # no circle: memory goes at once
             self.binds += 1
+            self.seconds += perf_counter() - began
         with self._lock:
             self._bound[plan, ref(scope, self._ended), key[2]] = bound
             self._drop_ended()
             if len(self._bound) > MOST_BOUND:
-                self._bound.popitem(last=False)
+                _, old = self._bound.popitem(last=False)
+                if old is not None:
+                    old.block_way()
+                    self.ways.sweep()
                 self._shrink()
         return bound
 
@@ -138,6 +186,7 @@ class Replay:
                 self.last = None
             if bound is not None:
                 bound.detach()
+        self.ways.sweep()
 
     # Memory
 
@@ -148,7 +197,10 @@ class Replay:
                 self._storages.pop(closed).release()
             found = self._storages.get((context, stage))
             if found is None:
-                found = self._storages[context, stage] = self._make_storage(context)
+                found = self._make_storage(context)
+                if not isinstance(found, DeviceBufferStorage):
+                    raise ProgramError(f"device_buffer_storage gave {found!r}; expected a DeviceBufferStorage")
+                self._storages[context, stage] = found
             return found
 
     def _shrink(self) -> None:
@@ -156,18 +208,28 @@ class Replay:
         for (context, stage), storage in self._storages.items():
             kept = [b for b in self._bound.values() if b is not None and b.frame.contexts.get(context.place) is context]
             needed = max((b.memory.arenas.get(context.place, 0) for b in kept), default=0)
-            if not stage and storage.nbytes > needed and not storage.busy:
-                storage.release()
+            if stage or storage.nbytes <= needed or not context.lock.acquire(blocking=False):
+                continue
+            try:  # a run of another thread holds the queue while it uses the arena
+                if not storage.busy:
+                    storage.release()
+            finally:
+                context.lock.release()
 
     def clear(self) -> None:
         """Let go of everything."""
         with self._lock:
+            self.ways.close()
             self._bound.clear()
             self._quick.clear()
             for storage in self._storages.values():
                 storage.release()
             self._storages.clear()
             self.last = None
+
+    def info(self) -> CacheInfo:
+        """What the cache of bound programs tells of itself."""
+        return CacheInfo(len(self), MOST_BOUND, self.hits, self.binds, self.seconds)
 
     def __len__(self) -> int:
         return sum(bound is not None for bound in self._bound.values())

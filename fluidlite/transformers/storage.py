@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from fluidlite.base.epoch import epoch
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.memory import memory_of
@@ -71,6 +72,7 @@ class DeviceBufferStorage:
     def release(self) -> None:
         """Give the memory back: nothing that was bound to it can be used any more."""
         self.generation += 1
+        epoch.begin()
         self.nbytes = 0
         for user in list(self.users):
             user.detach()

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.bounded import CacheReport, total
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import ProgramError
+from fluidlite.framework.generators import generator_capability
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.program import Program, default_startup_program
 from fluidlite.framework.scope import Scope
@@ -42,6 +44,8 @@ class Transformer:
         Where computations run and state lives; default: the host's.
     seed : int, optional
         Key of the random operators of its computations; default: the program's own. 0: drawn once a process.
+    codegen : str, optional
+        Which generator's kernels it uses: one of :func:`codegen_choices`. Default: the best of each.
 
     Attributes
     ----------
@@ -55,7 +59,7 @@ class Transformer:
     Raises
     ------
     PlaceError, DeviceUnavailable
-        If the place cannot be used.
+        If the place cannot be used, or has no such generator.
 
     Notes
     -----
@@ -63,8 +67,10 @@ class Transformer:
     say how state begins; :meth:`device_buffer_storage` and :meth:`device_tensor` are the memory of temporaries.
     """
 
-    def __init__(self, place: PlaceLike | None = None, seed: int | None = None) -> None:
+    def __init__(self, place: PlaceLike | None = None, seed: int | None = None, codegen: str | None = None) -> None:
         self.place: Place = devices.unit(place).place if place is not None else devices.host()
+        self.codegen = codegen
+        self._capability = None if codegen is None else generator_capability(devices.unit(self.place), codegen)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ProgramError(f"the seed of a transformer is {seed!r}; expected an int")
         self.seed = seed
@@ -73,20 +79,25 @@ class Transformer:
         self._graph_passes = default_passes()
         self.lock = threading.RLock()
         self.closed = False
+        self._initialised = False
+        self._calls = 0  # under way: more than one, where an operator calls back
         self._startups: dict[str, Program] = {}
 
     # Computations
 
-    def computation(self, results: Any, *parameters: Any) -> Computation:
+    def computation(self, results: Any, *parameters: Any, copy: bool = True) -> Computation:
         """Make a computation; before or after others have run.
 
         Parameters
         ----------
-        results : Variable, action, operator, list, tuple or set of them, or None
+        results : Variable, action, operator, list, tuple, set or dict of them, or None
             What a call returns, and all that it runs: an assignment that no result needs does not run.
         *parameters : Variable
             What receives the arguments of a call: every placeholder that the results need; variables and persistent
             tensors, whose stored value a call then sets for good; others whose ``is_input`` is True.
+        copy : bool
+            Results are copies. False: on the host they are views, which cannot be written, of where they were computed:
+            the next call overwrites them, and those of state show what is stored later.
 
         Raises
         ------
@@ -95,7 +106,7 @@ class Transformer:
             result that is none, a temporary that is read before it is assigned, or contradicting ``sequential``.
         """
         self._check_open()
-        made = Computation(self, results, parameters)
+        made = Computation(self, results, parameters, copy)
         with self.lock:
             startup = default_startup_program()
             for variable in made.state:
@@ -112,8 +123,16 @@ class Transformer:
         callable
             Tensors by argument name in, one array of its own for each of ``computation.fetches`` out.
         """
-        replay = Replay(self.device_buffer_storage, self.device_tensor)
-        return Runner(computation.transformed, computation.transformed_fetches, self.place, self.scope, replay)
+        replay = Replay(self.device_buffer_storage, self.device_tensor, computation.copy)
+        return self._runner(computation.transformed, computation.transformed_fetches, replay)
+
+    def _runner(self, program: Program, fetches: Sequence[str], replay: Replay | None = None) -> Runner:
+        return Runner(program, fetches, self.place, self.scope, replay, self._capability)
+
+    @property
+    def runs_itself(self) -> bool:
+        """Whether :meth:`run` is not a subclass's: then calls may go by shorter ways."""
+        return type(self).run is Transformer.run
 
     def device_buffer_storage(self, context: Context) -> DeviceBufferStorage:
         """Make the storage that the temporaries of a computation lie in on a place; it is empty at first."""
@@ -132,6 +151,8 @@ class Transformer:
 
     @graph_passes.setter
     def graph_passes(self, passes: Iterable[GraphPass]) -> None:
+        if not isinstance(passes, Iterable):
+            raise ProgramError(f"the passes of a transformer are {passes!r}; expected a list of GraphPass")
         self._graph_passes = passes if isinstance(passes, PassList) else PassList(passes)
 
     def register_graph_pass(self, graph_pass: GraphPass, phase: str | None = None) -> None:
@@ -165,12 +186,23 @@ class Transformer:
     def initialize(self) -> None:
         """Make the executors of all computations, and give state its initial values; a call does so when needed.
 
-        State that has a value keeps it.
+        State that has a value keeps it. A subclass that overrides it is asked before the first call.
         """
         self._check_open()
+        self._initialised = True
         with self.lock:
             for computation in self.computations:
                 self._initialize(computation, frozenset())
+
+    def _first_call(self) -> None:
+        """Let a subclass do what it does at the beginning; our own :meth:`initialize` leaves the others for later."""
+        self._initialised = True  # before it: it may call computations
+        try:
+            if type(self).initialize is not Transformer.initialize:
+                self.initialize()
+        except BaseException:
+            self._initialised = False
+            raise
 
     def _initialize(self, computation: Computation, given: frozenset[str]) -> None:
         computation.transform()
@@ -195,7 +227,7 @@ class Transformer:
             wanted = startup.prune(names)
             if self.seed is not None:
                 wanted.random_seed = self.seed
-            Runner(wanted, (), self.place, self.scope)({})
+            self._runner(wanted, ())({})
 
     def _initial_value(self, variable: Variable, initial: Any) -> np.ndarray[Any, Any]:
         spec = variable._spec()
@@ -216,6 +248,8 @@ class Transformer:
     def run(self, computation: Computation, given: Mapping[Variable, Argument], unset: Sequence[str]) -> Sequence[Any]:
         """Run a computation with arguments that were checked; :meth:`Computation.__call__` does so."""
         self._check_open()
+        if not self._initialised:
+            self._first_call()
         state = {variable: value.array for variable, value in given.items() if variable.persistable}
         if not computation.settled:
             names = frozenset(variable.name for variable in state)
@@ -237,23 +271,46 @@ class Transformer:
         }
         executor = computation.executor
         assert executor is not None
-        found = executor(tensors)
-        if isinstance(executor, Runner) and not state and type(self).run is Transformer.run:
-            arguments = [variable.name for variable in computation.parameters]
-            computation.direct = executor.direct(arguments, computation.transformed_fetches)
+        self._calls += 1
+        try:
+            found = executor(tensors)
+        finally:
+            self._calls -= 1
+        return found
+
+    def cache_info(self) -> CacheReport:
+        """What the caches tell of themselves: those of its computations together, and those of its place.
+
+        "bound programs" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
+        thread's context, and what the device keeps itself ("kernels on disk"). A call of what ran last asks none.
+        """
+        with self.lock:
+            runners = [c.executor for c in self.computations if isinstance(c.executor, Runner)]
+        found = CacheReport()
+        found["bound programs"] = total(runner.replay.info() for runner in runners)
+        found["plans"] = total(runner.plans.info() for runner in runners)
+        found.update(get_context(self.place).cache_info())
         return found
 
     # End
 
     def close(self) -> None:
-        """Let go of state and executors; calls raise afterwards."""
+        """Let go of state and executors; calls raise afterwards.
+
+        Raises
+        ------
+        ProgramError
+            If an operator of a computation that is running calls it.
+        """
         with self.lock:
+            if self._calls:
+                raise ProgramError("the transformer cannot be closed while it runs\n  Do: close() after the call")
             self.closed = True
             for computation in self.computations:
                 close = getattr(computation.executor, "close", None)
                 if close is not None:
                     close()
-                computation.executor = computation.direct = None
+                computation.executor = None
             self.computations.clear()
             self.scope = Scope()
 

@@ -29,7 +29,7 @@ from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.transformers.node import Node
-from fluidlite.transformers.verify import Verifier
+from fluidlite.transformers.verify import Verifier, check_operator
 
 READ, WRITE = "read_state", "write_state"
 
@@ -145,7 +145,8 @@ class GraphOp:
         return definition.run is not None or definition.effect
 
     def __repr__(self) -> str:
-        return f"{', '.join(v.name for v in self.results)} = {self.type}({', '.join(v.name for v in self.args)})"
+        call = f"{self.type}({', '.join(v.name for v in self.args)})"
+        return f"{', '.join(v.name for v in self.results)} = {call}" if self.results else call
 
 
 Replaceable = Union[GraphOp, GraphValue]
@@ -240,23 +241,33 @@ class Graph:
         return any(result is value for result in self.results)
 
     def insert(self, before: GraphOp, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> GraphValue:
-        """Put a new operator in front of another, and return the value of its first output slot."""
+        """Put a new operator in front of another, and return the value of its first output slot.
+
+        Raises
+        ------
+        ProgramError
+            If there is no such operator, or its slots, attributes, dims or dtypes do not fit.
+        """
         definition = registry.get(type)
         near = before.operator
         if near is None:
             raise ProgramError(f"{before!r} is no operator of the program; insert in front of one that is")
         given = {slot: list(vs) if isinstance(vs, (list, tuple)) else [vs] for slot, vs in inputs.items()}
+        strange = [v for vs in given.values() for v in vs if not isinstance(v, GraphValue)]
+        if strange:
+            raise ProgramError(f"a new {type!r} cannot read {strange[0]!r}; expected values of the graph")
         clean, _ = check_attrs(definition, attrs, near.line)
+        operator = Operator(
+            self.block, definition, {}, {}, clean, dict(near.hints), near.id, near.role, near.line, near.namescope
+        )
+        made = GraphOp(type, given, clean, operator)
+        check_operator(made)
         slot = definition.outputs[0].name
         specs = {name: tuple(v.spec for v in vs if v.spec is not None) for name, vs in given.items()}
         call = Call(definition, specs, {slot: (Spec.of((), "float32"),)}, clean)
         found = definition.infer(call)[slot] if definition.infer is not None else None
         spec = found if isinstance(found, Spec) or found is None else found[0]
-        operator = Operator(
-            self.block, definition, {}, {}, clean, dict(near.hints), near.id, near.role, near.line, near.namescope
-        )
-        made = GraphOp(type, given, clean, operator)
-        value = GraphValue(unique_name.generate(type), spec, made, None)
+        value = GraphValue(unique_name.generate(f"{type}.inserted"), spec, made, None)
         made.outputs[slot] = [value]
         users = self._uses()
         self.ops.insert(self.ops.index(before), made)

@@ -59,6 +59,49 @@ def place_of(op: GraphOp) -> str:
     return f"{op!r} ({op.operator.line})" if op.operator is not None else repr(op)
 
 
+def check_operator(op: GraphOp) -> None:
+    """See that the type of an operator is its own, and that slots and attributes are as its definition declares.
+
+    Raises
+    ------
+    ProgramError
+        That names the operator, and the user's line.
+    """
+    if op.operator is None:
+        return
+    definition = op.operator.definition
+    if op.type != definition.type and op.type != "write_state":
+        raise ProgramError(
+            f"{place_of(op)} is of type {definition.type!r}, which cannot be changed"
+            "\n  Do: graph.insert(op, type, inputs, attrs), and replace_op"
+        )
+    for side, slots, declared in (("input", op.inputs, definition.inputs), ("output", op.outputs, definition.outputs)):
+        known = {slot.name for slot in declared}
+        for name in slots:
+            if name not in known:
+                raise ProgramError(
+                    f"{place_of(op)} has no {side} {name!r}; it has {', '.join(sorted(known)) or 'none'}"
+                )
+        for slot in declared:
+            if side == "input" and not slot.dispensable and not slots.get(slot.name):
+                raise ProgramError(f"{place_of(op)}: its input {slot.name} is gone")
+            if len(slots.get(slot.name, ())) > 1 and not slot.duplicable:
+                raise ProgramError(f"{place_of(op)}: {slot.name} takes one value, not {len(slots[slot.name])}")
+    for name in op.attrs:
+        if definition.attr(name) is None:
+            has = ", ".join(attr.name for attr in definition.attrs) or "none"
+            raise ProgramError(f"{place_of(op)} has no attribute {name!r}; it has {has}")
+    for attr in definition.attrs:
+        value = op.attrs.get(attr.name)
+        if value is None and (attr.required or attr.default is not None):
+            raise ProgramError(f"{place_of(op)}: its attribute {attr.name!r} is gone; expected {attr.type}")
+        if value is not None:
+            try:
+                attr.check(value)
+            except ProgramError as exc:
+                raise located(exc, place_of(op)) from None
+
+
 class Verifier:
     """Knows how a graph was made, and compares."""
 
@@ -100,6 +143,10 @@ class Verifier:
         """See that what stores state, or does more than make values, is there."""
         for name, values in self.states.items():
             for value in values:
+                if value.state != name:
+                    raise ProgramError(
+                        f"{value.name!r} is {value.state!r} in the graph; the program says state {name!r}"
+                    )
                 if id(value) not in there and value.op is not None and value.op.has_effect:
                     raise ProgramError(f"state {name!r} is not written any more: {place_of(value.op)} is gone")
         sources = {id(op.operator) for op in graph.ops}
@@ -171,11 +218,14 @@ class Verifier:
         """See that dims and dtypes are what the definition makes of the inputs, and what is updated is one variable."""
         if op.operator is None:
             return
+        check_operator(op)
         definition = op.operator.definition
         try:
             found = inferred(op)
         except ProgramError as exc:
             raise located(exc, place_of(op)) from exc
+        except Exception as exc:
+            raise ProgramError(f"{place_of(op)}: its inference failed: {type(exc).__name__}: {exc}") from exc
         for slot, specs in (found or {}).items():
             values = op.outputs.get(slot, ())
             if values and len(values) != len(specs):

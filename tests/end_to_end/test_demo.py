@@ -37,7 +37,7 @@ def test_every_place_learns_the_same(found: demo.DemoResult) -> None:
 def test_a_place_with_a_capability_computes_by_itself(found: demo.DemoResult) -> None:
     for result in found.results:
         unit, summary = devices.unit(result.place), result.report.summary
-        assert summary["operators"] == found.results[0].report.summary["operators"]
+        assert summary["operators"] > 0
         if unit.array is not None or unit.dialect is not None:
             assert summary["fallback"] == summary["transfers"] == 0
             assert summary["feeds"] == (0 if unit.info.host else 2)

@@ -168,7 +168,7 @@ def test_contexts_of_ended_threads_keep_no_kernels(place: str) -> None:
     together(lambda _: exe.run(main, batch(1), [logits], scope=scope.new_scope()))
     gc.collect()
     closed = [thing for thing in gc.get_objects() if isinstance(thing, Context) and thing.closed]
-    assert [context for context in closed if context.__dict__.get("prepared")] == []
+    assert [context for context in closed if len(context.prepared)] == []
 
 
 def test_each_thread_has_a_context_of_its_own(place: str) -> None:

@@ -82,7 +82,7 @@ def forget() -> None:
     ops.generation += 1
     kernels.generation += 1
     for context in open_contexts():
-        context.__dict__.pop("prepared", None)
+        context.prepared.clear()
 
 
 def caught(tests: list[Check], places: list[str]) -> bool:

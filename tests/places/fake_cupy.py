@@ -6,8 +6,9 @@ It checks what CUDA would: a stream is used with its own device current, and siz
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -39,17 +40,58 @@ class Device:
         assert _current.pop() == self.index
 
 
+class Graph:
+    """Launches that a stream captured."""
+
+    started = 0
+
+    def __init__(self, work: list[Callable[[], None]]) -> None:
+        self.work = work
+
+    def launch(self, stream: Stream) -> None:
+        assert stream.device == _current[-1]
+        assert stream.captured is None
+        Graph.started += 1
+        for each in self.work:
+            each()
+
+
 class Stream:
     made = 0
+    known: ClassVar[list[Stream]] = []
+    refusal: Exception | None = None
+    """Raised where a capture ends."""
 
     def __init__(self, non_blocking: bool) -> None:
         assert non_blocking
         Stream.made += 1
+        Stream.known.append(self)
         self.ptr = 1000 * _current[-1] + Stream.made
         self.device = _current[-1]
         self.failure = 0
         self.entered = False
         self.waits = 0
+        self.captured: list[Callable[[], None]] | None = None
+
+    def begin_capture(self) -> None:
+        assert self.device == _current[-1]
+        assert self.captured is None
+        self.captured = []
+
+    def end_capture(self) -> Graph:
+        assert self.captured is not None
+        graph, self.captured = Graph(self.captured), None
+        if Stream.refusal is not None:
+            raise Stream.refusal
+        return graph
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Run a kernel, or capture it."""
+        assert self.device == _current[-1]
+        if self.captured is not None:
+            self.captured.append(work)
+        else:
+            work()
 
     def __enter__(self) -> Self:
         assert self.device == _current[-1]
@@ -60,6 +102,8 @@ class Stream:
         self.entered = False
 
     def synchronize(self) -> None:
+        if self.captured is not None:
+            raise CUDARuntimeError(900)  # not permitted while the stream is captured
         if self.failure:
             raise CUDARuntimeError(self.failure)
 
@@ -113,6 +157,7 @@ class MemoryPool:
 
 
 def _memcpy_async(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    assert not any(known.captured is not None for known in Stream.known)  # it would be captured with its addresses
     assert kind in (1, 2, 3)
     assert stream
     assert size

@@ -8,6 +8,7 @@ looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fluidlite.framework.registry import ops
 from fluidlite.platform.cuda.dialect import CUDADialect, _scalar, nvrtc_compile
 from fluidlite.platform.devices import devices
 from fluidlite.platform.pool import get_context
-from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span
+from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span, numpy_dtype
 from fluidlite.testing import ConformanceError, checks
 from fluidlite.testing.check import operators_with_samples
 
@@ -196,6 +197,26 @@ def test_random_numbers_compile(dialect: Dialect, operator: str, dtype: str) -> 
     assert operator in dialect.prepared
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_products_with_epilogues_compile(dialect: Dialect, dtype: str) -> None:
+    """A bias and an activation, a term for each batch, and an update with momentum."""
+    layers = fluid.layers
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        x, mask = layers.data("x", [4, 9, 6], dtype=dtype), layers.data("mask", [9, 9], False, dtype)
+        hidden = layers.fc(x, 33, num_flatten_dims=3, act="tanh")
+        scores = layers.elementwise_add(layers.matmul(hidden, hidden, transpose_y=True), mask)
+        loss = layers.mean(layers.relu(scores))
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    executor, scope = fluid.Executor(PLACE, mode="compiled"), fluid.Scope()
+    executor.run(startup, scope=scope)
+    feed = {"x": np.zeros((2, 4, 9, 6), numpy_dtype(dtype)), "mask": np.zeros((9, 9), numpy_dtype(dtype))}
+    executor.run(main, feed, [loss], scope=scope)
+    ran = {line.op.type for line in executor.explain_last().plan.lines}
+    assert {"fused.mul_add_tanh", "fused.matmul_momentum"} <= ran and any("matmul_add_relu" in each for each in ran)
+    assert ran & dialect.prepared >= {each for each in ran if each.startswith("fused.")}
+
+
 def test_no_operator_is_left_out() -> None:
     """Each operator with a source has samples, is the gradient of one, or draws random numbers."""
     covered = {type for operator in operators_with_samples() for type in with_a_check(operator)}
@@ -211,3 +232,21 @@ def test_a_source_that_is_wrong_is_refused(dialect: Dialect) -> None:
         dialect.compile(None, source, "f", ("buffer",))
     with pytest.raises(CompileError, match="no_such_name"):
         dialect.compile(None, source.replace("= 1", "= no_such_name"), "f", ("buffer", "int32"))
+
+
+def test_written_sources_compile(dialect: Dialect, tmp_path: Path) -> None:
+    """What ``Executor.write_sources`` writes, heads included, is CUDA C."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.layers.data("x", [8])
+        loss = fluid.layers.mean(fluid.layers.gelu(fluid.layers.fc(x, 4)))
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    exe, scope = fluid.Executor(PLACE, mode="compiled", codegen="cuda"), fluid.Scope()
+    exe.run(startup, scope=scope)
+    exe.run(main, {"x": np.zeros((3, 8), "float32")}, [loss], scope=scope)
+    written = [path for path in exe.write_sources(tmp_path) if path.suffix == ".cu"]
+    assert any("gelu" in path.name for path in written)
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("// kernel ") and "test_cuda_sources.py:" in text
+        assert f".visible .entry {path.stem[4:]}(" in nvrtc_compile(text, ARCHITECTURE).decode()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fluidlite as fluid
-from fluidlite.transformers import Transformer, make_transformer_factory
+from fluidlite.transformers import Transformer, make_transformer_factory, replay
+from fluidlite.transformers.direct import Direct, direct
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,3 +38,25 @@ def transformer(request: pytest.FixtureRequest, require: Callable[..., None]) ->
     require(request.param)
     with make_transformer_factory(request.param)() as made:
         yield made
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each call that found a straight way: whether it was taken."""
+    found: list[bool] = []
+
+    def watched(*args: Any) -> Direct | None:
+        way = direct(*args)
+        if way is not None:
+            usual = way.call
+
+            def call(*given: Any) -> Any:
+                values = usual(*given)
+                found.append(values is not None)
+                return values
+
+            way.call = call
+        return way
+
+    monkeypatch.setattr(replay, "direct", watched)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite.transformers import (
+    Graph,
+    GraphPass,
     Transformer,
     make_transformer,
     make_transformer_factory,
@@ -47,6 +50,12 @@ BAD_COMPUTATIONS: dict[str, tuple[Make, str]] = {
     "number argument": (lambda t: t.computation(None, 3), "expected a value of the graph"),
     "argument twice": (lambda t: (lambda x: t.computation(x, x, x))(_x()), "listed twice"),
     "array result": (lambda t: t.computation(np.ones(2)), "a result of a computation"),
+    "text result": (lambda t: t.computation("x"), "a result of a computation is 'x'"),
+    "generator of results": (
+        lambda t: t.computation(v for v in [_x()]),
+        "expected a value or an action .*dict of them",
+    ),
+    "results by bad keys": (lambda t: t.computation({"a": 3}), "a result of a computation is 3"),
     "nested results": (lambda t: t.computation([[_x()]]), "a result of a computation"),
     "two programs": (lambda t: t.computation([_x(), _other_program()]), "different programs"),
     "temporary unassigned": (lambda t: t.computation(ng.temporary((2,)) + 1), "before it is assigned"),
@@ -91,6 +100,182 @@ def test_bad_call(case: str, transformer: Transformer) -> None:
     assert computation(2, [1, 2])[0] == 2
 
 
+GOOD_CALLS: dict[str, Any] = {
+    "list": [1, 2],
+    "integers": np.array([1, 2]),
+    "wider floats": np.array([1.0, 2.0]),
+    "half": np.array([1, 2], "float16"),
+    "not contiguous": np.arange(1, 5, dtype="float32")[::2],
+    "backwards": np.array([2, 1], "float32")[::-1],
+    "column": np.ones((2, 3), "float32")[:, 1],
+    "one number twice": np.broadcast_to(np.float32(1), (2,)),
+    "other byte order": np.array([1, 2], ">f4"),
+    "flags": [True, False],
+    "NaN": [np.nan, np.inf],
+    "tensor": "tensor",
+}
+
+
+@pytest.mark.parametrize("case", GOOD_CALLS)
+def test_arguments_of_every_make(case: str, transformer: Transformer) -> None:
+    """What fits is taken, by the shortest way too; it is neither kept nor changed."""
+    value = GOOD_CALLS[case]
+    if case == "tensor":
+        value = fluid.Tensor()
+        value.set(np.float32([1, 2]), "cpu")
+    x = _x()
+    double = transformer.computation(x * 2 + 1, x)
+    given = np.array(value.numpy() if case == "tensor" else value)
+    wanted = given.astype("float32") * 2 + 1
+    for _ in range(3):
+        found = double(value)
+        np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(double(np.float32([5, 6])), [11, 13])
+    np.testing.assert_array_equal(value.numpy() if case == "tensor" else value, given)
+
+
+def _py_func(function: Callable[..., Any], x: ng.Value) -> ng.Value:
+    """A function of Python in the middle of the graph."""
+    out = fluid.default_main_program().global_block().create_var(fluid.unique_name.generate("made"), [2], "float32")
+    fluid.layers.py_func(function, x, out)
+    return ng.value_of(out)
+
+
+def test_an_operator_that_calls_a_computation(transformer: Transformer) -> None:
+    """Another one, and the one that runs."""
+    x = _x()
+    other = transformer.computation(ng.sum(x), x)
+    depth = []
+
+    def again(array: Any) -> Any:
+        given = np.array(array)
+        if len(depth) == 2:
+            return given + other(given)
+        depth.append(1)
+        try:
+            return both(given * 2)
+        finally:
+            depth.pop()
+
+    both = transformer.computation(_py_func(again, ng.exp(x) * 0 + x) + 1, x)
+    for _ in range(4):
+        np.testing.assert_array_equal(both(np.float32([1, 2])), [4 + 12 + 3, 8 + 12 + 3])
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, MemoryError])
+def test_an_operator_that_raises(error: type[BaseException], transformer: Transformer) -> None:
+    x, calls = _x(), []
+
+    def fail(array: Any) -> Any:
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            raise error("mine")
+        return np.array(array)
+
+    computation = transformer.computation([_py_func(fail, ng.exp(x)) * 2, ng.tanh(x)], x)
+    for _ in range(4):
+        np.testing.assert_array_equal(computation([0, 0])[0], [2, 2])
+        with pytest.raises((error, fluid.errors.FluidError), match=r"py_func.*test_bad_computations.*mine|^mine$|^$"):
+            computation([0, 0])
+
+
+def test_a_transformer_is_not_closed_by_its_own_operator(transformer: Transformer) -> None:
+    x = _x()
+
+    def close(array: Any) -> Any:
+        transformer.close()
+
+    computation = transformer.computation(_py_func(close, x), x)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cannot be closed while it runs"):
+            computation([1, 2])
+    np.testing.assert_array_equal(transformer.computation(x + 1, x)([1, 2]), [2, 3])
+
+
+def test_a_computation_that_two_threads_call(transformer: Transformer) -> None:
+    x, v = _x(), ng.variable((), 0.0)
+    computation = transformer.computation([ng.exp(x) * 2 + x, ng.assign(v, v + 1)], x)
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        for i in range(30):
+            given = np.full(2, number + i / 30, "float32")
+            found = computation(given)[0]
+            if not np.allclose(found, np.exp(given) * 2 + given, rtol=1e-5):
+                wrong.append((number, i, found))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert transformer.computation(v)() == 90
+
+
+def test_closing_while_another_thread_calls(transformer: Transformer) -> None:
+    x = _x()
+    computation, errors = transformer.computation(ng.exp(x) + 1, x), []
+    begun, stop = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                computation([1, 2])
+                begun.set()
+        except Exception as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(60)
+    transformer.close()
+    thread.join(20)
+    stop.set()
+    assert [type(error) for error in errors] == [fluid.errors.ProgramError]
+    assert "closed" in str(errors[0])
+
+
+def test_a_device_guard_that_names_no_place(transformer: Transformer) -> None:
+    x = _x()
+    good = transformer.computation(x + 1, x)
+    with fluid.device_guard("nowhere:0"):
+        lost = ng.exp(x)
+    bad = transformer.computation(lost * 2, x)
+    for _ in range(2):
+        with pytest.raises(
+            fluid.errors.PlaceError, match=r"exp \(test_bad_computations.py:\d+.*'nowhere:0'.*known kinds"
+        ):
+            bad([1, 2])
+    np.testing.assert_array_equal(good([1, 2]), [2, 3])
+
+
+def test_a_pass_that_raises(transformer: Transformer) -> None:
+    class Fails(GraphPass):
+        """A user's own."""
+
+        def do_pass(self, graph: Graph) -> None:
+            raise KeyError("mine")
+
+    x = _x()
+    transformer.register_graph_pass(Fails())
+    computation = transformer.computation(ng.exp(x), x)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="pass Fails failed: KeyError: 'mine'"):
+            computation([0, 0])
+    transformer.graph_passes = [p for p in transformer.graph_passes if not isinstance(p, Fails)]
+    np.testing.assert_array_equal(computation([0, 0]), [1, 1])
+
+
+@pytest.mark.parametrize("passes", [None, 3, [3], [GraphPass]])
+def test_bad_lists_of_passes(passes: Any, cpu: Transformer) -> None:
+    x = _x()
+    with pytest.raises(ValueError, match="GraphPass"):
+        cpu.graph_passes = passes
+    np.testing.assert_array_equal(cpu.computation(x + 1, x)([1, 2]), [2, 3])
+
+
 def test_state_without_a_value(cpu: Transformer) -> None:
     v = ng.variable(())
     read = cpu.computation(v + 1)
@@ -124,6 +309,16 @@ BAD_ACTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "variable of unknown dims": (lambda: ng.variable((-1,)), "must be known"),
     "initial dims": (lambda: ng.variable((2,), [1.0, 2.0, 3.0]), "has dims"),
     "initial value of other dims": (lambda: ng.variable((3,), ng.constant([1.0, 2.0])), "initial value"),
+    "initial value of an argument": (lambda: ng.variable((2,), ng.exp(_x()) + 1), "needs placeholder 'placeholder_"),
+    "initial value that is an argument": (lambda: ng.variable((2,), _x()), "has no value before a call"),
+    "initial text": (lambda: ng.variable((2,), "a"), "expected numbers"),
+    "constant beyond its dtype": (lambda: ng.constant(1e300), "no float32"),
+    "constant of other numbers": (lambda: ng.constant([1.5], dtype="int64"), "no int64"),
+    "constant of a dict": (lambda: ng.constant({}), "is no value"),
+    "ragged constant": (lambda: ng.constant([[1], [1, 2]]), "is no value"),
+    "ragged operand": (lambda: ng.add(_x(), [[1], [1, 2]]), "is no value"),
+    "placeholder of fractions": (lambda: ng.placeholder((2.5,)), "expected a list of ints"),  # type: ignore[arg-type]
+    "placeholder of no dtype": (lambda: ng.placeholder((2,), "float31"), "float31"),
     "constant of a value": (lambda: ng.constant(_x()), "a constant is a number"),
     "constant of text": (lambda: ng.constant("one"), "no value|expected numbers"),
     "int beside fraction": (lambda: ng.placeholder((2,), "int64") + 0.5, "no int64 is 0.5"),

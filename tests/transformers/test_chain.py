@@ -57,6 +57,60 @@ def test_a_late_error_is_raised_and_spoils_no_state(mode: str) -> None:
         assert (scope.find_var("table").get_tensor().numpy() != before["table"]).any()
 
 
+def two_tables() -> tuple[Any, list[Any], list[Any]]:
+    """State is written after each of two operators that index."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        kept = []
+        for name in ("a", "b"):
+            ids = fluid.layers.data(f"{name}_ids", [1], dtype="int64")
+            table = fluid.layers.create_global_var([ROWS, WIDTH], 1.0, "float32", True, name=f"{name}_table")
+            for suffix in ("", "_too"):
+                out = fluid.layers.create_global_var([IDS, WIDTH], 0.0, "float32", True, name=name + suffix)
+                kept.append(out)
+            rows = fluid.layers.gather(table, ids)
+            for out in kept[-2:]:
+                main.global_block().append_op("elementwise_add", {"X": out, "Y": rows}, {"Out": out})
+    return main, [startup], kept
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_each_index_is_looked_at_before_state_is_written(mode: str) -> None:
+    main, (startup,), kept = two_tables()
+    scope, exe = fluid.Scope(), fluid.Executor("cpu", mode=mode)
+    exe.run(startup, scope=scope)
+    good = np.arange(IDS, dtype="int64")[:, None]
+    wrong = good.copy()
+    wrong[3] = ROWS + 1
+
+    def values() -> list[float]:
+        return [float(scope.find_var(out.name).get_tensor().numpy().max()) for out in kept]
+
+    for number in range(1, 4):
+        exe.run(main, {"a_ids": good, "b_ids": good}, scope=scope)
+        assert values() == [number] * 4
+    with pytest.raises(fluid.errors.OutOfRangeError, match=f"{ROWS + 1}"):
+        exe.run(main, {"a_ids": wrong, "b_ids": good}, scope=scope)
+    assert values()[:2] == [3, 3]
+    for out in kept:
+        scope.find_var(out.name).get_tensor().set(np.zeros((IDS, WIDTH), "float32"))
+    with pytest.raises(fluid.errors.OutOfRangeError, match=f"{ROWS + 1}"):
+        exe.run(main, {"a_ids": good, "b_ids": wrong}, scope=scope)
+    assert values()[2:] == [0, 0]
+    exe.run(main, {"a_ids": good, "b_ids": good}, scope=scope)
+    assert values()[2:] == [1, 1]
+
+
+def test_state_is_looked_after_once_for_each_index() -> None:
+    """The updates behind a look are launches that follow each other."""
+    main, (startup,), _ = two_tables()
+    scope, exe = fluid.Scope(), fluid.Executor("cpu", mode="compiled", passes=())
+    exe.run(startup, scope=scope)
+    good = np.arange(IDS, dtype="int64")[:, None]
+    exe.run(main, {"a_ids": good, "b_ids": good}, scope=scope)
+    assert [isinstance(action, Launches) for action in exe._replay.last.actions] == [True, False, True, False, True]
+
+
 def test_launches_that_follow_each_other_are_one_call() -> None:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()):

@@ -40,6 +40,12 @@ def test_every_kind_of_result(cpu: Transformer) -> None:
     np.testing.assert_array_equal(by_value[z], [2, 4])
     assert cpu.computation(put, x)(given) is None
     assert cpu.computation([put, z], x)(given)[0] is None
+    by_key = cpu.computation({"once": y, "twice": y, "put": put}, x)(given)
+    assert list(by_key) == ["once", "twice", "put"]
+    assert by_key["put"] is None
+    np.testing.assert_array_equal(by_key["twice"], [2, 3])
+    assert not np.shares_memory(by_key["once"], by_key["twice"])
+    assert cpu.computation({}, x)(given) == {}
     assert cpu.computation(None)() is None
     assert cpu.computation([])() == ()
     np.testing.assert_array_equal(cpu.computation(x, x)(given), given)
@@ -53,6 +59,52 @@ def test_results_are_copies(transformer: Transformer) -> None:
     np.testing.assert_array_equal(first, np.ones(3))
     first[:] = 100
     np.testing.assert_array_equal(read(), np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("rows", [3, 40000])
+def test_views_where_they_are_asked_for(rows: int, transformer: Transformer) -> None:
+    """On the host a view of where it was computed, which the next call writes again; elsewhere a copy."""
+    x, v = ng.placeholder((-1,)), ng.variable((2,), 1.0)
+    both = transformer.computation([ng.exp(x) * 2, v], x, copy=False)
+    apart = transformer.computation([ng.exp(x) * 2, v], x)
+    wanted = apart(np.zeros(rows))
+    for _ in range(2):
+        found = both(np.zeros(rows))
+        np.testing.assert_array_equal(found[0], wanted[0])
+        np.testing.assert_array_equal(found[1], [1, 1])
+    again = both(np.ones(rows))
+    transformer.computation(ng.assign(v, v + 1))()
+    np.testing.assert_array_equal(wanted[0], np.full(rows, 2))
+    for earlier, later, after in zip(found, again, (np.exp(1) * 2, 2), strict=True):
+        shared = np.shares_memory(earlier, later)
+        assert earlier.flags.writeable != shared
+        assert shared or transformer.place.kind != "cpu"
+        assert not shared or transformer.place.kind != "opencl"
+        if shared:
+            np.testing.assert_allclose(earlier, after, rtol=1e-6)
+    if transformer.place.kind == "cpu":
+        assert both.memory_plan.planned >= rows * 4
+
+
+def test_a_view_outlives_its_arena() -> None:
+    x = ng.placeholder((-1,))
+    with make_transformer_factory("cpu")() as made:
+        double = made.computation(ng.exp(x) * 2, x, copy=False)
+        view = [double(np.zeros(50000)) for _ in range(2)][1]
+        for rows in (500000, 500000, 10):
+            double(np.zeros(rows))
+    assert view.shape == (50000,)
+    assert np.isfinite(view.sum())
+
+
+def test_results_that_the_user_changes_afterwards(cpu: Transformer) -> None:
+    x = ng.placeholder(())
+    listed, named = [x + 1], {"a": x + 1}
+    computations = cpu.computation(listed, x), cpu.computation(named, x)
+    listed.append(x + 2)
+    named["b"] = x + 2
+    assert computations[0](1) == (2,)
+    assert computations[1](1) == {"a": 2}
 
 
 def test_feed_dict(cpu: Transformer) -> None:

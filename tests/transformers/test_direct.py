@@ -11,22 +11,6 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite.transformers import Transformer, make_transformer
-from fluidlite.transformers.direct import Direct
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each call that found a straight way: whether it was taken."""
-    found: list[bool] = []
-    usual = Direct.__call__
-
-    def call(self: Direct, args: tuple[Any, ...]) -> Any:
-        values = usual(self, args)
-        found.append(values is not None)
-        return values
-
-    monkeypatch.setattr(Direct, "__call__", call)
-    return found
 
 
 def doubled(transformer: Transformer) -> tuple[Any, Any]:
@@ -55,6 +39,18 @@ def test_arguments_that_look_otherwise_give_the_same(cpu: Transformer, value: An
     step(np.zeros(3, "float32"))
     step(np.zeros(3, "float32"))
     assert step(value).tolist() == [3, 6, 9]
+
+
+def test_sizes_take_turns(cpu: Transformer, taken: list[bool]) -> None:
+    x = ng.placeholder((-1, 2))
+    alone, several = cpu.computation(x * 2.0, x), cpu.computation([x * 2.0, x + 1.0], x)
+    for rows in (1, 3, 2, 1, 3, 2, 1, 3, 2):
+        given = np.full((rows, 2), rows, "float32")
+        np.testing.assert_array_equal(alone(given), given * 2)
+        first, second = several(given)
+        np.testing.assert_array_equal(first, given * 2)
+        np.testing.assert_array_equal(second, given + 1)
+    assert taken.count(True) >= 8
 
 
 def test_strides_do_not_matter(cpu: Transformer, taken: list[bool]) -> None:

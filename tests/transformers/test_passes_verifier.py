@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,87 @@ def prints_turned_round(graph: Graph) -> None:
     graph.ops[i], graph.ops[j] = two, one
 
 
+def state_written_twice(graph: Graph) -> None:
+    put = find(graph, "write_state")
+    again = copy.copy(put)
+    again.outputs = {slot: [copy.copy(value) for value in values] for slot, values in put.outputs.items()}
+    for value in again.results:
+        value.op = again
+    graph.ops.insert(graph.ops.index(put) + 1, again)
+
+
+def state_of_another(graph: Graph) -> None:
+    find(graph, "read_state").value.state = "w"
+
+
+def a_write_forgotten(graph: Graph) -> None:
+    find(graph, "write_state").value.state = None
+
+
+def an_attribute_of_another_type(graph: Graph) -> None:
+    find(graph, "concat").attrs["axis"] = "a"
+
+
+def an_array_as_attribute(graph: Graph) -> None:
+    find(graph, "concat").attrs["axis"] = np.array([1, 2])
+
+
+def an_unknown_attribute(graph: Graph) -> None:
+    find(graph, "concat").attrs["nonsense"] = 1
+
+
+def a_lost_attribute(graph: Graph) -> None:
+    del find(graph, "cast").attrs["out_dtype"]
+
+
+def no_attributes(graph: Graph) -> None:
+    find(graph, "exp").attrs = None  # type: ignore[assignment]
+
+
+def another_type(graph: Graph) -> None:
+    find(graph, "exp").type = "no_such"
+
+
+def a_dropped_output(graph: Graph) -> None:
+    find(graph, "exp").outputs.clear()
+
+
+def a_lost_input(graph: Graph) -> None:
+    find(graph, "exp").inputs.clear()
+
+
+def an_unknown_input(graph: Graph) -> None:
+    find(graph, "exp").inputs["Z"] = find(graph, "exp").inputs["X"]
+
+
+def two_for_one(graph: Graph) -> None:
+    find(graph, "exp").inputs["X"] *= 2
+
+
+def an_input_that_is_no_value(graph: Graph) -> None:
+    find(graph, "exp").inputs["X"] = ["x"]
+
+
+def an_input_without_a_list(graph: Graph) -> None:
+    find(graph, "exp").inputs["X"] = find(graph, "exp").args[0]  # type: ignore[assignment]
+
+
+def inputs_without_slots(graph: Graph) -> None:
+    find(graph, "exp").inputs = [find(graph, "exp").args[0]]  # type: ignore[assignment]
+
+
+def no_operator(graph: Graph) -> None:
+    graph.ops.append(None)  # type: ignore[arg-type]
+
+
+def no_operators(graph: Graph) -> None:
+    graph.ops = None  # type: ignore[assignment]
+
+
+def no_result(graph: Graph) -> None:
+    graph.results[0] = None
+
+
 CASES = [
     (a_cycle, r"exp\(tanh.*each needs the other: a cycle"),
     (a_later_value, r"reads 'exp_\d+' before .* makes it$"),
@@ -141,6 +223,25 @@ CASES = [
     (another_parameter, r"sgd\(.* updates Param in place; ParamOut must be the same variable"),
     (no_print, r"print\(.* is gone, which does more than make values"),
     (prints_turned_round, r"print\(.* runs in another order"),
+    (state_written_twice, r"state 'variable_\d+' is read and written in another order"),
+    (state_of_another, r"'variable_\d+' is 'w' in the graph; the program says state 'variable_\d+'"),
+    (a_write_forgotten, r"'variable_\d+' is None in the graph; the program says state 'variable_\d+'"),
+    (an_attribute_of_another_type, r"concat\(.*attribute 'axis' is 'a'; expected an int"),
+    (an_array_as_attribute, r"concat\(.*attribute 'axis' is array.*; expected an int"),
+    (an_unknown_attribute, r"concat\(.*has no attribute 'nonsense'; it has axis"),
+    (a_lost_attribute, r"cast\(.*its attribute 'out_dtype' is gone; expected dtype"),
+    (no_attributes, r"the attributes of .*exp\(.* are None; expected a dict"),
+    (another_type, r"is of type 'exp', which cannot be changed.*Do: graph.insert"),
+    (a_dropped_output, r"tanh\(.*reads 'exp_\d+', which no operator makes"),
+    (a_lost_input, r"exp\(\).*its input X is gone"),
+    (an_unknown_input, r"exp\(.*has no input 'Z'; it has X"),
+    (two_for_one, r"exp\(.*X takes one value, not 2"),
+    (an_input_that_is_no_value, "X of an operator 'exp' holds 'x'; expected values of the graph"),
+    (an_input_without_a_list, r"X of an operator 'exp' is .*; expected a list of values"),
+    (inputs_without_slots, r"the inputs of an operator 'exp' are .*; expected a dict of lists"),
+    (no_operator, "None is among its operators; expected a GraphOp"),
+    (no_operators, "its operators are a NoneType; expected a list"),
+    (no_result, "None is among its results; expected a GraphValue"),
 ]
 
 
@@ -173,6 +274,34 @@ def test_it_is_caught_and_the_pass_is_named(change: Callable[[Graph], Any], text
     cpu.graph_passes = []  # type: ignore[assignment]
     computation.transform()
     assert_runs(computation)
+
+
+BAD_INSERTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "unknown operator": ("no_such", {}, {}, "no operator is called 'no_such'"),
+    "unknown input": ("relu", {"Q": "x"}, {}, "relu.* has no input 'Q'; it has X"),
+    "no input": ("relu", {}, {}, "its input X is gone"),
+    "text": ("relu", {"X": "a name"}, {}, "a new 'relu' cannot read 'a name'; expected values of the graph"),
+    "unknown attribute": ("relu", {"X": "x"}, {"nonsense": 1}, "has no attribute 'nonsense'"),
+    "attribute": ("cast", {"X": "x"}, {"out_dtype": "text"}, "'text' is not a data type"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INSERTS)
+def test_an_operator_that_does_not_fit_is_not_inserted(case: str, cpu: Transformer) -> None:
+    type, inputs, attrs, text = BAD_INSERTS[case]
+
+    def put(graph: Graph) -> None:
+        at = find(graph, "exp")
+        given = {slot: at.args[0] if value == "x" else value for slot, value in inputs.items()}
+        graph.insert(at, type, given, attrs)
+
+    x = ng.placeholder((2,))
+    cpu.graph_passes = [Breaks(put)]  # type: ignore[assignment]
+    computation = cpu.computation(ng.exp(x), x)
+    with pytest.raises(ValueError, match=f"(?s)pass Breaks.*{text}"):
+        computation([0, 0])
+    cpu.graph_passes = []  # type: ignore[assignment]
+    np.testing.assert_array_equal(computation([0, 0]), [1, 1])
 
 
 def assert_runs(computation: Computation) -> None:

@@ -15,7 +15,7 @@ from fluidlite.framework.io import IO
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
-from fluidlite.kernels.blas import cblas
+from fluidlite.kernels.blas import batches, cblas
 from fluidlite.kernels.blas import linear_algebra as blas
 from fluidlite.operators.math import gemms_of
 from fluidlite.platform.place import Place
@@ -136,3 +136,59 @@ def test_a_batch_of_rows_is_one_product() -> None:
     (gemm,) = gemms_of(matmul_call((8, 3, 4), (4, 5)))
     assert (gemm.batch, gemm.m, gemm.n, gemm.k) == ((), 24, 5, 4)
     assert list(gemm.matrices()) == [(0, 0, 0, False)]
+
+
+BATCHES = [
+    ((3, 104, 98), (3, 98, 102), False, False, 1.0),
+    ((3, 98, 104), (3, 102, 98), True, True, -0.5),
+    ((2, 2, 128, 64), (2, 2, 128, 64), False, True, 0.125),
+    ((3, 98, 104), (98, 102), True, False, 1.0),  # the second operand stays where it is
+    ((70, 128, 64), (70, 64, 128), False, False, 1.0),  # more than are worth a call each
+]
+
+
+def calls_of(call: Call) -> int:
+    """How often a bound product calls the library."""
+    context = get_context(Place("cpu"))
+    tensors = [Tensor.of(specs[0], context.place) for specs in (*call.ins.values(), *call.outs.values())]
+    for tensor in tensors:
+        tensor.allocate(context)
+    io = IO(call, tensors, context)
+    return sum(len(blas._Step(gemm, "float32").bind(context, io)) for gemm in gemms_of(call))
+
+
+@pytest.mark.skipif(batches.batched("float32") is None, reason="this BLAS has no products of batches")
+@pytest.mark.parametrize(("x_dims", "y_dims", "tx", "ty", "alpha"), BATCHES)
+def test_a_batch_is_one_call(x_dims: Any, y_dims: Any, tx: bool, ty: bool, alpha: float) -> None:
+    random = np.random.default_rng(3)
+    for dtype, tolerance in (("float32", 2e-5), ("float64", 1e-12)):
+        x, y = (random.uniform(-1, 1, dims).astype(dtype) for dims in (x_dims, y_dims))
+        attrs = {"transpose_X": tx, "transpose_Y": ty, "alpha": alpha}
+        want = product(x, y, tx, ty, alpha)
+        for bound in (False, True):
+            out = execute("matmul", {"X": x, "Y": y}, attrs, bound)["Out"]
+            np.testing.assert_allclose(out, want, rtol=tolerance, atol=100 * tolerance)
+        dout = np.asarray(random.uniform(-1, 1, want.shape), dtype)
+        grads = execute("matmul_grad", {"X": x, "Y": y, "Out@GRAD": dout}, attrs, True)
+        for slot, value in (("X", x), ("Y", y)):
+            way = random.uniform(-1, 1, value.shape)
+            moved = product(way, y, tx, ty, alpha) if slot == "X" else product(x, way, tx, ty, alpha)
+            slope = float((moved * dout).sum())
+            assert abs(float((grads[slot + "@GRAD"] * way).sum()) - slope) <= 1e4 * tolerance
+    if not tx and not ty:
+        assert calls_of(matmul_call(x_dims, y_dims)) == 1
+
+
+def test_small_matrices_are_multiplied_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some builds of OpenBLAS crash when a batch has them."""
+    small, large = (matmul_call((2, side, 100), (2, 100, 100)) for side in (100, 101))
+    assert [batches.steps_of(gemm, list(gemm.matrices())) for gemm in gemms_of(small)] == [None]
+    assert [batches.steps_of(gemm, list(gemm.matrices())) for gemm in gemms_of(large)] == [(1, 1, 1)]
+    assert calls_of(small) == 2
+    monkeypatch.setattr(blas, "batched", lambda dtype: None)
+    assert calls_of(large) == 2
+
+
+def test_products_of_batches_are_taken_on_processors_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert batches.batched.__wrapped__("float32") is None

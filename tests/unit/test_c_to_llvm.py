@@ -161,7 +161,10 @@ WRONG = {
     "operator % on double": "r[gid] = d[gid] % 2;",
     "operator & on float": "o[gid] = f[gid] & 1;",
     "takes 1 arguments, not 2": "o[gid] = one(1, 2);",
+    "llvm_stream takes a pointer to copy to": "llvm_stream(o, 1);",
     "has type void": "void v; o[gid] = 1;",
+    "the only pragma is": '_Pragma("unroll") for (int j = 0; j < 3; ++j) o[gid] += j;',
+    "no loop behind a pragma": '_Pragma("independent") o[gid] = 1;',
 }
 
 
@@ -217,6 +220,30 @@ def test_items_are_independent_but_for_their_own_variables() -> None:
     assert '!"llvm.loop.parallel_accesses"' in text
 
 
+def test_a_loop_with_independent_steps() -> None:
+    loop = "for (int j = 0; j < i[0]; ++j) {} r[gid + j] = f[gid + j];"
+    for before, inside, marks in (
+        ("", "", 1),  # items alone
+        ('_Pragma("independent") ', "", 2),
+        ('_Pragma("independent") ', "for (int s = 0; s < i[1]; ++s)", 2),  # that around, not that within
+    ):
+        text, _ = c_to_llvm(kernel(before + loop.format(inside)), "k")
+        assert text.count(", !5}") == marks
+
+
+def test_a_pointer_that_may_come_to_a_variable_of_the_item_is_not_marked() -> None:
+    """The loop reads through it before the text shows where else it will point."""
+    body = "float t[4]; t[0] = 1; const float* p = f; for (int j = 0; j < 3; ++j) {{ r[gid] += p[0]; {} }}"
+    for change, marks in (
+        ("p = t;", 2),
+        ("p = gid > j ? p + 1 : t;", 2),
+        ("p = gid > j ? p + 1 : f;", 3),
+        ("p += 1;", 3),
+    ):
+        text, _ = c_to_llvm(kernel(body.format(change)), "k")
+        assert text.count("!llvm.access.group !6") == marks  # r is read and written, and f is read
+
+
 def test_an_output_on_an_input_is_computed_in_vectors(dialect: LLVMDialect) -> None:
     source = f"""void k(const float* x, float* y, const long items) {{
 {GIDS} {{ y[gid] = x[gid] * 2 + 1; }}
@@ -227,3 +254,32 @@ def test_an_output_on_an_input_is_computed_in_vectors(dialect: LLVMDialect) -> N
     expected = values * 2 + 1
     dialect.launch(Context(), made, values.size, [values, values, values.size])
     np.testing.assert_array_equal(values, expected)
+
+
+def test_a_row_written_over_what_it_reads_is_computed_in_vectors(dialect: LLVMDialect) -> None:
+    """The row's own loop is marked: with items alone, LLVM looks whether the memory is the same, and goes one by one."""
+    source = f"""void k(const float* x, const float* w, float* y, const long n, const long items) {{
+{GIDS} {{ _Pragma("independent") for (long j = 0; j < n; ++j) {{ y[gid * n + j] = x[gid * n + j] * w[j] + 1; }} }}
+}}
+"""
+    made = dialect.compile(Context(), source, "k", ("buffer", "buffer", "buffer", "int64", "int64"))
+    values, row = np.arange(35, dtype="float32").reshape(5, 7), np.arange(7, dtype="float32")
+    expected = values * row + 1
+    dialect.launch(Context(), made, 5, [values, row, values, 7, 5])
+    np.testing.assert_array_equal(values, expected)
+    text, _ = c_to_llvm(source, "k")
+    unmarked, _ = c_to_llvm(source.replace('_Pragma("independent") ', ""), "k")
+    assert "vector.memcheck" in optimised(unmarked) and "vector.memcheck" not in optimised(text)
+
+
+def optimised(text: str) -> str:
+    """What LLVM makes of a module, as text."""
+    import llvmlite.binding as llvm
+
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=3)
+    module = llvm.parse_assembly(text)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return str(module)

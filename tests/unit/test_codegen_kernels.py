@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import array_api_strict
@@ -243,6 +244,18 @@ def test_large_problems_go_in_blocks() -> None:
     assert "range(0" in run.source and run.workspace > 0
     small = prepare(CONTEXTS["numpy"], MOMENTUM, (5, 7))
     assert "range(0" not in small.source and not hasattr(small, "workspace")
+
+
+@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize(("x", "y"), [((3, 5), (5,)), ((5, 300), (1,)), ((900, 40), (40,))])
+def test_sums_of_integers_wrap(context: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    inputs = {"X": np.full(x, 3, "int64"), "Y": np.ones(y, "int64"), "Out@GRAD": np.full(x, 2**61, "int64")}
+    got = execute(CONTEXTS[context], product_grad(), inputs, wanted=("Y@GRAD",))["Y@GRAD"]
+    total = 3 * 2**61 * (prod(x) // prod(y))
+    np.testing.assert_array_equal(got, np.full(y, (total + 2**63) % 2**64 - 2**63, "int64"))
+    if context == "c":  # of signed numbers, C leaves open what becomes
+        run = generators["dialect"].prepare(call_of(product_grad(), inputs, {}, ("Y@GRAD",)), CONTEXTS[context])
+        assert "unsigned long acc[" in run.source
 
 
 def prepare(context: Any, op: OpDef, dims: tuple[int, ...]) -> Any:

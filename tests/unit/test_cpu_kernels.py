@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -20,7 +21,7 @@ pytest.importorskip("pycparser")
 
 from fluidlite.platform.cpu.cache import DiskCache
 from fluidlite.platform.cpu.dialect import MANY, LLVMDialect
-from fluidlite.platform.cpu.team import ALONE, team
+from fluidlite.platform.cpu.team import ALONE, ENTRIES, team
 
 SOURCE = """
 void count(long* restrict out, const long add, const long items) {
@@ -123,14 +124,60 @@ def test_a_chain_does_launches_in_their_order(dialect: LLVMDialect) -> None:
     small, large = np.zeros(3, "int64"), np.zeros(MANY * 5 + 1, "int64")
     launches = [(add, a.size, (a, 1, a.size), group) for a in (small, large) for group in (None, 1)]
     launches += [(double, a.size, (a, 3, a.size), None) for a in (small, large)] + [(add, 0, (small, 9, 0), None)]
-    run = dialect.chain(Context(), launches)
+    chain = dialect.chain(Context(), launches)
     for a in (small, large):
         assert not a.any()
-    run()
+    chain.run()
     for a in (small, large):
         assert (a == 6 * (np.arange(a.size) + 1)).all()
-    run()
+    chain.run()
     assert small.tolist() == [3 * (6 + 2), 3 * (12 + 4), 3 * (18 + 6)]
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+@pytest.mark.parametrize("sizes", [(3,), (3, 5, 511), (4096,), (3, MANY * 2)])
+def test_a_chain_does_the_same_at_every_call(dialect: LLVMDialect, threads: int | None, sizes: tuple[int, ...]) -> None:
+    """The first calls measure, and another way is taken after them."""
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    outs = [np.zeros(size, "int64") for size in sizes]
+    chain = dialect.chain(Context(threads), [(kernel, out.size, (out, 2, out.size), None) for out in outs])
+    for number in range(1, 6):
+        chain.run()
+        for out in outs:
+            assert (out == number * (np.arange(out.size) + 2)).all()
+
+
+def test_a_chain_follows_the_threads_of_its_context(dialect: LLVMDialect) -> None:
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    out, context = np.zeros(MANY * 2, "int64"), Context(1)
+    chain = dialect.chain(context, [(kernel, out.size, (out, 0, out.size), None)])
+    for number, threads in enumerate((1, 1, 1, 2, None, 1), 1):
+        context.threads = threads
+        chain.run()
+        assert (out == number * np.arange(out.size)).all()
+
+
+def test_short_chains_have_entries_which_are_given_back(dialect: LLVMDialect) -> None:
+    crew = team(dialect.compiler.load)
+    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    gc.collect()
+    free, outs = len(crew._free), [np.zeros(2, "int64") for _ in range(ENTRIES + 5)]
+    chains = [dialect.chain(Context(), [(kernel, 2, (out, 1, 2), None)]) for out in outs]
+    for number in range(1, 5):
+        for chain, out in zip(chains, outs, strict=True):
+            chain.run()
+            assert out.tolist() == [number, 2 * number]
+    assert len(crew._free) == 0  # and those that found none are right all the same
+    kept, out = chains[0], outs[0]
+    del chains, chain
+    gc.collect()
+    assert len(crew._free) >= free - 1
+    others = [dialect.chain(Context(), [(kernel, 2, (np.zeros(2, "int64"), 9, 2), None)]) for _ in range(5)]
+    for other in others:
+        for _ in range(3):
+            other.run()
+    kept.run()
+    assert out.tolist() == [5, 10]
 
 
 def test_where_there_are_no_threads_the_caller_computes(dialect: LLVMDialect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +186,7 @@ def test_where_there_are_no_threads_the_caller_computes(dialect: LLVMDialect, mo
     kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
     out = np.zeros(MANY * 3, "int64")
     dialect.launch(Context(), kernel, out.size, (out, 2, out.size))
-    dialect.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)])()
+    dialect.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)]).run()
     assert (out == 2 * np.arange(out.size) + 2).all()
     assert team(dialect.compiler.load).workers == 0
 

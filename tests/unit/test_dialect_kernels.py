@@ -36,13 +36,14 @@ SLACK = 64
 """Bytes before and after every buffer that no kernel may write."""
 
 
-def _kernels() -> dict[str, Kernel]:
-    found: dict[str, Kernel] = {}
-    plugin.register_kernels(lambda module: found.update({kernel.op: kernel for kernel in kernels_of(module)}))
-    return found
+def _kernels(vectors: bool) -> dict[str, Kernel]:
+    """Those that need vector registers, or all others."""
+    found: list[Kernel] = []
+    plugin.register_kernels(lambda module: found.extend(kernels_of(module)))
+    return {kernel.op: kernel for kernel in found if kernel.vectors == vectors}
 
 
-KERNELS = _kernels()
+KERNELS, IN_VECTORS = _kernels(False), _kernels(True)
 FORWARD = sorted(op for op in KERNELS if not op.endswith("_grad"))
 
 
@@ -139,7 +140,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     dialect = device.dialect(0)
     if request.param == "arrays":
         dialect = type(dialect)(device._cl, device._devices[0])
-        dialect.vector = None
+        dialect.vector = dialect.registers = None
     return Machine(device, device.context(0, 0), dialect)
 
 
@@ -200,6 +201,19 @@ def make_call(type: str, inputs: Mapping[str, list[Array]], attrs: Mapping[str, 
     return call.with_outs({slot: specs for slot, specs in outs.items() if want is None or slot in want})
 
 
+def _chosen(call: Call, machine: Machine) -> Kernel:
+    """The kernel that the device would get for a call, that in vectors before the other."""
+    both = [IN_VECTORS.get(call.op.type)] if machine.context.dialect.registers is not None else []
+    both.append(KERNELS[call.op.type])
+    refused = None
+    for kernel in both:
+        if kernel is not None and (kernel.dtypes is None or call.key_dtype in kernel.dtypes):
+            refused = kernel.supports(call) if kernel.supports is not None else None
+            if refused is None:
+                return kernel
+    pytest.skip(str(refused))
+
+
 def execute(
     machine: Machine, type: str, inputs: Mapping[str, Any], attrs: Any = None, want: Any = None, lod: Any = None
 ) -> dict[str, list[Array]]:
@@ -211,11 +225,7 @@ def execute(
     if all(spec.size == 0 for specs in call.outs.values() for spec in specs):  # the framework skips it
         io = Buffers(call, machine, arrays, 0)
     else:
-        supports = KERNELS[type].supports
-        refused = supports(call) if supports is not None else None
-        if refused is not None:
-            pytest.skip(refused)
-        run = KERNELS[type].prepare(call, context)
+        run = _chosen(call, machine).prepare(call, context)
         io = Buffers(call, machine, arrays, getattr(run, "workspace", 0))
         run(context, io)
     results = {

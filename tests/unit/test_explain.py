@@ -41,7 +41,7 @@ def program() -> Any:
 
 
 def test_the_text_on_the_host(program: Any) -> None:
-    text = fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result]).text()
+    text = fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result], mode="interpreted").text()
     head, *rows, fetch, last = text.splitlines()
     assert head == "Plan on cpu:0"
     assert [row.split()[:3] for row in rows] == [
@@ -52,6 +52,17 @@ def test_the_text_on_the_host(program: Any) -> None:
     assert "# test_explain.py:" in rows[0]
     assert fetch == "  fetch mean_0.tmp_0 from cpu:0, 4 bytes"
     assert last == "3 operators: 2 generated, 1 generic; 0 feeds copied, 0 transfers, 1 fetches, 0 bytes moved"
+
+
+def test_what_is_fetched_is_shown_as_it_will_run(program: Any) -> None:
+    report = fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result])
+    assert str(report) == str(fluid.explain(program, "cpu", {"x": (2, 4)}, [program.result], mode="compiled"))
+    assert [made.split()[0] for made in report.data()[0]["made_of"]] == ["scale", "relu"]
+    exe = fluid.Executor("cpu")
+    exe.run(program, {"x": np.ones((2, 4), "float32")}, [program.result])
+    assert str(exe.explain_last()) == str(report)
+    with pytest.raises(fluid.FluidError, match=r"mode is 'quick'; expected one of interpreted, compiled"):
+        fluid.explain(program, "cpu", mode="quick")
 
 
 def test_the_text_names_moves_with_bytes_and_reasons(fake: str) -> None:

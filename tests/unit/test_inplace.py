@@ -1,4 +1,7 @@
-"""Outputs that take the memory of an input which ends: only where nobody can see it."""
+"""Outputs that take the memory of an input which ends: only where nobody can see it.
+
+Operators run one by one here, as they are written: compiled ones have a memory plan (test_memory_plan).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def chain(length: int, width: int = WIDE) -> tuple[fluid.Program, list[Any]]:
 @pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
 def test_a_chain_updates_one_tensor(place: str) -> None:
     program, values = chain(6)
-    exe = fluid.Executor(place, fallback="allow")
+    exe = fluid.Executor(place, fallback="allow", mode="interpreted")
     exe.run(program, {"x": X}, [values[-1]])
     assert shared(exe) == 5  # all but the first, whose input is the caller's
     where = str(exe.explain_last().plan.steps[-1].choice.place)
@@ -49,7 +52,7 @@ def test_a_chain_updates_one_tensor(place: str) -> None:
 def test_the_feed_stays() -> None:
     program, values = chain(3)
     mine = X.copy()
-    fluid.Executor("cpu").run(program, {"x": mine}, [values[-1]])
+    fluid.Executor("cpu", mode="interpreted").run(program, {"x": mine}, [values[-1]])
     np.testing.assert_array_equal(mine, X)
 
 
@@ -57,14 +60,14 @@ def test_not_what_is_read_later() -> None:
     program, values = chain(2)
     with fluid.program_guard(program):
         both = layers.elementwise_add(layers.relu(values[1]), values[1])
-    exe = fluid.Executor("cpu")
+    exe = fluid.Executor("cpu", mode="interpreted")
     (result,) = exe.run(program, {"x": X}, [both])
     np.testing.assert_array_equal(result, np.maximum(2 * X, 0) + 2 * X)
 
 
 def test_not_what_is_fetched() -> None:
     program, values = chain(3)
-    exe = fluid.Executor("cpu")
+    exe = fluid.Executor("cpu", mode="interpreted")
     results = exe.run(program, {"x": X}, values[1:])
     for power, result in enumerate(results, start=1):
         np.testing.assert_array_equal(result, 2**power * X)
@@ -73,7 +76,7 @@ def test_not_what_is_fetched() -> None:
 
 def test_not_while_somebody_watches() -> None:
     program, values = chain(3)
-    exe = fluid.Executor("cpu")
+    exe = fluid.Executor("cpu", mode="interpreted")
     seen: list[tuple[float, float]] = []
 
     def watch(op: Any, io: Any) -> None:
@@ -100,7 +103,7 @@ def test_not_by_a_kernel_that_does_not_say_so() -> None:
 
     try:
         program, values = chain(3)
-        exe = fluid.Executor("cpu")
+        exe = fluid.Executor("cpu", mode="interpreted")
         (result,) = exe.run(program, {"x": X}, [values[-1]])
         np.testing.assert_array_equal(result, 8 * X)
         assert shared(exe) == 0
@@ -110,6 +113,6 @@ def test_not_by_a_kernel_that_does_not_say_so() -> None:
 
 def test_not_where_it_would_gain_nothing() -> None:
     program, values = chain(3, width=2)
-    exe = fluid.Executor("cpu")
+    exe = fluid.Executor("cpu", mode="interpreted")
     exe.run(program, {"x": X[:, :2]}, [values[-1]])
     assert shared(exe) == 0

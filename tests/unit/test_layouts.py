@@ -147,3 +147,23 @@ def test_another_rank_is_refused_with_the_reason() -> None:
 def test_a_layout_without_a_name_is_refused_when_it_is_registered() -> None:
     with pytest.raises(RegistryError, match="no layout is called 'NCWH'; there are plain, NHWC, NDHWC"):
         register_kernel("relu", "cpu", library="other", layouts={"X": "NCWH"})(lambda call, context: None)
+
+
+def test_what_a_kernel_prefers_has_a_name_too() -> None:
+    with pytest.raises(RegistryError, match="no layout is called 'NCWH'; there are plain, NHWC, NDHWC"):
+        register_kernel("relu", "cpu", library="other", prefers={"X": "NCWH"})(lambda call, context: None)
+
+
+def test_a_kernel_in_vectors_is_for_dialects_that_have_them() -> None:
+    from types import SimpleNamespace
+
+    from fluidlite.framework.choose import _no_vectors
+    from fluidlite.framework.policy import Policy
+
+    kernel: Any = SimpleNamespace(vectors=True)
+    without: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=None), array=None)
+    with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=(16, 32)), array=None)
+    call: Any = None
+    assert _no_vectors(kernel, call, without, Policy()) == "cpu has no dialect that names vector registers"
+    assert _no_vectors(kernel, call, with_them, Policy()) is None
+    assert _no_vectors(kernel, call, with_them, Policy(exclude=("dialect",))) == "excluded by the policy"

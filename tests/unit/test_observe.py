@@ -121,3 +121,22 @@ def test_values_are_the_same_with_and_without_observers(program: Any) -> None:
     with fluid.debug(on_op=lambda op, io: None, check_nan=True):
         watched = fluid.Executor("cpu").run(program, GOOD, [program.result], scope=fluid.Scope())[0]
     np.testing.assert_array_equal(alone, watched)
+
+
+def test_interpret_runs_what_is_written() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = layers.data("x", [3])
+        y = layers.relu(layers.scale(x, 2.0))
+    exe = fluid.Executor("cpu")
+
+    def ran() -> list[str]:
+        (result,) = exe.run(program, {"x": np.float32([[-1, 0, 2]])}, [y])
+        assert result.tolist() == [[0, 0, 4]]
+        return [row["op"] for row in exe.explain_last().data()]
+
+    assert len(ran()) == 1  # fused
+    with fluid.debug(interpret=True):
+        assert ran() == ["scale", "relu"]
+    with fluid.debug():
+        assert len(ran()) == 1

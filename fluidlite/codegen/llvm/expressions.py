@@ -57,7 +57,7 @@ class Expressions:
             return text, of
         if kind == "ArrayRef":
             base = self.value(node.name)
-            if base.type.of is None:
+            if base.type.of is None or base.type.kind == "vector":
                 raise CError("an index of what is no pointer", node.coord.line)
             return self.writer.element(base, self.value(node.subscript), base.type.of), base.type.of
         if kind == "UnaryOp" and node.op == "*":
@@ -96,7 +96,10 @@ class Expressions:
         return self._read(node)
 
     def _cast(self, node: Any) -> Value:
-        return self.writer.convert(self.value(node.expr), self.module.type_of(node.to_type))
+        kind = self.module.type_of(node.to_type)
+        if kind.kind == "vector" and type(node.expr).__name__ == "ExprList":  # one number for each lane
+            return self.writer.lanes([self.value(part) for part in node.expr.exprs], kind)
+        return self.writer.convert(self.value(node.expr), kind)
 
     def _binaryop(self, node: Any) -> Value:
         if node.op in ("&&", "||"):
@@ -144,7 +147,10 @@ class Expressions:
         writer.jump(end)
         writer.lines += rest
         writer.block, writer.ended = end, False
-        return writer.value(f"phi {kind.text} [ {yes.text}, %{came} ], [ {no.text}, %{last} ]", kind)
+        made = writer.value(f"phi {kind.text} [ {yes.text}, %{came} ], [ {no.text}, %{last} ]", kind)
+        if kind.kind == "pointer":
+            writer.pointers.made(made.text, yes.text, no.text)
+        return made
 
     def _unaryop(self, node: Any) -> Value:
         writer, op = self.writer, node.op

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.codegen.llvm.c_types import BOOL, INT, Type, Value, common, promoted, real
+from fluidlite.codegen.llvm.pointers import Access, Pointers
 
 _COMPARE = {"==": ("eq", "eq", "oeq"), "!=": ("ne", "ne", "une"), "<": ("slt", "ult", "olt"),
             "<=": ("sle", "ule", "ole"), ">": ("sgt", "ugt", "ogt"), ">=": ("sge", "uge", "oge")}  # fmt: skip
@@ -21,6 +22,7 @@ class FunctionText:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.slots: list[str] = []
+        self.pointers = Pointers()
         self.block = "entry"
         self.ended = False
         """Whether the block has its last instruction."""
@@ -33,10 +35,10 @@ class FunctionText:
         self._count += 1
         return f"{stem}{self._count}"
 
-    def emit(self, line: str) -> None:
-        """Add an instruction; after the end of a block, nothing can be reached."""
+    def emit(self, line: str, pointer: str = "") -> None:
+        """Add an instruction, which may go through a pointer; after the end of a block, nothing can be reached."""
         if not self.ended:
-            self.lines.append("  " + line)
+            self.lines.append(Access("  " + line, pointer) if pointer else "  " + line)
 
     def value(self, line: str, kind: Type) -> Value:
         """Add an instruction that makes a value."""
@@ -71,18 +73,26 @@ class FunctionText:
 
     def load(self, where: str, kind: Type) -> Value:
         """Read a variable or an element."""
-        return self.value(f"load {kind.text}, ptr {where}", kind)
+        name = "%" + self.fresh("t")
+        self.emit(f"{name} = load {kind.text}, ptr {where}", where)
+        if kind.kind == "pointer":
+            self.pointers.read(name, where)
+        return Value(name, kind)
 
     def store(self, value: Value, where: str, kind: Type) -> None:
         """Write one."""
         converted = self.convert(value, kind)
-        self.emit(f"store {kind.text} {converted.text}, ptr {where}")
+        self.emit(f"store {kind.text} {converted.text}, ptr {where}", where)
+        if kind.kind == "pointer":
+            self.pointers.kept(converted.text, where)
 
     def element(self, base: Value, index: Value, of: Type) -> str:
         """Return where ``base[index]`` is."""
         kind = promoted(index.type)
         whole = self.convert(index, Type("i64", "int", 64, kind.signed))
-        return self.value(f"getelementptr inbounds {of.text}, ptr {base.text}, i64 {whole.text}", base.type).text
+        made = self.value(f"getelementptr inbounds {of.text}, ptr {base.text}, i64 {whole.text}", base.type).text
+        self.pointers.made(made, base.text)
+        return made
 
     # Conversions
 
@@ -91,8 +101,14 @@ class FunctionText:
         given = value.type
         if given == kind or given.kind == kind.kind == "pointer":
             return Value(value.text, kind)
+        if kind.kind == "vector" and given.scalar:
+            return self.splat(value, kind)
+        if "vector" in (kind.kind, given.kind):
+            raise CError(f"no conversion from {given.text} to {kind.text}")
         if kind.kind == "bool":
             return self.truth(value)
+        if given.kind == "pointer" and kind.kind == "int" and kind.bits == 64:
+            return self._cast("ptrtoint", value, kind)
         if value.text.lstrip("-").isdigit() and given.kind == "int":
             if kind.kind == "float":
                 return Value(real(float(int(value.text)), kind), kind)
@@ -116,6 +132,25 @@ class FunctionText:
             return self._cast("fpext" if kind.bits > given.bits else "fptrunc", value, kind)
         raise CError(f"no conversion from {given.text} to {kind.text}")
 
+    def splat(self, value: Value, kind: Type) -> Value:
+        """Return a vector each of whose lanes is a number."""
+        assert kind.of is not None
+        one = self.convert(value, kind.of)
+        first = self.value(f"insertelement {kind.text} poison, {kind.of.text} {one.text}, i64 0", kind)
+        zeros = f"<{kind.count} x i32> zeroinitializer"
+        return self.value(f"shufflevector {kind.text} {first.text}, {kind.text} poison, {zeros}", kind)
+
+    def lanes(self, values: list[Value], kind: Type) -> Value:
+        """Return a vector of numbers."""
+        assert kind.of is not None
+        if len(values) != kind.count:
+            raise CError(f"{kind.text} is made of {kind.count} numbers, not {len(values)}")
+        made = Value("poison", kind)
+        for i, value in enumerate(values):
+            one = self.convert(value, kind.of)
+            made = self.value(f"insertelement {kind.text} {made.text}, {kind.of.text} {one.text}, i64 {i}", kind)
+        return made
+
     def _cast(self, how: str, value: Value, kind: Type) -> Value:
         return self.value(f"{how} {value.type.text} {value.text} to {kind.text}", kind)
 
@@ -125,6 +160,8 @@ class FunctionText:
             return value
         if value.type.kind == "float":
             return self.value(f"fcmp une {value.type.text} {value.text}, 0.0", BOOL)
+        if value.type.kind == "vector":
+            raise CError(f"no conversion from {value.type.text} to bool")
         zero = "null" if value.type.kind == "pointer" else "0"
         return self.value(f"icmp ne {value.type.text} {value.text}, {zero}", BOOL)
 
@@ -141,6 +178,8 @@ class FunctionText:
             return self.value(f"{word} {kind.text} {self.convert(left, kind).text}, {by.text}", kind)
         if op in _BITS and left.type.kind == right.type.kind == "bool":
             return self.value(f"{_BITS[op]} i1 {left.text}, {right.text}", BOOL)
+        if "vector" in (left.type.kind, right.type.kind):
+            return self._vectors(op, left, right)
         kind = common(left.type, right.type)
         one, other = self.convert(left, kind), self.convert(right, kind)
         which = 2 if kind.kind == "float" else 0 if kind.signed else 1
@@ -162,11 +201,18 @@ class FunctionText:
         assert left.type.of is not None
         return Value(self.element(left, right, left.type.of), left.type)
 
+    def _vectors(self, op: str, left: Value, right: Value) -> Value:
+        kind = left.type if left.type.kind == "vector" else right.type
+        if op not in ("+", "-", "*", "/"):
+            raise CError(f"operator {op} on {kind.text}")
+        one, other = self.convert(left, kind), self.convert(right, kind)
+        return self.value(f"{_ARITHMETIC[op][2]} {kind.text} {one.text}, {other.text}", kind)
+
     def negative(self, value: Value) -> Value:
         """Return ``-value``."""
         kind = promoted(value.type)
         given = self.convert(value, kind)
-        if kind.kind == "float":
+        if kind.kind in ("float", "vector"):
             return self.value(f"fneg {kind.text} {given.text}", kind)
         return self.value(f"sub {kind.text} 0, {given.text}", kind)
 
@@ -183,13 +229,18 @@ class FunctionText:
         """Return one of two values that were both computed."""
         kind = joined(yes.type, no.type)
         one, other = self.convert(yes, kind), self.convert(no, kind)
-        return self.value(
+        made = self.value(
             f"select i1 {self.truth(condition).text}, {kind.text} {one.text}, {kind.text} {other.text}", kind
         )
+        if kind.kind == "pointer":
+            self.pointers.made(made.text, one.text, other.text)
+        return made
 
 
 def joined(one: Type, other: Type) -> Type:
     """Return the type of ``c ? one : other``."""
+    if one == other and one.kind == "vector":
+        return one
     if one.kind == "pointer" and other.kind == "pointer":
         return one
     if one.kind == other.kind == "bool":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.codegen.llvm.c_types import Type
+from fluidlite.codegen.llvm.c_types import Type, Value
 from fluidlite.codegen.llvm.expressions import Expressions
 from fluidlite.codegen.llvm.function import CError, FunctionText
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _LOOPS = ("For", "While", "DoWhile")
 _EXITS = ("Break", "Return")
+INDEPENDENT = '"independent"'
+"""The pragma before a loop whose steps do not depend on each other, even where an output lies on an input."""
 LANES = 8
 """A loop of a multiple of so many steps, known now, is one over the lanes of vectors."""
 
@@ -25,11 +27,13 @@ class Statements(Expressions):
         self.result = result
         self._loops: list[tuple[str, str]] = []
         """Of the loops around: where ``continue`` and ``break`` go."""
+        self._independent: Any = None
+        """The body of the last loop that has independent steps."""
 
     def parameter(self, name: str, kind: Type) -> None:
         """Declare a parameter: it may be assigned to, as a variable may."""
         where = self.writer.slot(kind, name)
-        self.writer.emit(f"store {kind.text} %{name}, ptr {where}")
+        self.writer.store(Value(f"%{name}", kind), where, kind)
         self.scopes[-1][name] = (kind, where, True)
 
     def run(self, node: Any) -> None:
@@ -49,7 +53,12 @@ class Statements(Expressions):
 
     def _do_compound(self, node: Any) -> None:
         self.scopes.append({})
+        pragma = False
         for item in node.block_items or ():
+            if pragma and type(item).__name__ not in _LOOPS:
+                raise CError("no loop behind a pragma", item.coord.line)
+            self._independent = item.stmt if pragma else self._independent
+            pragma = type(item).__name__ == "Pragma"
             self.run(item)
         self.scopes.pop()
 
@@ -105,8 +114,13 @@ class Statements(Expressions):
         self.run(node)
         self.scopes.pop()
 
+    def _do_pragma(self, node: Any) -> None:
+        if getattr(node.string, "value", "") != INDEPENDENT:
+            raise CError('the only pragma is _Pragma("independent")')
+
     def _loop(self, cond: Any, step: Any, body: Any, first: bool) -> None:
         writer = self.writer
+        independent = body is self._independent
         test, inside = writer.fresh("test"), writer.fresh("body")
         after, end = writer.fresh("step"), writer.fresh("end")
         if first:
@@ -131,7 +145,7 @@ class Statements(Expressions):
             writer.jump(test)
         if reached:
             items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has_lanes(body), items)
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has_lanes(body), items or independent)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:

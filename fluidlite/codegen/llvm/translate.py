@@ -1,7 +1,7 @@
 """From a dialect's C to LLVM IR.
 
-The subset is what kernels are written in: numbers, pointers, arrays on the stack, unions of a number and its bits;
-``for``, ``while``, ``if``, ``?:`` and functions. pycparser reads it; nothing is run while it is translated.
+The subset is what kernels are written in: numbers, vectors of floats, pointers, arrays on the stack, unions of a number
+and its bits; ``for``, ``while``, ``if``, ``?:`` and functions. pycparser reads it; nothing is run meanwhile.
 
 A kernel gets two more parameters in front, ``long fl_begin`` and ``long fl_end``: the items that a call computes.
 """
@@ -14,7 +14,9 @@ from typing import Any
 from fluidlite.base.errors import CompileError, MissingExtraError
 from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, LONG, NAMED, Type, Value, array, number, pointer
 from fluidlite.codegen.llvm.function import CError, FunctionText
+from fluidlite.codegen.llvm.pointers import marked
 from fluidlite.codegen.llvm.statements import Statements
+from fluidlite.codegen.llvm.vectors import VECTORS, declared, is_move, move
 
 HIDDEN = ("fl_begin", "fl_end")
 
@@ -32,14 +34,11 @@ _MARKS = (
     '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
     '!5 = !{!"llvm.loop.parallel_accesses", !6}',
     "!6 = distinct !{}",
+    "!7 = !{i32 1}",
 )
 """Hints on loops: what a loop of vectors is, what loops over lanes, around others and over items are; !6: on what each
-item reads and writes outside its own variables.
+item reads and writes outside its own variables; !7: on what goes past the caches.
 """
-_ACCESS = re.compile(r"  (?:%\S+ = load \S+|store \S+ \S+), ptr (%\S+)")
-_POINTER = re.compile(r"  (%\S+) = (?:getelementptr|select|phi|load ptr,) ?(.*)")
-_KEPT = re.compile(r"  store ptr (%\S+), ptr (%\S+)")
-_NAME = re.compile(r"%[\w.]+")
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
@@ -74,7 +73,7 @@ def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
         raise MissingExtraError("the CPU's kernels need pycparser\n  Do: pip install 'fluidlite[llvm]'") from None
     bare = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source)
     try:
-        tree = c_parser.CParser().parse(bare)
+        tree = c_parser.CParser().parse(declared(bare))
     except c_parser.ParseError as exc:
         raise CompileError(f"kernel {entry!r}: {exc}", source) from exc
     if not any(type(node).__name__ == "FuncDef" and node.decl.name == entry for node in tree.ext):
@@ -95,7 +94,7 @@ class Module:
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
-        self.types: dict[str, Type] = dict(NAMED)
+        self.types: dict[str, Type] = {**NAMED, **VECTORS}
         self.unions: dict[str, Type] = {}
         self.functions: dict[str, tuple[Type, tuple[Type, ...]]] = {}
         self.bodies: list[str] = []
@@ -156,7 +155,7 @@ class Module:
         """Take one declaration or function."""
         kind = type(node).__name__
         if kind == "Typedef":
-            self.types[node.name] = self.type_of(node.type)
+            self.types[node.name] = VECTORS.get(node.name) or self.type_of(node.type)
         elif kind == "FuncDef":
             self._function(node)
         elif kind == "Decl" and type(node.type).__name__ == "Union":
@@ -187,7 +186,7 @@ class Module:
         if not writer.ended:
             writer.emit("ret void" if result.kind == "void" else "unreachable")
         if main:
-            writer.lines = _marked(writer)
+            writer.lines = marked(writer.lines, writer.pointers.from_only(f"%{name}" for name in names))
         head = f"define {'' if main else 'internal '}{result.text} @{name}({', '.join(parameters)})"
         marks = "nounwind" if main else "alwaysinline nounwind"
         self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))
@@ -197,8 +196,9 @@ class Module:
     def call(self, writer: FunctionText, name: str, given: list[Value]) -> Value:
         """Call a function of the text, or one of LLVM's."""
         if name in INTRINSICS:
-            kind = DOUBLE if any(value.type.bits == 64 for value in given) else FLOAT
-            word = f"{INTRINSICS[name]}.f{kind.bits}"
+            kind = next((value.type for value in given if value.type.kind == "vector"), None)
+            kind = kind or (DOUBLE if any(value.type.bits == 64 for value in given) else FLOAT)
+            word = f"{INTRINSICS[name]}.{f'v{kind.count}' if kind.count else ''}f{kind.bits}"
             given = [writer.convert(value, kind) for value in given]
             self.declared[word] = f"declare {kind.text} @{word}({', '.join([kind.text] * len(given))})"
             args = ", ".join(f"{kind.text} {value.text}" for value in given)
@@ -210,6 +210,14 @@ class Module:
         if name == "llvm_store_float16":
             half = writer.value(f"fptrunc float {writer.convert(given[0], FLOAT).text} to half", FLOAT)
             return writer.value(f"bitcast half {half.text} to i16", NAMED["unsigned short"])
+        if name == "llvm_stream":  # 64 bytes past the caches
+            if [value.type.kind for value in given] != ["pointer", "pointer"]:
+                raise CError("llvm_stream takes a pointer to copy to, and one to copy from")
+            held = writer.value(f"load <16 x float>, ptr {given[1].text}, align 1", VECTORS["float16"])
+            writer.emit(f"store <16 x float> {held.text}, ptr {given[0].text}, align 64, !nontemporal !7")
+            return Value("", NAMED["void"])
+        if is_move(name):
+            return move(writer, name, given)
         if name not in self.functions:
             raise CError(f"unknown function {name!r}")
         result, kinds = self.functions[name]
@@ -221,25 +229,3 @@ class Module:
             writer.emit(line)
             return Value("", result)
         return writer.value(line, result)
-
-
-def _marked(writer: FunctionText) -> list[str]:
-    """Return the lines of a kernel, with !6 on what reads and writes buffers."""
-    own = {slot.split(" = ")[0].strip() for slot in writer.slots}  # where variables lie
-    kept: set[str] = set()  # pointers to them, and variables that hold such
-    before = -1
-    while len(kept) > before:
-        before = len(kept)
-        for line in writer.lines:
-            if (stored := _KEPT.fullmatch(line)) and (stored[1] in own or stored[1] in kept):
-                kept.add(stored[2])
-            elif made := _POINTER.match(line):
-                sources = kept if " = load " in line else own | kept
-                if any(name in sources for name in _NAME.findall(made[2])):
-                    kept.add(made[1])
-    lines = []
-    for line in writer.lines:
-        used = _ACCESS.fullmatch(line)
-        outside = used and used[1] not in own and used[1] not in kept
-        lines.append(f"{line}, !llvm.access.group !6" if outside else line)
-    return lines

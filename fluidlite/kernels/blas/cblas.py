@@ -60,7 +60,7 @@ def _is_right(routine: Routine, dtype: str) -> bool:
 
 
 class Product:
-    """``out = alpha * op(a) @ op(b) (+ out)`` of row-major matrices; the fixed arguments are converted once.
+    """``out = alpha * op(a) @ op(b) + beta * out`` of row-major matrices; the fixed arguments are converted once.
 
     Parameters
     ----------
@@ -70,16 +70,17 @@ class Product:
     a_columns, b_columns : int
         Columns of the matrices as they are stored.
     a_transposed, b_transposed : bool
-    alpha : float
+    alpha, beta : float
+        Without a beta, what ``out`` holds is not read.
     """
 
     def __init__(
         self, routine: Routine, m: int, n: int, k: int,
-        a_columns: int, a_transposed: bool, b_columns: int, b_transposed: bool, alpha: float,
+        a_columns: int, a_transposed: bool, b_columns: int, b_transposed: bool, alpha: float, beta: float = 0.0,
     ) -> None:  # fmt: skip
         integer, number = routine.integer, routine.number
         short = m * n * k <= _SHORT
-        self._keep = number(0.0), number(1.0)
+        self._keep = number(beta), number(1.0)
         self._row, self._matrix_first = m == 1 or n == 1, m != 1
         if self._row:  # a matrix by a vector, whose elements lie side by side
             columns, turned = (b_columns, not b_transposed) if m == 1 else (a_columns, a_transposed)
@@ -125,6 +126,17 @@ class Vectors:
         """``y += a * x``."""
         one, address = self._one, ctypes.c_void_p
         self._axpy(self._integer(size), self._number(a), address(x), one, address(y), one)
+
+    def axpy_at(self, x: int, y: int) -> Callable[[int, float], Any]:
+        """``f(size, a)`` that does it for vectors that stay."""
+        call, one, integer, number = self._axpy, self._one, self._integer, self._number
+        source, target = ctypes.c_void_p(x), ctypes.c_void_p(y)
+        return lambda size, a: call(integer(size), number(a), source, one, target, one)
+
+    def axpby_at(self, size: int, a: float, x: int, b: float, y: int) -> Callable[[], Any]:
+        """The call of ``axpby`` with all of these fixed."""
+        one, address, number = self._one, ctypes.c_void_p, self._number
+        return partial(self._axpby, self._integer(size), number(a), address(x), one, number(b), address(y), one)
 
     def axpby(self, size: int, a: float, x: int, b: float, y: int) -> None:
         """``y = a * x + b * y``."""

@@ -1,14 +1,19 @@
-"""matmul, mul and their gradients: one cblas call a matrix, with alpha and the sums over batches in it."""
+"""matmul, mul and their gradients: one cblas call a matrix, or a batch, with alpha and the sums over batches in it.
+
+The products take an epilogue that adds to what is there: cblas's beta.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, ITEMSIZE, Call, Context, Gemm, gemms_of, register_kernel
+from fluidlite.plugin import IO, ITEMSIZE, Accumulation, Call, Context, Gemm, accumulation, gemms_of, register_kernel
 
+from .batches import Batch, batched, steps_of
 from .cblas import Product, find
 
 FLOATS = ("float32", "float64")
@@ -22,37 +27,67 @@ def _supports(call: Call) -> str | None:
     if find(dtype) is None:
         return "this build of NumPy shows no cblas"
     if call.known:
-        most = max((prod(gemm.batch) for gemm in gemms_of(call)), default=0)
+        most = max((prod(gemm.batch) for gemm in gemms_of(call) if not _one_call(gemm, dtype)), default=0)
         if most > _MOST:
             return f"a batch of {most} matrices; above {_MOST} NumPy's own loop is faster"
+    if call.epilogue is not None:
+        found = accumulation(call)
+        if isinstance(found, str):
+            return found
+        if call.known and not all(gemm.m and gemm.n and gemm.k for gemm in gemms_of(call)):
+            return "a product of nothing"
     return None
+
+
+def _one_call(gemm: Gemm, dtype: str) -> bool:
+    return steps_of(gemm, list(gemm.matrices())) is not None and batched(dtype) is not None
 
 
 class _Step:
     """One GEMM of the operator: calls of cblas at fixed offsets from the slots' addresses."""
 
-    def __init__(self, gemm: Gemm, dtype: str) -> None:
-        self.slots = gemm.a, gemm.b, gemm.out
+    def __init__(self, gemm: Gemm, dtype: str, added: Accumulation | None = None) -> None:
+        self.slots = gemm.a, gemm.b, added.out if added is not None else gemm.out
+        self.added = added
         size = ITEMSIZE[dtype]
         self.out_nbytes = prod(gemm.out_dims) * size
         self.offsets: list[tuple[int, int, int, bool]] = []
         self.product: Product | None = None
+        self.batch: Batch | None = None
         routine = find(dtype)
         if routine is None or not (gemm.m and gemm.n and gemm.k):
             return
         a_nbytes, b_nbytes = size * prod(gemm.a_dims[-2:]), size * prod(gemm.b_dims[-2:])
         out_nbytes = size * gemm.m * gemm.n
         self.offsets = [(a * a_nbytes, b * b_nbytes, out * out_nbytes, add) for a, b, out, add in gemm.matrices()]
+        alpha, beta = (gemm.alpha, 0.0) if added is None else (gemm.alpha * added.factor, added.scale)
         self.product = Product(
             routine, gemm.m, gemm.n, gemm.k, gemm.a_dims[-1], gemm.a_transposed, gemm.b_dims[-1], gemm.b_transposed,
-            gemm.alpha,
+            alpha, beta,
         )  # fmt: skip
+        steps, found = steps_of(gemm, self.offsets), batched(dtype)
+        if steps is not None and found is not None:
+            a_step, b_step, out_step = (step // size for step in steps)
+            self.batch = Batch(found, routine, gemm, (a_step, b_step, out_step), len(self.offsets), alpha, beta)
+
+    def begin(self, io: IO) -> tuple[int, int, int] | None:
+        """Where to copy what is added to, and how much; None if it lies there already."""
+        if self.added is None:
+            return None
+        source, target = io.address(self.added.slot), io.address(self.added.out)
+        return (target, source, self.out_nbytes) if source != target else None
 
     def run(self, context: Context, io: IO) -> None:
         """Multiply."""
         a, b, out = map(io.address, self.slots)
         if self.product is None or not self.offsets:  # a contraction of nothing
             ctypes.memset(out, 0, self.out_nbytes)
+            return
+        copied = self.begin(io)
+        if copied is not None:
+            ctypes.memmove(*copied)
+        if self.batch is not None:
+            self.batch.bind(a, b, out)()
             return
         for a_offset, b_offset, out_offset, add in self.offsets:
             self.product(a + a_offset, b + b_offset, out + out_offset, add)
@@ -63,17 +98,25 @@ class _Step:
         if self.product is None or not self.offsets:
             nbytes = self.out_nbytes
             return [lambda: ctypes.memset(out, 0, nbytes)]
-        return [self.product.bind(a + x, b + y, out + z, add) for x, y, z, add in self.offsets]
+        calls: list[Callable[[], Any]]
+        if self.batch is not None:
+            calls = [self.batch.bind(a, b, out)]
+        else:
+            calls = [self.product.bind(a + x, b + y, out + z, add) for x, y, z, add in self.offsets]
+        copied = self.begin(io)
+        return calls if copied is None else [partial(ctypes.memmove, *copied), *calls]
 
 
 def _products(call: Call, context: Context) -> Any:
-    steps = [_Step(gemm, call.dtype(gemm.out)) for gemm in gemms_of(call)]
+    added = accumulation(call) if call.epilogue is not None else None
+    assert not isinstance(added, str)  # _supports has seen to it
+    steps = [_Step(gemm, str(call.key_dtype), added) for gemm in gemms_of(call)]
 
     def run(context: Context, io: IO) -> None:
         for step in steps:
             step.run(context, io)
 
-    if len(steps) == 1 and steps[0].product is not None and len(steps[0].offsets) == 1:
+    if added is None and len(steps) == 1 and steps[0].product is not None and len(steps[0].offsets) == 1:
         product, (a, b, out) = steps[0].product, steps[0].slots
 
         def run(context: Context, io: IO) -> None:
@@ -94,7 +137,7 @@ def _products(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("matmul", "cpu", library="blas", dtypes=FLOATS, supports=_supports)
+@register_kernel("matmul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, epilogue=True)
 def matmul(call: Call, context: Context) -> Any:
     """Out = alpha * op(X) @ op(Y)."""
     return _products(call, context)
@@ -106,7 +149,7 @@ def matmul_grad(call: Call, context: Context) -> Any:
     return _products(call, context)
 
 
-@register_kernel("mul", "cpu", library="blas", dtypes=FLOATS, supports=_supports)
+@register_kernel("mul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, epilogue=True)
 def mul(call: Call, context: Context) -> Any:
     """Out = X @ Y, both flattened to matrices."""
     return _products(call, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, register_kernel
@@ -39,6 +40,11 @@ def _taken_over(io: IO, out: str, given: str) -> int:
     return address
 
 
+def _in_place(io: IO, call: Call) -> bool:
+    """Whether every output lies where its input does."""
+    return all(io.address(out) == io.address(given) for out, given in call.op.must_alias.items())
+
+
 @register_kernel("sgd", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True)
 def sgd(call: Call, context: Context) -> Any:
     """ParamOut = Param - LearningRate * Grad."""
@@ -48,6 +54,13 @@ def sgd(call: Call, context: Context) -> Any:
         rate = float(io.array("LearningRate").reshape(-1)[0])
         routines.axpy(size, -rate, io.address("Grad"), _taken_over(io, "ParamOut", "Param"))
 
+    def bind(context: Context, io: IO) -> Callable[[], Any]:
+        if not _in_place(io, call):
+            return lambda: run(context, io)
+        rates, step = io.array("LearningRate").reshape(-1), routines.axpy_at(io.address("Grad"), io.address("ParamOut"))
+        return lambda: step(size, -float(rates[0]))
+
+    run.bind = bind  # type: ignore[attr-defined]
     return run
 
 
@@ -63,4 +76,18 @@ def momentum(call: Call, context: Context) -> Any:
         routines.axpby(size, 1.0, io.address("Grad"), mu, velocity)
         routines.axpy(size, -rate, velocity, _taken_over(io, "ParamOut", "Param"))
 
+    def bind(context: Context, io: IO) -> Callable[[], Any]:
+        if not _in_place(io, call):
+            return lambda: run(context, io)
+        rates, velocity = io.array("LearningRate").reshape(-1), io.address("VelocityOut")
+        add = routines.axpby_at(size, 1.0, io.address("Grad"), mu, velocity)
+        step = routines.axpy_at(velocity, io.address("ParamOut"))
+
+        def bound() -> None:
+            add()
+            step(size, -float(rates[0]))
+
+        return bound
+
+    run.bind = bind  # type: ignore[attr-defined]
     return run

@@ -10,15 +10,22 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from fluidlite.plugin import hookimpl
+from fluidlite.plugin import Library, hookimpl
 
 FAMILIES = (
-    "auc", "batch_norm", "bilinear", "concat_split", "conv", "creation", "crop", "cross", "cumsum", "expanding",
-    "finite", "flipping", "gather_tree", "grid_sampler", "hash", "index", "index_select", "interpolate", "kron",
-    "layer_norm", "linear_algebra", "logsumexp", "loss", "losses_classes", "losses_regression", "maxout", "metrics",
-    "multiplex", "norm", "padding", "pool", "products", "reduce", "sampling", "scatter", "shape", "shuffling",
-    "similarity_focus", "slicing", "softmax", "sorting", "squared", "stacking", "unfold", "unpool", "vision", "where",
+    "auc", "batch_norm", "bilinear", "concat_split", "conv", "conv_registers", "creation", "crop", "cross", "cumsum",
+    "expanding", "finite", "flipping", "gather_tree", "grid_sampler", "hash", "index", "index_select", "interpolate",
+    "kron", "layer_norm", "linear_algebra", "logsumexp", "loss", "losses_classes", "losses_regression", "maxout",
+    "metrics", "multiplex", "norm", "padding", "pool", "products", "reduce", "sampling", "scatter", "shape",
+    "shuffling", "similarity_focus", "slicing", "softmax", "sorting", "squared", "stacking", "unfold", "unpool",
+    "vision", "where",
 )  # fmt: skip
+
+
+@hookimpl
+def register_libraries(register: Callable[[Any], None]) -> None:
+    """Name the library of kernels that need vector registers; all others belong to "plain"."""
+    register(Library("registers", ("*",), 20, "convolutions whose sums stay in vector registers"))
 
 
 @hookimpl

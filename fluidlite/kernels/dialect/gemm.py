@@ -5,15 +5,18 @@ broadcast against vectors of B, so sixteen independent sums are under way. A is 
 contiguous rows, so a transposed B is transposed into the workspace first (K * N moves against M * N * K products).
 At the right edge, vectors may reach into the next row of B, whose columns are not stored; only where that would
 leave the matrix are elements read one by one. No copy is padded, and no size is in the text.
+
+An epilogue is computed where a tile is stored: a row of results at a time, before any of it is written, so that outputs
+may lie on what the epilogue reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluidlite.plugin import Context
+from fluidlite.plugin import Context, EpilogueText
 
-from .source import Buffer, Kernel, build, ctype, decode, store
+from .source import HALVES, Buffer, Kernel, build, ctype, decode, store
 
 ROWS = 8
 
@@ -46,7 +49,10 @@ _BODY = """
 """
 
 
-def gemm(context: Context, dtype: str, out: str, columns: int, batches: int, sums: int) -> Kernel:
+def gemm(
+    context: Context, dtype: str, out: str, columns: int, batches: int, sums: int,
+    epilogue: EpilogueText | None = None, guarded: bool = False,
+) -> Kernel:  # fmt: skip
     """Return the kernel for products computed in ``dtype`` and stored as ``out``.
 
     Its spans are A, B and C, its numbers m, n, k, A's row step, A's column step, B's row step, alpha; then size
@@ -58,6 +64,10 @@ def gemm(context: Context, dtype: str, out: str, columns: int, batches: int, sum
         Number of vectors of columns in a tile.
     batches, sums : int
         How many batch axes are kept, and summed.
+    epilogue : EpilogueText, optional
+        Its buffers stand in place of C, its numbers behind the others.
+    guarded : bool
+        Whether the status word is the last span, and nothing is stored once it is set.
     """
     lanes = 8 if dtype == "float64" else 16
     width = lanes * columns
@@ -82,15 +92,51 @@ def gemm(context: Context, dtype: str, out: str, columns: int, batches: int, sum
             for r in range(ROWS)
         ),
         "b_steps": "".join(f" + r{d} * b_sum{d}" for d in range(sums)),
-        "store": "\n  ".join(
+    }  # fmt: skip
+    buffers, numbers = [Buffer("a", dtype), Buffer("b", dtype)], [*names, *summed]
+    if epilogue is None:
+        buffers.append(Buffer("c", out, True))
+        words["store"] = "\n  ".join(
             f"if (i + {r} < m) {{ {text.store(r, _stores(context, out, r, width), out == dtype)} }}"
             for r in range(ROWS)
-        ),
-    }  # fmt: skip
+        )  # fmt: skip
+    else:
+        buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
+        words["store"] = _finished(text, epilogue, out, kind, width)
+    if guarded:
+        buffers.append(Buffer("status", "int64"))
+        words["store"] = f"if (status[0] == 0) {{ {words['store']} }}"
+    more = [(name, stored) for name, stored, _ in epilogue.numbers] if epilogue is not None else []
+    entry = f"gemm_{dtype}_{out}" + ("_with" if epilogue is not None else "") + ("_guarded" if guarded else "")
     return build(
-        context, f"gemm_{dtype}_{out}", [Buffer("a", dtype), Buffer("b", dtype), Buffer("c", out, True)],
-        ["m", "n", "k", "a_row", "a_column", "b_row", ("alpha", dtype), *names, *summed], _BODY, words,
+        context, entry, buffers,
+        ["m", "n", "k", "a_row", "a_column", "b_row", ("alpha", dtype), *numbers, *more], _BODY, words,
+        aliased=epilogue is not None,
     )  # fmt: skip
+
+
+def _finished(text: _Vectors | _Arrays, epilogue: EpilogueText, out: str, kind: str, width: int) -> str:
+    """The statements that compute an epilogue of a tile and store what it gives."""
+    value = text.spilled("r", "v")
+    given = f"fl_load_{out}(fl_store_{out}({value}))" if out in HALVES else value
+    results = " ".join(f"{each} result{k}[{width}];" for k, each in enumerate(epilogue.results))
+
+    def part(count: str) -> str:
+        each = f"for (int v = 0; v < {count}; ++v)"
+        return (
+            f"{results}\n {each} {{ const {kind} given = {given};\n {epilogue.element}\n }}"
+            f"\n {each} {{ {epilogue.stores} }}"
+        )
+
+    return f"""{text.spill()}
+  for (int r = 0; r < {ROWS}; ++r) {{
+    if (i + r < m) {{
+      const index_t first = c_at + (i + r) * n;
+      {epilogue.row}
+      if (whole) {{ {part(str(width))} }}
+      else {{ const int width = (int)(n - j); {part("width")} }}
+    }}
+  }}"""
 
 
 def _stores(context: Context, out: str, row: int, width: int) -> str:
@@ -127,6 +173,17 @@ class _Vectors:
             lines.append("}")
         return "\n    ".join(lines)
 
+    def spill(self) -> str:
+        width = self.lanes * len(self.columns)
+        stores = " ".join(
+            f"vstore{self.lanes}(c{r}_{v} * alpha, {r * len(self.columns) + v}, tile);"
+            for r in range(ROWS) for v in self.columns
+        )  # fmt: skip
+        return f"{self.element} tile[{ROWS * width}]; {stores}"
+
+    def spilled(self, row: str, column: str) -> str:
+        return f"tile[{row} * {self.lanes * len(self.columns)} + {column}]"
+
     def store(self, row: int, stores: str, direct: bool) -> str:
         edge = "".join(f" vstore{self.lanes}(c{row}_{v} * alpha, {v}, edge);" for v in self.columns)
         width = self.lanes * len(self.columns)
@@ -160,6 +217,12 @@ class _Arrays:
             f"{{ const {self.element} y = p{r}[x * a_column]; {self._each(f'tile[{r}][v] += y * b_row_values[v];')} }}"
             for r in range(ROWS)
         )
+
+    def spill(self) -> str:
+        return ""
+
+    def spilled(self, row: str, column: str) -> str:
+        return f"tile[{row}][{column}] * alpha"
 
     def store(self, row: int, stores: str, direct: bool) -> str:
         return f"{self.element} edge[{self.width}]; {self._each(f'edge[v] = tile[{row}][v] * alpha;')} {stores}"

@@ -1,4 +1,7 @@
-"""matmul, mul and their gradients: each is one or two GEMMs, whose geometry ``gemms_of`` works out."""
+"""matmul, mul and their gradients: each is one or two GEMMs, whose geometry ``gemms_of`` works out.
+
+The products take any epilogue, where they are stored.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,19 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, ITEMSIZE, Call, Context, Gemm, Span, compute_dtype, gemms_of, register_kernel
+from fluidlite.plugin import (
+    IO,
+    ITEMSIZE,
+    Call,
+    Context,
+    Gemm,
+    Span,
+    compute_dtype,
+    epilogue_refusal,
+    epilogue_text,
+    gemms_of,
+    register_kernel,
+)
 
 from .gemm import columns_for, gemm, tiles
 from .source import HEAVY, part
@@ -34,8 +49,10 @@ def _product(product: Gemm, call: Call, context: Context) -> tuple[Step, int]:
     """Return the step that computes one product, and the bytes of workspace it takes."""
     a, b, out = product.a, product.b, product.out
     m, n, k = product.m, product.n, product.k
-    stored, dtype = call.dtype(out), compute_dtype(call.dtype(out))
-    size = prod(call.dims(out))
+    whole = call if call.epilogue is None else call.epilogue.product_call(call)
+    stored, dtype = whole.dtype(out), compute_dtype(whole.dtype(out))
+    size = prod(whole.dims(out))
+    epilogue = epilogue_text(call, context.dialect) if call.epilogue is not None and size else None
     if not size:
         return (lambda context, io: None), 0
     if not k or 0 in product.batch:  # the sum of nothing
@@ -54,9 +71,15 @@ def _product(product: Gemm, call: Call, context: Context) -> tuple[Step, int]:
         need += _room(product.b_dims, dtype)
     kept, summed = _batches(product)
     columns = columns_for(n, dtype)
-    kernel = gemm(context, dtype, stored, columns, len(kept), len(summed))
+    kernel = gemm(context, dtype, stored, columns, len(kept), len(summed), epilogue)
+    updates = call.epilogue is not None and bool(call.op.must_alias)
+    guard = gemm(context, dtype, stored, columns, len(kept), len(summed), epilogue, True) if updates else kernel
     a_steps = (1, m) if product.a_transposed else (k, 1)
     numbers = (m, n, k, *a_steps, n, product.alpha, *sum(kept, ()), *sum(summed, ()))
+    slots = [out]
+    if epilogue is not None:
+        numbers += tuple(value for _, _, value in epilogue.numbers)
+        slots = [slot for *_, slot in epilogue.buffers]
     items = tiles(m, n, dtype, [axis[0] for axis in kept])
 
     def step(context: Context, io: IO) -> None:
@@ -70,7 +93,11 @@ def _product(product: Gemm, call: Call, context: Context) -> tuple[Step, int]:
             if prepare_b is not None:
                 prepare_b(context, right, part(scratch, b_start))
                 right = part(scratch, b_start)
-        kernel(context, items, (left, right, io.span(out)), numbers, HEAVY)
+        spans = [left, right, *map(io.span, slots)]
+        if updates and getattr(context, "suspect", True):  # what is written may be state
+            guard(context, items, [*spans, context.status_span()], numbers, HEAVY)
+        else:
+            kernel(context, items, spans, numbers, HEAVY)
 
     return step, need
 
@@ -109,7 +136,16 @@ def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int,
     return kept, summed
 
 
-@register_kernel("matmul", "dialect")
+def _supports(call: Call) -> str | None:
+    if call.epilogue is None:
+        return None
+    products = gemms_of(call) if call.known else ()
+    if any(not product.k or 0 in product.batch for product in products):
+        return "a sum of nothing"
+    return next((why for product in products if (why := epilogue_refusal(call, product.n)) is not None), None)
+
+
+@register_kernel("matmul", "dialect", supports=_supports, guarded=True, inplace=True, epilogue=True)
 def matmul(call: Call, context: Context) -> Any:
     """Out = alpha * op(X) @ op(Y)."""
     return _products(call, context)
@@ -121,7 +157,7 @@ def matmul_grad(call: Call, context: Context) -> Any:
     return _products(call, context)
 
 
-@register_kernel("mul", "dialect")
+@register_kernel("mul", "dialect", supports=_supports, guarded=True, inplace=True, epilogue=True)
 def mul(call: Call, context: Context) -> Any:
     """Out = X @ Y, both flattened to matrices."""
     return _products(call, context)

@@ -65,6 +65,12 @@ class Frame:
         self.key = f"{'adaptive' if self.adaptive else 'unit' if unit else 'windows'}{'' if self.spans else '_last'}"
         self.unit = unit
 
+    @property
+    def wide(self) -> bool:
+        """Whether windows have enough rows, of which an item can hold what it covers."""
+        axis = self.axes[-1]
+        return prod(axis.kernel for axis in self.axes[:-1]) > 2 and (LANES - 1) * axis.stride + axis.kernel <= ROOM
+
     def window(self, name: str, o: str, to: str = "") -> str:
         """Text that declares the part [``<to>0``, ``<to>1``) of a dim that window ``o`` covers."""
         to, n = to or name, f"n{name}"
@@ -125,6 +131,32 @@ _FORWARD = """
   }
 """
 
+_GREATEST_OF_ROWS = """
+  $rows
+  $windows
+  const index_t first = start * sl - pl, most = (width - 1) * sl + kl;
+  const index_t low = first < 0 ? -first : 0, high = nl - first < most ? nl - first : most;
+  $T above[$room];
+  for (index_t u = 0; u < most; ++u) above[u] = $first;
+  $loops {
+    $GLOBAL const $stored* line = x_in + ((outer * na + x) * nb + y) * nc * nl + z * nl + first;
+    for (index_t u = low; u < high; ++u) { const $T e = $element; above[u] = e > above[u] || e != e ? e : above[u]; }
+  }
+  for (index_t v = 0; v < width; ++v) {
+    $T acc = above[v * sl];
+    for (index_t u = 1; u < kl; ++u) {
+      const $T e = above[v * sl + u];
+      acc = e > acc || e != e ? e : acc;
+    }
+    $lane_window
+    const index_t count = (x1 - x0) * (y1 - y0) * (z1 - z0) * (w1 - w0);
+    $stores
+  }
+"""
+"""The greatest of the rows of a window, and then along: rows are read in vectors, whatever the stride."""
+ROOM = 4 * LANES
+"""Elements of such a row that one item holds."""
+
 _LANES_WINDOWS = """
     for (index_t k = 0; k < kl; ++k) {
       const index_t shift = k - pl + start * sl;
@@ -181,6 +213,7 @@ def _forward(call: Call, context: Context, kind: str, places: bool) -> Any:
     if "Mask" in outs:
         finish.append("mask[to + v] = place[v];")
     lane_window = frame.window("l", "start + v", "w") if frame.spans else ""
+    by_rows = greatest and not places and frame.spans and not frame.adaptive and frame.wide
     lanes = _LANES_LAST if not frame.spans else _LANES_ADAPTIVE if frame.adaptive else _LANES_WINDOWS
     words = {
         "T": wide, "stored": ctype(context, dtype), "GLOBAL": context.dialect.words["buffer"], "lanes": str(LANES),
@@ -192,9 +225,10 @@ def _forward(call: Call, context: Context, kind: str, places: bool) -> Any:
         "take": take, "step": "1" if frame.unit else "sl", "finish": " ".join(finish),
     }  # fmt: skip
     words["lane_loops"] = _filled(lanes, words)
-    kernel = build(
-        context, f"pool_{kind}_{'_'.join(outs).lower()}_{frame.key}_{dtype}", buffers, frame.names, _FORWARD, words
-    )
+    words |= {"room": str(ROOM), "element": load(dtype, "line[u]"),
+              "stores": " ".join(finish).replace("acc[v]", "acc")}  # fmt: skip
+    name = f"pool_{kind}_{'_'.join(outs).lower()}_{'rows' if by_rows else frame.key}_{dtype}"
+    kernel = build(context, name, buffers, frame.names, _GREATEST_OF_ROWS if by_rows else _FORWARD, words)
     items = frame.items(1)
 
     def run(context: Context, io: IO) -> None:

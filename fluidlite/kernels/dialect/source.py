@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from string import Template
 from typing import Any, NamedTuple
 
@@ -101,20 +102,50 @@ def build(
     aliased : bool
         Whether buffers may overlap (an output that is also an input).
     """
-    dialect = context.dialect
-    words = {**dialect.words, **(words or {})}
-    space, restrict = dialect.words["buffer"], "" if aliased else dialect.words["restrict"]
-    byte = dialect.types["uint8"]
     typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
     typed.append(("items", "int64"))
+    kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
+    source, parameters = _written(
+        context.dialect, entry, tuple(buffers), kinds, tuple(typed), body, tuple((words or {}).items()), aliased
+    )
+    compiled = context.compile(source, entry, parameters)
+
+    def launch(
+        context: Context, items: int, spans: Sequence[Any], numbers: Sequence[Any], group: int | None = None
+    ) -> None:
+        args: list[Any] = []
+        for span in spans:
+            args += span[:2]
+        args += numbers
+        args.append(items)
+        context.launch(compiled, items, args, group)
+
+    return launch
+
+
+@lru_cache(1024)  # sizes are arguments: other sizes ask for the same text
+def _written(
+    dialect: Any,
+    entry: str,
+    buffers: tuple[Buffer, ...],
+    kinds: tuple[str, ...],
+    numbers: tuple[tuple[str, str], ...],
+    body: str,
+    given: tuple[tuple[str, str], ...],
+    aliased: bool,
+) -> tuple[str, tuple[str, ...]]:
+    """Return the source of a kernel, and the types of its parameters."""
+    words = {**dialect.words, **dict(given)}
+    space, restrict = dialect.words["buffer"], "" if aliased else dialect.words["restrict"]
+    byte = dialect.types["uint8"]
     declared, pointers, parameters = [], [], []
-    for name, dtype, written in buffers:
+    for (name, _, written), stored in zip(buffers, kinds, strict=True):
         const = "" if written else "const "
-        kind = f"{space} {const}{ctype(context, dtype)}*"
+        kind = f"{space} {const}{stored}*"
         declared += [f"{space} {const}{byte}* {restrict} {name}_bytes", f"const {dialect.types['int64']} {name}_offset"]
         pointers.append(f"{kind} {restrict} const {name} = ({kind})({name}_bytes + {name}_offset);")
         parameters += ["buffer", "int64"]
-    for name, dtype in typed:
+    for name, dtype in numbers:
         declared.append(f"const {dialect.types[dtype]} {name}")
         parameters.append(dtype)
     text = Template(body).substitute(words)
@@ -131,19 +162,7 @@ def build(
             "}\n",
         ]
     )
-    compiled = context.compile(source, entry, tuple(parameters))
-
-    def launch(
-        context: Context, items: int, spans: Sequence[Any], numbers: Sequence[Any], group: int | None = None
-    ) -> None:
-        args: list[Any] = []
-        for span in spans:
-            args += span[:2]
-        args += numbers
-        args.append(items)
-        context.launch(compiled, items, args, group)
-
-    return launch
+    return source, tuple(parameters)
 
 
 def part(span: Span, start: int) -> Span:

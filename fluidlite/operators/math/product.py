@@ -82,8 +82,14 @@ def gemms_of(call: Call) -> tuple[Gemm, ...]:
     """Return the GEMMs of a call of ``matmul``, ``mul``, ``matmul_grad`` or ``mul_grad``: one for each wanted output.
 
     A vector X counts as one row, a vector Y as one column. Where Y has no batch and X is not transposed,
-    X's batch joins its rows: one large product instead of many.
+    X's batch joins its rows: one large product instead of many. A call with an epilogue gives those of its product.
     """
+    return call.once("gemms", _gemms_of)
+
+
+def _gemms_of(call: Call) -> tuple[Gemm, ...]:
+    if call.epilogue is not None:
+        call = call.epilogue.product_call(call)
     x, y = call.dims("X"), call.dims("Y")
     if call.op.type.startswith("mul"):
         columns_x, columns_y = call.attr("x_num_col_dims"), call.attr("y_num_col_dims")

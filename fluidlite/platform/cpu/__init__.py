@@ -138,6 +138,7 @@ class CPUDevice(DeviceBase):
     """The host: always there, always one."""
 
     kind = "cpu"
+    extras: Mapping[str, str] = {"llvm": "fluidlite[llvm]"}
 
     def __init__(self) -> None:
         self._arrays = NumPyArrays()

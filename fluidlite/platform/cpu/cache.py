@@ -86,6 +86,14 @@ class DiskCache:
             self._broken = True
             _log.warning("compiled kernels cannot be kept on disk, and are compiled by each process: %s", exc)
 
+    def size(self) -> tuple[int, int]:
+        """Return how many files there are, and their bytes."""
+        try:
+            found = [entry.stat().st_size for entry in os.scandir(self._folder()) if entry.name.endswith(".bin")]
+        except (OSError, RuntimeError):
+            found = []
+        return len(found), sum(found)
+
     def _file(self, key: tuple[str, ...]) -> Path:
         return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")
 

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import inspect
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from weakref import WeakValueDictionary
 
-from fluidlite.plugin import CompileError, DialectBase, c_to_llvm
+from fluidlite.plugin import CacheInfo, CompileError, DialectBase, c_to_llvm
 
-from .cache import DiskCache
+from .cache import MOST_BYTES, DiskCache
+from .chain import Chain
 from .llvm import Compiler
 from .memory import address_of
-from .team import Team, team
+from .team import FEWEST, shared, team
 
 MANY = 1 << 17
 """Short items that are shared by threads before it is known how long they take."""
 LONG, SHORT = 60e-6, 15e-6
 """Seconds alone from which threads gain more than they cost, and seconds together below which one is enough."""
-TRIALS = 2
-"""Calls of a chain that measure."""
 MOST_KNOWN = 1024
-CHUNKS = 4
-"""Parts for each thread, so that one that is late leaves its parts to others."""
-WHOLE = 256
-"""Short items are dealt out by multiples of it: whole vectors, and no cache line for two threads."""
 
 _PACKED = {"buffer": "Q", "bool": "B7x", "uint8": "B7x", "int8": "b7x", "int16": "h6x", "int32": "i4x", "int64": "q",
            "uint32": "I4x", "uint64": "Q", "float32": "f4x", "float64": "d"}  # fmt: skip
-
-_RECORD = struct.Struct("<QQqqq")
-"""A launch in a chain: kernel, arguments, items, grain, width."""
 
 
 class Kernel:
     """A compiled kernel: where it is, and how its arguments are packed."""
 
-    __slots__ = ("address", "buffers", "call", "code", "pack", "worth")
+    __slots__ = ("__weakref__", "address", "buffers", "call", "code", "pack", "worth")
 
     def __init__(self, code: Any, entry: str, parameters: Sequence[str]) -> None:
         self.code = code
@@ -86,7 +78,10 @@ class LLVMDialect(DialectBase):
     """
 
     name = "llvm"
-    words: Mapping[str, str] = {**DialectBase.words, "each": "for (long gid = fl_begin; gid < fl_end; ++gid)"}
+    words: Mapping[str, str] = {
+        **DialectBase.words, "each": "for (long gid = fl_begin; gid < fl_end; ++gid)", "stream": "llvm_stream",
+        "independent": '_Pragma("independent")',
+    }  # fmt: skip
     preferred = True
     least = 1024
     run = 128
@@ -103,9 +98,11 @@ class LLVMDialect(DialectBase):
         if not features.get("fma", True):
             names -= {"fma"}
         math: dict[str, str | None] = {name: f"llvm_{name}" for name in names}
+        self.registers = (32, 64) if features.get("avx512f", False) else (16, 32 if features.get("avx", False) else 16)
         if features.get("f16c", False):
             math |= {"load.float16": "llvm_load_float16", "store.float16": "llvm_store_float16"}
         self.math: Mapping[str, str | None] = math
+        self._kernels: WeakValueDictionary[tuple[Any, ...], Kernel] = WeakValueDictionary()  # contexts share them
 
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
         """Translate and compile ``source``, or find it in the cache.
@@ -120,75 +117,63 @@ class LLVMDialect(DialectBase):
             text, kinds = c_to_llvm(source, entry)
             if len(kinds) != len(parameters):
                 raise CompileError(f"kernel {entry!r} has {len(kinds)} parameters, not {len(parameters)}", source)
-            return text + _packed(entry, kinds)
+            # internal: it is compiled once, in the one function that calls it
+            return text.replace(f"define void @{entry}(", f"define internal void @{entry}(", 1) + _packed(entry, kinds)
 
+        found = self._kernels.get((source, entry, parameters))
+        if found is not None:
+            return found
         try:
-            return Kernel(self.compiler.load(make, source, entry, _translator()), entry, parameters)
+            found = Kernel(self.compiler.load(make, source, entry, _translator()), entry, parameters)
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
+        self._kernels[source, entry, parameters] = found
+        return found
+
+    def listings(self, source: str, entry: str, parameters: tuple[str, ...]) -> Mapping[str, str]:
+        """Return what LLVM is given."""
+        text, _ = c_to_llvm(source, entry)
+        return {".ll": text}
+
+    def cache_info(self) -> Mapping[str, CacheInfo]:
+        """Return what the machine code on disk tells; its misses are what was compiled."""
+        compiler, cache = self.compiler, self.compiler.cache
+        if cache is None:
+            return {}
+        entries, nbytes = cache.size()
+        info = CacheInfo(entries, None, cache.hits, compiler.compiled, compiler.seconds, nbytes, MOST_BYTES)
+        return {"kernels on disk": info}
 
     def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
         """Compute ``items`` work items; returns when they are done."""
         if items <= 0:
             return
         packed, threads = kernel.packed(args), context.threads
-        if threads == 1 or items < (2 if group is not None else 2 * WHOLE):
+        if threads == 1 or items < FEWEST[group is not None]:
             kernel.call(0, items, packed)
             return
         start = perf_counter()
         if kernel.shares(items, group):
             crew = team(self.compiler.load)
-            crew.run(kernel.address, packed, items, *_shared(crew, items, group, threads))
+            crew.run(kernel.address, packed, items, *shared(crew, items, group, threads))
             worth = perf_counter() - start > SHORT
         else:
             kernel.call(0, items, packed)
             worth = perf_counter() - start > LONG
         kernel.worth[items] = worth
 
-    def chain(self, context: Any, launches: Sequence[Launch]) -> Callable[[], None]:
-        """Return a function that does launches one after the other, on the memory that they name now, in one call."""
-        done = [launch for launch in launches if launch[1] > 0]
-        arguments = [ctypes.create_string_buffer(kernel.packed(args)) for kernel, _, args, _ in done]
-        crew, count = team(self.compiler.load), len(done)
-
-        def records(threads: int | None) -> Any:
-            text = bytearray()
-            for (kernel, items, _, group), given in zip(done, arguments, strict=True):
-                alone = threads == 1 or not kernel.shares(items, group)
-                grain, width = (items, 0) if alone else _shared(crew, items, group, threads)
-                text += _RECORD.pack(kernel.address, ctypes.addressof(given), items, grain, width)
-            return ctypes.create_string_buffer(bytes(text))
-
-        run, made, calls = crew.chain, {}, 0
-
-        def chained() -> None:
-            nonlocal calls
-            threads = context.threads
-            if calls < TRIALS:  # one by one, which tells what is worth sharing
-                calls += 1
-                for kernel, items, args, group in done:
-                    self.launch(context, kernel, items, args, group)
-                return
-            if threads not in made:
-                made[threads] = records(threads)
-            run(made[threads], count)
-
-        return chained
-
-
-def _shared(crew: Team, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
-    """Return how many items a thread takes at a time, and how many threads may join the caller."""
-    width = crew.workers if threads is None else min(crew.workers, threads - 1)
-    grain = -(-items // ((width + 1) * CHUNKS))
-    return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
+    def chain(self, context: Any, launches: Sequence[Launch]) -> Chain:
+        """Return what does launches one after the other, on the memory that they name now, in one call."""
+        return Chain(team(self.compiler.load), context, launches, self.launch)
 
 
 @cache
 def _translator() -> str:
-    """Return a hash of what makes LLVM IR of C: code that another version made is not found."""
+    """Return a hash of what makes machine code of C: code that another version made is not found."""
     found = hashlib.sha256()
-    for file in (__file__, *sorted(map(str, Path(inspect.getfile(c_to_llvm)).parent.glob("*.py")))):
-        found.update(Path(file).read_bytes())
+    mine = Path(__file__)
+    for file in (mine, mine.with_name("llvm.py"), *sorted(Path(inspect.getfile(c_to_llvm)).parent.glob("*.py"))):
+        found.update(file.read_bytes())
     return found.hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import llvmlite
@@ -28,10 +29,20 @@ class Code:
             raise KeyError(name)
         return found
 
-    def function(self, name: str, result: str | None, parameters: Sequence[str]) -> Callable[..., Any]:
-        """Return a function that lets go of the interpreter's lock while it runs."""
+    def address_of_data(self, name: str) -> int:
+        """Return where a global variable is."""
+        found: int = self._engine.get_global_value_address(name)
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def function(
+        self, name: str, result: str | None, parameters: Sequence[str], keep_lock: bool = False
+    ) -> Callable[..., Any]:
+        """Return a function that lets go of the interpreter's lock while it runs, or keeps it."""
         kinds = [_KINDS[parameter] for parameter in parameters]
-        found = ctypes.CFUNCTYPE(_KINDS[result] if result else None, *kinds)(self.address(name))
+        make = ctypes.PYFUNCTYPE if keep_lock else ctypes.CFUNCTYPE
+        found = make(_KINDS[result] if result else None, *kinds)(self.address(name))
         found.code = self  # type: ignore[attr-defined]
         return found
 
@@ -54,6 +65,8 @@ class Compiler:
         Of the processor, such as "f16c".
     compiled : int
         How many modules were compiled, not found.
+    seconds : float
+        Spent on that.
     """
 
     def __init__(self, cache: DiskCache | None) -> None:
@@ -63,6 +76,7 @@ class Compiler:
         self._cpu, self._text = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
         self.cache = cache
         self.compiled = 0
+        self.seconds = 0.0
         self._lock = threading.Lock()
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
@@ -93,8 +107,10 @@ class Compiler:
                     return self._loaded(kept)
                 except RuntimeError:  # made by a machine that this one is not
                     pass
+            began = perf_counter()
             code = self._object(make if isinstance(make, str) else make())
             self.compiled += 1
+            self.seconds += perf_counter() - began
             loaded = self._loaded(code)
         if self.cache is not None and len(key) > 3:
             self.cache.put(code, *key)

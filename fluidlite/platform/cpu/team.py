@@ -7,11 +7,23 @@ only for threads that took items. A team does one job at a time; who finds it bu
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
+from weakref import finalize
 
 MOST = 64
+ENTRIES = 32
+"""Chains that can be called without an argument, in a process."""
+CHUNKS = 4
+"""Parts for each thread, so that one that is late leaves its parts to others."""
+WHOLE = 256
+"""Short items are dealt out by multiples of it: whole vectors, and no cache line for two threads."""
+FEWEST = 2 * WHOLE, 2
+"""Items from which a launch may be shared: short ones, and those that a kernel takes in groups."""
 SPIN = 2000
 """How often a thread looks for the next job before it sleeps: some ten microseconds."""
 
@@ -198,8 +210,10 @@ end:
 CHAIN = """
 %record = type { ptr, ptr, i64, i64, i64 }
 
-define void @fl_chain(ptr %records, i64 %count) nounwind {
+define void @fl_chain(ptr %chain) noinline nounwind {
 entry:
+  %count = load i64, ptr %chain
+  %records = getelementptr i64, ptr %chain, i64 1
   br label %test
 test:
   %i = phi i64 [ 0, %entry ], [ %next, %each ]
@@ -220,6 +234,23 @@ end:
   ret void
 }
 """
+
+
+def entries() -> str:
+    """LLVM IR of functions without arguments, each of which does the chain in its slot: there is nothing to convert."""
+    names = ", ".join(f"ptr @fl_entry_{i}" for i in range(ENTRIES))
+    lines = [f"@fl_slots = global [{ENTRIES} x ptr] zeroinitializer"]
+    lines += [f"@fl_entries = global [{ENTRIES} x ptr] [{names}]"]
+    for i in range(ENTRIES):
+        lines += [
+            f"define void @fl_entry_{i}() nounwind {{",
+            f"  %chain = load ptr, ptr getelementptr ([{ENTRIES} x ptr], ptr @fl_slots, i64 0, i64 {i})",
+            "  call void @fl_chain(ptr %chain)",
+            "  ret void",
+            "}",
+        ]
+    return "\n".join([*lines, ""])
+
 
 ALONE = """
 define i32 @fl_team_begin(i64 %workers) nounwind {
@@ -250,19 +281,45 @@ class Team:
     run : callable
         ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
         ``width`` is how many threads may join the caller.
-    chain : callable
-        ``chain(records, count)`` does so for each of ``count`` records of those five, one after the other.
+    chain, brief_chain : callable
+        ``chain(records)`` does so for each of some records of those five, one after the other; their number comes
+        first. The second keeps the interpreter's lock.
     workers : int
         Threads beside the caller's.
     """
 
     def __init__(self, load: Any) -> None:
-        code = load((THREADS if os.name == "posix" else ALONE) + CHAIN)
+        text = (THREADS if os.name == "posix" else ALONE) + CHAIN + entries()
+        code = load(text, text)
         begin = code.function("fl_team_begin", "int32", ("int64",))
         self.workers: int = begin(min(available(), MOST) - 1)
-        self.chain = code.function("fl_chain", None, ("pointer", "int64"))
+        self.chain = code.function("fl_chain", None, ("pointer",))
+        self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
         self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
+        table = ctypes.c_size_t * ENTRIES
+        self._entries = table.from_address(code.address_of_data("fl_entries"))
+        self._slots = table.from_address(code.address_of_data("fl_slots"))
+        self._free = deque(range(ENTRIES))
         code.keep()  # threads wait in it as long as the process lives
+
+    def entry(self, records: Any) -> Callable[[], None] | None:
+        """Return a function that does ``brief_chain(records)``, or None if there are too many already."""
+        try:
+            slot = self._free.popleft()
+        except IndexError:
+            return None
+        self._slots[slot] = ctypes.addressof(records)
+        found: Any = ctypes.PYFUNCTYPE(None)(self._entries[slot])
+        found.records = records
+        finalize(found, self._free.append, slot).atexit = False
+        return found  # type: ignore[no-any-return]
+
+
+def shared(team: Team, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
+    """Return how many items a thread takes at a time, and how many threads may join the caller."""
+    width = team.workers if threads is None else min(team.workers, threads - 1)
+    grain = -(-items // ((width + 1) * CHUNKS))
+    return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
 
 
 _lock = threading.Lock()

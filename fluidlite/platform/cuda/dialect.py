@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fluidlite.platform.cuda.graph import GraphChain
 from fluidlite.plugin import CompileError, DialectBase
 
 BLOCK = 256  # threads of a block when the caller has no wish
@@ -90,6 +91,7 @@ class CUDADialect(DialectBase):
     """CUDA C; one object serves every GPU, for only ``compile`` depends on the model."""
 
     name = "cuda"
+    suffix = ".cu"
     words: Mapping[str, str] = {
         "kernel": 'extern "C" __global__ void',
         "function": "__device__ static inline",
@@ -143,6 +145,10 @@ class CUDADialect(DialectBase):
         packed = [value if kind is None else kind(value) for kind, value in zip(kernel.types, args, strict=True)]
         with context.cupy.cuda.Device(context.place.index):
             kernel.function((-(-items // block),), (block,), packed, stream=context.stream)
+
+    def chain(self, context: Any, launches: Sequence[tuple[Kernel, int, Sequence[Any], int | None]]) -> GraphChain:
+        """Return what does launches in order, on the memory that they name: by a CUDA graph, where CUDA makes one."""
+        return GraphChain(context, launches, self.launch)
 
 
 def _scalar(name: str) -> Any:

@@ -8,6 +8,7 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.codegen.fused import RUNTIME, Part, Structure, fused_op, runtime_attrs
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
 from fluidlite.framework.operator import EMPTY, MADE_OF, Operator
+from fluidlite.framework.relayout import LAYOUT
 from fluidlite.framework.spec import Dims
 from fluidlite.framework.values import DRAWS, own_seed
 from fluidlite.framework.whereabouts import Line
@@ -269,7 +270,7 @@ class _Fusion:
         sources = [member.op.operator for member in self.group if member.op.operator is not None]
         last = sources[-1]
         definition = fused_op(structure)
-        hints = {name: value for name, value in last.hints.items() if name == "op_device"}
+        hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}
         hints[MADE_OF] = tuple(f"{source.type} ({source.line})" for source in sources)
         for source in sources:
             if source.definition.random:
@@ -277,7 +278,7 @@ class _Fusion:
                 hints[DRAWS] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}
         operator = Operator(
-            last.block, definition, {}, {}, attrs, hints, last.id, last.role, _lines(sources), last.namescope
+            last.block, definition, {}, {}, attrs, hints, last.id, last.role, lines_of(sources), last.namescope
         )
         inputs = {f"X{k}": [value] for k, value in enumerate(self.inputs)}
         made = GraphOp(definition.type, inputs, attrs, operator)
@@ -287,7 +288,7 @@ class _Fusion:
         return made
 
 
-def _lines(sources: Sequence[Operator]) -> Line:
+def lines_of(sources: Sequence[Operator]) -> Line:
     """The users' lines of several operators as one: the first, and where the others are."""
     first, *others = dict.fromkeys(source.line for source in sources)
     shown = [str(line) for line in others[:3]] + ([f"{len(others) - 3} more"] if len(others) > 3 else [])

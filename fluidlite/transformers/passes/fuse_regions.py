@@ -20,6 +20,7 @@ from fluidlite.framework.kernels import CAPABILITIES, kernels, matches
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.spec import Dims
 from fluidlite.platform.devices import Unit
+from fluidlite.transformers.passes.checks import index_checks
 from fluidlite.transformers.passes.fuse_dims import GenericDims
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
@@ -246,14 +247,13 @@ def is_number(value: GraphValue) -> bool:
 def dependencies(graph: Graph) -> dict[int, set[int]]:
     """By operator's index: those that must run after it.
 
-    What reads a value runs after what makes it, and before the name is written anew; operators that do something
-    besides (print) stay in order.
+    What reads a value runs after what makes it, and before the name is written anew. Operators that do something
+    besides (print) stay in order among each other, and among those that write state.
     """
     after: dict[int, set[int]] = {index: set() for index in range(len(graph.ops))}
     maker: dict[int, int] = {}
     current: dict[str, GraphValue] = {}
     readers: dict[int, list[int]] = defaultdict(list)
-    effect = -1
     for index, op in enumerate(graph.ops):
         for value in op.args:
             if id(value) in maker:
@@ -269,12 +269,29 @@ def dependencies(graph: Graph) -> dict[int, set[int]]:
                         after[each].add(index)
             current[value.name] = value
             maker[id(value)] = index
-        definition = op.operator.definition if op.operator is not None else None
-        if definition is not None and (definition.run is not None or definition.effect):
-            if effect >= 0:
-                after[effect].add(index)
-            effect = index
+    _keep_effects(graph, after)
     return after
+
+
+def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
+    """Let an error leave what it would leave as the program is written: no state is written that comes after it."""
+    looking = index_checks(graph)
+    before: list[int] = []  # what may find an index out of range
+    writes: list[int] = []  # since an operator that runs itself
+    itself: int | None = None
+    for index, op in enumerate(graph.ops):
+        if op.has_effect:
+            for each in before if itself is None else (*before, itself):
+                after[each].add(index)
+            definition = op.operator.definition if op.operator is not None else None
+            if definition is not None and (definition.run is not None or definition.effect):
+                for each in writes:
+                    after[each].add(index)
+                itself, writes = index, []
+            else:
+                writes.append(index)
+        if id(op) in looking:
+            before.append(index)
 
 
 def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]]) -> list[frozenset[int]]:

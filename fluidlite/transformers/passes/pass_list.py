@@ -9,12 +9,16 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.passes import PHASES, passes
+from fluidlite.transformers.form import malformed
 from fluidlite.transformers.passes.arithmetic import SimplifyArithmetic
 from fluidlite.transformers.passes.base import GraphPass
 from fluidlite.transformers.passes.common import CommonSubexpressions
 from fluidlite.transformers.passes.copies import EliminateCopies
+from fluidlite.transformers.passes.epilogue import FuseEpilogues
 from fluidlite.transformers.passes.fold import FoldConstants
 from fluidlite.transformers.passes.fuse import FuseElementwise
+from fluidlite.transformers.passes.layout import AssignLayouts
+from fluidlite.transformers.passes.products import FoldTransposes, SplitProducts
 from fluidlite.transformers.passes.prune import DeadCode
 from fluidlite.transformers.passes.schedule import ScheduleUpdates
 from fluidlite.transformers.passes.shaping import SimplifyShapes
@@ -28,10 +32,14 @@ OURS: tuple[type[GraphPass], ...] = (
     DeadCode,
     FoldConstants,
     SimplifyArithmetic,
+    SplitProducts,
+    FoldTransposes,
     SimplifyShapes,
     EliminateCopies,
     CommonSubexpressions,
+    AssignLayouts,
     FuseElementwise,
+    FuseEpilogues,
     ScheduleUpdates,
 )
 """The built-in passes: phase by phase, in the order in which they run."""
@@ -130,13 +138,15 @@ class PassList(list[GraphPass]):
             raise type(exc)(f"{self.called(item)}{' ' if text != str(exc) else ': '}{text}") from exc
         except Exception as exc:
             raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
-        after = state_of(graph)
-        if after == before and type(item) in OURS:
-            return after
         try:
-            graph.verify()
+            after = state_of(graph)
+            if after != before or type(item) not in OURS:
+                graph.verify()
         except ProgramError as exc:
             raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
+        except Exception as exc:  # not even the form of a graph is left
+            why = malformed(graph) or f"{type(exc).__name__}: {exc}"
+            raise ProgramError(f"{self.called(item)} broke the graph: {why}") from exc
         return after
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fluidlite.transformers.passes.base import GraphPass
+from fluidlite.transformers.passes.checks import index_checks
 from fluidlite.transformers.values import READ, Graph, GraphOp
 
 
@@ -13,7 +14,8 @@ class ScheduleUpdates(GraphPass):
 
     Optimizers stand at the end of a program, where all gradients live at once. What an update needs of its own (the
     operators of role ``"optimize"`` before it: decay, clipping) moves with it. All else stays in its order, and
-    nothing moves past an operator that runs itself, which may look at anything.
+    nothing moves past an operator that runs itself, which may look at anything, or past one that may find an index out
+    of range: what is stored then stays as it was.
     """
 
     phase = "schedule"
@@ -57,6 +59,8 @@ class _Order:
         holders: dict[str, GraphOp] = {}
         readers: dict[str, list[GraphOp]] = defaultdict(list)
         barrier: GraphOp | None = None
+        checks: GraphOp | None = None
+        looking = index_checks(self.graph)
         held: dict[int, str] = {}
         for op in self.graph.ops:
             for value in op.args:
@@ -74,8 +78,12 @@ class _Order:
                 if name in holders:
                     before[id(op)].append(holders[name])
                 holders[name] = op
+                if checks is not None and op.type != READ:
+                    before[id(op)].append(checks)
             if op.has_effect and not self._is_update(op):
                 barrier = op
+            if id(op) in looking:
+                checks = op
         return before
 
     def ordered(self) -> list[GraphOp]:

@@ -1,0 +1,328 @@
+"""Bodies, in a dialect's C, of the mathematical functions of floats that a dialect lacks.
+
+Each is one path without branches where it can be, so that compilers make vectors of it: arguments are clamped instead
+of returned early, both sides of a choice are computed, and exponents are put together from bits. NaN goes through
+comparisons that are false of it. ``$T`` is the type, ``$U`` the unsigned type of its size, ``$L`` a signed one of 64
+bits. Where the dialect has ``fma``, polynomials are nested fused multiplications and additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fluidlite.codegen import functions as f
+from fluidlite.codegen import philox
+from fluidlite.codegen import polynomials as p
+from fluidlite.codegen.dialect_exact import ExactBodies
+from fluidlite.codegen.dialect_text import literal
+
+LOG2E = 1 / math.log(2)
+LN2 = {"float32": (0.693359375, -2.12194440e-4), "float64": (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
+"""log(2) in two parts: a multiple of the first is exact."""
+HALF_PI = {"float32": (1.57079637, -4.37113883e-8), "float64": (1.5707963267948966, 6.123233995736766e-17)}
+"""pi / 2 and what it is rounded by."""
+ROUNDER = {"float32": (12582912.0, 0x4B400000), "float64": (6755399441055744.0, 0x4338000000000000)}
+"""1.5 * 2 ** mantissa bits, and its bits: a number added to it is rounded to a whole one, which its last bits hold."""
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB
+"""The first 224 bits of 2 / pi after the point."""
+
+
+class Bodies(ExactBodies):
+    """Writes bodies for one type."""
+
+    # Exponential functions: the argument is n log(2) + r, n whole
+
+    def reduced(self, given: str) -> str:
+        """Declare n, its bits k, and r."""
+        high, low = LN2[self.dtype]
+        number, bits = ROUNDER[self.dtype]
+        rest = self.fma("n", self.lit(-low), self.fma("n", self.lit(-high), given))
+        return (
+            f"union fl_union_{self.dtype} v; v.f = {self.fma(given, self.lit(LOG2E), self.lit(number))}; "
+            f"const $T n = v.f - {self.lit(number)}, r = {rest}; const $U k = v.u - {self.word(bits)}; "
+        )
+
+    def clamped(self, low: float, high: float) -> str:
+        """Declare c, x between limits; NaN stays."""
+        first, last = self.lit(low), self.lit(high)
+        return f"const $T c = x > {last} ? {last} : (x < {first} ? {first} : x); "
+
+    def exp(self) -> str:
+        """2 ** n is multiplied in two halves: it may be beyond the normal numbers though the result is not."""
+        top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
+        rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
+        return (
+            f"{self.clamped(bottom, top)}{self.reduced('c')}const $T e = {rest} + 1; "
+            "const $U h = ((k + 4096u) >> 1) - 2048u; "
+            f"return e * {self.powered('h')} * {self.powered('k - h')};"
+        )
+
+    def expm1(self) -> str:
+        """Computed in halves: 2 ** n may be too large though the result is not."""
+        top, bottom, tiny = (88.8, -18.0, 2.0**-26) if self.single else (709.8, -40.0, 2.0**-55)
+        rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
+        return (
+            f"{self.clamped(bottom, top)}{self.reduced('c')}const $T h = {self.powered('k - 1')}, "
+            f"e = {self.fma(rest, 'h', f'(h - {self.lit(0.5)})')}; "
+            f"return x < {self.lit(tiny)} && x > {self.lit(-tiny)} ? x : e + e;"
+        )
+
+    def tanh(self) -> str:
+        """Of e = exp(2 |x|) - 1: e / (e + 2)."""
+        end = self.lit(20.0 if self.single else 40.0)
+        rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x), b = a + a, c = b > {end} ? {end} : b; {self.reduced('c')}"
+            f"const $T h = {self.powered('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; {self.with_sign('e / (e + 2)')}"
+        )
+
+    def _hyperbolic(self) -> str:
+        return (
+            f"const $T a = x < 0 ? -x : x, h = fl_exp_{self.dtype}(a * {self.lit(0.5)}), "
+            f"high = {self.lit(0.5)} * h * h, low = {self.lit(0.25)} / high; "
+        )
+
+    def cosh(self) -> str:
+        """(exp(x) + exp(-x)) / 2."""
+        return f"{self._hyperbolic()}return high + low;"
+
+    def sinh(self) -> str:
+        """(exp(x) - exp(-x)) / 2, a series near 0."""
+        series = [1 / math.factorial(2 * k + 1) for k in range(6 if self.single else 10)]
+        return (
+            f"{self._hyperbolic()}const $T z = x * x, far = x < 0 ? low - high : high - low; "
+            f"return a < 1 ? x * {self.polynomial(series, 'z')} : far;"
+        )
+
+    # Logarithms: the argument is 2 ** e (1 + g)
+
+    def split(self, given: str) -> str:
+        """Declare e and v, of which 1 + g is v.f, between sqrt(1/2) and sqrt(2)."""
+        root = self.word(0x3F3504F3 if self.single else 0x3FE6A09E667F3BCD)
+        signed = f"(int)(v.u - {root})" if self.single else f"($L)(v.u - {root})"
+        return (
+            f"union fl_union_{self.dtype} v; v.f = {given}; const int e = (int)({signed} >> {self.shift}); "
+            f"v.u -= ($U)e << {self.shift}; "
+        )
+
+    def logarithm(self) -> str:
+        """Declare r, the logarithm, from n = e and g."""
+        high, low = LN2[self.dtype]
+        tail = f"s * {self.fma('2 * z', self.polynomial(p.ATANH[self.dtype], 'z'), 'q')}"
+        rest = f"(g - (q - {self.fma('n', self.lit(low), tail)}))"
+        return (
+            f"const $T s = g / (g + 2), z = s * s, q = g * g * {self.lit(0.5)}, "
+            f"r = {self.fma('n', self.lit(high), rest)}; "
+        )
+
+    def log(self) -> str:
+        """Numbers that are not normal are scaled first."""
+        least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
+        inf, nan = self.lit(math.inf), self.lit(math.nan)
+        return (
+            f"const int tiny = x < {self.lit(least)}; {self.split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const $T g = v.f - 1, n = ($T)(e - (tiny ? {power} : 0)); {self.logarithm()}"
+            f"return x > 0 ? (x < {inf} ? r : x) : (x == 0 ? -{inf} : {nan});"
+        )
+
+    def log1p(self) -> str:
+        """From x, not from the rounded 1 + x; where that is not rounded, 2 ** -e may be too small."""
+        inf, nan, tiny = self.lit(math.inf), self.lit(math.nan), self.lit(2.0 ** (-26 if self.single else -55))
+        return (
+            f"{self.split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
+            f"g = e < 64 ? {self.fma('x', 'h', '(h - 1)')} : v.f - 1; {self.logarithm()}"
+            f"return x > -1 ? (x < {inf} ? (x < {tiny} && x > -{tiny} ? x : r) : x) : (x == -1 ? -{inf} : {nan});"
+        )
+
+    # Circular functions: quarter turns q, and the rest r
+
+    def _circular(self, turned: str) -> str:
+        sine = self.fma("r * z", self.polynomial(p.SINE[self.dtype], "z"), "r")
+        cosine = self.fma("z * z", self.polynomial(p.COSINE[self.dtype], "z"), f"(1 - {self.lit(0.5)} * z)")
+        return (
+            f"const $T z = r * r, sine = {sine}, cosine = {cosine}; "
+            f"union fl_union_{self.dtype} w; w.f = (q & 1) ? {turned}; "
+        )
+
+    def sin(self) -> str:
+        """Odd quarters are cosines; the second half turn has the other sign."""
+        circular = self._circular("cosine : sine")
+        if self.single:
+            return f"{quarters()}{circular}w.u ^= (x32.u ^ (($U)q << 30)) & 0x80000000u; return w.f;"
+        return f"{self._turns()}{circular}w.u ^= ($U)(q & 2) << 62; return x == 0 ? x : w.f;"
+
+    def cos(self) -> str:
+        """Odd quarters are sines; the second and third have the other sign."""
+        circular = self._circular("sine : cosine")
+        if self.single:
+            return f"{quarters()}{circular}w.u ^= (($U)(q + 1) << 30) & 0x80000000u; return w.f;"
+        return f"{self._turns()}{circular}w.u ^= ($U)((q + 1) & 2) << 62; return w.f;"
+
+    def _turns(self) -> str:
+        """Declare q and r of a float64: multiples of pi / 2 are lost in three parts."""
+        parts = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
+        number = self.lit(ROUNDER[self.dtype][0])
+        rest = "x"
+        for part in parts:
+            rest = self.fma("n", self.lit(-part), rest)
+        return (
+            f"union fl_union_{self.dtype} v; v.f = {self.fma('x', self.lit(2 / math.pi), number)}; "
+            f"const $T n = v.f - {number}, r = {rest}; const int q = (int)v.u; "
+        )
+
+    def atan(self) -> str:
+        """Beyond tan(pi / 8), the argument is turned by pi / 4 or pi / 2, by the same division."""
+        near, far = math.sqrt(2) - 1, math.sqrt(2) + 1
+        high, low = HALF_PI[self.dtype]
+        half = self.lit(0.5)
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x); const int far = a > {self.lit(far)}, middle = a > {self.lit(near)}; "
+            f"const $T t = (far ? -1 : (middle ? a - 1 : a)) / (far ? a : (middle ? a + 1 : 1)), z = t * t, "
+            f"turn = far ? 1 : (middle ? {half} : 0), "
+            f"s = {self.fma('t * z', self.polynomial(p.ATAN[self.dtype], 'z'), 't')}, "
+            f"r = turn * {self.lit(high)} + (turn * {self.lit(low)} + s); {self.with_sign('r')}"
+        )
+
+    def _arc(self) -> str:
+        """Declare r, the arc sine of |x| or, where it is large, half the arc cosine."""
+        half = self.lit(0.5)
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x); const int large = a > {half}; "
+            f"const $T z = large ? (1 - a) * {half} : a * a, s = large ? fl_sqrt_{self.dtype}(z) : a, "
+            f"r = {self.fma('s * z', self.polynomial(p.ASIN[self.dtype], 'z'), 's')}; "
+        )
+
+    def asin(self) -> str:
+        """Large ones are pi / 2 less the arc cosine."""
+        high, low = HALF_PI[self.dtype]
+        return (
+            f"{self._arc()}const $T y = large ? {self.lit(high)} - (r + r - {self.lit(low)}) : r; {self.with_sign('y')}"
+        )
+
+    def acos(self) -> str:
+        """Of a small one, pi / 2 less the arc sine; of a large negative one, pi less that of -x."""
+        high, low = HALF_PI[self.dtype]
+        return (
+            f"{self._arc()}const $T t = x < 0 ? -r : r, y = large ? r + r : {self.lit(high)} - (t - {self.lit(low)}); "
+            f"return large && x < 0 ? 2 * {self.lit(high)} - (y - 2 * {self.lit(low)}) : y;"
+        )
+
+    # Others
+
+    def erf(self) -> str:
+        """Of float32 a rational function; of float64 Cody's three."""
+        if self.single:
+            end = self.lit(f.ERF_OVER)
+            return (
+                f"const $T a = fl_abs_{self.dtype}(x), c = a > {end} ? {end} : a, z = c * c, "
+                f"r = c * ({self.polynomial(f.ERF_P, 'z')} / {self.polynomial(f.ERF_Q, 'z')}), y = r > 1 ? 1 : r; "
+                f"{self.with_sign('y')}"
+            )
+
+        def cody(first: float, coefficients: Sequence[float], v: str) -> str:
+            text = f"{self.lit(first)} * {v}" if first != 1 else v
+            for coefficient in coefficients[:-1]:
+                text = f"({text} + {self.lit(coefficient)}) * {v}"
+            return f"({text} + {self.lit(coefficients[-1])})"
+
+        return (
+            f"const $T y = x < 0 ? -x : x, z = y * y; if (x != x) return x; if (y >= 6) return x < 0 ? -1 : 1; "
+            f"if (y <= {self.lit(0.46875)}) "
+            f"return x * {cody(f.CODY_A[4], f.CODY_A[:4], 'z')} / {cody(1, f.CODY_B, 'z')}; "
+            f"$T r; if (y <= 4) r = {cody(f.CODY_C[8], f.CODY_C[:8], 'y')} / {cody(1, f.CODY_D, 'y')}; "
+            f"else {{ const $T w = 1 / z; "
+            f"r = ({self.lit(f.INV_SQRT_PI)} - w * {cody(f.CODY_P[5], f.CODY_P[:5], 'w')} / "
+            f"{cody(1, f.CODY_Q, 'w')}) / y; }} r = 1 - fl_exp_{self.dtype}(-z) * r; return x < 0 ? -r : r;"
+        )
+
+    def pow(self) -> str:
+        """C's special cases around a power of positive finite numbers."""
+        inf, nan = self.lit(math.inf), self.lit(math.nan)
+        return (
+            f"const $T a = x < 0 ? -x : (x == 0 ? ($T)0 : x), b = y < 0 ? -y : y; union fl_union_{self.dtype} v; "
+            f"v.f = x; const $T c = b < {self.lit(2.0 ** (self.shift + 1))} ? b : 0; "
+            f"const {'int' if self.single else '$L'} k = c; "
+            f"const int whole = ($T)k == c, odd = whole && (k & 1), minus = v.u >> {31 if self.single else 63}; "
+            f"const $T limit = (a > 1) == (y > 0) ? {inf} : 0; $T r = fl_powexp_{self.dtype}(a, y); "
+            f"r = x < 0 && !whole ? {nan} : r; r = a == 0 || a == {inf} || b == {inf} ? limit : r; "
+            "r = minus && odd ? -r : r; r = x != x || y != y ? x + y : r; "
+            f"return y == 0 || x == 1 || (a == 1 && b == {inf}) ? 1 : r;"
+        )
+
+    def powexp(self) -> str:
+        """Of positive finite numbers."""
+        return f"return fl_exp_{self.dtype}(y * fl_log_{self.dtype}(x));"
+
+    def powexp_wide(self) -> str:
+        """Of positive finite float32, in doubles: 2 ** (y log2 x), right to 2 ** -27."""
+        log2, exp2 = self.polynomial(p.LOG2, "z", "float64"), self.polynomial(p.EXP2, "r", "float64")
+        return (
+            f"const int tiny = x < 1.17549435e-38f; {self.split('tiny ? x * 33554432.0f : x')}"
+            f"const double m = v.f, s = (m - 1) / (m + 1), z = s * s, w = y * ((e - (tiny ? 25 : 0)) + s * {log2}), "
+            "t = w > 130 ? 130 : (w > -160 ? w : -160); const int k = (int)(t + (t < 0 ? -0.5 : 0.5)); "
+            f"const double r = t - k; union fl_union_float64 p; p.u = ($U64)(k + 1023) << 52; "
+            f"return (float)({exp2} * p.f);"
+        )
+
+    def gaussian(self) -> str:
+        """Both of Giles' polynomials, so that lanes of a vector do not part."""
+        return (
+            f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {self.lit(2.0**-24)}; "
+            f"const $T w = -fl_log_{self.dtype}((1 - x) * (1 + x)), u = w - {self.lit(2.5)}, "
+            f"v = fl_sqrt_{self.dtype}(w) - 3; const $T central = {self.polynomial(philox.CENTRAL[::-1], 'u')}; "
+            f"const $T tail = {self.polynomial(philox.TAIL[::-1], 'v')}; "
+            f"return x * {self.lit(philox.SQRT2)} * (w < 5 ? central : tail);"
+        )
+
+
+NAMES = (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "fmod", "fmod_fused",
+    "gaussian", "log", "log1p", "mod", "pow", "powexp", "powexp_wide", "round", "sin", "sinh", "sqrt", "tanh", "trunc",
+)  # fmt: skip
+
+
+def body(name: str, dtype: str, fused: bool) -> str:
+    """Return the body of a function.
+
+    Raises
+    ------
+    KeyError
+        If there is none of that name.
+    """
+    if name not in NAMES:
+        raise KeyError(name)
+    write: Callable[[], str] = getattr(Bodies(dtype, fused), name)
+    return write()
+
+
+def quarters() -> str:
+    """Text that makes of a float32 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+
+    Small arguments lose multiples of pi / 2 in three parts. Of others, mantissa times 2 ** e, those bits of 2 / pi
+    are multiplied, in integers, that give neither whole turns nor less than the result holds (Payne and Hanek, 1983).
+    Both are done without a branch, so that compilers make vectors of them.
+    """
+    parts = [literal(part, "float32") for part in (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8)]
+    words = [0, *((TWO_OVER_PI >> shift) & 0xFFFFFFFF for shift in range(192, -1, -32))]
+
+    def word(offset: int) -> str:
+        text = f"{words[offset + 4]:#x}u"
+        for at in range(3, -1, -1):
+            text = f"(at <= {at} ? {words[offset + at]:#x}u : {text})"
+        return text
+
+    return (
+        "union fl_union_float32 x32, a32; x32.f = x; a32.u = x32.u & 0x7fffffffu; "
+        "const $T a = a32.f, b = a < 64 ? a : 0; "
+        f"const int k = (int)(b * {literal(2 / math.pi, 'float32')} + 0.5f); const $T n = ($T)k; "
+        "const int s = (int)(a32.u >> 23) - 120, at = s >> 5, up = s & 31; "
+        f"const $U m = (a32.u & 0x7fffffu) | 0x800000u, t0 = {word(0)}, t1 = {word(1)}, t2 = {word(2)}, "
+        f"t3 = {word(3)}, w0 = (t0 << up) | ((t1 >> 1) >> (31 - up)), w1 = (t1 << up) | ((t2 >> 1) >> (31 - up)), "
+        "w2 = (t2 << up) | ((t3 >> 1) >> (31 - up)); "
+        "const $U64 p = ((($U64)(m * w0)) << 32) + ($U64)m * w1 + ((($U64)m * w2) >> 32); "
+        "const $U high = ($U)(p >> 30), low = ($U)(p << 2); "
+        "const $T rest = (($T)(int)high * 2.32830644e-10f + ($T)(int)(low >> 1) * 1.08420217e-19f) * 1.57079633f; "
+        "const int q = a < 64 ? k : (int)((($U)(p >> 32) + 0x20000000u) >> 30); "
+        f"const $T r = (a < 64 ? ((b - n * {parts[0]}) - n * {parts[1]}) - n * {parts[2]} : rest) + (x - x); "
+    )

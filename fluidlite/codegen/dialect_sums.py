@@ -1,0 +1,133 @@
+"""Kernels that sum the elements over which an output was broadcast, in parts where few sums are long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluidlite.base.dtypes import ALL_INTS
+from fluidlite.codegen.dialect import LANES, Source, Writer, slot_word
+
+COLUMNS = 64
+"""Columns that one item sums: whole cache lines of each row."""
+
+
+class SumWriter(Writer):
+    """Writes kernels that sum, too."""
+
+    def reduction(self, entry: str, output: tuple[str, str, int], split: bool) -> Source:
+        """A kernel that writes the sum over the dims that the output lacks; split: partial sums by parts."""
+        slot, dtype, value = output
+        compute = self.code.instrs[value].dtype
+        held = _held(compute)
+        kept = tuple(k for k, flag in enumerate(self.flags[slot]) if flag)
+        summed = tuple(k for k, f in enumerate(self.value_flags[value]) if f and not self.flags[slot][k])
+        target = ("partial", held) if split else ("out", slot)
+        arguments = self.head([value], [target])
+        slots = [what for kind, what in arguments if kind == "in"]
+        dims = tuple(sorted((*kept, *summed)))
+        last = dims[-1]
+        arguments += [("size", k) for k in dims] + self.strides(slots, dims)
+        if split:
+            arguments.append(("parts", ""))
+        arguments.append(("items", ""))
+        by_column = last in kept
+        lanes = COLUMNS if by_column else LANES
+        outer = kept[:-1] if by_column else kept
+        long, kind = self.types["int64"], self.ctype(held)
+        body = [f"{long} item = gid;"]
+        if by_column:
+            body += [f"const {long} chunks = (n{last} + {COLUMNS - 1}) / {COLUMNS};",
+                     f"const {long} begin = (item % chunks) * {COLUMNS}; item /= chunks;",
+                     f"const {long} width = n{last} - begin < {COLUMNS} ? n{last} - begin : {COLUMNS};"]  # fmt: skip
+        outers = " * ".join(f"n{k}" for k in outer) or "1"
+        if split:
+            long_dim = f"n{summed[0]} / parts"
+            body += [f"const {long} rows = {outers}, part = item / rows; item -= part * rows;",
+                     f"const {long} low = part * {long_dim}, high = (part + 1) * {long_dim};"]  # fmt: skip
+        body.append(f"const {long} row = item;")
+        body += self.decode("row", outer, slots)
+        low, high = ("low", "high") if split else ("0", f"n{summed[0]}")
+        body.append(f"{kind} acc[{lanes}]; for (int q = 0; q < {lanes}; ++q) acc[q] = 0;")
+        place = "(part * rows + row)" if split else "row"
+
+        def result(index: str, name: str) -> str:
+            if split:
+                return f"p_partial[{index}] = {name};"
+            text = f"({self.ctype(compute)}){name}" if held != compute else name
+            return self.store(slot, index, text, dtype)
+
+        if by_column:
+            loop = self._columns(value, summed, slots, last, low, high)
+            body += [f"if (width == {COLUMNS}) {{", *loop(str(COLUMNS)), "} else {", *loop("width"), "}"]
+            stored = result(f"{place} * n{last} + begin + q", "acc[q]")
+            body.append(f"for ({long} q = 0; q < width; ++q) {{ {stored} }}")
+        else:
+            body += self._rows(value, summed, slots, last, low, high)
+            body.append(f"for (int step = {LANES // 2}; step > 0; step /= 2) "
+                        "for (int q = 0; q < step; ++q) acc[q] += acc[q + step];")  # fmt: skip
+            body.append(result(place, "acc[0]"))
+        return self.build(entry, body, arguments)
+
+    def _loops(
+        self, dims: Sequence[int], slots: Sequence[str], low: str, high: str
+    ) -> tuple[list[str], Mapping[str, str]]:
+        """Heads of nested loops over summed dims, and each operand's offset in them; the innermost dim steps by 1."""
+        long = self.types["int64"]
+        heads = []
+        for position, k in enumerate(dims):
+            begin, end = (low, high) if position == 0 else ("0", f"n{k}")
+            heads.append(f"for ({long} i{k} = {begin}; i{k} < {end}; ++i{k}) {{")
+        offsets = {}
+        for slot in slots:
+            terms = [f"i{k} * d_{slot_word(slot)}_{k}" for k in dims if self.flags[slot][k]]
+            offsets[slot] = " + ".join([f"x_{slot_word(slot)}", *terms])
+        return heads, offsets
+
+    def _columns(self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str) -> Any:
+        heads, offsets = self._loops(summed, slots, low, high)
+
+        def loop(width: str) -> list[str]:
+            index = {s: f"{offsets[s]}" + (" + begin + q" if self.flags[s][last] else "") for s in slots}
+            return [*heads, f"for (int q = 0; q < {width}; ++q) {{", *self.statements([value], index, "0"),
+                    f"acc[q] += {self.name(value)};", "}" * (len(heads) + 1)]  # fmt: skip
+
+        return loop
+
+    def _rows(
+        self, value: int, summed: Sequence[int], slots: Sequence[str], last: int, low: str, high: str
+    ) -> list[str]:
+        long = self.types["int64"]
+        heads, offsets = self._loops(summed[:-1], slots, low, high)
+        begin, end = (low, high) if len(summed) == 1 else ("0", f"n{last}")
+
+        def step(position: str, lane: str) -> list[str]:
+            index = {s: offsets[s] + (f" + {position}" if self.flags[s][last] else "") for s in slots}
+            return [*self.statements([value], index, "0"), f"acc[{lane}] += {self.name(value)};"]
+
+        return [
+            *heads, f"{long} j = {begin};",
+            f"for (; j + {LANES} <= {end}; j += {LANES})",
+            f"for (int q = 0; q < {LANES}; ++q) {{", *step("j + q", "q"), "}",
+            f"for (; j < {end}; ++j) {{", *step("j", "0"), "}", "}" * len(heads),
+        ]  # fmt: skip
+
+    def finish(self, entry: str, output: tuple[str, str, int]) -> Source:
+        """A kernel that adds the partial sums of a split reduction."""
+        slot, dtype, value = output
+        compute = self.code.instrs[value].dtype
+        held = _held(compute)
+        arguments: list[tuple[str, Any]] = [("partial", held), ("out", slot)]
+        if self.guarded:
+            arguments.append(("status", ""))
+        arguments += [("parts", ""), ("items", "")]
+        long, kind = self.types["int64"], self.ctype(held)
+        text = f"({self.ctype(compute)})sum" if held != compute else "sum"
+        body = [f"{kind} sum = 0; for ({long} part = 0; part < parts; ++part) sum += p_partial[part * items + gid];",
+                self.store(slot, "gid", text, dtype)]  # fmt: skip
+        return self.build(entry, body, arguments)
+
+
+def _held(compute: str) -> str:
+    """Return the dtype in which a sum is held: integers wrap, as only unsigned ones do in C."""
+    return "uint64" if compute in ALL_INTS or compute == "bool" else compute

@@ -1,0 +1,122 @@
+"""An epilogue in a dialect's C, for kernels of products that are written in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Union
+
+from fluidlite.codegen.dialect import Writer, slot_word
+from fluidlite.codegen.epilogue import unfit
+from fluidlite.codegen.lower import typed_of
+from fluidlite.codegen.pattern import pattern_of
+from fluidlite.codegen.typed import Instr
+from fluidlite.framework.call import Call
+
+GIVEN = "given"
+"""The name of an element of the product, rounded as it would be stored."""
+
+
+class EpilogueText(NamedTuple):
+    """What a kernel needs to compute an epilogue.
+
+    Attributes
+    ----------
+    buffers : tuple of (name, dtype, written, slot)
+        Pointers, and the slots of the call that they are.
+    numbers : tuple of (name, dtype, value)
+    row : str
+        Statements that begin a run of elements: ``first`` is where it lies in the product, row by row.
+    element : str
+        Statements that compute element ``first + v`` of all outputs, of ``given``, into ``result0[v]``, ...
+    stores : str
+        Statements that store them.
+    results : tuple of str
+        The types of ``result0``, ...
+    """
+
+    buffers: tuple[tuple[str, str, bool, str], ...]
+    numbers: tuple[tuple[str, str, Any], ...]
+    row: str
+    element: str
+    stores: str
+    results: tuple[str, ...]
+
+
+class _Inside(Writer):
+    """Writes an expression one of whose inputs is a variable."""
+
+    given = ""
+
+    def _text(self, i: int, instr: Instr, index: Mapping[str, str], element: str) -> str:
+        if instr.op == "input" and instr.value == self.given:
+            return GIVEN
+        return super()._text(i, instr, index, element)
+
+
+def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
+    """Why a kernel that has runs of ``columns`` elements of a product cannot compute its epilogue, or None."""
+    rule = call.op.epilogue
+    assert rule is not None
+    then = rule.then_call(call)
+    if not then.known:
+        return None
+    reason = unfit(call)
+    if reason is not None:
+        return reason
+    code = typed_of(then)
+    pattern = pattern_of(then, (*code.inputs, rule.given), (slot for slot, _, _ in code.outputs))
+    if columns and pattern.dims[-1] % columns:
+        return "its epilogue reads parts of a row"
+    return None
+
+
+def epilogue_text(call: Call, dialect: Any) -> EpilogueText:
+    """Write the epilogue of a call, whose dims are known."""
+    rule = call.op.epilogue
+    assert rule is not None
+    then = rule.then_call(call)
+    code = typed_of(then)
+    pattern = pattern_of(then, (*code.inputs, rule.given), (slot for slot, _, _ in code.outputs))
+    writer = _Inside(code, dialect, pattern.flags, False)
+    writer.given = rule.given
+    last = len(pattern.dims) - 1
+    dims = tuple(range(len(pattern.dims)))
+    slots = [slot for slot in code.inputs if slot != rule.given]
+    mixed = [slot for slot in slots if any(pattern.flags[slot]) and not all(pattern.flags[slot])]
+    long = dialect.types["int64"]
+    row = ""
+    if mixed:
+        row = "\n".join([
+            f"const {long} outer = first / n{last}, inner = first - outer * n{last};",
+            *writer.decode("outer", dims[:-1], mixed),
+        ])  # fmt: skip
+    index = {}
+    for slot in slots:
+        if slot in mixed:
+            index[slot] = f"x_{slot_word(slot)}" + (" + inner + v" if pattern.flags[slot][last] else "")
+        else:
+            index[slot] = "first + v" if all(pattern.flags[slot]) else "0"
+    outs = list(code.outputs)
+    lines = writer.statements([value for _, _, value in outs], index, "first + v")
+    lines += [f"result{k}[v] = {writer.name(value)};" for k, (_, _, value) in enumerate(outs)]
+    stores = [writer.store(slot, "first + v", f"result{k}[v]", dtype) for k, (slot, dtype, _) in enumerate(outs)]
+    buffers = [(f"p_{slot_word(slot)}", code.inputs[slot], False, rule.inputs[slot]) for slot in slots]
+    buffers += [(f"p_{slot_word(slot)}", dtype, True, rule.outputs[slot]) for slot, dtype, _ in outs]
+    numbers: list[tuple[str, str, Any]] = [
+        (f"s{k}", dtype, value)
+        for k, ((_, dtype), value) in enumerate(zip(code.scalars, code.values(then.attrs), strict=True))
+    ]
+    if mixed:
+        numbers += [(f"n{k}", "int64", pattern.dims[k]) for k in dims]
+        for _, (slot, k) in writer.strides(mixed, dims):
+            numbers.append((f"d_{slot_word(slot)}_{k}", "int64", _stride(pattern.dims, pattern.flags[slot], k)))
+    results = tuple(writer.ctype(code.instrs[value].dtype) for _, _, value in outs)
+    return EpilogueText(tuple(buffers), tuple(numbers), row, "\n".join(lines), "\n".join(stores), results)
+
+
+def _stride(dims: tuple[int, ...], flags: tuple[bool, ...], dim: int) -> int:
+    """How many elements of an operand one step along a dim skips."""
+    step = 1
+    for k in range(dim + 1, len(dims)):
+        step *= dims[k] if flags[k] else 1
+    return step

@@ -1,0 +1,55 @@
+"""Vectors of floats in a dialect's C, with OpenCL's names: ``float16``, ``(float16)(x)``, ``vload16``, ``vstore16``.
+
+``+ - * /`` and ``fma`` work on whole vectors; a number that meets a vector is in each of its lanes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fluidlite.codegen.llvm.c_types import DOUBLE, FLOAT, VOID, Type, Value
+from fluidlite.codegen.llvm.function import CError, FunctionText
+
+WIDTHS = (2, 4, 8, 16)
+
+
+def vector(of: Type, count: int) -> Type:
+    """Return the type of a vector."""
+    return Type(f"<{count} x {of.text}>", "vector", of.bits, of=of, count=count)
+
+
+VECTORS = {f"{name}{n}": vector(of, n) for name, of in (("float", FLOAT), ("double", DOUBLE)) for n in WIDTHS}
+"""The types by the names that text uses."""
+_NAMES = re.compile(rf"\b(?:{'|'.join(VECTORS)})\b")
+_MOVES = re.compile(r"v(load|store)(\d+)")
+
+
+def declared(text: str) -> str:
+    """Return text with declarations of the vector types that it names: a parser has to know that they are types."""
+    return "".join(f"typedef float {name}; " for name in sorted(set(_NAMES.findall(text)))) + text
+
+
+def is_move(name: str) -> bool:
+    """Whether a function moves a vector to or from memory."""
+    return _MOVES.fullmatch(name) is not None
+
+
+def move(writer: FunctionText, name: str, given: list[Value]) -> Value:
+    """Write ``vloadN(i, p)`` or ``vstoreN(value, i, p)``: the i-th vector behind p, which may lie anywhere."""
+    found = _MOVES.fullmatch(name)
+    assert found is not None
+    store, width = found[1] == "store", int(found[2])
+    if len(given) != 2 + store:
+        raise CError(f"{name} takes {2 + store} arguments, not {len(given)}")
+    index, pointer = given[-2:]
+    of = pointer.type.of
+    if of not in (FLOAT, DOUBLE) or width not in WIDTHS:
+        raise CError(f"{name} takes a pointer to float or double, and 2, 4, 8 or 16 of them")
+    kind = vector(of, width)
+    where = writer.element(pointer, index, kind)
+    if not store:
+        return writer.value(f"load {kind.text}, ptr {where}, align {of.bits // 8}", kind)
+    if given[0].type != kind:
+        raise CError(f"{name} stores {kind.text}, not {given[0].type.text}")
+    writer.emit(f"store {kind.text} {given[0].text}, ptr {where}, align {of.bits // 8}")
+    return Value("", VOID)

@@ -1,0 +1,102 @@
+"""explain: the plan of a run, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import FeedError, ProgramError
+from fluidlite.executor.executor import DEFAULT_MODE, MODES
+from fluidlite.framework.explain import Report
+from fluidlite.framework.planner import plan_block, updates
+from fluidlite.framework.policy import Policy, policy
+from fluidlite.framework.program import Block, Program, default_main_program
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import PlaceLike
+
+
+def explain(
+    program: Program | None = None,
+    place: PlaceLike = "cpu",
+    feed: Mapping[str, Any] | None = None,
+    fetch_list: Sequence[Variable | str] | None = None,
+    policy_: Policy | None = None,
+    mode: str | None = None,
+) -> Report:
+    """Show, before running, which kernel will run each operator where, what moves, and why.
+
+    Parameters
+    ----------
+    program : Program, optional
+        Default: the main program.
+    place : Place or str
+    feed : mapping of name to dims or array
+        What is left out keeps its declared dims, -1 included.
+    fetch_list : variables or names, optional
+        What the run would fetch; if left out, every operator is shown.
+    mode : {"compiled", "interpreted"}, optional
+        As of the Executor that would run it: with passes, which may have fused operators, or as the program is
+        written. Default: that of executors; without ``fetch_list``, when passes can't know what is wanted, as written.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
+    """
+    program = program if program is not None else default_main_program()
+    where = devices.unit(place).place
+    host = devices.host()
+    mode = mode or (DEFAULT_MODE if fetch_list is not None else "interpreted")
+    if mode not in MODES:
+        raise ProgramError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+    block = program.global_block()
+    feeds = {name: (feed_spec(block.var(name), value), host) for name, value in (feed or {}).items()}
+    fetches = _made(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
+    if mode == "compiled":
+        from fluidlite.transformers.compiled import CompiledPrograms
+
+        for name in fetches:
+            block.var(name)
+        program, compiled = CompiledPrograms(place=where).get(program, tuple(fetches))
+        fetches = list(compiled)
+    wanted = policy_ or policy()
+    if mode == "compiled" and updates(program):
+        wanted = replace(wanted, repeated=True)
+    plan = plan_block(program, where, feeds, {}, fetches, wanted, assume_state=True)
+    if fetch_list is None:
+        plan.fetches = []
+    return Report(plan)
+
+
+def _made(block: Block) -> list[str]:
+    """What the operators of a block make and none of them reads afterwards: what is read is needed anyway."""
+    found: list[str] = []
+    read: set[str] = set()
+    for op in reversed(block.ops):  # read after it is written: an update in place is not
+        written_last = [name for name in op.output_arg_names if name not in read]
+        found += [name for name in written_last if block.find_var(name) is not None]
+        read.update(op.input_arg_names)
+    return list(dict.fromkeys(reversed(found)))
+
+
+def feed_spec(variable: Variable, value: Any) -> Spec:
+    """The Spec that explain assumes for a feed: a shape, an array, a Tensor, or a Spec."""
+    declared = variable._spec()
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, Tensor):
+        return value.spec or declared
+    if isinstance(value, np.ndarray):
+        return Spec.of(value.shape, declared.dtype, lod_level=declared.lod_level)
+    try:
+        dims = tuple(int(d) for d in value)
+    except (TypeError, ValueError):
+        raise FeedError(
+            f"explain's feed of {variable.name!r} is {value!r}; expected dims, such as (32, 784), or an array"
+        ) from None
+    return Spec.of(dims, declared.dtype, lod_level=declared.lod_level)

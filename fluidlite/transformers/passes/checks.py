@@ -1,0 +1,32 @@
+"""Which operators may be the first to find an index out of range: what is written after them stays behind them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fluidlite.framework.kernels import kernels
+from fluidlite.framework.opdef import GRAD
+from fluidlite.transformers.values import Graph, GraphOp
+
+_GRADIENT = "_grad"
+
+
+def index_checks(graph: Graph) -> set[int]:
+    """By identity: the operators whose kernels look at indices that no operator before has looked at.
+
+    A gradient reads the indices of its operator, which found them in range, if that one is still there.
+    """
+    found: set[int] = set()
+    looked: dict[str, list[set[tuple[str, int]]]] = defaultdict(list)
+    for op in graph.ops:
+        if op.operator is None or not any(kernel.indexes for kernel in kernels.of(op.type)):
+            continue
+        reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
+        if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
+            found.add(id(op))
+        looked[op.type].append(reads | _made(op))
+    return found
+
+
+def _made(op: GraphOp) -> set[tuple[str, int]]:
+    return {(slot, id(value)) for slot, values in op.outputs.items() for value in values}

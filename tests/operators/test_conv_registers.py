@@ -1,0 +1,207 @@
+"""Convolutions in vector registers: values and gradients of images large enough for them, against float64 NumPy."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+
+PLACES = ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl)]
+Array = np.ndarray[Any, Any]
+
+
+class Geometry(NamedTuple):
+    images: int
+    channels: int
+    filters: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int] = (0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    transposed: bool = False
+    dtype: str = "float32"
+
+
+CASES = {
+    "plain": Geometry(2, 16, 32, (14, 16), (3, 3)),
+    "padded": Geometry(3, 9, 33, (17, 19), (3, 3), pads=(1, 1)),
+    "padded_beyond_the_filter": Geometry(1, 8, 16, (9, 16), (3, 3), pads=(4, 5)),
+    "one_by_one": Geometry(2, 20, 50, (9, 15), (1, 1)),
+    "one_by_one_strided": Geometry(2, 17, 8, (15, 16), (1, 1), (2, 2)),
+    "stem": Geometry(1, 3, 64, (37, 45), (7, 7), (2, 2), (3, 3)),
+    "odd_strides": Geometry(2, 8, 20, (23, 29), (2, 4), (3, 2), (1, 2)),
+    "strides_beyond_the_filter": Geometry(1, 8, 8, (26, 29), (2, 1), (3, 2)),
+    "dilated": Geometry(2, 10, 17, (19, 20), (3, 2), (1, 1), (2, 3), (2, 3)),
+    "dilated_strides": Geometry(1, 12, 16, (25, 26), (3, 3), (2, 2), (1, 1), (3, 2)),
+    "groups": Geometry(2, 24, 27, (12, 18), (3, 3), (1, 1), (1, 1), groups=3),
+    "many_channels": Geometry(2, 300, 40, (7, 7), (3, 3), pads=(1, 1)),
+    "many_images": Geometry(40, 20, 50, (12, 12), (5, 5)),
+    "double": Geometry(2, 9, 21, (15, 17), (3, 3), (1, 2), (1, 0), dtype="float64"),
+    "transposed": Geometry(2, 12, 16, (8, 9), (3, 3), (2, 2), (1, 1), transposed=True),
+    "transposed_groups": Geometry(1, 18, 24, (9, 10), (4, 3), (1, 3), (0, 1), groups=2, transposed=True),
+}
+
+
+def windows(x: Array, w: Array, g: Geometry, counts: tuple[int, int]) -> Array:
+    """The convolution of a padded image: one product for each element of the filter."""
+    made = np.zeros((x.shape[0], w.shape[0], *counts))
+    part, (kh, kw) = w.shape[0] // g.groups, w.shape[2:]
+    for group, i, j in product(range(g.groups), range(kh), range(kw)):
+        top, left = i * g.dilations[0], j * g.dilations[1]
+        seen = x[:, group * w.shape[1] : (group + 1) * w.shape[1], top:, left:]
+        seen = seen[:, :, :: g.strides[0], :: g.strides[1]][:, :, : counts[0], : counts[1]]
+        mine = slice(group * part, (group + 1) * part)
+        made[:, mine] += np.einsum("nchw,mc->nmhw", seen, w[mine, :, i, j])
+    return made
+
+
+def spread(y: Array, w: Array, g: Geometry, size: tuple[int, int]) -> Array:
+    """The windows of ``y`` sent back to an image of ``size``, with its padding."""
+    made = np.zeros((y.shape[0], w.shape[1] * g.groups, size[0] + 2 * g.pads[0], size[1] + 2 * g.pads[1]))
+    part = w.shape[0] // g.groups
+    for group, i, j in product(range(g.groups), range(w.shape[2]), range(w.shape[3])):
+        mine = slice(group * part, (group + 1) * part)
+        target = made[:, group * w.shape[1] : (group + 1) * w.shape[1], i * g.dilations[0] :, j * g.dilations[1] :]
+        target = target[:, :, :: g.strides[0], :: g.strides[1]][:, :, : y.shape[2], : y.shape[3]]
+        target += np.einsum("nmhw,mc->nchw", y[:, mine], w[mine, :, i, j])
+    return made[:, :, g.pads[0] : g.pads[0] + size[0], g.pads[1] : g.pads[1] + size[1]]
+
+
+def gathered(x: Array, y: Array, g: Geometry, kernel: tuple[int, int]) -> Array:
+    """The gradient of a filter, from a padded image and its windows."""
+    inner, part = x.shape[1] // g.groups, y.shape[1] // g.groups
+    made = np.zeros((y.shape[1], inner, *kernel))
+    for group, i, j in product(range(g.groups), range(kernel[0]), range(kernel[1])):
+        seen = x[:, group * inner : (group + 1) * inner, i * g.dilations[0] :, j * g.dilations[1] :]
+        seen = seen[:, :, :: g.strides[0], :: g.strides[1]][:, :, : y.shape[2], : y.shape[3]]
+        mine = slice(group * part, (group + 1) * part)
+        made[mine, :, i, j] = np.einsum("nmhw,nchw->mc", y[:, mine], seen)
+    return made
+
+
+def padded(x: Array, g: Geometry) -> Array:
+    return np.pad(x, ((0, 0), (0, 0), (g.pads[0],) * 2, (g.pads[1],) * 2))
+
+
+def expected(g: Geometry, given: Array, w: Array, dy: Array) -> list[Array]:
+    """Output, gradient of the input, gradient of the filter, in float64."""
+    given, w, dy = (array.astype("float64") for array in (given, w, dy))
+    if g.transposed:
+        size = (dy.shape[2], dy.shape[3])
+        counts = (given.shape[2], given.shape[3])
+        return [spread(given, w, g, size), windows(padded(dy, g), w, g, counts),
+                gathered(padded(dy, g), given, g, g.kernel)]  # fmt: skip
+    counts = (dy.shape[2], dy.shape[3])
+    return [
+        windows(padded(given, g), w, g, counts),
+        spread(dy, w, g, g.size),
+        gathered(padded(given, g), dy, g, g.kernel),
+    ]
+
+
+def run(place: str, g: Geometry, last: bool) -> tuple[list[Array], list[Array], set[str]]:
+    """What was found, what was expected, and the libraries."""
+    rng = np.random.default_rng(0)
+    reach = [d * (k - 1) + 1 for d, k in zip(g.dilations, g.kernel, strict=True)]
+    every = list(zip(g.size, reach, g.strides, g.pads, strict=True))
+    if g.transposed:
+        outs = tuple((n - 1) * s + r - 2 * p for n, r, s, p in every)
+        w = rng.standard_normal((g.channels, g.filters // g.groups, *g.kernel))
+    else:
+        outs = tuple((n + 2 * p - r) // s + 1 for n, r, s, p in every)
+        w = rng.standard_normal((g.filters, g.channels // g.groups, *g.kernel))
+    given = rng.standard_normal((g.images, g.channels, *g.size))
+    dy = rng.standard_normal((g.images, g.filters, *outs))
+    given, w, dy = (array.astype(g.dtype) for array in (given, w, dy))
+
+    def laid(array: Array, back: bool = False) -> Array:
+        order = (0, 3, 1, 2) if back else (0, 2, 3, 1)
+        return np.ascontiguousarray(array.transpose(order)) if last else array
+
+    feed = {"x": laid(given), "w": w, "dy": laid(dy)}
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, filters, upstream = (
+            fluid.layers.data(name, list(array.shape), append_batch_size=False, dtype=g.dtype)
+            for name, array in feed.items()
+        )
+        x.stop_gradient = filters.stop_gradient = False
+        block = fluid.default_main_program().global_block()
+        out = block.create_var("out")
+        attrs = {"strides": g.strides, "paddings": g.pads, "dilations": g.dilations, "groups": g.groups,
+                 "data_format": "NHWC" if last else "NCHW"}  # fmt: skip
+        block.append_op("conv2d_transpose" if g.transposed else "conv2d", {"Input": x, "Filter": filters},
+                        {"Output": out}, attrs)  # fmt: skip
+        grads = fluid.gradients([out], [x, filters], [upstream])
+        exe = fluid.Executor(place)
+        found = exe.run(fluid.default_main_program(), feed, [out, *grads])
+        used = {row["library"] for row in exe.explain_last().data() if row["op"].startswith("conv2d")}
+    found = [laid(found[0], True), laid(found[1], True), found[2]]
+    return found, expected(g, given, w, dy), used
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("place", PLACES)
+def test_values_and_gradients(place: str, name: str, last: bool, require: Any) -> None:
+    require(place.split(":")[0])
+    g = CASES[name]
+    found, wanted, used = run(place, g, last)
+    if fluid.platform.devices.devices.unit(place).dialect is not None and name != "stem":  # its image has 3 channels
+        assert used == {"registers"}
+    for mine, theirs in zip(found, wanted, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(mine / scale, theirs / scale, 0, 2e-6 if g.dtype == "float32" else 1e-14)
+
+
+def test_what_zero_padding_would_multiply_is_not_read() -> None:
+    """Infinity in the filter's rows that lie in the padding does not make NaN."""
+    x = np.ones((1, 8, 16, 16), np.float32)
+    w = np.ones((8, 8, 3, 1), np.float32)
+    w[:, :, 0] = np.inf
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        data = fluid.layers.data("x", [8, 16, 16])
+        filters = fluid.layers.data("w", [8, 8, 3, 1], append_batch_size=False)
+        block = fluid.default_main_program().global_block()
+        out = block.create_var("out")
+        block.append_op("conv2d", {"Input": data, "Filter": filters}, {"Output": out}, {"paddings": [1, 0]})
+        (found,) = fluid.Executor("cpu", libraries={"cpu": ["registers"]}).run(
+            fluid.default_main_program(), {"x": x, "w": w}, [out]
+        )
+    assert not np.isnan(found).any()
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    from fluidlite.platform.devices import devices
+    from fluidlite.platform.pool import get_context
+
+    context = get_context(devices.host())
+    before, results = context.threads, []
+    try:
+        for threads in (1, 2):
+            context.threads = threads
+            results.append(run("cpu", CASES["many_images"], False)[0])
+    finally:
+        context.threads = before
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_small_rows_and_few_filters_are_left_to_other_kernels() -> None:
+    for g, reason in (
+        (Geometry(4, 32, 32, (16, 3), (3, 3), pads=(1, 1)), "a row has 3 windows; 4 fill registers"),
+        (Geometry(4, 8, 4, (16, 16), (3, 3)), "a group has 4 filters; 8 fill registers"),
+    ):
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            data = fluid.layers.data("x", [g.channels, *g.size])
+            fluid.layers.conv2d(data, g.filters, 3, padding=g.pads[0], bias_attr=False)
+            report = fluid.explain(place="cpu", feed={"x": (g.images, g.channels, *g.size)}).data()
+        (row,) = [row for row in report if row["op"] == "conv2d"]
+        assert row["library"] != "registers"
+        if fluid.platform.devices.devices.host() and any("registers" in name for name, _ in row["refused"]):
+            assert ["native registers", reason] in row["refused"]

@@ -1,0 +1,108 @@
+"""Outputs larger than the caches are written past them; the values are those of the other kernels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from codegen_harness import DeviceContext, call_of, execute
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.codegen import dialect_kernel, expr
+from fluidlite.codegen.dialect_stream import BLOCK
+from fluidlite.codegen.generate import generators
+from fluidlite.codegen.llvm import c_to_llvm
+from fluidlite.framework.opdef import OpDef, ScalarRule, Slot
+from fluidlite.framework.spec import Spec
+from fluidlite.platform.device import Span
+
+pytest.importorskip("llvmlite")
+pytest.importorskip("pycparser")
+
+
+@pytest.fixture(scope="module")
+def context() -> DeviceContext:
+    return DeviceContext("cpu:0")
+
+
+def operator(function: Any, inputs: str, **outputs: str) -> OpDef:
+    """An operator whose outputs have the dims of X, and the dtypes given."""
+
+    def infer(call: Any) -> dict[str, Spec]:
+        return {slot: Spec.of(call.dims("X"), dtype or call.dtype("X")) for slot, dtype in outputs.items()}
+
+    names = tuple(inputs)
+    return OpDef("tested", tuple(map(Slot, names)), tuple(map(Slot, outputs)), (), infer,
+                 scalar=ScalarRule(function, tuple(outputs)), may_alias={next(iter(outputs)): "X"})  # fmt: skip
+
+
+OPERATORS = {
+    "one": operator(lambda x, y: expr.tanh(x) * y + x, "XY", Out=""),
+    "two": operator(lambda x, y: (x + y, x * y), "XY", Out="", Second=""),
+    "narrow": operator(lambda x, y: (x < y, x), "XY", Less="bool", Same=""),
+}
+
+
+def source_of(context: Any, op: OpDef, inputs: Any) -> str:
+    source: str = generators["dialect"].prepare(call_of(op, inputs, {}), context).source
+    return source
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
+def test_values_are_the_same(
+    context: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, size: int
+) -> None:  # fmt: skip
+    op, rng = OPERATORS[name], np.random.default_rng(1)
+    inputs = {slot: rng.standard_normal(size).astype(NUMPY[dtype]) for slot in "XY"}
+    plain = execute(context, op, inputs)
+    assert "stream" not in source_of(context, op, inputs)
+    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
+    assert "llvm_stream(" in source_of(context, op, inputs)
+    large = execute(context, op, inputs)
+    for slot, expected in plain.items():
+        np.testing.assert_array_equal(large[slot].view("u1"), expected.view("u1"))
+    if name == "one":  # and where the output lies on an input
+        shared = execute(context, op, inputs, share={"Out": "X"})
+        np.testing.assert_array_equal(shared["Out"].view("u1"), plain["Out"].view("u1"))
+
+
+@pytest.mark.parametrize("offset", [0, 4, 60, 64])
+def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    op, rng = OPERATORS["one"], np.random.default_rng(2)
+    inputs = {slot: rng.standard_normal(10 * BLOCK + 3, "f4") for slot in "XY"}
+    expected = execute(context, op, inputs)["Out"]
+    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
+    run = generators["dialect"].prepare(call_of(op, inputs, {}), context)
+    raw = np.zeros(expected.nbytes + 256, "u1")
+    begin = -raw.ctypes.data % 64 + offset
+
+    def memory(array: Any, at: int, nbytes: int) -> Any:
+        return SimpleNamespace(allocation=1, span=lambda: Span(array, at, nbytes))
+
+    given = [memory(value.view("u1"), 0, value.nbytes) for value in inputs.values()]
+    run(context.real, SimpleNamespace(tensors=[*given, memory(raw, begin, expected.nbytes)]))
+    np.testing.assert_array_equal(raw[begin : begin + expected.nbytes].view("f4"), expected)
+    assert not raw[:begin].any() and not raw[begin + expected.nbytes :].any()
+
+
+def test_only_large_outputs_are(context: Any) -> None:
+    """What a cache holds stays there for its next reader."""
+    op = OPERATORS["one"]
+    below, from_it = ({slot: np.broadcast_to(np.float32(1), (n,)) for slot in "XY"}
+                      for n in (dialect_kernel.LARGE // 4 - 1, dialect_kernel.LARGE // 4))  # fmt: skip
+    assert "stream" not in source_of(context, op, below)
+    assert "llvm_stream(" in source_of(context, op, from_it)
+    half = operator(lambda x, y: (x < y, x), "XY", Less="bool", Same="")
+    assert "stream" not in source_of(context, half, from_it)  # its smaller output is none
+
+
+def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
+    inputs = {slot: np.ones(1000, "f4") for slot in "XY"}
+    text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "fl_tested")
+    assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == BLOCK // 16
+    assert "!7 = !{i32 1}" in text

@@ -37,7 +37,7 @@ def runner(place: Any, length: int) -> tuple[Callable[[], Any], Any]:
     import fluidlite as fluid
 
     program, y = chain(length)
-    executor = fluid.Executor(place)
+    executor = fluid.Executor(place, mode="interpreted")
     feed, wanted, scope = {"x": np.ones(1, np.float32)}, [y], fluid.Scope()
 
     def call() -> Any:

@@ -31,7 +31,7 @@ class OnPlace:
     def __init__(self, case: Case, size: str, place: Any, gradient: bool = False, repeat: int = 1) -> None:
         self.case, self.size, self.repeat = case, size, repeat
         self.place = fluid.Place.parse(str(place))
-        self.executor, self.scope = fluid.Executor(self.place, fallback="error"), fluid.Scope()
+        self.executor, self.scope = fluid.Executor(self.place, fallback="error", mode="interpreted"), fluid.Scope()
         self.context = get_context(self.place)
         self.definition = ops.get(case.type)
         self.types: tuple[str, ...] = (case.type,)

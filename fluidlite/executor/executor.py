@@ -313,8 +313,8 @@ class Executor:
             If nothing was run yet.
         """
         plan = self._last
-        if plan is None and self._replay is not None and self._replay.last is not None:
-            plan = self._replay.last.plan
+        if plan is None and self._replay is not None:
+            plan = self._replay.last_plan
         if plan is None:
             raise ProgramError("this executor has run nothing yet")
         return Report(plan)

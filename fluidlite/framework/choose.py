@@ -214,9 +214,10 @@ def _native(
 
 
 def _native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
-    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator."""
-    rule = call.op.epilogue
-    key = (call.op.type if rule is None else rule.product.type, rule is None, kind, policy.libraries)
+    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator, but for those
+    with an epilogue.
+    """
+    key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
     found = _cache.native.get(key)
     if found is None:
         mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]

@@ -44,5 +44,6 @@ __all__ = [
     "EliminateCopies", "FoldConstants", "FuseElementwise", "Graph", "GraphOp", "GraphPass", "GraphValue", "MemoryPlan",
     "Multiply", "OpType", "PassList", "PeepholeGraphPass", "Power", "ScheduleUpdates", "SimplePrune",
     "SimplifyArithmetic", "SimplifyShapes", "Subtract", "Transformer", "TransformerFactory", "codegen_choices",
-    "default_passes", "make_transformer", "make_transformer_factory", "set_transformer_factory", "transformer_choices", "visit",
+    "default_passes", "make_transformer", "make_transformer_factory", "set_transformer_factory",
+    "transformer_choices", "visit",
 ]  # fmt: skip

@@ -63,6 +63,7 @@ class Replay:
     ) -> None:
         self.copy = copy
         self._latest = Latest()
+        self._ended_plan: Plan | None = None
         self.binds = self.hits = 0
         self.seconds = 0.0
         self.ways = Ways()
@@ -109,7 +110,14 @@ class Replay:
 
     @last.setter
     def last(self, bound: Bound | None) -> None:
+        if bound is None and self._latest.bound is not None:  # its scope ended: what it did is still to be told
+            self._ended_plan = self._latest.bound.plan
         self._latest.bound = bound
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """The plan of what ran last, though it may be bound no more."""
+        return self._latest.bound.plan if self._latest.bound is not None else self._ended_plan
 
     def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
         """Note under which key a plan ran, so that :meth:`again` needs no plan.

@@ -517,3 +517,15 @@ def test_errors_show_the_line_of_the_text(monkeypatch: pytest.MonkeyPatch) -> No
     assert "    chain0.run()\n" in lines or "    action0()\n" in lines
     names.update(usual)
     case.runs()
+
+
+def test_what_ran_last_is_told_after_its_scope_ended() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        y = fluid.layers.relu(fluid.layers.data("x", [3]))
+    exe = fluid.Executor("cpu")
+    with fluid.scope_guard(fluid.Scope()):
+        for _ in range(4):
+            exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
+    assert exe._replay is not None and not len(exe._replay)
+    assert [row["op"] for row in exe.explain_last().data()] == ["relu"]

@@ -53,8 +53,11 @@ def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     return kept[::-1]
 
 
-_needed_before: WeakKeyDictionary[Program, tuple[Any, list[Operator]]] = WeakKeyDictionary()
-"""What a program's last plan ran, by what that depends on: other sizes ask again."""
+_needed_before: WeakKeyDictionary[Program, tuple[Any, list[int]]] = WeakKeyDictionary()
+"""Which operators a program's last plan ran, by what that depends on: other sizes ask again.
+
+They are numbers: an operator would keep its program alive.
+"""
 
 
 def _needed(block: Block, fetches: tuple[str, ...]) -> list[Operator]:
@@ -62,8 +65,9 @@ def _needed(block: Block, fetches: tuple[str, ...]) -> list[Operator]:
     key = (block.idx, program.edits, tuple([len(each.ops) for each in program.blocks]), fetches)
     last = _needed_before.get(program)
     if last is None or last[0] != key:
-        last = _needed_before[program] = key, needed_operators(block, fetches)
-    return last[1]
+        kept = {id(op) for op in needed_operators(block, fetches)}
+        last = _needed_before[program] = key, [at for at, op in enumerate(block.ops) if id(op) in kept]
+    return [block.ops[at] for at in last[1]]
 
 
 def _left_out(op: Operator, outs: Collection[str]) -> list[str]:

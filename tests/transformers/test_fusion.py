@@ -560,3 +560,16 @@ def test_the_pass_twice_changes_nothing(cpu: Transformer) -> None:
     before = str(graph)
     FuseElementwise().do_pass(graph)
     assert str(graph) == before
+
+
+def test_sizes_that_are_not_known_are_not_counted_up_to() -> None:
+    """Dims are made up to see which are equal: nothing may go through as many sequences as they say."""
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
+        image = layers.data("image", [1, 4, 4])
+        windows = layers.relu(layers.scale(layers.im2sequence(image, filter_size=2, stride=2), 2.0))
+    exe = fluid.Executor("cpu")
+    given = np.arange(32, dtype="float32").reshape(2, 1, 4, 4)
+    (found,) = exe.run(program, {"image": given}, [windows], return_numpy=False)
+    assert tuple(found.dims) == (8, 4)
+    assert found.lod() == [[0, 4, 8]]

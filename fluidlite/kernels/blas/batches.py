@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ SMALL = 100**3
 """Up to so many multiplications a matrix, builds for several processors at once crash in it (mended in 2026); on x86,
 no kernel for small matrices takes larger ones."""
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
-
-Offsets = Sequence[tuple[int, int, int, bool]]
 
 
 @cache
@@ -52,12 +51,23 @@ def _is_right(found: Any, routine: Routine, dtype: str) -> bool:
     return bool((out == a.transpose(0, 2, 1) @ a).all())
 
 
-def steps_of(gemm: Gemm, offsets: Offsets) -> tuple[int, int, int] | None:
-    """Return the steps between matrices of a, b and out, in the unit of the offsets; None if one call can't do them."""
-    if len(offsets) < 2 or gemm.m * gemm.n * gemm.k <= SMALL or 1 in (gemm.m, gemm.n) or any(o[3] for o in offsets):
+def steps_of(gemm: Gemm) -> tuple[int, int, int] | None:
+    """How many matrices of a, b and out lie between two products; None if one call can't do them.
+
+    It is worked out axis by axis: a batch whose size is still open stands for very many.
+    """
+    if prod(gemm.batch) < 2 or gemm.m * gemm.n * gemm.k <= SMALL or 1 in (gemm.m, gemm.n):
         return None
-    steps = {(c[0] - p[0], c[1] - p[1], c[2] - p[2]) for p, c in pairwise(offsets)}
-    return steps.pop() if len(steps) == 1 else None
+    if any(gemm.batch[axis] > 1 for axis in gemm.summed):
+        return None
+    found = []
+    for steps in gemm.steps():
+        axes = [(size, step) for size, step in zip(gemm.batch, steps, strict=True) if size > 1]
+        if any(outer != size * inner for (_, outer), (size, inner) in pairwise(axes)):
+            return None
+        found.append(axes[-1][1])
+    a, b, out = found
+    return a, b, out
 
 
 class Batch:

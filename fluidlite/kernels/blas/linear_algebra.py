@@ -40,7 +40,7 @@ def _supports(call: Call) -> str | None:
 
 
 def _one_call(gemm: Gemm, dtype: str) -> bool:
-    return steps_of(gemm, list(gemm.matrices())) is not None and batched(dtype) is not None
+    return steps_of(gemm) is not None and batched(dtype) is not None
 
 
 class _Step:
@@ -65,10 +65,10 @@ class _Step:
             routine, gemm.m, gemm.n, gemm.k, gemm.a_dims[-1], gemm.a_transposed, gemm.b_dims[-1], gemm.b_transposed,
             alpha, beta,
         )  # fmt: skip
-        steps, found = steps_of(gemm, self.offsets), batched(dtype)
+        steps, found = steps_of(gemm), batched(dtype)
         if steps is not None and found is not None:
-            a_step, b_step, out_step = (step // size for step in steps)
-            self.batch = Batch(found, routine, gemm, (a_step, b_step, out_step), len(self.offsets), alpha, beta)
+            apart = steps[0] * prod(gemm.a_dims[-2:]), steps[1] * prod(gemm.b_dims[-2:]), steps[2] * gemm.m * gemm.n
+            self.batch = Batch(found, routine, gemm, apart, len(self.offsets), alpha, beta)
 
     def begin(self, io: IO) -> tuple[int, int, int] | None:
         """Where to copy what is added to, and how much; None if it lies there already."""

@@ -60,9 +60,13 @@ class Gemm:
         kept = tuple(1 if axis in self.summed else size for axis, size in enumerate(self.batch))
         return (*kept, self.m, self.n)
 
+    def steps(self) -> list[list[int]]:
+        """How many matrices of a, of b and of out one step along each batch axis skips."""
+        return [_steps(dims[:-2], self.batch) for dims in (self.a_dims, self.b_dims, self.out_dims)]
+
     def matrices(self) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (which matrix of a, of b, of out, whether it adds to an earlier one) for each batch."""
-        steps = [_steps(dims[:-2], self.batch) for dims in (self.a_dims, self.b_dims, self.out_dims)]
+        steps = self.steps()
         for index in every(*map(range, self.batch)):
             a, b, out = (sum(i * step for i, step in zip(index, s, strict=True)) for s in steps)
             yield a, b, out, any(index[axis] for axis in self.summed)

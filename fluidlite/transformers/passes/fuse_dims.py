@@ -92,7 +92,7 @@ class GenericDims:
         ins = self._of(op.inputs)
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         found = None
-        if ins is not None and definition.infer is not None:
+        if ins is not None and definition.infer is not None and not _makes_lod(op):
             found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)
         for slot, values in op.outputs.items():
             result = (found or {}).get(slot)
@@ -120,6 +120,12 @@ class GenericDims:
                 self._doubtful.add(unknown[0])
             self._same.update({dim: unknown[0] for dim in unknown[1:]})
         return found
+
+
+def _makes_lod(op: GraphOp) -> bool:
+    """Whether an operator makes sequences: offsets of as many as a made-up dim says would take for ever."""
+    makes, given = (any(v.spec is not None and v.spec.lod_level for v in values) for values in (op.results, op.args))
+    return makes and not given
 
 
 def _with_dims(specs: Specs, new: Mapping[int, int]) -> Specs:

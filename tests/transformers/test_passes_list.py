@@ -96,7 +96,7 @@ def test_a_pass_is_added_behind_those_of_its_phase(cpu: Transformer) -> None:
     assert isinstance(order[0], type(default_passes()[0]))
     behind = [cpu.graph_passes.phase(item) for item in order[order.index(mine) + 1 :]]
     assert "simplify" not in behind
-    assert "schedule  Late" in str(cpu.graph_passes)
+    assert "schedule Late" in " ".join(str(cpu.graph_passes).split())
 
 
 def test_each_transformer_has_its_own_list() -> None:
@@ -170,7 +170,7 @@ def test_a_plugins_pass(plugin: Callable[..., Any]) -> None:
     assert record.state == "loaded", record.error
     assert record.brought["passes"] == ["LogOfExp", "Late"]
     transformer, other = make_transformer(), make_transformer()
-    assert "simplify  LogOfExp (plugin 'acme 0')" in str(transformer.graph_passes)
+    assert "simplify LogOfExp (plugin 'acme 0')" in " ".join(str(transformer.graph_passes).split())
     assert "LogOfExp" not in str(without.graph_passes)
     assert not {id(item) for item in transformer.graph_passes} & {id(item) for item in other.graph_passes}
     x = ng.placeholder(())

@@ -14,6 +14,7 @@ from fluidlite.transformers.passes.arithmetic import SimplifyArithmetic
 from fluidlite.transformers.passes.base import GraphPass
 from fluidlite.transformers.passes.common import CommonSubexpressions
 from fluidlite.transformers.passes.copies import EliminateCopies
+from fluidlite.transformers.passes.decompose import Decompose
 from fluidlite.transformers.passes.epilogue import FuseEpilogues
 from fluidlite.transformers.passes.fold import FoldConstants
 from fluidlite.transformers.passes.fuse import FuseElementwise
@@ -37,6 +38,7 @@ OURS: tuple[type[GraphPass], ...] = (
     SimplifyShapes,
     EliminateCopies,
     CommonSubexpressions,
+    Decompose,
     AssignLayouts,
     FuseElementwise,
     FuseEpilogues,

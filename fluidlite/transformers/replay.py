@@ -184,6 +184,7 @@ class Replay:
                 if old is not None:
                     old.block_way()
                     self.ways.sweep()
+                self._drop_keys()
                 self._shrink()
         return bound
 
@@ -194,7 +195,12 @@ class Replay:
                 self.last = None
             if bound is not None:
                 bound.detach()
+            self._drop_keys()
         self.ways.sweep()
+
+    def _drop_keys(self) -> None:
+        """Forget keys of what is bound no more: they hold its plan, and by that its program."""
+        self._quick = {key: found for key, found in self._quick.items() if found[1] in self._bound}
 
     # Memory
 

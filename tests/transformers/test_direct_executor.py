@@ -529,3 +529,13 @@ def test_what_ran_last_is_told_after_its_scope_ended() -> None:
             exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
     assert exe._replay is not None and not len(exe._replay)
     assert [row["op"] for row in exe.explain_last().data()] == ["relu"]
+
+
+def test_keys_of_what_is_bound_no_more_are_forgotten() -> None:
+    exe = fluid.Executor("cpu")
+    for number in range(MOST_BOUND + 20):
+        program = fluid.Program()
+        with fluid.program_guard(program, fluid.Program()):
+            y = fluid.layers.scale(fluid.layers.data("x", [3]), float(number))
+        exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
+    assert exe._replay is not None and len(exe._replay._quick) <= MOST_BOUND

@@ -200,7 +200,11 @@ class Replay:
 
     def _drop_keys(self) -> None:
         """Forget keys of what is bound no more: they hold its plan, and by that its program."""
-        self._quick = {key: found for key, found in self._quick.items() if found[1] in self._bound}
+        kept = {}
+        for key, found in self._quick.items():
+            if found[1][1]() is not None and found[1] in self._bound:  # a reference to what ended has no hash
+                kept[key] = found
+        self._quick = kept
 
     # Memory
 

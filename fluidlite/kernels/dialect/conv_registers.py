@@ -33,6 +33,8 @@ PLANES = 1 << 20
 """Bytes of images laid out at a time; one image may take more."""
 PACKED = 1 << 20
 """Bytes of packed filters that are made and read at a time: they stay in the cache. One tile may take more."""
+ENOUGH = 96
+"""Items of a product from which threads share it evenly: for images with fewer rows more filters are packed at a time."""
 RESIDENT = 640 << 10
 """Bytes of packed filters that may stay in the cache while an image goes by."""
 NEAR = 256 << 10
@@ -165,13 +167,15 @@ def _windows_step(one: Convolution, lines: Sequence[Line], context: Context, dty
     channels, filters = one.groups * inner, one.groups * m
     tiles, taps = one.groups * -(-m // tile.width), h.taps * w.taps
     tile_nbytes = tile.width * taps * inner * ITEMSIZE[dtype]
-    together = max(1, min(tiles, PACKED // tile_nbytes))
+    each = h.outs * -(-w.outs // tile.rows)
+    together = max(1, min(tiles, max(PACKED // tile_nbytes, -(-ENOUGH // (one.images * each)))))
     packed_at = space.take(together * tile_nbytes)
     image = _Image(context, dtype, one, source, channels, (h, w), space)
     pack, product = pack_kernel(context, dtype, tile), windows_kernel(context, dtype, tile, one.last)
     parts, near = -(-inner // SIDE), int(together * tile_nbytes <= RESIDENT)
-    near, far = one.taps, one.channels * one.taps
-    pack_numbers = (inner, m, one.filters * far, *((far, near) if forward else (near, far)), one.shape.kernel[1],
+    tap_size, filter_size = one.taps, one.channels * one.taps
+    sides = (filter_size, tap_size) if forward else (tap_size, filter_size)
+    pack_numbers = (inner, m, one.filters * filter_size, *sides, one.shape.kernel[1],
                     h.taps, w.taps, h.tap, w.tap, h.tap_step, w.tap_step)  # fmt: skip
     plane = prod(outs)
     c_step, h_step, w_step = (1, outs[1] * filters, filters) if one.last else (plane, outs[1], 1)
@@ -180,7 +184,6 @@ def _windows_step(one: Convolution, lines: Sequence[Line], context: Context, dty
     numbers = (image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach,
                h.taps if reached else 0, *((1, w.taps * inner) if joined else (w.taps, inner)))  # fmt: skip
     steps = (plane * filters, c_step, h.step * h_step, w.step * w_step)
-    each = h.outs * -(-w.outs // tile.rows)
 
     def step(context: Context, io: IO, scratch: Span) -> None:
         packed, out = part(scratch, packed_at), io.span(one.out)

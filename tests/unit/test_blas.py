@@ -211,3 +211,34 @@ def test_small_matrices_are_multiplied_one_by_one(monkeypatch: pytest.MonkeyPatc
 def test_products_of_batches_are_taken_on_processors_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert batches.batched.__wrapped__("float32") is None
+
+
+def test_products_that_are_short_leave_other_threads_asleep() -> None:
+    threads = cblas._threads()
+    if threads is None:
+        pytest.skip("NumPy has another library")
+    get, put = threads
+    before, seen = get(), []
+    put(2)
+    try:
+        cblas._alone(lambda: seen.append(get()))()
+        assert (seen, get()) == ([1], 2)
+
+        def fail() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            cblas._alone(fail)()
+        assert get() == 2
+        routine = cblas.find("float32")
+        assert routine is not None
+        a, b = (np.random.default_rng(0).random((128, 128), "float32") for _ in range(2))
+        for m in (128, 1):
+            out = np.empty((m, 128), "float32")
+            cblas.Product(routine, m, 128, 128, 128, False, 128, False, 1.0)(
+                a.ctypes.data, b.ctypes.data, out.ctypes.data, False
+            )
+            np.testing.assert_allclose(out, a[:m].astype("float64") @ b, rtol=1e-5)
+            assert get() == 2
+    finally:
+        put(before)

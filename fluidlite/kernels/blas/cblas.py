@@ -13,7 +13,13 @@ import numpy as np
 # Prefix and suffix of the symbols by build of NumPy, and the integers that they take.
 _SPELLINGS = (("scipy_cblas_", "64_", ctypes.c_int64), ("cblas_", "64_", ctypes.c_int64), ("cblas_", "", ctypes.c_int))
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_ALONE = 1 << 22
+"""Multiplications up to which a product has one thread: OpenBLAS's others wait for more work by turning for some
+milliseconds, and take the processor from the threads of the kernels that follow."""
 _SHORT = 1 << 18  # multiplications of a product so short that giving up the interpreter's lock costs more
+_ONE_ANYWAY = (
+    1 << 13
+)  # multiplications of a matrix and a vector that OpenBLAS gives to one thread, as it does short ones
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,43 @@ class Routine:
     vector_releasing: Any
     integer: Any
     number: Any
+
+
+@cache
+def _threads() -> tuple[Any, Any] | None:
+    """The functions that get and set OpenBLAS's number of threads, or None if NumPy has another library."""
+    try:
+        library = ctypes.PyDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+    except (AttributeError, OSError):
+        return None
+    for prefix, suffix in (("scipy_openblas_", "64_"), ("openblas_", "64_"), ("openblas_", "")):
+        names = [f"{prefix}{verb}_num_threads{suffix}" for verb in ("get", "set")]
+        if all(hasattr(library, name) for name in names):
+            get, put = (library[name] for name in names)
+            get.restype, put.restype, put.argtypes = ctypes.c_int, None, (ctypes.c_int,)
+            return get, put
+    return None
+
+
+def _alone(call: Callable[[], None]) -> Callable[[], None]:
+    """The same call with one thread."""
+    found = _threads()
+    if found is None:
+        return call
+    get, put = found
+
+    def alone() -> None:
+        threads = get()
+        if threads == 1:
+            call()
+            return
+        put(1)
+        try:
+            call()
+        finally:
+            put(threads)
+
+    return alone
 
 
 @cache
@@ -82,6 +125,7 @@ class Product:
         short = m * n * k <= _SHORT
         self._keep = number(beta), number(1.0)
         self._row, self._matrix_first = m == 1 or n == 1, m != 1
+        self._alone = (_ONE_ANYWAY if self._row else _SHORT) < m * n * k <= _ALONE
         if self._row:  # a matrix by a vector, whose elements lie side by side
             columns, turned = (b_columns, not b_transposed) if m == 1 else (a_columns, a_transposed)
             rows = (n if b_transposed else k) if m == 1 else (k if a_transposed else m)
@@ -106,10 +150,11 @@ class Product:
         columns, address = self._columns, ctypes.c_void_p
         if self._row and not self._matrix_first:
             a, b = b, a
-        return partial(
+        call = partial(
             self._call, *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out),
             columns[2],
         )  # fmt: skip
+        return _alone(call) if self._alone else call
 
 
 class Vectors:

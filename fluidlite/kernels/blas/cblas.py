@@ -17,9 +17,7 @@ _ALONE = 1 << 22
 """Multiplications up to which a product has one thread: OpenBLAS's others wait for more work by turning for some
 milliseconds, and take the processor from the threads of the kernels that follow."""
 _SHORT = 1 << 18  # multiplications of a product so short that giving up the interpreter's lock costs more
-_ONE_ANYWAY = (
-    1 << 13
-)  # multiplications of a matrix and a vector that OpenBLAS gives to one thread, as it does short ones
+_ONE_ANYWAY = 1 << 13  # multiplications of a matrix by a vector that OpenBLAS itself gives to one thread
 
 
 @dataclass(frozen=True)

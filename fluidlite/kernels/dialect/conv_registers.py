@@ -34,7 +34,7 @@ PLANES = 1 << 20
 PACKED = 1 << 20
 """Bytes of packed filters that are made and read at a time: they stay in the cache. One tile may take more."""
 ENOUGH = 96
-"""Items of a product from which threads share it evenly: for images with fewer rows more filters are packed at a time."""
+"""Items from which threads share a product evenly: for images with few rows more filters are packed at a time."""
 RESIDENT = 640 << 10
 """Bytes of packed filters that may stay in the cache while an image goes by."""
 NEAR = 256 << 10

@@ -28,10 +28,10 @@ def place(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def affine() -> tuple[fluid.Program, list[Any]]:
+def affine(batch: int = -1) -> tuple[fluid.Program, list[Any]]:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
-        x = layers.data("x", [6, 5, 5])
+        x = layers.data("x", [batch, 6, 5, 5], append_batch_size=False)
         scale, bias = (layers.data(name, [6], append_batch_size=False) for name in ("scale", "bias"))
         y = layers.relu(layers.affine_channel(layers.tanh(x), scale, bias))
     return program, [y]
@@ -54,43 +54,38 @@ def without() -> Any:
 
 
 def test_parts_are_fused_with_what_is_around_them(place: str) -> None:
-    program, fetches = affine()
+    program, fetches = affine(2)
     compiled, kept = fluid.Executor(place), fluid.Executor(place, passes=without())
     interpreted = fluid.Executor(place, mode="interpreted")
-    for batch in (2, 1, 5):
-        given = feed(batch)
-        wanted = interpreted.run(program, given, fetches)
-        for exe in (compiled, kept):
-            np.testing.assert_allclose(exe.run(program, given, fetches)[0], wanted[0], rtol=1e-6, atol=1e-6)
+    given = feed(2)
+    wanted = interpreted.run(program, given, fetches)
+    for exe in (compiled, kept):
+        np.testing.assert_allclose(exe.run(program, given, fetches)[0], wanted[0], rtol=1e-6, atol=1e-6)
     assert "affine_channel" in kernels(interpreted) and "affine_channel" in kernels(kept)
     assert len(kernels(compiled)) == 1
     assert len(kernels(kept)) == 3
 
 
-def test_an_operator_whose_parts_name_sizes_is_left_to_the_planner(place: str) -> None:
-    """A mesh repeats its inputs so often as the others are long: the parts for one length are wrong for another."""
+def test_dims_that_are_found_wrong_later_are_told_of_what_the_user_wrote(place: str) -> None:
     program = fluid.Program()
     block = program.global_block()
-    x, y = (block.create_var(name, [-1], "float32", is_data=True) for name in "xy")
-    outs = [block.create_var(f"out{i}") for i in range(2)]
-    block.append_op("meshgrid", {"X": [x, y]}, {"Out": outs})
-    fixed = fluid.Program()
-    given = [fixed.global_block().create_var(name, [n], "float32", is_data=True) for name, n in (("x", 2), ("y", 3))]
-    made = [fixed.global_block().create_var(f"out{i}") for i in range(2)]
-    fixed.global_block().append_op("meshgrid", {"X": given}, {"Out": made})
+    x, scale, bias = (
+        block.create_var(name, dims, "float32", is_data=True)
+        for name, dims in (("x", [-1, 6, 5, 5]), ("scale", [-1]), ("bias", [-1]))
+    )
+    out = block.create_var("out")
+    block.append_op("affine_channel", {"X": x, "Scale": scale, "Bias": bias}, {"Out": out}, {"data_layout": "NCHW"})
     exe = fluid.Executor(place)
-    for rows, columns in ((2, 3), (4, 1), (2, 3), (5, 6)):
-        values = {"x": np.arange(rows, dtype="float32"), "y": np.arange(columns, dtype="float32")}
-        found = exe.run(program, values, outs)
-        for one, other in zip(found, np.meshgrid(values["x"], values["y"], indexing="ij"), strict=True):
-            np.testing.assert_array_equal(one, other)
-    assert kernels(exe) == ["meshgrid"]
-    exe.run(fixed, {"x": np.arange(2, dtype="float32"), "y": np.arange(3, dtype="float32")}, made)
-    assert "meshgrid" not in kernels(exe)
+    for batch in (2, 1, 5):
+        exe.run(program, feed(batch), [out])
+        assert kernels(exe) == ["affine_channel"]
+    with pytest.raises(fluid.FluidError, match=r"affine_channel.* Scale .* expected \[6\], the number of channels"):
+        exe.run(program, {**feed(2), "scale": np.ones(4, "float32")}, [out])
+    exe.run(program, feed(2), [out])
 
 
 def test_a_library_that_was_asked_for_is_kept(place: str) -> None:
-    program, fetches = affine()
+    program, fetches = affine(2)
     for op in program.global_block().ops:
         if op.type == "affine_channel":
             op.hints["op_library"] = "plain"

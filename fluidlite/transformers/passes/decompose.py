@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fluidlite import unique_name
+from fluidlite.base.errors import FluidError
 from fluidlite.framework.call import Call
 from fluidlite.framework.choose import choose
 from fluidlite.framework.decompose import Part, Value, decompose
@@ -13,29 +12,25 @@ from fluidlite.framework.policy import policy
 from fluidlite.framework.spec import Spec
 from fluidlite.platform.devices import devices
 from fluidlite.transformers.passes.base import GraphPass
-from fluidlite.transformers.passes.fuse_dims import GenericDims
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
 _PLACEHOLDER = Spec.of((), "float32")
 
 
 class Decompose(GraphPass):
-    """What the place would compute by a decomposition becomes the operators of that, where no size is written in them.
+    """What the place would compute by a decomposition becomes the operators of that, where all dims are known.
 
-    The planner decomposes what is left: updates of state, operators on sequences, and those whose parts name sizes
-    that are not known yet.
+    Mistakes in known dims were refused when the program was built; others are found when it runs, and are told of the
+    operator that the user wrote, as is an index out of range. The planner decomposes those operators, updates of state,
+    and operators on sequences.
     """
 
     phase = "decompose"
 
     def do_pass(self, graph: Graph) -> None:
         """Go through the operators once: a part that is itself decomposed was taken apart with the whole."""
-        able = [op for op in graph.ops if _may(op)]
-        if not able:
-            return
-        several = GenericDims(graph, 101, 2), GenericDims(graph, 211, 6)  # small: parts may hold arrays of such sizes
-        for op in able:
-            parts = _parts(graph, op, several)
+        for op in [op for op in graph.ops if _may(op)]:
+            parts = _parts(graph, op)
             if parts is not None:
                 _expand(graph, op, parts)
         graph.prune()
@@ -47,57 +42,31 @@ def _may(op: GraphOp) -> bool:
     own = op.operator.definition
     if own.decompose is None or own.host_only or own.random or own.dynamic or own.effect or own.run is not None:
         return False
-    if any(slot.value and op.inputs.get(slot.name) for slot in own.inputs):  # what it is made of depends on numbers
-        return False
+    if own.must_alias or any(slot.value and op.inputs.get(slot.name) for slot in own.inputs):
+        return False  # an update, or made of others for other values
     values = [*op.args, *op.results]
-    return all(v.spec is not None and not v.spec.lod_level for v in values) and not any(v.state for v in op.results)
+    known = all(v.spec is not None and v.spec.known and not v.spec.lod_level for v in values)
+    return known and not any(v.state for v in op.results)
 
 
-def _parts(graph: Graph, op: GraphOp, several: Sequence[GenericDims]) -> list[Part] | None:
-    """The parts of an operator, if they are the same for all sizes that are not known."""
+def _parts(graph: Graph, op: GraphOp) -> list[Part] | None:
     assert op.operator is not None
     place = devices.unit(op.operator.hints.get("op_device") or graph.place).place
-    found: list[list[Part]] = []
-    for dims in several:
-        call = _call(op, dims)
-        if call is None:
-            return None
-        call = call.at(place)
-        try:
-            choice = choose(call, place, policy())
-            parts = decompose(call)
-        except Exception:  # these dims are made up: what goes wrong with them says nothing of the user's program
-            return None
-        if choice.how != "decomposed" or choice.place != place or isinstance(parts, str):
-            return None
-        found.append(parts)
-    first, *others = found
-    return first if all(_alike(first, other) for other in others) and not any(p.call.op.random for p in first) else None
-
-
-def _call(op: GraphOp, dims: GenericDims) -> Call | None:
-    """The call of an operator with made-up numbers for dims that are not known."""
-    assert op.operator is not None
-    sides = []
-    for slots in (op.inputs, {slot: values for slot, values in op.outputs.items() if None not in values}):
-        flat = dims.specs({f"{slot} {i}": v for slot, vs in slots.items() for i, v in enumerate(vs) if v is not None})
-        if flat is None:
-            return None
-        sides.append({slot: tuple(flat[f"{slot} {i}"][0] for i in range(len(vs))) for slot, vs in slots.items()})
-    return Call(op.operator.definition, sides[0], sides[1], op.attrs)
-
-
-def _alike(parts: list[Part], others: list[Part]) -> bool:
-    """Whether two decompositions differ in dims alone."""
-
-    def names(values: Sequence[Value]) -> list[tuple[str, str, int]]:
-        return [(value.role, value.slot, value.index) for value in values]
-
-    return len(parts) == len(others) and all(
-        one.call.op is other.call.op and one.call.attrs == other.call.attrs
-        and names(one.ins) == names(other.ins) and names(one.outs) == names(other.outs)
-        for one, other in zip(parts, others, strict=True)
-    )  # fmt: skip
+    ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
+    outs = {
+        slot: tuple(v.spec for v in values if v is not None and v.spec is not None)
+        for slot, values in op.outputs.items() if None not in values
+    }  # fmt: skip
+    call = Call(op.operator.definition, ins, outs, op.attrs).at(place)
+    try:
+        choice = choose(call, place, policy())
+        parts = decompose(call)
+    except FluidError:  # it cannot run here, and says so when it is planned
+        return None
+    if choice.how != "decomposed" or choice.place != place or isinstance(parts, str):
+        return None
+    late = any(each.kernel is not None and each.kernel.indexes for each in choice.part_choices)
+    return None if late or any(part.call.op.random for part in parts) else parts
 
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:

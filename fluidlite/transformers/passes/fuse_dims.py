@@ -24,11 +24,11 @@ _FIRST, _STEP = 2_000_000_011, 1_009
 class GenericDims:
     """Dims of every value of a graph; unknown ones are numbers that no tensor has."""
 
-    def __init__(self, graph: Graph, first: int = _FIRST, step: int = _STEP) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._specs: dict[int, Spec] = {}
         self._same: dict[int, int] = {}
         self._doubtful: set[int] = set()
-        self._fresh = count(first, step)
+        self._fresh = count(_FIRST, _STEP)
         self._unknown: set[int] = set()
         for op in graph.ops:
             for value in op.args:

@@ -341,10 +341,11 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    x = layers.data("x", [8])
-    layers.softmax(layers.fc(x, 4, act="tanh"))
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
+        layers.softmax(layers.fc(layers.data("x", [8]), 4, act="tanh"))
     path = tmp_path / "program.json"
-    path.write_text(fluid.default_main_program().to_json())
+    path.write_text(program.to_json())
     return str(path)
 
 

@@ -136,7 +136,7 @@ def _settled(form: Form) -> list[str]:
         lines += [
             f"        if ({name}.allocation is not {name}_allocation or {name}_allocation.block is not {name}_block",
             f"                or {name}.spec is not {name}_spec or {name}._byte_offset != {name}_offset",
-            f"                or {name}._strides is not None):  # {variable}",
+            f"                or {name}._strides is not None):  # {variable!r}",
             "            return None",
         ]
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -375,3 +376,36 @@ def test_bad_options(
 ) -> None:
     assert said in command(capsys, "sources", model, "--to", str(tmp_path / "to"), *options, code=1)
     assert not (tmp_path / "to").exists()
+
+
+# What a program that was loaded may be called
+
+
+def test_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = 'o"""\nimport fluidlite; fluidlite.ran = True\n"""'
+    written = fluid.Program()
+    block = written.global_block()
+    x, y = block.create_var("lambda", [2, 3], "float32", is_data=True), block.create_var(evil)
+    block.append_op("relu", {"X": x}, {"Out": y})
+    data = json.loads(written.to_json())
+    for op in data["blocks"][0]["ops"]:
+        op["line"] = ["a.py\nimport fluidlite; fluidlite.ran = True\n#", 1, "\nfluidlite.ran = True"]
+    exe, given = fluid.Executor("cpu"), np.float32([[-1, 0, 1], [2, -2, 3]])
+    (found,) = exe.run(fluid.Program.from_json(json.dumps(data)), {"lambda": given}, [evil])
+    exe.write_sources(tmp_path)
+    monkeypatch.setattr(fluid, "ran", False, raising=False)
+    np.testing.assert_array_equal(module_of(tmp_path).run(given), found)
+    assert not fluid.ran  # type: ignore[attr-defined]
+    assert not re.search(r"^\s*(import fluidlite|fluidlite\.ran)", (tmp_path / "steps.txt").read_text(), re.M)
+
+
+def test_attributes_that_are_not_finite(tmp_path: Path) -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():
+        x = layers.data("x", [4])
+        padded = layers.pad(layers.relu(x), [0, 0, 1, 1], pad_value=float("-inf"))
+        y = layers.concat([padded, layers.fill_constant([1, 6], "float32", float("inf"))])
+    exe, given = fluid.Executor("cpu"), np.ones((2, 4), "float32")
+    (found,) = exe.run(program, {"x": given}, [y])
+    exe.write_sources(tmp_path)
+    np.testing.assert_array_equal(module_of(tmp_path).run(given), found)

@@ -539,3 +539,21 @@ def test_keys_of_what_is_bound_no_more_are_forgotten() -> None:
             y = fluid.layers.scale(fluid.layers.data("x", [3]), float(number))
         exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
     assert exe._replay is not None and len(exe._replay._quick) <= MOST_BOUND
+
+
+@pytest.mark.parametrize("indent", [8, 12, 16])
+def test_names_in_a_loaded_program_are_no_code(indent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = "w\n" + " " * indent + "import fluidlite; fluidlite.ran = True  #"
+    written = fluid.Program()
+    block = written.global_block()
+    x, w = block.create_var("x", [2, 3], "float32", is_data=True), block.create_var(evil, [3], persistable=True)
+    block.append_op("elementwise_add", {"X": x, "Y": w}, {"Out": block.create_var("o")})
+    program, scope = fluid.Program.from_json(written.to_json()), fluid.Scope()
+    scope.var(evil).get_tensor().set(np.ones(3, "float32"), fluid.CPUPlace())
+    monkeypatch.setattr(fluid, "ran", False, raising=False)
+    exe = fluid.Executor("cpu")
+    for _ in range(4):
+        exe.run(program, {"x": np.ones((2, 3), "float32")}, ["o"], scope=scope)
+    scope.var(evil).get_tensor().set(np.zeros((1, 3), "float32"), fluid.CPUPlace())  # state that is not as it was
+    exe.run(program, {"x": np.ones((2, 3), "float32")}, ["o"], scope=scope)
+    assert not fluid.ran  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from typing import Any
 from fluidlite.framework.operator import MADE_OF
 from fluidlite.framework.plan import Control, Launch, Move, Step
 from fluidlite.platform.context import Context
+from fluidlite.transformers.sources.wording import one_line
 
 
 @dataclass
@@ -117,8 +118,8 @@ def _comment(name: str) -> str:
 def step_text(step: Step) -> str:
     """What a step does, with the user's line."""
     if isinstance(step, Move):
-        return f"move {step.name} from {step.source} to {step.target}"
-    return str(step.op) if isinstance(step, Control) else _operator(step)
+        return one_line(f"move {step.name} from {step.source} to {step.target}")
+    return one_line(str(step.op) if isinstance(step, Control) else _operator(step))
 
 
 def _operator(step: Launch) -> str:
@@ -132,4 +133,4 @@ def made_of(step: Step) -> Sequence[str]:
     if isinstance(step, Move):
         return ()
     found: Mapping[str, Any] = step.op.hints
-    return tuple(found.get(MADE_OF, ()))
+    return tuple(map(one_line, found.get(MADE_OF, ())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -28,13 +29,17 @@ from fluidlite.transformers.sources.wording import (
     arguments_text,
     body_text,
     dtype_text,
+    number_text,
+    one_line,
     slots_text,
     stand_in,
     told,
+    value_text,
 )
 
 _RUNNING = ("host_function", "library", "memory", "native")
-_RESERVED = {"np", "functions", "ml_dtypes", "arena", "run", "status", "draw", *_RUNNING}
+_RESERVED = {"np", "functions", "ml_dtypes", "arena", "run", "status", "draw", "float", "Path"}
+_RESERVED |= {*_RUNNING, *keyword.kwlist}
 
 
 class ProgramText:
@@ -91,7 +96,7 @@ class ProgramText:
 
     def _top(self, rest: str) -> list[str]:
         """What the file is, and what it imports."""
-        fetched = ", ".join(name for name, _, _, _ in self.plan.fetches) or "nothing"
+        fetched = ", ".join(one_line(name) for name, _, _, _ in self.plan.fetches) or "nothing"
         lines = [
             '"""A program as it was bound: its operators in the order in which they run, on NumPy arrays.',
             "",
@@ -259,7 +264,7 @@ class ProgramText:
             f"    {choice.kernel.identity!r}, {type!r},",
             f"    {slots_text(call.ins)},",
             f"    {slots_text(call.outs)},",
-            f"    {attrs!r}{training}{more},",
+            f"    {value_text(attrs)}{training}{more},",
             ")",
         ]
         options = [f"{key}={value}" for key, value in extra.items()]
@@ -273,7 +278,9 @@ class ProgramText:
         assert rule is not None
         found = accumulation(step.call)
         if isinstance(found, Accumulation) and found.factor == 1.0:
-            self._library(index, step.choice, step.call, [*ins, *outs], extra, f", accumulate={found.scale!r}")
+            self._library(
+                index, step.choice, step.call, [*ins, *outs], extra, f", accumulate={number_text(found.scale)}"
+            )
             return
         names = dict(zip(step.call.index, [*ins, *outs], strict=False))
         product, then = rule.product_call(step.call), rule.then_call(step.call)

@@ -10,6 +10,7 @@ from fluidlite.framework.plan import Control, Launch, Move, Step
 from fluidlite.transformers.bound import Bound
 from fluidlite.transformers.sources.kernels import KernelTexts, made_of, step_text
 from fluidlite.transformers.sources.program import ProgramText
+from fluidlite.transformers.sources.wording import one_line
 
 KERNELS = "kernels"
 """The folder of the kernels' files."""
@@ -92,7 +93,7 @@ def _steps(bound: Bound, used: Mapping[int, Sequence[str]]) -> str:
     for index, step in enumerate(bound.plan.steps):
         lines.append(f"{index}: {step_text(step)}")
         lines += [f"    made of {part}" for part in made_of(step)]
-        lines += [f"    {line}" for line in _facts(bound, index, step)]
+        lines += [f"    {one_line(line)}" for line in _facts(bound, index, step)]
         lines += [f"    text {name}" for name in used.get(index, ())]
     return "\n".join(lines) + "\n"
 

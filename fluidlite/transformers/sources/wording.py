@@ -53,6 +53,23 @@ def number_text(value: Any) -> str:
     return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
 
 
+def value_text(value: Any) -> str:
+    """Numbers and texts, in lists, tuples and dicts too, that read back as they are."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {value_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(value_text, value))
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    return number_text(value) if isinstance(value, (float, np.generic)) else repr(value)
+
+
+def one_line(text: str) -> str:
+    """A text that stays where it is put, in a comment or a string: names and lines of a loaded program say anything."""
+    return "".join(each if each.isprintable() and each not in '\\"' else f"\\x{ord(each):02x}" for each in text)
+
+
 def dtype_text(name: str) -> str:
     """A dtype of NumPy."""
     return f"ml_dtypes.{name}" if name == "bfloat16" else f"np.{name}"
@@ -71,7 +88,7 @@ def slots_text(slots: Any) -> str:
                 item.append(spec.value)
             group.append(tuple(item))
         found[slot] = group
-    return repr(found)
+    return value_text(found)
 
 
 def told(attr: Attr | None, value: Any) -> bool:

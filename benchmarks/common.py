@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 CORE_TYPE = "OPENBLAS_CORETYPE"
 """It makes OpenBLAS take another processor's kernels: no benchmark means that."""
 
@@ -146,3 +148,43 @@ def report(path: Path | None, facts: Mapping[str, Any], figures: Mapping[str, An
     print("\n" + ", ".join(f"{name} {value}" for name, value in facts.items()))
     if path is not None:
         path.write_text(json.dumps({"machine": facts, "figures": figures}, indent=1) + "\n", encoding="utf-8")
+
+
+class Worker:
+    """A process that is asked by a line of JSON, and answers by one; the first says what version it has.
+
+    Parameters
+    ----------
+    what : str
+        What it is called when it stops.
+    command : sequence of str
+    environment : mapping, optional
+        Default: this process's own.
+    """
+
+    def __init__(self, what: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._what = what
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
+        self.version: str = self._answer()["version"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._what} stopped; what it said is above")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Ask, and return the answer."""
+        assert self._process.stdin is not None
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)

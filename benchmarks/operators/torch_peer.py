@@ -6,38 +6,22 @@ A line of JSON asks, a line answers. It lives in a Python of its own, since PyTo
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.common import Worker
 
 
-class Peer:
+class Peer(Worker):
     """The process, seen from the one that measures."""
 
     def __init__(self, python: str, threads: int, folder: Path) -> None:
         self.folder = folder
         self.views = False
         command = [python, "-m", "benchmarks.operators.torch_peer", str(threads), str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        self.version: str = self._answer()["version"]
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("PyTorch's process stopped; what it said is above")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """Ask, and return the answer."""
-        assert self.process.stdin is not None
-        print(json.dumps(question), file=self.process.stdin, flush=True)
-        return self._answer()
+        super().__init__("PyTorch's process", command)
 
     def load(self, label: str, size: str, gradient: bool) -> list[Any] | str:
         """Prepare a case and run it once; return its results, or why there are none."""
@@ -52,12 +36,6 @@ class Peer:
     def turn(self, calls: int, clock: str) -> float:
         """Time calls of the case that is loaded."""
         return float(self.ask(do="turn", calls=calls, clock=clock)["seconds"])
-
-    def close(self) -> None:
-        """End the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
 
 
 def serve(threads: int, folder: Path) -> None:

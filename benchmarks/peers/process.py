@@ -9,18 +9,18 @@ import gc
 import importlib
 import json
 import os
-import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.common import Worker
+
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-class Process:
+class Process(Worker):
     """The process, seen from the one that measures."""
 
     def __init__(self, library: str, where: str, python: str, threads: int, folder: Path) -> None:
@@ -29,35 +29,12 @@ class Process:
         if library == "tinygrad":
             environment |= {"DEV": where, "CPU_COUNT": str(threads)}
         command = [python, "-m", "benchmarks.peers.process", library, where, str(threads), str(folder)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-        )
-        self.version: str = self._answer()["version"]
+        super().__init__(f"the process of {self.name}", command, environment)
 
     @property
     def name(self) -> str:
         """What tables call it."""
         return f"{self.library}, {self.where}" if self.where else self.library
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the process of {self.name} stopped; what it said is above")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """Ask, and return the answer."""
-        assert self.process.stdin is not None
-        print(json.dumps(question), file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def close(self) -> None:
-        """End the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
 
 
 class Server:

@@ -36,7 +36,7 @@ from .conv_tiles import (
     pack_kernel,
     planes_kernel,
 )
-from .source import HEAVY, dealt, part
+from .source import HEAVY, Workspace, dealt, part
 from .strided import filler, mover
 
 PLANES = 8 << 20
@@ -45,7 +45,6 @@ SHORT = 8
 """Windows of a row below which images stand side by side in the rows."""
 FOLDED = 64
 """Images that do so at a time."""
-_ALIGN = 256
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
 Step = Callable[[Context, IO, Span], None]
@@ -138,18 +137,6 @@ class _Planes:
         self.kernel(context, items, (source, target), (base, *self.numbers), dealt(items))
 
 
-class _Workspace:
-    """Hands out aligned parts of a workspace, whose total is ``need``."""
-
-    def __init__(self) -> None:
-        self.need = 0
-
-    def take(self, nbytes: int) -> int:
-        start = self.need
-        self.need += -(-nbytes // _ALIGN) * _ALIGN
-        return start
-
-
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel that runs the computations of a call one after the other, in one workspace."""
     made: list[tuple[Step, int]] = []
@@ -194,7 +181,7 @@ def _correlation(
     rows, vectors = _tile(m, planes.positions, dtype)
     row_tiles = -(-m // rows)
     pack_items = one.groups * row_tiles * -(-inner // PACKED)
-    space = _Workspace()
+    space = Workspace()
     offset_at = space.take(planes.taps * 8)
     packed_at = space.take(one.groups * row_tiles * rows * planes.taps * inner * ITEMSIZE[wide])
     chunk = _chunk(side.images, planes.image_nbytes)
@@ -263,7 +250,7 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, 
     sides = [_filter_side(one, lines, count, folded, dtype, context) for _, count in parts]
     rows, lanes = FIT if one.filters > 1 else 1, lanes_of(wide)
     chunks = [_chunk(planes.side.images, planes.image_nbytes + seen.image_nbytes) for planes, seen in sides]
-    space = _Workspace()
+    space = Workspace()
     offset_at = space.take(one.taps * 8)
     planes_at, seen_at = (
         space.take(max(chunk * pair[i].image_nbytes for chunk, pair in zip(chunks, sides, strict=True))) for i in (0, 1)

@@ -25,7 +25,7 @@ from fluidlite.plugin import (
 )
 
 from .conv_vectors import SIDE, Tile, filter_kernel, pack_kernel, planes_kernel, tile_of, unpack_kernel, windows_kernel
-from .source import HEAVY, dealt, part
+from .source import HEAVY, Workspace, dealt, part
 
 FEWEST_WINDOWS, FEWEST_FILTERS = 4, 8
 """Windows of a row, and filters of a group, below which registers would be mostly empty."""
@@ -39,7 +39,6 @@ RESIDENT = 640 << 10
 """Bytes of packed filters that may stay in the cache while an image goes by."""
 NEAR = 256 << 10
 """Bytes of windows that a filter's gradient goes through at a time: they stay in the cache for all of its items."""
-_ALIGN = 256
 
 Step = Callable[[Context, IO, Span], None]
 
@@ -101,24 +100,12 @@ def _dims(lines: Sequence[Line], sizes: Sequence[int]) -> tuple[_Dim, _Dim]:
     return h, w
 
 
-class _Space:
-    """Hands out parts of the workspace, whose total is ``need``."""
-
-    def __init__(self) -> None:
-        self.need = 0
-
-    def take(self, nbytes: int) -> int:
-        start = self.need
-        self.need += -(-nbytes // _ALIGN) * _ALIGN
-        return start
-
-
 class _Image:
     """An image with its channels last, read where it lies or from the workspace."""
 
     def __init__(
         self, context: Context, dtype: str, one: Convolution, slot: str, channels: int, dims: tuple[_Dim, _Dim],
-        space: _Space, slack: int = 0,
+        space: Workspace, slack: int = 0,
     ) -> None:  # fmt: skip
         h, w = dims
         self.slot, self.images, self.channels = slot, one.images, channels
@@ -162,7 +149,7 @@ def _windows_step(one: Convolution, lines: Sequence[Line], context: Context, dty
     if not reached:  # the sum over no taps is zero
         lines = tuple(Line(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
     h, w = _dims(lines, sizes)
-    space = _Space()
+    space = Workspace()
     tile = tile_of(context, dtype, w.outs, m)
     channels, filters = one.groups * inner, one.groups * m
     tiles, taps = one.groups * -(-m // tile.width), h.taps * w.taps
@@ -203,7 +190,7 @@ def _windows_step(one: Convolution, lines: Sequence[Line], context: Context, dty
 def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
     h, w = _dims(one.lines(), one.sizes)
-    space, itemsize = _Space(), ITEMSIZE[dtype]
+    space, itemsize = Workspace(), ITEMSIZE[dtype]
     joined = _joined(one, w)
     w_outer, run = (1, w.taps * one.channels) if joined else (w.taps, one.channels)
     tile: Tile = tile_of(context, dtype, run, one.filters)

@@ -17,6 +17,7 @@ from fluidlite.plugin import (
     dialect_math_call,
 )
 
+_ALIGN = 256
 HEAVY = 1
 """Group hint of items that are long enough to be dealt out one by one."""
 
@@ -168,6 +169,19 @@ def _written(
 def part(span: Span, start: int) -> Span:
     """The span from byte ``start`` on."""
     return Span(span.handle, span.offset + start, span.nbytes - start)
+
+
+class Workspace:
+    """Hands out aligned parts of a workspace, whose total is ``need``."""
+
+    def __init__(self) -> None:
+        self.need = 0
+
+    def take(self, nbytes: int) -> int:
+        """Return where a part of so many bytes starts."""
+        start = self.need
+        self.need += -(-nbytes // _ALIGN) * _ALIGN
+        return start
 
 
 def dealt(items: int) -> int:

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 
 import fluidlite as fluid
-from fluidlite.codegen.expr import tanh
-from fluidlite.operators.scalar_op import unary
+from fluidlite.plugin import Sample, expr, register_samples, unary
 from fluidlite.testing import check_gradient, check_sample
 
 
 def lisht(x: Any) -> Any:
     """Return x tanh(x)."""
-    return x * tanh(x)
+    return x * expr.tanh(x)
 
 
 def lisht_grad(x: Any, dout: Any) -> Any:
     """Return the gradient of X. The parameters say what backward keeps: X, and the gradient of Out."""
-    t = tanh(x)
+    t = expr.tanh(x)
     return dout * (t + x * (1 - t * t))
 
 
@@ -27,8 +26,11 @@ unary(
     "lisht",
     lisht,
     grad=lisht_grad,
+)
+register_samples(
+    "lisht",
     reference=lambda inputs, attrs: {"Out": inputs["X"] * np.tanh(inputs["X"])},
-    samples=[fluid.Sample({"X": np.linspace(-3, 3, 12, dtype="float32").reshape(3, 4)}, grads=("X",))],
+    samples=[Sample({"X": np.linspace(-3, 3, 12, dtype="float32").reshape(3, 4)}, grads=("X",))],
 )
 
 for place in fluid.places():

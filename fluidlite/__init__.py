@@ -3,6 +3,8 @@
 ``import fluidlite as fluid`` and write what you wrote for Fluid 1.x.
 """
 
+from collections.abc import Callable as _Callable
+
 from fluidlite import average as average
 from fluidlite import backward as backward
 from fluidlite import clip as clip
@@ -12,6 +14,7 @@ from fluidlite import initializer as initializer
 from fluidlite import nets as nets
 from fluidlite import op as op
 from fluidlite import regularizer as regularizer
+from fluidlite import render as _render  # noqa: F401  puts the kernels of expressions in their place
 from fluidlite.base.errors import FallbackWarning, FluidError, PluginWarning
 from fluidlite.batch import batch
 from fluidlite.clip import ErrorClipByValue
@@ -28,10 +31,10 @@ from fluidlite.framework.installation import (
     in_dygraph_mode,
     require_version,
 )
+from fluidlite.framework.kernel_checks import debug
 from fluidlite.framework.kernels import Library, register_kernel
-from fluidlite.framework.observe import debug
 from fluidlite.framework.op_proto import op_proto
-from fluidlite.framework.opdef import Attr, GradRule, Sample, ScalarRule, Slot
+from fluidlite.framework.opdef import Attr, GradRule, ScalarRule, Slot
 from fluidlite.framework.operator import Operator
 from fluidlite.framework.policy import get_fallback, set_fallback, set_libraries
 from fluidlite.framework.program import (
@@ -53,8 +56,9 @@ from fluidlite.layers.io import _exact_data as data
 from fluidlite.loader import plugins
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.param_attr import ParamAttr, WeightNormParamAttr
+from fluidlite.platform.devices import named_place as _named_place
 from fluidlite.platform.devices import places
-from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
+from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
 
 __version__ = "0.1.0"
 
@@ -72,14 +76,12 @@ __all__ = [
     "GradRule",
     "Library",
     "LoDTensor",
-    "OpenCLPlace",
     "Operator",
     "ParamAttr",
     "Parameter",
     "Place",
     "PluginWarning",
     "Program",
-    "Sample",
     "ScalarRule",
     "Scope",
     "Slot",
@@ -138,3 +140,7 @@ __all__ = [
     "set_libraries",
     "unique_name",
 ]
+
+
+def __getattr__(name: str) -> _Callable[[int], Place]:
+    return _named_place(name, __name__)  # such as OpenCLPlace: devices name them

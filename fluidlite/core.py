@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.errors import FluidError as EnforceNotMet
@@ -10,8 +11,8 @@ from fluidlite.framework.operator import EMPTY
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.tensor import Tensor as LoDTensor
 from fluidlite.framework.vartype import AttrType, VarType
-from fluidlite.platform.devices import devices
-from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, OpenCLPlace, Place
+from fluidlite.platform.devices import devices, named_place
+from fluidlite.platform.place import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place
 
 __all__ = [
     "AttrType",
@@ -20,7 +21,6 @@ __all__ = [
     "CUDAPlace",
     "EnforceNotMet",
     "LoDTensor",
-    "OpenCLPlace",
     "Place",
     "Scope",
     "VarDesc",
@@ -73,3 +73,7 @@ def op_support_gpu(type: str) -> bool:
     if op is None or op.host_only is not None:
         return False
     return op.scalar is not None or any({"cuda", "array", "dialect"} & set(k.places) for k in kernels.of(type))
+
+
+def __getattr__(name: str) -> Callable[[int], Place]:
+    return named_place(name, __name__)  # such as OpenCLPlace: devices name them

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
 from fluidlite.framework.installation import place_count, places_like
@@ -57,7 +58,9 @@ class DataFeeder:
             Names sample, variable, expected and got.
         """
         columns = [_Column(variable) for variable in self.feed_vars]
-        for number, sample in enumerate(iterable):
+        for number, sample in enumerate(
+            listed("the batch", iterable, "samples, each with a field for each variable", FeedError)
+        ):
             if isinstance(sample, (str, bytes)) or not hasattr(sample, "__len__"):
                 fields = ", ".join(self.feed_names)
                 raise FeedError(f"sample {number} is {sample!r:.60}; expected one field each for {fields}")

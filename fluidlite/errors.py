@@ -13,6 +13,7 @@ from fluidlite.base.errors import (
     FetchError,
     FluidError,
     GradientError,
+    KernelError,
     KernelNotFoundError,
     LayoutError,
     MissingExtraError,
@@ -26,13 +27,14 @@ from fluidlite.base.errors import (
     RegistryError,
     SavedModelError,
     ShapeError,
+    SupportsError,
     TensorError,
 )
 
 __all__ = [
     "AllocationError", "AttributeValueError", "CompileError", "DeviceError", "DeviceLost", "DeviceUnavailable",
-    "DtypeError", "FallbackWarning", "FeedError", "FetchError", "FluidError", "GradientError", "KernelNotFoundError",
-    "LayoutError", "MissingExtraError", "NonFiniteError", "OperatorNotFoundError", "OutOfMemoryError",
-    "OutOfRangeError", "PlaceError", "PluginWarning", "ProgramError", "RegistryError", "SavedModelError", "ShapeError",
-    "TensorError",
+    "DtypeError", "FallbackWarning", "FeedError", "FetchError", "FluidError", "GradientError", "KernelError",
+    "KernelNotFoundError", "LayoutError", "MissingExtraError", "NonFiniteError", "OperatorNotFoundError",
+    "OutOfMemoryError", "OutOfRangeError", "PlaceError", "PluginWarning", "ProgramError", "RegistryError",
+    "SavedModelError", "ShapeError", "SupportsError", "TensorError",
 ]  # fmt: skip

@@ -24,8 +24,12 @@ def register_libraries(register: Callable[[Any], None]) -> None:
 
 
 @hookspec
-def register_operators(register: Callable[[Any | ModuleType], None]) -> None:
-    """Declare what new operators mean: ``register(opdef)``, or ``register(module)`` that calls ``register_op``."""
+def register_operators(register: Callable[[Any | ModuleType | str], None]) -> None:
+    """Declare what new operators mean: ``register(opdef)``, or ``register(module)`` that calls ``register_op``.
+
+    ``register("package.samples")`` names a module that calls ``register_samples``: it is imported when samples are
+    first asked for, and never by a program that runs.
+    """
 
 
 @hookspec

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fluidlite.base.arguments import number, whole
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -105,7 +106,7 @@ class ConstantInitializer(Initializer):
     """
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
-        self._value, self._force_cpu = float(value), bool(force_cpu)
+        self._value, self._force_cpu = number("initializer.Constant: value", value), bool(force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         hints = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
@@ -127,13 +128,14 @@ class UniformInitializer(Initializer):
         diag_step: int = 0,
         diag_val: float = 1.0,
     ) -> None:
-        if not low <= high:
+        self._low, self._high = (number("initializer.Uniform: low and high", each) for each in (low, high))
+        self._seed = whole("initializer.Uniform: seed", seed)
+        if not self._low <= self._high:
             raise ProgramError(f"initializer.Uniform: low is {low} and high is {high}; expected low <= high")
         if diag_num < 0 or diag_step < 0:
             raise ProgramError(
                 f"initializer.Uniform: diag_num is {diag_num} and diag_step is {diag_step}; expected 0 or more"
             )
-        self._low, self._high, self._seed = float(low), float(high), int(seed)
         self._diagonal = {"diag_num": diag_num, "diag_step": diag_step, "diag_val": diag_val} if diag_num else {}
 
     def __call__(self, var: Variable, block: Block) -> Operator:
@@ -147,9 +149,11 @@ class NormalInitializer(Initializer):
     _type = "gaussian_random"
 
     def __init__(self, loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> None:
-        if scale < 0:
-            raise ProgramError(f"initializer.{type(self).__name__}: scale is {scale}; expected 0 or more")
-        self._loc, self._scale, self._seed = float(loc), float(scale), int(seed)
+        who = f"initializer.{type(self).__name__}"
+        self._loc, self._scale = number(f"{who}: loc", loc), number(f"{who}: scale", scale)
+        self._seed = whole(f"{who}: seed", seed)
+        if not self._scale >= 0:
+            raise ProgramError(f"{who}: scale is {scale}; expected 0 or more")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         return _append(self, self._type, var, block, mean=self._loc, std=self._scale, seed=self._seed)
@@ -177,7 +181,8 @@ class XavierInitializer(Initializer):
     def __init__(
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
-        self._uniform, self._fan_in, self._fan_out, self._seed = uniform, fan_in, fan_out, int(seed)
+        self._uniform, self._fan_in, self._fan_out = uniform, fan_in, fan_out
+        self._seed = whole("initializer.Xavier: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         fan_in, fan_out = _fans(var)
@@ -199,7 +204,8 @@ class MSRAInitializer(Initializer):
     """
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self._uniform, self._fan_in, self._seed = uniform, fan_in, int(seed)
+        self._uniform, self._fan_in = uniform, fan_in
+        self._seed = whole("initializer.MSRA: seed", seed)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         return _spread(self, var, block, 2.0 / (self._fan_in or _fans(var)[0]), self._uniform, self._seed)

@@ -7,10 +7,12 @@ from typing import Any
 
 from fluidlite.framework.variable import Variable
 from fluidlite.layers.index import _embedding, _one_hot
+from fluidlite.layers.public import public
 
 __all__ = ["embedding", "one_hot"]
 
 
+@public
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Return float32 [..., depth] with 1 at the class that ``input``, integers [...], names.
 
@@ -25,6 +27,7 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
     return _one_hot("one_hot_v2", input, depth, allow_out_of_range)
 
 
+@public
 def embedding(
     input: Variable,
     size: Sequence[int],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluidlite import unique_name
+from fluidlite.base.arguments import as_number, as_whole
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
 from fluidlite.framework.operator import Operator
@@ -50,9 +51,9 @@ def check_variables(argument: str, value: Any) -> list[Variable]:
 def check_int(argument: str, value: Any, minimum: int | None = None) -> int:
     """Return an int, or raise."""
     expected = "an int" if minimum is None else f"an int of {minimum} or more"
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_whole(value)
+    if number is None:
         refuse(argument, value, expected)
-    number = int(value)
     if minimum is not None and number < minimum:
         refuse(argument, value, expected, error=AttributeValueError)
     return number
@@ -67,12 +68,17 @@ def check_ints(argument: str, value: Any) -> list[int]:
 
 def check_float(argument: str, value: Any) -> float:
     """Return a float, or raise."""
-    if isinstance(value, (bool, str)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+    number = as_number(value)
+    if number is None:
         refuse(argument, value, "a number")
-    return float(value)
+    return number
 
 
 # The helper --------------------------------------------------------------------------------------------------------
+
+
+_MOST_RESULTS = 65_536
+"""Variables that one operator makes: a number above that is a slip, and would take all memory."""
 
 
 class LayerHelper:
@@ -91,6 +97,7 @@ class LayerHelper:
         if name is not None and not isinstance(name, str):
             refuse("name", name, "a text, or None")
         self.layer_type = layer_type
+        _check_activation(kwargs.get("act"))
         self.name = name if name is not None else unique_name.generate(layer_type)
         self.kwargs = kwargs
 
@@ -174,6 +181,12 @@ class LayerHelper:
 
     create_tmp_variable = create_variable_for_type_inference
 
+    def create_variables(self, argument: str, count: int) -> list[Variable]:
+        """Variables for ``count`` results; ``argument`` asked for so many."""
+        if count > _MOST_RESULTS:
+            refuse(argument, count, f"at most {_MOST_RESULTS:,} results", error=AttributeValueError)
+        return [self.create_variable_for_type_inference() for _ in range(count)]
+
     def create_variable(self, **options: Any) -> Variable:
         """A variable of the current block."""
         return self.block.create_var(**options)
@@ -209,6 +222,8 @@ class LayerHelper:
             refuse("bias_attr" if is_bias else "param_attr", False, "a ParamAttr: this layer needs the parameter")
         attr = attr.copy()
         dtype = dtype_of(dtype if dtype is not None else "float32")
+        if default_initializer is not None and not isinstance(default_initializer, Initializer):
+            refuse("default_initializer", default_initializer, "one of fluid.initializer's objects")
         if default_initializer is not None:
             attr.set_default_initializer(default_initializer)
         elif attr.initializer is None and not is_float(dtype):
@@ -285,16 +300,23 @@ class LayerHelper:
         if act is None:
             return input_var
         attrs = dict(act) if isinstance(act, Mapping) else {"type": act}
-        type = attrs.pop("type", None)
-        if not isinstance(type, str):
-            refuse("act", act, "an activation's name, such as 'relu', or a dict with 'type'")
-        try:
-            ops.get(type)
-        except OperatorNotFoundError as exc:
-            refuse("act", act, f"an activation's name ({str(exc).splitlines()[0]})", error=AttributeValueError)
+        type = attrs.pop("type")
         out = self.create_variable_for_type_inference(input_var.dtype)
         self.append_op(type, {"X": input_var}, {"Out": out}, attrs)
         return out
+
+
+def _check_activation(act: Any) -> None:
+    """Refuse what ``act`` cannot be, before anything is appended."""
+    if act is None:
+        return
+    type = act.get("type") if isinstance(act, Mapping) else act
+    if not isinstance(type, str):
+        refuse("act", act, "an activation's name, such as 'relu', or a dict with 'type'")
+    try:
+        ops.get(type)
+    except OperatorNotFoundError as exc:
+        refuse("act", act, f"an activation's name ({str(exc).splitlines()[0]})", error=AttributeValueError)
 
 
 # Weights of given norm ---------------------------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -15,24 +16,27 @@ import pluggy
 from fluidlite import hookspecs
 from fluidlite.base import bell
 from fluidlite.base.errors import PluginWarning, RegistryError
+from fluidlite.base.fork import new_rlock
+from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.framework import kernels as kernel_room
 from fluidlite.framework import registry as operator_room
-from fluidlite.framework.kernels import Kernel, Library, kernels, kernels_of
-from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.kernels import CAPABILITIES, Kernel, Library, kernels, kernels_of, matches
+from fluidlite.framework.opdef import GradRule, OpDef
 from fluidlite.framework.passes import passes
 from fluidlite.framework.registry import ops
+from fluidlite.memory.strategies import NamedStrategy, strategies
 from fluidlite.platform.devices import devices
 
 API = 1
 GROUP = f"fluidlite.v{API}"
+HOOKS = ("register_devices", "register_libraries", "register_operators", "register_kernels", "register_passes")
 BUILT_IN = (
     "fluidlite.platform.cpu",
     "fluidlite.platform.cuda",
     "fluidlite.platform.opencl",
     "fluidlite.kernels.memory",
-    "fluidlite.kernels.array",
     "fluidlite.kernels.dialect",
-    "fluidlite.kernels.plain",
+    "fluidlite.kernels.opaque",
     "fluidlite.kernels.blas",
 )
 
@@ -49,11 +53,11 @@ class PluginRecord:
     state : str
         ``"loaded"``, ``"failed"`` or ``"mismatch"``.
     brought : dict
-        Names by hook: devices, libraries, operators, kernels, passes.
+        Names by hook: devices, libraries, operators, kernels, passes; the modules of samples.
     error : str
         The root cause in a line; ``traceback`` has the rest.
-    notes : list of str
-        What was odd, such as a kernel for an operator that nobody declares.
+    odd : list of str
+        What was odd while it was loaded, such as a hook without ``@hookimpl``.
     """
 
     name: str
@@ -64,8 +68,13 @@ class PluginRecord:
     brought: dict[str, list[str]] = field(default_factory=dict)
     error: str = ""
     traceback: str = ""
-    notes: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
     built_in: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What is odd: while it was loaded, and now, such as a kernel for an operator that nobody declares."""
+        return [*self.odd, *(_odd_now(self) if self.state == "loaded" else ())]
 
 
 @dataclass
@@ -77,18 +86,22 @@ class _Stage:
     operators: list[tuple[OpDef, bool]] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    strategies: list[NamedStrategy] = field(default_factory=list)
 
     def names(self) -> dict[str, list[str]]:
         return {
             "devices": [device.kind for device in self.devices],
             "libraries": [library.name for library in self.libraries],
             "operators": [op.type for op, _ in self.operators],
-            "kernels": sorted({kernel.op for kernel in self.kernels}),
+            "samples": self.samples,
+            "kernels": sorted(kernel.op for kernel in self.kernels),
             "passes": [getattr(item, "name", repr(item)) for item in self.passes],
+            "strategies": [strategy.name for strategy in self.strategies],
         }
 
 
-_lock = threading.RLock()
+_lock = new_rlock()
 _state = threading.local()
 _records: dict[str, PluginRecord] = {}
 _undo: dict[str, list[Callable[[], None]]] = {}
@@ -96,7 +109,11 @@ _loaded = False
 
 
 def load_all() -> None:
-    """Load the built-in plugins and those that are installed, once."""
+    """Load the built-in plugins and those that are installed, once.
+
+    One whose package is being imported at this moment, by whoever asks or by another thread, is loaded by the first
+    call after that.
+    """
     global _loaded
     if _loaded or getattr(_state, "busy", False):
         return
@@ -107,17 +124,27 @@ def load_all() -> None:
         try:
             from fluidlite import __version__
 
+            complete = True
             for module in BUILT_IN:
-                name = module.removeprefix("fluidlite.")
-                if name not in _records:  # else an interrupted load goes on
+                name = _built_in_name(module)
+                if name in _records:  # an interrupted load goes on
+                    continue
+                if plugin_modules.being_imported(module):
+                    complete = False
+                else:
                     load(name, module, __version__, built_in=True)
-            _load_entry_points()
-            _loaded = True
+            _loaded = complete and _load_entry_points()
         finally:
             _state.busy = False
 
 
-def _load_entry_points() -> None:
+def _built_in_name(module: str) -> str:
+    return module.removeprefix("fluidlite.")
+
+
+def _load_entry_points() -> bool:
+    """Load what is installed; return whether that is all of it."""
+    complete = True
     for point in sorted(_entry_points(), key=lambda p: (p.group, p.name)):
         version = point.dist.version if point.dist is not None else ""
         known = _records.get(point.name)
@@ -134,7 +161,15 @@ def _load_entry_points() -> None:
             record.error = f"written for plugin API {api}, this is API {API}; it was not imported"
             _keep(record)
             continue
-        load(point.name, point.value, version)
+        if plugin_modules.being_imported(_module_of(point.value)):
+            complete = False
+        else:
+            load(point.name, point.value, version)
+    return complete
+
+
+def _module_of(target: str) -> str:
+    return target.partition(":")[0]
 
 
 def _entry_points() -> Iterable[Any]:
@@ -164,8 +199,12 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
             raise RegistryError(f"a plugin called {name!r} is loaded already, from {_records[name].origin}")
         before = getattr(_state, "busy", False)
         _state.busy = True
+        if isinstance(target, str):
+            plugin_modules.add(_module_of(target), name)
         try:
-            stage = _call_hooks(name, target)
+            stage = _call_hooks(name, target, record)
+            for kernel in stage.kernels:
+                kernel.plugin = name
             _undo[name] = _commit(stage, record)
             record.brought = stage.names()
         except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
@@ -179,6 +218,7 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
             record.traceback = "".join(traceback.format_exception(exc))
         finally:
             _state.busy = before
+        plugin_modules.mark_loaded(name)
         _keep(record)
     return record
 
@@ -189,6 +229,7 @@ def unload(name: str) -> None:
         for undo in reversed(_undo.pop(name, [])):
             undo()
         _records.pop(name, None)
+        plugin_modules.remove(name)
 
 
 def _keep(record: PluginRecord) -> None:
@@ -201,7 +242,7 @@ def _keep(record: PluginRecord) -> None:
         )
 
 
-def _call_hooks(name: str, target: Any) -> _Stage:
+def _call_hooks(name: str, target: Any, record: PluginRecord) -> _Stage:
     stage = _Stage()
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -211,10 +252,11 @@ def _call_hooks(name: str, target: Any) -> _Stage:
         plugin = _resolve(target) if isinstance(target, str) else target
         manager.register(plugin, name)
         manager.check_pending()  # a misspelt hook is an error, not silence
+        record.odd += _unmarked_hooks(plugin, manager)
         takers: dict[str, Callable[[Any], None]] = {
-            "register_devices": stage.devices.append,
-            "register_libraries": stage.libraries.append,
-            "register_operators": lambda item: _take_operators(stage, item),
+            "register_devices": lambda item: _take_device(stage, item),
+            "register_libraries": lambda item: _take_library(stage, item, name),
+            "register_operators": lambda item: _take_operators(stage, item, name),
             "register_kernels": lambda item: _take_kernels(stage, item),
             "register_passes": stage.passes.append,
         }
@@ -224,7 +266,31 @@ def _call_hooks(name: str, target: Any) -> _Stage:
     finally:
         kernel_room.collecting.active = False
         operator_room.collecting.found = None
+    _take_declared(stage, name, record)
     return stage
+
+
+def _take_declared(stage: _Stage, name: str, record: PluginRecord) -> None:
+    """Take operators and strategies that the plugin's modules declare; note the kernels that it leaves."""
+    staged = {id(op) for op, _ in stage.operators} | {id(kernel) for kernel in stage.kernels}
+    for thing in plugin_modules.declared(name):
+        if isinstance(thing, NamedStrategy):
+            stage.strategies.append(thing)
+        elif isinstance(thing, Kernel):
+            if id(thing) not in staged:
+                record.odd.append(f"{thing.whose} was registered by none of its hooks")
+        elif isinstance(thing, tuple) and id(thing[0]) not in staged:
+            stage.operators.append(thing)
+
+
+def _unmarked_hooks(plugin: Any, manager: pluggy.PluginManager) -> list[str]:
+    """Hooks that are defined and not marked, so that nobody calls them."""
+    called = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
+    return [
+        f"{hook} is defined without @hookimpl, so it was not called"
+        for hook in HOOKS
+        if callable(getattr(plugin, hook, None)) and hook not in called
+    ]
 
 
 def _resolve(target: str) -> Any:
@@ -235,22 +301,51 @@ def _resolve(target: str) -> Any:
     return module
 
 
-def _take_operators(stage: _Stage, item: Any) -> None:
+def _take_device(stage: _Stage, item: Any) -> None:
+    if isinstance(item, type) or not isinstance(getattr(item, "kind", None), str):
+        raise RegistryError(f"register_devices got {item!r}; expected a device: an object that has a kind, probe, ...")
+    stage.devices.append(item)
+
+
+def _take_library(stage: _Stage, item: Any, plugin: str) -> None:
+    if not isinstance(item, Library):
+        raise RegistryError(f"register_libraries got {item!r}; expected a Library(name, places, rank)")
+    stage.libraries.append(item if item.origin else replace(item, origin=f"plugin {plugin!r}"))
+
+
+def _take_operators(stage: _Stage, item: Any, plugin: str) -> None:
+    if isinstance(item, str):
+        if plugin_modules.owner(item) != plugin:
+            raise RegistryError(
+                f"register_operators got {item!r} as a module of samples; expected one of the plugin's own package, "
+                "outside of its tests"
+            )
+        stage.samples.append(item)
+        return
     if isinstance(item, OpDef):
         found = [item]
     elif isinstance(item, ModuleType):
-        found = [value for value in vars(item).values() if isinstance(value, OpDef)]
+        every = (value for value in vars(item).values() if isinstance(value, OpDef))
+        found = [op for op in every if ops.find(op.type) is not op or _declared_in(item, op)]
     else:
-        raise RegistryError(f"register_operators got {item!r}; expected what register_op returns, or a module")
+        raise RegistryError(
+            f"register_operators got {item!r}; expected what register_op returns, a module, or a module's name"
+        )
     known = {id(op) for op, _ in stage.operators}
     stage.operators.extend((op, False) for op in found if id(op) not in known)
+
+
+def _declared_in(module: ModuleType, thing: OpDef | Kernel) -> bool:
+    """Whether a module, or one of its package, declares what it holds; else it imports that from others."""
+    folders = [f"{path}{os.sep}" for path in getattr(module, "__path__", ())]
+    return thing.origin.startswith((f"{module.__file__}:", *folders))
 
 
 def _take_kernels(stage: _Stage, item: Any) -> None:
     if isinstance(item, Kernel):
         found = [item]
     elif isinstance(item, ModuleType):
-        found = kernels_of(item)
+        found = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
     else:
         raise RegistryError(f"register_kernels got {item!r}; expected what @register_kernel returns, or a module")
     stage.kernels.extend(kernel for kernel in found if kernel not in stage.kernels)
@@ -272,16 +367,37 @@ def _commit(stage: _Stage, record: PluginRecord) -> list[Callable[[], None]]:
             keep(lambda o=op, v=override: ops.add(o, v), lambda o=op: ops.remove(o))  # type: ignore[misc]
         for kernel in stage.kernels:
             keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
+        for strategy in stage.strategies:
+            keep(lambda s=strategy: strategies.add(s), lambda s=strategy: strategies.remove(s))  # type: ignore[misc]
         for item in stage.passes:
             keep(lambda p=item: passes.add(p, record.name), lambda p=item: passes.remove(p))  # type: ignore[misc]
     except Exception:
         for undo in reversed(done):
             undo()
         raise
-    for kernel in stage.kernels:
-        if ops.find(kernel.op) is None:
-            record.notes.append(f"kernel for operator {kernel.op!r} ({kernel.origin}): no such operator is declared")
     return done
+
+
+def _odd_now(record: PluginRecord) -> list[str]:
+    """What no other plugin makes up for: kernels whose operator or kind of device is missing, gradients left out."""
+    found = []
+    kinds = devices.kinds()
+    mine = [kernel for kernel in kernels if kernel.plugin == record.name]
+    for kernel in mine:
+        if ops.find(kernel.op) is None:
+            found.append(f"{kernel.whose}: no such operator is declared")
+        unknown = [
+            place for place in kernel.places
+            if place not in CAPABILITIES and not any(matches(place, kind) for kind in kinds)
+        ]  # fmt: skip
+        if unknown and not record.built_in:
+            found.append(f"{kernel.whose}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
+    for library in sorted({kernel.library for kernel in mine} - {"plain"}) if not record.built_in else ():
+        types = {kernel.op for kernel in kernels if kernel.library == library}
+        grads = {op.grad.type for type in types if (op := ops.find(type)) and isinstance(op.grad, GradRule)}
+        if lacks := sorted(grads - types):
+            found.append(f"library {library!r} has no kernels for {', '.join(lacks)}: gradients use other libraries")
+    return found
 
 
 def plugins() -> list[PluginRecord]:
@@ -290,4 +406,11 @@ def plugins() -> list[PluginRecord]:
     return sorted(_records.values(), key=lambda record: not record.built_in)
 
 
+def _installed() -> dict[str, str]:
+    """The modules of installed plugins, each with the plugin's name."""
+    points = sorted(_entry_points(), key=lambda point: point.name, reverse=True)
+    return {_module_of(point.value): point.name for point in points if point.group == GROUP}
+
+
 bell.set_loader(load_all)
+plugin_modules.set_finder(_installed, {module: _built_in_name(module) for module in BUILT_IN})

@@ -58,6 +58,6 @@ def create_random_int_lodtensor(
 
     ``base_shape`` is the dims of one row.
     """
-    rows = sum(recursive_seq_lens[-1]) if recursive_seq_lens else 0
+    rows = lod_from_lengths(recursive_seq_lens, None)[-1][-1] if recursive_seq_lens else 0
     data = np.random.randint(low, high + 1, [rows, *base_shape], np.int64)
     return create_lod_tensor(data, recursive_seq_lens, place)

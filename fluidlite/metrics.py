@@ -136,7 +136,13 @@ class Accuracy(MetricBase):
     def update(self, value: Any, weight: Any) -> None:
         """Take the accuracy of a batch, and how many samples it has."""
         rate, count = np.asarray(value), np.asarray(weight)
-        if rate.size != 1 or count.size != 1 or float(count.ravel()[0]) < 0:
+        if (
+            rate.dtype.kind not in "biuf"
+            or count.dtype.kind not in "biuf"
+            or rate.size != 1
+            or count.size != 1
+            or float(count.ravel()[0]) < 0
+        ):
             raise ProgramError(
                 f"{self}: value is {value!r} and weight {weight!r}; expected one number each, weight 0 or more"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.program import Program
 from fluidlite.framework.registry import ops
@@ -15,7 +16,7 @@ __all__ = ["Operator"]
 
 
 def _names(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+    return [value] if isinstance(value, str) else listed("the variables of a slot", value, "a name, or a list of names")
 
 
 class Operator:
@@ -57,6 +58,8 @@ class Operator:
         """
         from fluidlite.executor import Executor
 
+        if not isinstance(scope, Scope):
+            raise ProgramError(f"operator {self.type}: scope is {type(scope).__name__}; expected a Scope")
         program = Program()
         block = program.global_block()
         for name in dict.fromkeys(name for names in self.inputs.values() for name in names):

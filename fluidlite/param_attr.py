@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from fluidlite.base.arguments import number
 from fluidlite.base.errors import ProgramError
 from fluidlite.initializer import Constant, Initializer, Xavier
 from fluidlite.regularizer import WeightDecayRegularizer
@@ -53,7 +54,7 @@ class ParamAttr:
                 raise ProgramError(f"ParamAttr: {argument} is {shown}; expected one of fluid.{argument}'s objects")
         self.name = name
         self.initializer = initializer
-        self.learning_rate = learning_rate
+        self.learning_rate = number("ParamAttr: learning_rate", learning_rate)
         self.regularizer = regularizer
         self.trainable = trainable
         self.gradient_clip = gradient_clip

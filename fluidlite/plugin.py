@@ -6,11 +6,12 @@ The version of this module is the version of the plugin API; entry points belong
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.bounded import CacheInfo
+from fluidlite import expr
+from fluidlite.base.bounded import Bounded, CacheInfo
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, HALVES, INTS, ITEMSIZE, NUMPY, compute_dtype, is_float
 from fluidlite.base.errors import (
     CompileError,
@@ -23,26 +24,27 @@ from fluidlite.base.errors import (
     OutOfRangeError,
     ShapeError,
 )
-from fluidlite.codegen.dialect_math import library as dialect_library
-from fluidlite.codegen.dialect_math import math_call as dialect_math_call
+from fluidlite.base.fork import new_lock
+from fluidlite.codegen import kernel_source
 from fluidlite.codegen.epilogue import Accumulation, accumulation
 from fluidlite.codegen.epilogue_text import EpilogueText, epilogue_refusal, epilogue_text
 from fluidlite.codegen.llvm import c_to_llvm
+from fluidlite.codegen.pairwise import Pairwise
 from fluidlite.codegen.philox import uniform as philox_uniform
+from fluidlite.codegen.sums import pairwise_sum
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
 from fluidlite.framework.kernels import Kernel, Library, register_kernel
 from fluidlite.framework.layout import Layout
-from fluidlite.framework.opdef import Attr, GradRule, OpDef, Sample, ScalarRule, Slot
+from fluidlite.framework.opdef import Attr, GradRule, OpDef, ScalarRule, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.relayout import Relaid
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
-from fluidlite.hookspecs import hookimpl
-from fluidlite.operators.math import (
+from fluidlite.geometry import (
     Box,
     Convolution,
-    Functor,
     Gemm,
     ImageRun,
     Line,
@@ -54,11 +56,8 @@ from fluidlite.operators.math import (
     block_counts,
     box_of,
     convolutions_of,
-    fill_number,
     gemms_of,
     image_runs,
-    maxout_functor,
-    maxout_grad_functor,
     nothing_fused,
     parts_of,
     pool_axes,
@@ -69,6 +68,12 @@ from fluidlite.operators.math import (
     shifted_channels,
     shuffle_of,
 )
+from fluidlite.hookspecs import hookimpl
+from fluidlite.layer_helper import LayerHelper
+from fluidlite.memory.allocation import Block
+from fluidlite.memory.strategies import RawMemory, Strategy, register_strategy
+from fluidlite.operators.math import Functor, fill_number, maxout_functor, maxout_grad_functor
+from fluidlite.operators.scalar_op import binary, scalar_op, unary
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import (
@@ -93,6 +98,9 @@ from fluidlite.transformers.passes import GraphPass, PeepholeGraphPass, visit
 from fluidlite.transformers.transformer import Transformer
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
+if TYPE_CHECKING:
+    from fluidlite.conformance.samples import Sample, register_samples
+
 API_VERSION = 1
 
 __all__ = [
@@ -109,6 +117,8 @@ __all__ = [
     "ArrayBase",
     "ArrayNamespace",
     "Attr",
+    "Block",
+    "Bounded",
     "Box",
     "CacheInfo",
     "Call",
@@ -139,17 +149,20 @@ __all__ = [
     "ImageRun",
     "Kernel",
     "KernelNotFoundError",
+    "LayerHelper",
     "Layout",
     "Library",
     "Line",
     "MissingExtraError",
     "OpDef",
     "OutOfRangeError",
+    "Pairwise",
     "Parts",
     "PeepholeGraphPass",
     "Place",
     "PlaceLike",
     "PoolAxis",
+    "RawMemory",
     "Relaid",
     "Resample",
     "Sample",
@@ -159,30 +172,36 @@ __all__ = [
     "Slot",
     "Span",
     "Spec",
+    "Strategy",
     "Tensor",
     "Transformer",
     "TransformerFactory",
     "Weights",
     "accumulation",
+    "binary",
     "block_counts",
     "box_of",
     "c_to_llvm",
     "channels_to_end",
     "compute_dtype",
     "convolutions_of",
-    "dialect_library",
-    "dialect_math_call",
     "epilogue_refusal",
     "epilogue_text",
+    "expr",
     "fill_number",
     "gemms_of",
+    "gradient",
     "hookimpl",
     "image_runs",
     "is_float",
+    "kernel_source",
     "maxout_functor",
     "maxout_grad_functor",
+    "new_lock",
     "nothing_fused",
     "numpy_dtype",
+    "operator",
+    "pairwise_sum",
     "parts_of",
     "philox_uniform",
     "pool_axes",
@@ -190,10 +209,14 @@ __all__ = [
     "random_windows",
     "register_kernel",
     "register_op",
+    "register_samples",
+    "register_strategy",
     "resample_of",
     "row_offsets",
+    "scalar_op",
     "shifted_channels",
     "shuffle_of",
+    "unary",
     "visit",
 ]
 
@@ -201,3 +224,12 @@ __all__ = [
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy type of a dtype's name (bfloat16 by ml_dtypes)."""
     return NUMPY[name]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what registers samples when a plugin asks for it: a program that runs has no use for samples."""
+    if name in ("Sample", "register_samples"):
+        from fluidlite.conformance import samples
+
+        return getattr(samples, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,10 +7,12 @@ skipping.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -71,8 +73,41 @@ def _marked(request: pytest.FixtureRequest) -> None:
             require_or_skip(name)
 
 
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over the collected tests: a million objects, that live as long as the process."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Fail at once if something required is missing, however few tests would notice."""
     lacking = [f"{name}: {missing(name)}" for name in sorted(REQUIRED) if missing(name)]
     if lacking:
         pytest.exit("FLUIDLITE_REQUIRE names what is missing here:\n  " + "\n  ".join(lacking), returncode=3)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    """Programs, scope and names of its own for every test: none depends on those before it."""
+    with (
+        fluid.unique_name.guard(),
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+    ):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _memory_plans_are_proven() -> Iterator[None]:
+    """Verify each memory plan that any test of this process makes."""
+    from fluidlite.transformers.memory_plan import MemoryPlan
+
+    make = MemoryPlan.__init__
+
+    def make_and_verify(self: MemoryPlan, *args: Any, **named: Any) -> None:
+        make(self, *args, **named)
+        self.verify()
+
+    MemoryPlan.__init__ = make_and_verify  # type: ignore[method-assign]
+    yield
+    MemoryPlan.__init__ = make  # type: ignore[method-assign]

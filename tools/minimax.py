@@ -21,6 +21,7 @@ ROUNDS = 30
 Function = Callable[[Decimal], Decimal]
 ONE = Decimal(1)
 LN2 = Decimal(2).ln()
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
 ROOT2 = Decimal(2).sqrt()
 
 
@@ -55,6 +56,22 @@ def atanh_rest(z: Decimal) -> Decimal:
     return series(lambda k: ONE / (2 * k + 3), z)
 
 
+def atanh_later(z: Decimal) -> Decimal:
+    """(atanh(s) / s - 1 - z / 3) / z**2, z = s * s."""
+    return series(lambda k: ONE / (2 * k + 5), z)
+
+
+def normal_tail(a: Decimal) -> Decimal:
+    """exp(a * a / 2) times the normal distribution function of -a."""
+    if a < 4:
+        odd = series(lambda k: ONE / math.prod(range(1, 2 * k + 2, 2)), a * a)
+        return (a * a / 2).exp() / 2 - a * odd / (2 * PI).sqrt()
+    fraction = a  # Laplace's continued fraction
+    for k in range(400, 0, -1):
+        fraction = a + Decimal(k) / fraction
+    return 1 / (fraction * (2 * PI).sqrt())
+
+
 def atan_rest(z: Decimal) -> Decimal:
     """(atan(t) / t - 1) / z, z = t * t."""
     return series(lambda k: -(ONE if k % 2 == 0 else -ONE) / (2 * k + 3), z)
@@ -84,6 +101,8 @@ class Fit(NamedTuple):
     weight: Function
     single: int
     double: int
+    anew: bool = True
+    """Whether those that follow a rounded one are fitted anew; around 0 they cannot make up for it."""
 
 
 EIGHTH = (ROOT2 - 1) ** 2
@@ -99,11 +118,36 @@ FITS = {
     "EXP": Fit(expm1_rest, -LN2 / 2 * WIDER, LN2 / 2 * WIDER, lambda r: r * r / exp(r), 5, 10),
     "EXPM1": Fit(expm1_rest, -LN2 / 2 * WIDER, LN2 / 2 * WIDER, lambda r: r * r / expm1(r) if r else Decimal(0), 6, 11),
     "ATANH": Fit(atanh_rest, Decimal(0), THIRD * WIDER, lambda z: z, 3, 7),
+    "ATANH_REST": Fit(atanh_later, Decimal(0), THIRD * WIDER, lambda z: z * z, 3, 9),
     "ATAN": Fit(atan_rest, Decimal(0), EIGHTH * WIDER, lambda z: z, 5, 11),
     "ASIN": Fit(asin_rest, Decimal(0), Decimal("0.25") * WIDER, lambda z: z, 5, 12),
     "SINE": Fit(sine_rest, Decimal(0), QUARTER * WIDER, lambda z: z, 3, 6),
     "COSINE": Fit(cosine_rest, Decimal(0), QUARTER * WIDER, lambda z: z * z, 3, 6),
 }
+
+
+def exp2(r: Decimal) -> Decimal:
+    """2 ** r."""
+    return (r * LN2).exp()
+
+
+def normal_power(y: Decimal) -> Decimal:
+    """log2 of twice the normal distribution function of -y, over y."""
+    return ((normal_tail(y).ln() - y * y / 2) / LN2 + 1) / y
+
+
+def normal_tolerance(y: Decimal) -> Decimal:
+    """1e-7 (1 + y * y / 2), as a rounded argument changes the function of -y, until 5; at 7 it is 1e-4."""
+    near = min(y, Decimal(5))
+    level = Decimal("1e-7") * (1 + near * near / 2)
+    return level * (Decimal("74") ** (max(y - 5, Decimal(0)) / 2))
+
+
+SINGLES = {
+    "EXP2_SINGLE": Fit(exp2, Decimal("-0.5"), Decimal("0.5"), lambda r: 1 / exp2(r), 6, 0, anew=False),
+    "NORMAL_POWER": Fit(normal_power, Decimal(0), Decimal(7), lambda y: y / normal_tolerance(y), 10, 0),
+}
+"""Of float32 alone."""
 
 
 def solve(rows: list[list[Decimal]]) -> list[Decimal]:
@@ -118,6 +162,19 @@ def solve(rows: list[list[Decimal]]) -> list[Decimal]:
                 factor = rows[i][k]
                 rows[i] = [a - factor * b for a, b in zip(rows[i], rows[k], strict=True)]
     return [row[-1] for row in rows]
+
+
+def extremes(errors: Sequence[Decimal], most: int) -> list[int]:
+    """Where the errors are largest: among neighbours of one sign, and so often at most."""
+    groups: list[int] = []
+    for i, error in enumerate(errors):
+        if groups and (error < 0) == (errors[groups[-1]] < 0):
+            groups[-1] = max(groups[-1], i, key=lambda j: abs(errors[j]))
+        else:
+            groups.append(i)
+    while len(groups) > most:
+        groups.pop(0 if abs(errors[groups[0]]) < abs(errors[groups[-1]]) else -1)
+    return groups
 
 
 def remez(
@@ -136,14 +193,7 @@ def remez(
             (sum((c * x ** (low + k) for k, c in enumerate(found)), Decimal(0)) - g) * w
             for x, g, w in zip(points, wanted, weights, strict=True)
         ]
-        groups: list[int] = []  # of neighbours with errors of one sign, where the largest is
-        for i, error in enumerate(errors):
-            if groups and (error < 0) == (errors[groups[-1]] < 0):
-                groups[-1] = max(groups[-1], i, key=lambda j: abs(errors[j]))
-            else:
-                groups.append(i)
-        while len(groups) > count + 1:
-            groups.pop(0 if abs(errors[groups[0]]) < abs(errors[groups[-1]]) else -1)
+        groups = extremes(errors, count + 1)
         if len(groups) < count + 1 or groups == at or max(map(abs, errors)) < abs(level) * Decimal("1.001"):
             break
         at = groups
@@ -166,10 +216,62 @@ def fit(what: Fit, single: bool) -> tuple[list[Decimal], Decimal]:
     first = remez(points, exact, weights, 0, count)
     left, done = list(exact), list[Decimal]()
     for k in range(count):
-        best = remez(points, left, weights, k, count - k)[0] if single else first[k]
+        best = remez(points, left, weights, k, count - k)[0] if single and what.anew else first[k]
         done.append(rounded(best, single))
         left = [g - done[k] * x**k for g, x in zip(left, points, strict=True)]
     return done, max(abs(g * w) for g, w in zip(left, weights, strict=True))
+
+
+class Fraction(NamedTuple):
+    """What a fraction of polynomials fits from 0 on: where it ends and the degree above, below one more, of each type.
+
+    The polynomial below begins with 1, and the weight is one over the function.
+    """
+
+    function: Function
+    ends: tuple[Decimal, Decimal]
+    degrees: tuple[int, int]
+
+
+FRACTIONS = {"NORMAL_TAIL": Fraction(normal_tail, (Decimal("14.5"), Decimal(39)), (4, 10))}
+
+
+def polynomial(coefficients: Sequence[Decimal], x: Decimal) -> Decimal:
+    """Its value, the lowest power first."""
+    return sum((c * x**k for k, c in enumerate(coefficients)), Decimal(0))
+
+
+def fit_fraction(what: Fraction, single: bool) -> tuple[list[Decimal], list[Decimal], Decimal]:
+    """Coefficients above and below, rounded, and the largest error.
+
+    At as many points as there are unknown numbers, P - g Q = level g Q in turns of the sign; Q of the right side is the
+    one found before.
+    """
+    end, degree = what.ends[not single], what.degrees[not single]
+    count = 2 * degree + 2
+    nodes = [Decimal(math.cos(math.pi * (k + 0.5) / POINTS)) for k in range(POINTS)]
+    reach = (end - 3) / (end + 3)  # more points near 0
+    moved = [(reach - 1) / 2 - (reach + 1) / 2 * u for u in nodes]
+    points = [3 * (1 + q) / (1 - q) for q in moved]
+    exact = [what.function(x) for x in points]
+    at = [round(i * (POINTS - 1) / count) for i in range(count + 1)]
+    above, below = [ONE], [ONE]
+    for _ in range(ROUNDS):
+        rows = []
+        for turn, i in enumerate(at):
+            x, g = points[i], exact[i]
+            level = (-1) ** turn * g * polynomial(below, x)
+            rows.append([*(x**k for k in range(degree + 1)), *(-g * x**k for k in range(1, degree + 2)), level, g])
+        found = solve(rows)
+        above, below = found[: degree + 1], [ONE, *found[degree + 1 : count]]
+        errors = [polynomial(above, x) / polynomial(below, x) / g - 1 for x, g in zip(points, exact, strict=True)]
+        groups = extremes(errors, count + 1)
+        if len(groups) < count + 1 or max(map(abs, errors)) < abs(found[-1]) * Decimal("1.01"):
+            break
+        at = groups
+    above, below = ([rounded(c, single) for c in part] for part in (above, below))
+    worst = max(abs(polynomial(above, x) / polynomial(below, x) / g - 1) for x, g in zip(points, exact, strict=True))
+    return above, below, worst
 
 
 def text(numbers: Sequence[Decimal], single: bool) -> str:
@@ -186,9 +288,18 @@ def text(numbers: Sequence[Decimal], single: bool) -> str:
 
 def main() -> None:
     """Print the fits that are asked for, or all."""
-    for name in sys.argv[1:] or FITS:
+    for name in sys.argv[1:] or (*FITS, *FRACTIONS, *SINGLES):
+        if name in SINGLES:
+            numbers, error = fit(SINGLES[name], True)
+            print(f"{name} = (\n    {text(numbers, True)}\n)  # within {error:.1e}")
+            continue
         for dtype in ("float32", "float64"):
             single = dtype == "float32"
+            if name in FRACTIONS:
+                above, below, error = fit_fraction(FRACTIONS[name], single)
+                print(f'{name}["{dtype}"] = ((\n    {text(above, single)}\n), (\n    {text(below, single)}')
+                print(f"))  # within {error:.1e}")
+                continue
             numbers, error = fit(FITS[name], single)
             print(f'{name}["{dtype}"] = (\n    {text(numbers, single)}\n)  # within {error:.1e}')
 

@@ -26,7 +26,7 @@ Written by `tools/operator_reference.py` from the definitions and the kernel reg
 the same for one operator. {count} operators, {gradients} of them with a gradient, in {families} families.
 
 The columns of places say how most of an operator's sample calls get their kernel ([kernels](../kernels.md)); `fpga:0`
-is the memory-only device of `plugins/fluidlite-fpga`, with three native kernels.
+is the memory-only device of `plugins/fluidlite-fpga`, with native kernels for what a training step needs.
 
 Words on the pages of the families:
 

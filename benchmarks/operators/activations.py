@@ -37,6 +37,8 @@ CASES = [
     unary("brelu", lambda x: np.clip(x, 0, 24), lambda x: functional.hardtanh(x, 0.0, 24.0)),
     unary("leaky_relu", lambda x: np.maximum(x, np.float32(0.02) * x), lambda x: functional.leaky_relu(x, 0.02)),
     unary("thresholded_relu", lambda x: np.where(x > 1, x, np.float32(0)), lambda x: functional.threshold(x, 1.0, 0.0)),
+    unary("straight_through_max", lambda x: np.maximum(x, np.float32(-9)),
+          lambda x: x + (torch.clamp(x, min=-9) - x).detach(), attrs={"value": -9.0}),
     unary("elu", lambda x: np.where(x > 0, x, np.expm1(x)), lambda x: functional.elu(x)),
     unary("selu", lambda x: _SCALE * np.where(x > 0, x, _ALPHA * np.expm1(x)), lambda x: functional.selu(x)),
     unary("gelu", lambda x: _HALF * x * (_ONE + _erf(x * np.float32(math.sqrt(0.5)))), lambda x: functional.gelu(x)),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.operators.case import Array, Case, Inputs, listed
+from fluidlite.conformance.samples import reference_of
 
 ODD = 1e-5
 """Part of the elements that may differ: at ties and kinks libraries choose different gradients."""
@@ -56,9 +57,9 @@ def by_reference(definition: Any, case: Case, size: str, given: Inputs | None = 
         for slot, value in (case.inputs(size) if given is None else given).items()
     }
     arguments: list[Any] = [inputs, attrs]
-    if len(inspect.signature(definition.reference).parameters) > 2:
+    if len(inspect.signature(reference_of(definition.type)).parameters) > 2:
         arguments.append(case.offsets(size))
-    found = definition.reference(*arguments)
+    found = reference_of(definition.type)(*arguments)
     return [np.asarray(array) for slot in case.outputs for array in listed(found[slot])]
 
 

@@ -67,7 +67,7 @@ CASES = [
     *_both("elementwise_min", np.minimum, lambda x, y: torch.minimum(x, y)),
     *_both("elementwise_pow", lambda x, y: x**y, lambda x, y: x**y, 0.5, 2),
     Case("elementwise_mod", _integers, lambda x, y: x % y, lambda x, y: x % y, name="of int64"),
-    Case("elementwise_mod", _pair(0.5, 9), lambda x, y: x % y, lambda x, y: x % y, tolerance=1e9),
+    Case("elementwise_mod", _pair(0.5, 9), lambda x, y: x % y, lambda x, y: x % y, grads=("X", "Y"), tolerance=1e9),
     Case("elementwise_floordiv", _integers, lambda x, y: x // y, lambda x, y: x // y, name="of int64"),
     Case("minus", _pair(), lambda x, y: x - y, lambda x, y: x - y, grads=("X", "Y")),
     Case("sum", _three, _add_n, _add_n, grads=("X",)),

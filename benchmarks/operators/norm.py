@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, image, side, torch
+from benchmarks.operators.case import Array, Case, Inputs, Numbers, functional, image, side
 
 
 def _images(*slots: str) -> Callable[[Numbers, int], Inputs]:
@@ -59,16 +59,6 @@ def _spectral(w: Any, u: Any, v: Any) -> Any:
     return w / (u @ (w @ v))
 
 
-def _sums(x: Array, means: Array) -> Any:
-    apart = x - means
-    return np.full_like(means, len(x)), x.sum(0), (apart * apart).sum(0)
-
-
-def _torch_sums(x: Any, means: Any) -> Any:
-    apart = x - means
-    return torch.full_like(means, len(x)), x.sum(0), (apart * apart).sum(0)
-
-
 _PARAMETERS = ("X", "Scale", "Bias")
 _Y: dict[str, Any] = {"outputs": ("Y",), "grads": _PARAMETERS, "tolerance": 2e-2}
 
@@ -93,9 +83,6 @@ CASES = [
          tolerance=2e-2),
     Case("data_norm", _kept("BatchSize", "BatchSum", "BatchSquareSum"), lambda x, n, s, q: (x - s / n) * np.sqrt(n / q),
          lambda x, n, s, q: (x - s / n) * (n / q).sqrt(), {}, ("X",), ("Y",), tolerance=1e-3),
-    Case("data_norm_apply", _kept("Means", "Scales", "ScaleW", "Bias"), lambda x, m, s, w, b: (x - m) * (s * w) + b,
-         lambda x, m, s, w, b: (x - m) * (s * w) + b, {}, ("X", "ScaleW", "Bias"), ("Y",), tolerance=2e-2),
-    Case("data_norm_sums", _kept("Means"), _sums, _torch_sums, outputs=("Count", "Sum", "SquareSum"), tolerance=2e-2),
     Case("spectral_norm", _weight, _spectral, _spectral, tolerance=1e-3),
     Case("spectral_norm", _weight, lambda w, u, v: w / (u @ (w @ v)), lambda w, u, v: w / (u @ (w @ v)),
          {"power_iters": 0}, ("Weight",), name="of vectors as given", tolerance=1e-3),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Generic, TypeVar
+from types import CodeType
+from typing import Any, Generic, TypeVar
+
+from fluidlite.base.fork import new_lock
+from fluidlite.base.weak_objects import WeakObjects
 
 Value = TypeVar("Value")
 
@@ -21,7 +24,7 @@ class CacheInfo:
     entries : int
         What it holds now.
     most : int or None
-        How many it keeps; None: the bound is in bytes.
+        How many it keeps; None: the bound is in bytes, or they go with what they are of.
     hits, misses : int
         Questions that it answered, and those for which something was made.
     seconds : float
@@ -46,9 +49,10 @@ class CacheReport(dict[str, CacheInfo]):
         heads = ("cache", "entries", "of at most", "hits", "misses", "seconds")
         rows = [heads]
         for name, info in self.items():
-            bytes_ = info.most_bytes is not None
             size = f"{info.entries:,}" + (f", {info.nbytes:,} bytes" if info.nbytes is not None else "")
-            most = f"{info.most_bytes:,} bytes" if bytes_ else f"{info.most:,}" if info.most is not None else ""
+            bounds = [f"{info.most:,}"] if info.most is not None else []
+            bounds += [f"{info.most_bytes:,} bytes"] if info.most_bytes is not None else []
+            most = ", ".join(bounds)
             rows.append((name, size, most, f"{info.hits:,}", f"{info.misses:,}", f"{info.seconds:.3f}"))
         wide = [max(len(row[k]) for row in rows) for k in range(len(heads))]
         lines = []
@@ -64,28 +68,70 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
     for info in infos:
         found = CacheInfo(
             found.entries + info.entries, (found.most or 0) + (info.most or 0), found.hits + info.hits,
-            found.misses + info.misses, found.seconds + info.seconds,
+            found.misses + info.misses, found.seconds + info.seconds, (found.nbytes or 0) + (info.nbytes or 0),
+            (found.most_bytes or 0) + (info.most_bytes or 0),
         )  # fmt: skip
     return found
 
 
+def weight_of(thing: Any) -> int:
+    """Estimate the bytes that an entry of a cache holds alone: of texts, arrays and containers; what else says it.
+
+    A ``weight`` attribute is taken as it is. What several entries share is counted for each of them, so that the
+    estimate is high rather than low.
+    """
+    weight = getattr(thing, "weight", None)
+    if type(weight) is int:
+        return weight
+    if isinstance(thing, (str, bytes, bytearray)):
+        return 64 + len(thing)
+    if isinstance(thing, (tuple, list, set, frozenset)):
+        if thing and isinstance(thing, (tuple, list)) and isinstance(thing[0], (int, float)):
+            return 64 + 40 * len(thing)
+        return 64 + sum([8 + weight_of(each) for each in thing])
+    if isinstance(thing, Mapping):
+        return 64 + sum([100 + weight_of(key) + weight_of(value) for key, value in thing.items()])
+    nbytes = getattr(thing, "nbytes", None)
+    if type(nbytes) is int:
+        return 128 + nbytes
+    if isinstance(thing, CodeType):
+        return 500 + 3 * len(thing.co_code) + weight_of(thing.co_consts)
+    return 100
+
+
 class Bounded(Generic[Value]):
-    """The ``most`` values used last, by key.
+    """The values used last, by key: at most so many, of at most so many bytes; the newest stays in any case.
+
+    Parameters
+    ----------
+    most : int
+    name : str
+        Under which :func:`all_caches` counts it, together with others of that name.
+    most_bytes : int
+        Of keys and values, as :func:`weight_of` estimates them.
+    evicted : callable, optional
+        Is given each value that goes.
 
     Attributes
     ----------
-    most : int
     hits, misses : int
     seconds : float
         Spent in ``make``.
+    nbytes : int
+        The estimate of what it holds.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, name: str, most_bytes: int = 16 << 20, evicted: Callable[[Value], object] | None = None
+    ) -> None:
         self.most = most
-        self.hits = self.misses = 0
+        self.most_bytes = most_bytes
+        self.hits = self.misses = self.nbytes = 0
         self.seconds = 0.0
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-        self._lock = threading.Lock()
+        self._evicted = evicted
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = new_lock()
+        _named.setdefault(name, WeakObjects()).add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key; make it if it is not there."""
@@ -94,25 +140,58 @@ class Bounded(Generic[Value]):
             if found is not None:
                 self._values.move_to_end(key)
                 self.hits += 1
-                return found
+                return found[0]
         began = perf_counter()
         made = make()
+        weight = weight_of(key) + weight_of(made)
+        gone: list[Value] = []
         with self._lock:
             self.misses += 1
             self.seconds += perf_counter() - began
-            self._values[key] = made
-            while len(self._values) > self.most:
-                self._values.popitem(last=False)
+            other = self._values.get(key)
+            if other is not None:  # another thread was faster: one value is everybody's
+                gone.append(made)
+                made = other[0]
+            else:
+                self._values[key] = made, weight
+                self.nbytes += weight
+            while len(self._values) > self.most or (self.nbytes > self.most_bytes and len(self._values) > 1):
+                _, (old, weight) = self._values.popitem(last=False)
+                self.nbytes -= weight
+                gone.append(old)
+        if self._evicted is not None:
+            for old in gone:
+                self._evicted(old)
         return made
 
     def clear(self) -> None:
         """Forget all; the counts stay."""
         with self._lock:
-            self._values.clear()
+            self._values, gone = OrderedDict(), self._values
+            self.nbytes = 0
+        gone.clear()  # without the lock: what goes may come back here
 
     def info(self) -> CacheInfo:
         """What it holds, and how often it was asked."""
-        return CacheInfo(len(self._values), self.most, self.hits, self.misses, self.seconds)
+        return CacheInfo(
+            len(self._values), self.most, self.hits, self.misses, self.seconds, self.nbytes, self.most_bytes
+        )
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+_named: dict[str, WeakObjects[Any]] = {}
+_others: dict[str, Callable[[], CacheInfo]] = {}
+
+
+def count_cache(name: str, info: Callable[[], CacheInfo]) -> None:
+    """Let :func:`all_caches` ask a cache that is no :class:`Bounded` what it holds."""
+    _others[name] = info
+
+
+def all_caches() -> CacheReport:
+    """What all caches of the process tell of themselves, by name; those of one name, such as of contexts, together."""
+    found = CacheReport({name: total(cache.info() for cache in caches) for name, caches in list(_named.items())})
+    found.update({name: info() for name, info in list(_others.items())})
+    return found

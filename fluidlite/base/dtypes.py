@@ -48,7 +48,7 @@ def dtype_name(dtype: Any) -> str:
         if name is not None:
             return name
         return _NAMES[np.dtype(dtype)]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         raise DtypeError(f"{dtype!r} is not a data type of fluidlite; use one of {', '.join(NUMPY)}") from None
 
 
@@ -60,3 +60,8 @@ def is_float(dtype: str) -> bool:
 def compute_dtype(dtype: str) -> str:
     """Type in which scalar arithmetic on ``dtype`` is done: half types compute in float32."""
     return "float32" if dtype in HALVES else dtype
+
+
+def integer_limits(dtype: str) -> tuple[int, int]:
+    """The lowest and the highest number of an integer type."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

@@ -30,6 +30,10 @@ class DeviceLost(DeviceError):
     """The device is gone. Its place stays unusable; other places go on."""
 
 
+class KernelError(DeviceError):
+    """``fluid.debug`` or a certificate saw a kernel leave an output unwritten, or write an input."""
+
+
 class CompileError(DeviceError):
     """A device refused generated source; the message holds the log, ``source`` the text."""
 
@@ -60,6 +64,10 @@ class RegistryError(FluidError, ValueError):
 
 class OperatorNotFoundError(RegistryError, KeyError):
     """No operator of that type is registered; close names are listed."""
+
+
+class SupportsError(RegistryError):
+    """``supports(call)`` of a kernel or of a device raised, or returned what is no answer; it is named."""
 
 
 class KernelNotFoundError(FluidError, RuntimeError):

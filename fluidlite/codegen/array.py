@@ -8,11 +8,11 @@ Outputs may be the memory of inputs: nothing is written to an output while an in
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE
-from fluidlite.codegen.pattern import Flags
+from fluidlite.codegen.pattern import Flags, value_flags
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
@@ -33,6 +33,8 @@ class Layout:
     positions : mapping of slot to position in ``io.tensors``
     flags : mapping of slot to tuple of bool
         Which collapsed dims the operand has.
+    sums : mapping of output slot to tuple of bool
+        The outputs that are sums, and which collapsed dims each adds up.
     natural : bool
         Operands are used as they are; else they are reshaped to collapsed dims.
     blocked : bool
@@ -51,6 +53,7 @@ class Layout:
 
     positions: Mapping[str, int]
     flags: Mapping[str, Flags]
+    sums: Mapping[str, Flags]
     natural: bool
     blocked: bool
     alias: Mapping[str, str]
@@ -74,6 +77,8 @@ class Emitted:
     bound : tuple of (name, expression over env)
     lines : tuple of str
         What runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
+    there : tuple of (name, (input slot, output slot))
+        Names in these lines that say whether an output is the very tensor of the input whose value it has.
     """
 
     source: str
@@ -81,20 +86,7 @@ class Emitted:
     natural: bool
     bound: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
-
-
-def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
-    """Which collapsed dims each value has: those of all inputs that it depends on."""
-    rank = len(next(iter(given.values())))
-    found: list[Flags] = []
-    for instr in instrs:
-        flags: Flags = (instr.op in ("uniform", "gaussian"),) * rank
-        if instr.op == "input":
-            flags = given[instr.value]
-        for arg in instr.args:
-            flags = tuple(a or b for a, b in zip(flags, found[arg], strict=True))
-        found.append(flags)
-    return found
+    there: tuple[tuple[str, tuple[str, str]], ...] = ()
 
 
 class Emitter:
@@ -162,6 +154,24 @@ class Emitter:
             return [f"    return partial({name}, {rest}"]
         return ["    def bound():", *("        " + line for line in self.lines or ["pass"]), "    return bound"]
 
+    def summed(self, slot: str, value: int) -> tuple[str, tuple[int, ...]]:
+        """The text of a value as large as what a sum of it adds up, and the axes of the sum."""
+        sums, flags = self.layout.sums[slot], self.layout.flags[slot]
+        has = tuple(adds or kept for adds, kept in zip(sums, flags, strict=True))
+        name = self.names[value]
+        if self.flags[value] != has:
+            shape = self.bind(f"whole_{slot.partition('@')[0]}", f"env.summed[{slot!r}]")
+            instr = self.code.instrs[value]
+            if instr.op in ("const", "scalar"):
+                name = f"{self.xp('full')}{shape}, {name}, dtype={self.dtype(instr.dtype)}{self.on_device()})"
+            else:
+                name = f"{self.xp('broadcast_to')}{name}, {shape})"
+        return name, tuple(k for k, adds in enumerate(sums) if adds)
+
+    def on_device(self) -> str:
+        """The argument with which a function that makes an array makes it on the device."""
+        return ""
+
     def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
         device = self.bind("device", "env.device")
         call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value}, {device})"
@@ -210,7 +220,8 @@ class OutEmitter(Emitter):
             self.lines = before + self.lines
         self.lines += self.after
         lines, bound = tuple(self.lines), tuple(self.bound.items())
-        return Emitted(self.text(self.closure()), tuple(self.scratch), layout.natural, bound, lines)
+        text = self.text(self.closure())
+        return Emitted(text, tuple(self.scratch), layout.natural, bound, lines, tuple(self.there.items()))
 
     def _number(self, i: int, instr: Instr) -> str:
         source = number_source(instr)
@@ -391,34 +402,41 @@ class OutEmitter(Emitter):
         copies: list[tuple[bool, str]] = []
         self.after: list[str] = []
         self.first: list[str] = []
+        self.there: dict[str, tuple[str, str]] = {}
         for slot, dtype, value in self.code.outputs:
             name, out, flags = self.names[value], outputs[slot], self.layout.flags[slot]
             if name == out:
                 continue
             instr = self.code.instrs[value]
-            axes = tuple(k for k, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
-            if axes:
-                add = self.bind("f_add_reduce", "env.function('add').reduce")
+            if slot in self.layout.sums:
+                name, axes = self.summed(slot, value)
                 kind = self.dtype(instr.dtype)
                 if self.layout.blocked:  # the sum over all: of each block, then of those
+                    add = self.bind("f_add_reduce", "env.function('add').reduce")
                     self.first.append(f"r_{out} = []")
                     self.lines.append(f"r_{out}.append({add}({name}, {axes}, {kind}, None, True))")
-                    self.after.append(f"{self.xp('copyto')}{out}, sum(r_{out}), 'unsafe')")
+                    self.after.append(f"{self.xp('copyto')}{out}, {add}(r_{out}, 0), 'unsafe')")
                     continue
                 if dtype == instr.dtype:
-                    self.lines.append(f"{add}({name}, {axes}, {kind}, {out}, True)")
+                    self.lines.append(f"{self.xp('@pairwise_sum')}{name}, {axes}, {kind}, {out})")
                     continue
-                self.lines.append(f"r_{out} = {add}({name}, {axes}, {kind}, None, True)")
+                self.lines.append(f"r_{out} = {self.xp('@pairwise_sum')}{name}, {axes}, {kind})")
                 name = f"r_{out}"
             elif instr.op == "input":
                 alias = self.layout.alias.get(slot)
-                if alias == instr.value:
-                    continue  # it is that variable already
+                if alias is not None and alias == instr.value:  # mostly it is that variable's memory already
+                    positions = self.layout.positions
+                    self.fetch.append(f"{out}_there = t[{positions[alias]}] is t[{positions[slot]}]")
+                    self.there[f"{out}_there"] = alias, slot
+                    self.lines.append(f"if not {out}_there: {self.xp('copyto')}{out}, {name}, 'unsafe')")
+                    continue
                 if any(given == instr.value for other, given in self.layout.alias.items() if other != slot):
                     self.lines.append(f"r_{out} = {name}.copy()")
                     name = f"r_{out}"
             line = f"{self.xp('copyto')}{out}, {name}, 'unsafe')"
-            if flags != self.full and not axes:  # it may be an input's memory, which every block reads
+            if (
+                flags != self.full and slot not in self.layout.sums
+            ):  # it may be an input's memory, which every block reads
                 self.after.append(line)
             else:
                 copies.append((instr.op != "input", line))
@@ -426,7 +444,7 @@ class OutEmitter(Emitter):
 
     def _loop(self, before: list[str]) -> None:
         body = self.lines
-        used = "\n".join(body)
+        used = {name for line in body for name in _NAME.findall(line)}
         slices = []
         for i, instr in enumerate(self.code.instrs):
             if not self.flags[i][0]:
@@ -453,7 +471,10 @@ class OutEmitter(Emitter):
 
 
 def _rename(line: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"\b[a-z]\d+\b", lambda match: names.get(match.group(0), match.group(0)), line)
+    return _NAME.sub(lambda match: names.get(match.group(0), match.group(0)), line)
+
+
+_NAME = re.compile(r"\b[a-z]\d+\b")
 
 
 def scratch_bytes(scratch: tuple[str, ...], volume: int) -> list[int]:

@@ -10,22 +10,22 @@ from typing import Any
 
 from fluidlite.base.bounded import Bounded
 from fluidlite.codegen import functions
-from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes, value_flags
+from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes
 from fluidlite.codegen.array_pure import PureEmitter
 from fluidlite.codegen.array_text import function_text
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
-from fluidlite.codegen.pattern import Pattern, pattern_of
+from fluidlite.codegen.pattern import Pattern, pattern_of, value_flags
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
 
 SPREAD_FROM = 2048
 """Elements from which on an array of one number pays."""
 
-SEVERAL = ("uniform", "gaussian", "erf", "round")
+SEVERAL = ("uniform", "gaussian", "erf", "gelu", "normcdf", "normpdf", "pow", "round")
 """Functions that take several steps themselves."""
 
-_spread: Bounded[Any] = Bounded(32)
-_emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048)
+_spread: Bounded[Any] = Bounded(32, "arrays of one number")
+_emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048, "array code", 32 << 20)
 
 
 class Environment:
@@ -83,6 +83,10 @@ class Environment:
         self.size = pattern.size
         self.dims = pattern.domain if emitted.natural else pattern.dims
         self.shapes = {slot: pattern.shape(slot) for slot in pattern.flags}
+        self.summed = {
+            slot: tuple(d if a or k else 1 for d, a, k in zip(pattern.dims, adds, pattern.flags[slot], strict=True))
+            for slot, adds in pattern.sums.items()
+        }
         self.finals = {slot: call.dims(slot) for slot, _, _ in code.outputs}
         self.rows, *self.rest = pattern.dims
         self.inner = prod(self.rest)
@@ -114,18 +118,15 @@ class ArrayGenerator:
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
         code = typed_of(call)
-        pattern = pattern_of(call, code.inputs, (slot for slot, _, _ in code.outputs))
+        pattern = pattern_of(call)
         capability = context.array
         alias = alias_of(call)
         guarded = bool(alias) and not capability.eager
         style = "out" if capability.out and not guarded else "pure"
         flags = value_flags(code.instrs, pattern.flags)
-        sums = [
-            (flags[value], pattern.flags[slot])
-            for slot, _, value in code.outputs
-            if any(has and not kept for has, kept in zip(flags[value], pattern.flags[slot], strict=True))
-        ]
-        reduces, whole = bool(sums), all(all(value) and not any(kept) for value, kept in sums)
+        whole = all(
+            all(flags[value]) and all(pattern.sums[slot]) for slot, _, value in code.outputs if slot in pattern.sums
+        )
         steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
         fast = style == "out" and capability.eager and whole
         spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
@@ -134,13 +135,14 @@ class ArrayGenerator:
         )  # fmt: skip
         layout = Layout(
             {slot: call.index[slot] for slot in pattern.flags},
-            pattern.flags, pattern.natural and not blocked and not reduces, blocked, alias, spread, guarded,
+            pattern.flags, pattern.sums, pattern.natural and not blocked and not pattern.sums, blocked, alias, spread,
+            guarded,
             style == "out" and capability.eager and pattern.size == 1,
         )  # fmt: skip
         key = (
             code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs, style,
-            tuple(layout.positions.items()), tuple(layout.flags.items()), layout.natural, blocked, spread, guarded,
-            tuple(alias.items()), layout.apart,
+            tuple(layout.positions.items()), tuple(layout.flags.items()), tuple(layout.sums.items()), layout.natural,
+            blocked, spread, guarded, tuple(alias.items()), layout.apart,
         )  # fmt: skip
 
         def make() -> tuple[Emitted, CodeType]:

@@ -56,6 +56,9 @@ class PureEmitter(Emitter):
             return f"{a} {_OPERATORS[instr.op]} {b}"
         return f"{self.xp(function)}{', '.join(self._array(arg) for arg in instr.args)})"
 
+    def on_device(self) -> str:
+        return ", device=o0.device"
+
     def _array(self, value: int) -> str:
         instr = self.code.instrs[value]
         if instr.op not in ("const", "scalar"):
@@ -63,12 +66,10 @@ class PureEmitter(Emitter):
         return f"{self.xp('@as_number')}{self.names[value]}, o0, {instr.dtype!r})"
 
     def _result(self, k: int, slot: str, dtype: str, value: int) -> list[str]:
-        name, flags = self._array(value), self.layout.flags[slot]
-        axes = tuple(j for j, (a, b) in enumerate(zip(self.flags[value], flags, strict=True)) if a and not b)
-        instr = self.code.instrs[value]
-        if axes:
-            self.bind("f_sum", "env.function('sum')")
-            name = f"f_sum({name}, axis={axes}, dtype={self.dtype(instr.dtype)}, keepdims=True)"
+        name, instr = self._array(value), self.code.instrs[value]
+        if slot in self.layout.sums:
+            name, axes = self.summed(slot, value)
+            name = f"{self.xp('@pairwise_sum')}{name}, {axes}, {self.dtype(instr.dtype)})"
         if instr.op == "input" and len(self.code.outputs) > 1:
             name = f"{self.xp('asarray')}{name}, copy=True)"  # another output may be this input's memory
         if dtype != instr.dtype:

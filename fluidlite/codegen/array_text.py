@@ -59,6 +59,9 @@ def function_text(name: str, code: Typed, layout: Layout, emitted: Emitted, env:
             words[array] = operand
         else:
             lines.append(f"{array} = {operand}.reshape({env.shapes[slot]!r})")
+    for there, slots in emitted.there:
+        given, made = (operands[layout.positions[slot]] for slot in slots)
+        lines.append(f"{there} = {given} is {made}")
     lines += [said(line) for line in emitted.lines]
     text = "\n".join(lines)
     parameters = [*operands.values(), *(each for each in ("workspace", "random") if re.search(rf"\b{each}\b", text))]

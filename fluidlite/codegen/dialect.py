@@ -14,9 +14,10 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES
 from fluidlite.codegen import dialect_stream
-from fluidlite.codegen.dialect_math import library, math_call
+from fluidlite.codegen.dialect_functions import NEAR_LIMIT
+from fluidlite.codegen.dialect_math import NEARBY, library, math_call
 from fluidlite.codegen.dialect_text import literal
-from fluidlite.codegen.pattern import Flags
+from fluidlite.codegen.pattern import Pattern, value_flags
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
@@ -54,22 +55,19 @@ class Source:
 class Writer:
     """Writes kernels for one typed expression in one dialect."""
 
-    def __init__(self, code: Typed, dialect: Any, flags: Mapping[str, Flags], guarded: bool) -> None:
+    def __init__(self, code: Typed, dialect: Any, pattern: Pattern, guarded: bool) -> None:
         self.code = code
         self.words, self.types, self.math = dialect.words, dialect.types, dialect.math
         self.run = getattr(dialect, "run", LANES)
         self.lanes = getattr(dialect, "lanes", 1) if any(map(_calls, code.instrs)) else 1
-        self.flags = flags
+        self.near = False
+        """Whether functions that branch by their argument's size are written for arguments that are not large."""
+        self.branching = [i for i, instr in enumerate(code.instrs) if self._branches(instr)]
+        if self.branching:
+            self.lanes = max(self.lanes, self.run)
+        self.flags, self.sums = pattern.flags, pattern.sums
         self.guarded = guarded
-        self.value_flags: list[Flags] = []
-        rank = len(next(iter(flags.values())))
-        for instr in code.instrs:
-            mine: Flags = (instr.op in _RANDOM,) * rank
-            if instr.op == "input":
-                mine = flags[instr.value]
-            for arg in instr.args:
-                mine = tuple(a or b for a, b in zip(mine, self.value_flags[arg], strict=True))
-            self.value_flags.append(mine)
+        self.value_flags = value_flags(code.instrs, pattern.flags)
 
     # Text of values
 
@@ -133,7 +131,43 @@ class Writer:
         kind = self.ctype(operand)
         unsigned = self.types["uint64" if operand == "int64" else "uint32"]
         text = template.format(**dict(zip("abc", names, strict=False)), T=kind, U=unsigned)
-        return re.sub(r"@(\w+)", lambda match: f"({kind})" + math_call(match[1], operand, self.math), text)
+
+        def called(match: re.Match[str]) -> str:
+            function = math_call(match[1], operand, self.math)
+            return f"({kind})" + (NEARBY.get(function, function) if self.near else function)
+
+        return re.sub(r"@(\w+)", called, text)
+
+    def _branches(self, instr: Instr) -> bool:
+        return instr.dtype == "float64" and math_call(instr.op, "float64", self.math) in NEARBY
+
+    def by_size(
+        self,
+        values: Sequence[int],
+        loop: str,
+        index: Mapping[str, str],
+        element: str,
+        known: Collection[int],
+        end: Sequence[str],
+    ) -> list[str]:
+        """A loop over elements, which end with ``end``; where functions branch, the branch is taken once for them all.
+
+        A first loop finds whether an argument is large (of a function of a function, the outer one's may be wrong
+        then). Compilers make vectors of it and of the usual one, not of the one with branches.
+        """
+        body = [*self.statements(values, index, element, known), *end]
+        inner = [i for i in self.live(values) if i in self.branching and i not in known]
+        if not inner:
+            return [loop, *body, "}"]
+        self.near = True
+        usual = [*self.statements(values, index, element, known), *end]
+        args = sorted({self.code.instrs[i].args[0] for i in inner})
+        test = self.statements(args, index, element, known)
+        self.near = False
+        limit = literal(NEAR_LIMIT, "float64")
+        size = math_call("abs", "float64", self.math)
+        test += [f"large |= !({size}({self.name(arg)}) < {limit});" for arg in args]
+        return ["int large = 0;", loop, *test, "}", "if (large) {", loop, *body, "} } else {", loop, *usual, "} }"]
 
     def _cast(self, instr: Instr, given: str, name: str) -> str:
         if instr.value in HALVES:
@@ -226,17 +260,24 @@ class Writer:
         slots = [what for kind, what in arguments if kind == "in"]
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
         long = self.types["int64"]
-        streams = sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
+        streams = self.streams(values)
         # what is the same for all elements stands before them: outputs that may lie on inputs would keep it there
         shared = [i for i in self.live(values) if dims and not streams and not any(self.value_flags[i])]
         before = self.statements(shared, dict.fromkeys(slots, "0"), "0")
         independent = "" if streams else self.words.get("independent", "")
         if not mixed:
-            large = large and bool(dims) and not streams and "stream" in self.words
+            large = large and bool(dims) and not streams and not self.branching and "stream" in self.words
             at = "i" if streams or large or self.lanes > 1 else "gid"
             index = {slot: at if any(self.flags[slot][k] for k in dims) else "0" for slot in slots}
-            body = self.statements(values, index, "q", shared)
             stores = [self.store(slot, at, self.name(value), dtype) for slot, dtype, value in outputs]
+            if self.lanes > 1 and not streams and not large:
+                loop = f"{independent} for ({long} i = begin; i < end; ++i) {{"
+                body = [f"const {long} begin = gid * {self.lanes};",
+                        f"const {long} end = begin + {self.lanes} < elements ? begin + {self.lanes} : elements;",
+                        *self.by_size(values, loop, index, "q", shared, stores)]  # fmt: skip
+                arguments.append(("elements", ""))
+                return self.build(entry, body, [*arguments, ("items", "")], before, self.lanes)
+            body = self.statements(values, index, "q", shared)
             if large:
                 before += dialect_stream.head(self, slots, outputs)
                 body = dialect_stream.body(self, body, stores, outputs)
@@ -244,15 +285,10 @@ class Writer:
                 return self.build(entry, body, arguments, before, dialect_stream.BLOCK)
             body += stores
             if streams:  # one item takes the four words of a block
-                loop = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
-                body = [*self.words_of(streams, "gid"), *loop, *body, "}", "}"]
+                four = ["for (int q = 0; q < 4; ++q) {", f"const {long} i = gid * 4 + q;", "if (i < elements) {"]
+                body = [*self.words_of(streams, "gid"), *four, *body, "}", "}"]
                 arguments.append(("elements", ""))
-            elif self.lanes > 1:
-                body = [f"const {long} begin = gid * {self.lanes};",
-                        f"const {long} end = begin + {self.lanes} < elements ? begin + {self.lanes} : elements;",
-                        f"{independent} for ({long} i = begin; i < end; ++i) {{", *body, "}"]  # fmt: skip
-                arguments.append(("elements", ""))
-            return self.build(entry, body, [*arguments, ("items", "")], before, 4 if streams else self.lanes)
+            return self.build(entry, body, [*arguments, ("items", "")], before, 4 if streams else 1)
         last = dims[-1]
         arguments += [("size", k) for k in dims] + self.strides(mixed, dims)
         body = [
@@ -260,7 +296,6 @@ class Writer:
             f"const {long} begin = (gid - row * chunks) * {self.run};",
             f"const {long} end = begin + {self.run} < n{last} ? begin + {self.run} : n{last}, first = row * n{last};",
             *self.decode("row", dims[:-1], mixed),
-            f"{independent} for ({long} j = begin; j < end; ++j) {{",
         ]
         index = {}
         for slot in slots:
@@ -268,10 +303,18 @@ class Writer:
                 index[slot] = f"x_{slot_word(slot)}" + (" + j" if self.flags[slot][last] else "")
             else:
                 index[slot] = "first + j" if any(self.flags[slot][k] for k in dims) else "0"
-        body += self.words_of(streams, "(first + j) >> 2")
-        body += self.statements(values, index, "first + j", shared)
-        body += [self.store(slot, "first + j", self.name(value), dtype) for slot, dtype, value in outputs]
-        return self.build(entry, [*body, "}"], [*arguments, ("items", "")], before)
+        loop = f"{independent} for ({long} j = begin; j < end; ++j) {{"
+        stores = [self.store(slot, "first + j", self.name(value), dtype) for slot, dtype, value in outputs]
+        if streams:
+            drawn = self.words_of(streams, "(first + j) >> 2")
+            body += [loop, *drawn, *self.statements(values, index, "first + j", shared), *stores, "}"]
+        else:
+            body += self.by_size(values, loop, index, "first + j", shared, stores)
+        return self.build(entry, body, [*arguments, ("items", "")], before)
+
+    def streams(self, values: Sequence[int]) -> list[int]:
+        """The sub-streams of random numbers that values need."""
+        return sorted({i.value for i in map(self.code.instrs.__getitem__, self.live(values)) if i.op in _RANDOM})
 
     def words_of(self, streams: Sequence[int], block: str) -> list[str]:
         """Statements that draw the four random words of a block for each sub-stream."""

@@ -15,9 +15,12 @@ class ExactBodies(Text):
         return "return x < 0 ? -x : (x == 0 ? ($T)0 : x);"
 
     def trunc(self) -> str:
-        """Numbers without a fraction as they are."""
+        """Numbers without a fraction as they are; the sign stays, also that of 0."""
         whole = self.lit(2.0**self.shift)
-        return f"return (x < {whole} && x > -{whole}) ? ($T)($L)x : x;"
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x), c = a < {whole} ? a : 0, t = a < {whole} ? ($T)($L)c : a; "
+            f"{self.with_sign('t')}"
+        )
 
     def floor(self) -> str:
         """One less than truncated, below 0."""
@@ -71,5 +74,8 @@ class ExactBodies(Text):
         )
 
     def mod(self) -> str:
-        """The remainder with the divisor's sign."""
-        return f"const $T r = fl_fmod_{self.dtype}(x, y); return r != 0 && ((r < 0) != (y < 0)) ? r + y : r;"
+        """The remainder with the divisor's sign, also where it is 0."""
+        return (
+            f"const $T r = fl_fmod_{self.dtype}(x, y); "
+            "return r != 0 ? ((r < 0) != (y < 0) ? r + y : r) : (y < 0 ? -($T)0 : ($T)0);"
+        )

@@ -59,7 +59,7 @@ class DialectGenerator:
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
         code = typed_of(call)
-        pattern = pattern_of(call, code.inputs, (slot for slot, _, _ in code.outputs))
+        pattern = pattern_of(call)
         guarded = bool(alias_of(call))
         plain = _Plan(call, code, pattern, context, False)
         guard = _Plan(call, code, pattern, context, True) if guarded else plain
@@ -77,18 +77,16 @@ class _Plan:
         self.sources: list[str] = []
         self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
         dialect = context.dialect
-        cache = _sources.setdefault(dialect, Bounded(1024))
-        writer = SumWriter(code, dialect, pattern.flags, guarded)
+        cache = _sources.get(dialect) or _sources.setdefault(dialect, Bounded(1024, "kernel texts", 32 << 20))
+        writer = SumWriter(code, dialect, pattern, guarded)
         entry = "fl_" + call.op.type.replace(".", "_")
-        values = writer.value_flags
         full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
         for output in code.outputs:
-            slot, _, value = output
-            flags = pattern.flags[slot]
-            if any(v and not f for v, f in zip(values[value], flags, strict=True)):
+            slot = output[0]
+            if slot in pattern.sums:
                 self._reduce(writer, cache, entry, output, context, guarded)
             else:
-                full.setdefault(tuple(k for k, f in enumerate(flags) if f), []).append(output)
+                full.setdefault(tuple(k for k, f in enumerate(pattern.flags[slot]) if f), []).append(output)
         # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
         for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
             self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
@@ -104,7 +102,8 @@ class _Plan:
     def _key(self, guarded: bool, *rest: Any) -> tuple[Any, ...]:
         code = self.code
         return (code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs,
-                tuple(s for _, s in code.scalars), tuple(self.pattern.flags.items()), guarded, rest)  # fmt: skip
+                tuple(s for _, s in code.scalars), tuple(self.pattern.flags.items()),
+                tuple(self.pattern.sums.items()), guarded, rest)  # fmt: skip
 
     def _add(
         self, source: Source, context: Any, items: int, group: int | None, parts: int = 1, elements: int = 0
@@ -148,7 +147,7 @@ class _Plan:
         slot, _, value = output
         dims, flags = self.pattern.dims, self.pattern.flags[slot]
         kept = [k for k, flag in enumerate(flags) if flag]
-        summed = [k for k, flag in enumerate(writer.value_flags[value]) if flag and not flags[k]]
+        summed = [k for k, adds in enumerate(self.pattern.sums[slot]) if adds]
         by_column = bool(kept) and kept[-1] > summed[-1]
         size = prod(dims[k] for k in kept)
         rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))

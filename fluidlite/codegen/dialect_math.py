@@ -17,10 +17,15 @@ from fluidlite.codegen import philox
 from fluidlite.codegen.dialect_functions import body
 from fluidlite.codegen.dialect_text import literal
 
+NEARBY = {f"fl_{name}_float64": f"fl_{name}near_float64" for name in ("sin", "cos")}
+"""Functions of ours that branch by their argument's size, and those for arguments known to be below NEAR_LIMIT."""
+
 _CALL = re.compile(r"\bfl_(\w+?)_(float32|float64|float16|bfloat16|u?int\d+|any)(?:_(float32|float64))?\b")
 
 
 _TWO = ("fmod", "mod", "pow", "powexp")
+_SAME = {"expnear": "exp"}
+"""Functions of ours for arguments of some size, and for which of a dialect's they stand."""
 _OWN = ("bits", "mod", "powexp", "gaussian")  # never the dialect's
 
 _INTEGER = {
@@ -95,7 +100,8 @@ def math_call(name: str, dtype: str, math_names: Mapping[str, str | None]) -> st
     if name in _INTEGER:
         return f"fl_{name}_{dtype}"
     if name not in _OWN:
-        keys = (f"{name}.{dtype}", name, *(("fabs",) if name == "abs" else ()))
+        known = _SAME.get(name, name)
+        keys = (f"{known}.{dtype}", known, *(("fabs",) if name == "abs" else ()))
         for key in keys:
             found = math_names.get(key)
             if found is not None:

@@ -72,6 +72,25 @@ class Text:
         """Text of a * b + c."""
         return f"fl_fma_{dtype or self.dtype}({a}, {b}, {c})" if self.fused else f"({a} * {b} + {c})"
 
+    def product(self, name: str, a: str, b: str) -> str:
+        """Declare ``name``, a * b, and ``name_low``, what it is rounded by; exact unless it over- or underflows.
+
+        Without ``fma``, factors are split in halves, whose products are exact (Dekker, 1971).
+        """
+        if self.fused:
+            low = f"{name}_low = fl_fma_{self.dtype}({a}, {b}, -{name}); "
+            return f"const $T {name} = {a} * {b}, {low}"
+        factor = self.lit(2.0**12 + 1 if self.single else 2.0**27 + 1)
+        halves = "".join(
+            f"{name}_{which}1 = {given} * {factor} - ({given} * {factor} - {given}), "
+            f"{name}_{which}2 = {given} - {name}_{which}1, "
+            for which, given in (("a", a), ("b", b))
+        )
+        return (
+            f"const $T {name} = {a} * {b}, {halves}{name}_low = (({name}_a1 * {name}_b1 - {name}) "
+            f"+ {name}_a1 * {name}_b2 + {name}_a2 * {name}_b1) + {name}_a2 * {name}_b2; "
+        )
+
     def polynomial(self, coefficients: Sequence[float], x: str, dtype: str = "") -> str:
         """Nested multiplications, the lowest coefficient first."""
         kind = dtype or self.dtype
@@ -82,7 +101,11 @@ class Text:
 
     def powered(self, k: str) -> str:
         """2 ** k of an unsigned k (it may have wrapped) such that the result is normal."""
-        return f"fl_bits_{self.dtype}(({k} + {self.bias}u) << {self.shift})"
+        return self.power(f"{k} + {self.bias}u")
+
+    def power(self, biased: str) -> str:
+        """The same of k and the bias, together."""
+        return f"fl_bits_{self.dtype}(({biased}) << {self.shift})"
 
     def with_sign(self, name: str) -> str:
         """Return ``name``, which has no sign, with that of x."""

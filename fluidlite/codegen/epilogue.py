@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 from weakref import WeakValueDictionary
 
 from fluidlite.base.dtypes import FLOATS
+from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import new_lock
+from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
@@ -19,7 +21,7 @@ from fluidlite.framework.spec import Spec
 Pairs = tuple[tuple[str, str], ...]
 
 _made: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def product_with(
@@ -113,9 +115,14 @@ def unfit(call: Call) -> str | None:
     if not then.known:
         return None
     scalar = then.op.scalar
-    reason = scalar.supports(then) if scalar is not None and scalar.supports is not None else None
-    if reason is None and any(then.dims(slot) != then.dims(rule.given) for slot in then.outs):
-        reason = "its outputs have other dims than the product"
+    reason = scalar.refuse(then) if scalar is not None else None
+    if reason is None:
+        dims = then.dims(rule.given)
+        try:
+            if any(then.dims(slot) != dims for slot in then.outs) or domain_of(then).dims != dims:
+                reason = "it works on other elements than those of the product"
+        except ProgramError as exc:
+            reason = str(exc)
     return f"of its epilogue: {reason}" if reason is not None else None
 
 

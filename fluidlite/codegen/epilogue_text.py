@@ -63,8 +63,7 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     reason = unfit(call)
     if reason is not None:
         return reason
-    code = typed_of(then)
-    pattern = pattern_of(then, (*code.inputs, rule.given), (slot for slot, _, _ in code.outputs))
+    pattern = pattern_of(then, (rule.given,))
     if columns and pattern.dims[-1] % columns:
         return "its epilogue reads parts of a row"
     return None
@@ -76,8 +75,8 @@ def epilogue_text(call: Call, dialect: Any) -> EpilogueText:
     assert rule is not None
     then = rule.then_call(call)
     code = typed_of(then)
-    pattern = pattern_of(then, (*code.inputs, rule.given), (slot for slot, _, _ in code.outputs))
-    writer = _Inside(code, dialect, pattern.flags, False)
+    pattern = pattern_of(then, (rule.given,))
+    writer = _Inside(code, dialect, pattern, False)
     writer.given = rule.given
     last = len(pattern.dims) - 1
     dims = tuple(range(len(pattern.dims)))

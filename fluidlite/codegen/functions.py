@@ -5,14 +5,17 @@ Each takes the namespace first and returns new arrays.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.philox import gaussian, uniform
+from fluidlite.codegen.polynomials import NORMAL_END, NORMAL_TAIL
+from fluidlite.codegen.sums import pairwise_sum
 
 __all__ = [
-    "as_number", "cast", "dtype_object", "erf", "floor_div", "gaussian", "int_div", "int_floor_div", "int_mod",
-    "int_pow", "round", "uniform",
+    "as_number", "cast", "dtype_object", "erf", "floor_div", "gaussian", "gelu", "int_div", "int_floor_div", "int_mod",
+    "int_pow", "normcdf", "normpdf", "pairwise_sum", "pow", "round", "uniform",
 ]  # fmt: skip
 
 ERF_P = (1.12837915, 0.190398317, 0.0527474282, 0.00376520827, 0.000284863954, 2.05002603e-06)
@@ -36,6 +39,7 @@ CODY_P = (3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1
 CODY_Q = (2.56852019228982242e00, 1.87295284992346047e00, 5.27905102951428412e-1, 6.05183413124413191e-2,
           2.33520497626869185e-3)  # fmt: skip
 INV_SQRT_PI = 0.56418958354775628695
+INV_SQRT_2PI = 0.39894228040143267794
 
 
 def dtype_object(xp: Any, dtype: str) -> Any:
@@ -45,7 +49,7 @@ def dtype_object(xp: Any, dtype: str) -> Any:
 
 
 def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:
-    """A number as an array without dims, where ``like`` lives."""
+    """A number as an array without dims, or a tuple of them as one of one dim, where ``like`` lives."""
     kind = dtype_object(xp, dtype)
     try:
         return xp.asarray(value, dtype=kind, device=like.device)
@@ -163,7 +167,7 @@ def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
 
 def erf(xp: Any, x: Any) -> Any:
     """The error function, for namespaces that have none."""
-    if x.dtype == xp.float64:
+    if _name(xp, x) == "float64":
         return _erf64(xp, x)
     if hasattr(x, "__array_interface__") and x.ndim:  # host memory
         return _erf_blocks(xp, x)
@@ -201,20 +205,82 @@ def _erf64(xp: Any, x: Any) -> Any:
     one = _full(xp, size, 1.0)
     y = xp.where(size < 27.0, size, one)
     z = y * y
-    near_n, near_d = z * CODY_A[4], z
-    for a, b in zip(CODY_A[:3], CODY_B[:3], strict=True):
-        near_n, near_d = (near_n + a) * z, (near_d + b) * z
-    near = x * (near_n + CODY_A[3]) / (near_d + CODY_B[3])
-    mid_n, mid_d = y * CODY_C[8], y
-    for c, d in zip(CODY_C[:7], CODY_D[:7], strict=True):
-        mid_n, mid_d = (mid_n + c) * y, (mid_d + d) * y
-    decay = xp.exp(-z)
-    middle = decay * (mid_n + CODY_C[7]) / (mid_d + CODY_D[7])
-    r = one / xp.where(y < 1.0, one, z)
-    far_n, far_d = r * CODY_P[5], r
-    for p, q in zip(CODY_P[:4], CODY_Q[:4], strict=True):
-        far_n, far_d = (far_n + p) * r, (far_d + q) * r
-    far = decay * (INV_SQRT_PI - r * (far_n + CODY_P[4]) / (far_d + CODY_Q[4])) / y
-    rest = one - xp.where(y <= 4.0, middle, far)
+    rest = one - xp.exp(-z) * _cody_far(xp, y, z)
     outside = xp.sign(x) * xp.where(size < 6.0, rest, one)
-    return xp.where(x != x, x, xp.where(size <= 0.46875, near, outside))
+    return xp.where(x != x, x, xp.where(size <= 0.46875, x * _cody_near(z), outside))
+
+
+def _cody_near(z: Any) -> Any:
+    """erf(x) / x of z, the square of a small argument."""
+    upper, lower = z * CODY_A[4], z
+    for a, b in zip(CODY_A[:3], CODY_B[:3], strict=True):
+        upper, lower = (upper + a) * z, (lower + b) * z
+    return (upper + CODY_A[3]) / (lower + CODY_B[3])
+
+
+def _cody_far(xp: Any, y: Any, z: Any) -> Any:
+    """erfc(y) exp(z), of an argument y that is not small, and its square z."""
+    upper, lower = y * CODY_C[8], y
+    for c, d in zip(CODY_C[:7], CODY_D[:7], strict=True):
+        upper, lower = (upper + c) * y, (lower + d) * y
+    middle = (upper + CODY_C[7]) / (lower + CODY_D[7])
+    one = _full(xp, y, 1.0)
+    r = one / xp.where(y < 1.0, one, z)
+    upper, lower = r * CODY_P[5], r
+    for p, q in zip(CODY_P[:4], CODY_Q[:4], strict=True):
+        upper, lower = (upper + p) * r, (lower + q) * r
+    far = (INV_SQRT_PI - r * (upper + CODY_P[4]) / (lower + CODY_Q[4])) / xp.where(y < 1.0, one, y)
+    return xp.where(y <= 4.0, middle, far)
+
+
+def normcdf(xp: Any, x: Any) -> Any:
+    """The normal distribution function, as exact where it is small: namespaces have none.
+
+    Of -|x| a fraction times exp(-x * x / 2); above 0, that is taken from 1.
+    """
+    y, density, low = _normal(xp, x)
+    above, below = NORMAL_TAIL[_name(xp, x)]
+    factor = _horner(above, y) / _horner(below, y)
+    tail = density * (factor - factor * low)
+    return xp.where(x > 0, 1 - tail, tail)
+
+
+def gelu(xp: Any, x: Any) -> Any:
+    """``x`` times the normal distribution function; beyond the end, where that is 0, the number does not count."""
+    return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
+
+
+def normpdf(xp: Any, x: Any) -> Any:
+    """The normal density."""
+    _, density, low = _normal(xp, x)
+    return density * (INV_SQRT_2PI - INV_SQRT_2PI * low)
+
+
+def _name(xp: Any, x: Any) -> str:
+    return "float64" if x.dtype == getattr(xp, "float64", None) else "float32"
+
+
+def _normal(xp: Any, x: Any) -> tuple[Any, Any, Any]:
+    """|x| up to an end as y, exp(-y * y / 2), and how much of it is too much: the square's rounding error.
+
+    That is found by halves of the factors (Dekker, 1971).
+    """
+    dtype = _name(xp, x)
+    size = xp.abs(x)
+    y = xp.minimum(size, _full(xp, size, NORMAL_END[dtype]))
+    z = y * y
+    half = y * (2.0**27 + 1 if dtype == "float64" else 2.0**12 + 1)
+    half = half - (half - y)
+    rest = y - half
+    low = ((half * half - z) + 2 * half * rest) + rest * rest
+    return y, xp.exp(-0.5 * z), 0.5 * low
+
+
+def pow(xp: Any, a: Any, b: Any) -> Any:
+    """C's power: namespaces take the root where every exponent is 1/2, and that of -infinity or -0 differs."""
+    result = xp.pow(a, b)
+    half = b == 0.5
+    if not getattr(half, "ndim", 0) and hasattr(a, "__array_interface__") and not half:
+        return result  # one number, on the host
+    plain = xp.where(a == -math.inf, _full(xp, result, math.inf), result + 0.0)
+    return xp.where(half, plain, result)

@@ -6,7 +6,6 @@ decomposition into what it was made of, for calls whose dims turn out not to fit
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,18 +14,18 @@ from weakref import WeakValueDictionary
 
 from fluidlite.base.bounded import Bounded
 from fluidlite.base.errors import ProgramError
-from fluidlite.codegen.array import value_flags
+from fluidlite.base.fork import new_lock
+from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.expr import parameters
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, PartCode, Source, merge
 from fluidlite.codegen.lower import typed_of
-from fluidlite.codegen.pattern import broadcast, placed_dims
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
 from fluidlite.framework.layout import Layout
 from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
-from fluidlite.framework.operator import check_dtypes
+from fluidlite.framework.operator import check_inputs
 from fluidlite.framework.relayout import Relaid, relaid_call
-from fluidlite.framework.spec import Dims, Spec
+from fluidlite.framework.spec import Dims, Spec, specs_of
 
 _PLACEHOLDER = Spec.of((), "float32")
 
@@ -88,7 +87,7 @@ class Structure:
 
 
 _made: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def fused_op(structure: Structure) -> OpDef:
@@ -123,7 +122,7 @@ class _FusedOp:
         self.structure = structure
         self.slots = tuple(f"X{k}" for k in range(len(structure.reads)))
         self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
-        self.walks: Bounded[_Walk] = Bounded(64)
+        self.walks: Bounded[_Walk] = Bounded(64, "parts of fused calls", 1 << 20)
 
     def definition(self) -> OpDef:
         """Declare the operator."""
@@ -139,8 +138,8 @@ class _FusedOp:
         return OpDef(
             fused_type([part.op.type for part in structure.parts]), inputs, tuple(map(Slot, self.outs)), tuple(attrs),
             infer=self.infer,
-            scalar=ScalarRule(_untraced, tuple(self.outs), self.supports, self.placed, self.code,
-                              len(structure.parts)),
+            scalar=ScalarRule(_untraced, tuple(self.outs), self.supports, code=self.code, domain=self.domain,
+                              steps=len(structure.parts)),
             decompose=self.decompose,
             may_alias=dict(structure.may_alias), must_alias=dict(structure.must_alias),
             random=any(part.op.random for part in structure.parts), in_layout=self.in_layout,
@@ -164,14 +163,14 @@ class _FusedOp:
             asked = Call(part.op, ins, dict.fromkeys(part.outs, (_PLACEHOLDER,)), self._attrs(index, call.attrs))
             assert part.op.infer is not None
             try:
-                check_dtypes(asked)
+                check_inputs(asked)
                 found = part.op.infer(asked)
             except ProgramError as exc:
                 raise type(exc)(f"its {part.op.type}: {exc}") from None
             outs = {}
             for slot in part.outs:
                 result = found[slot]
-                outs[slot] = (result,) if isinstance(result, Spec) else tuple(result)
+                outs[slot] = specs_of(result)
                 specs[Source(index, slot)] = outs[slot][0]
             calls.append(Call(part.op, ins, outs, asked.attrs, None, call.training))
         return _Walk(tuple(calls), specs)
@@ -197,52 +196,58 @@ class _FusedOp:
         wanted = [(slot, source) for slot, source in self.outs.items() if call.has(slot)]
         return merge(parts, self.structure.numbers, wanted)
 
-    def placed(self, call: Call) -> Mapping[str, Dims]:
-        """Where the operands lie, as each part says."""
-        found = self._places(call)
-        assert not isinstance(found, str)  # supports was asked before
+    def domain(self, call: Call) -> Domain:
+        """The elements that all parts work on, and where operands lie among them, as each part says.
+
+        Raises
+        ------
+        ProgramError
+            If the parts do not work on the same elements.
+        """
+        found = self._domain(call)
+        if isinstance(found, str):
+            raise ProgramError(found)
         return found
 
     def supports(self, call: Call) -> str | None:
         """Why the parts of a call do not work on the same elements; None where they do, or dims are not known yet."""
         if not call.known:
             return None
-        found = self._places(call)
+        found = self._domain(call)
         return found if isinstance(found, str) else None
 
-    def _places(self, call: Call) -> dict[str, Dims] | str:
-        """Where the operands of a call lie, or why it does not fit one kernel; choosing and preparing both ask."""
-        return call.once("places", self._find_places)
+    def _domain(self, call: Call) -> Domain | str:
+        """The index domain of a call, or why it does not fit one kernel; choosing and preparing both ask."""
+        return call.once("parts", self._find_domain)
 
-    def _find_places(self, call: Call) -> dict[str, Dims] | str:
-        walk = self.walk(call)
+    def _find_domain(self, call: Call) -> Domain | str:
         places: dict[Source, Dims] = {}
-        domain: Dims | None = None
-        added_up: set[Source] = set()
-        for index, (each, part) in enumerate(zip(walk.calls, self.structure.parts, strict=True)):
+        dims: Dims | None = None
+        added_up: dict[Source, tuple[int, ...]] = {}
+        for index, (each, part) in enumerate(zip(self.walk(call).calls, self.structure.parts, strict=True)):
             rule = each.op.scalar
-            reason = rule.supports(each) if rule is not None and rule.supports is not None else None
+            reason = rule.refuse(each) if rule is not None else None
             if reason is not None:
                 return f"{part.op.type}: {reason}"
-            code = typed_of(each)
             try:
-                placed = placed_dims(each, (*code.inputs, *part.outs))
+                mine = domain_of(each)
             except ProgramError as exc:
                 return f"{part.op.type}: {exc}"
-            mine = broadcast(placed.values())
-            if mine is None or (domain is not None and mine != domain):
-                return f"{part.op.type} works on {list(mine or ())}, the others on {list(domain or ())}"
-            if not added_up.isdisjoint(source for _, source in part.sources):
+            if dims is not None and mine.dims != dims:
+                return f"{part.op.type} works on {list(mine.dims)}, the others on {list(dims)}"
+            if any(source in added_up for _, source in part.sources):
                 return f"{part.op.type} reads a sum of elements"
-            added_up.update(Source(index, slot) for slot in sums(code, placed))
-            domain = mine
-            links = [(source, placed[slot]) for slot, source in part.sources if slot in code.inputs]
-            links += [(Source(index, slot), placed[slot]) for slot in part.outs]
+            added_up.update({Source(index, slot): axes for slot, axes in mine.sums.items()})
+            dims = mine.dims
+            links = [(source, mine.placed[slot]) for slot, source in part.sources if slot in mine.placed]
+            links += [(Source(index, slot), mine.placed[slot]) for slot in part.outs]
             for source, where in links:
                 if source.part != NUMBER and places.setdefault(source, where) != where:
                     return f"{part.op.type} reads a value at other dims than another"
-        found = {source.slot: where for source, where in places.items() if source.part == OUTSIDE}
-        return found | {slot: places[source] for slot, source in self.outs.items()}
+        assert dims is not None
+        placed = {source.slot: where for source, where in places.items() if source.part == OUTSIDE}
+        placed.update({slot: places[source] for slot, source in self.outs.items()})
+        return Domain(dims, placed, {slot: added_up[each] for slot, each in self.outs.items() if each in added_up})
 
     def in_layout(self, call: Call, layout: Layout) -> Relaid | None:
         """The operator on memory in a layout, if all of its parts can be said there, and values lie alike in them."""
@@ -289,16 +294,6 @@ class _FusedOp:
             for slot, source in part.sources:
                 inputs.setdefault(slot.partition("[")[0], []).append(values[source])
             build(part.op.type, inputs, made, self._attrs(index, call.attrs))
-
-
-def sums(code: Typed, placed: Mapping[str, Dims]) -> list[str]:
-    """The outputs that are sums: of a value which has a dim that the output lacks."""
-    flags = {slot: tuple(dim != 1 for dim in dims) for slot, dims in placed.items()}
-    has = value_flags(code.instrs, flags)
-    return [
-        slot for slot, _, value in code.outputs
-        if any(there and not kept for there, kept in zip(has[value], flags[slot], strict=True))
-    ]  # fmt: skip
 
 
 def fused_type(types: Sequence[str]) -> str:

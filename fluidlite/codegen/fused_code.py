@@ -119,7 +119,7 @@ class _Merger:
         instrs, index = live(self.instrs, [value for _, _, value in results])
         read = {instr.value: self.inputs[instr.value] for instr in instrs if instr.op == "input"}
         return Typed(
-            instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(self.scalars)
+            instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(self.scalars), {}
         )
 
 

@@ -36,7 +36,7 @@ def elementwise_twin(definition: OpDef, count: int) -> OpDef | None:
 
 
 def _assign(definition: OpDef, count: int) -> OpDef:
-    return replace(definition, scalar=ScalarRule(lambda x: x, ("Out",)), samples=(), grad=None)
+    return replace(definition, scalar=ScalarRule(lambda x: x, ("Out",)), grad=None)
 
 
 def _sum(definition: OpDef, count: int) -> OpDef:
@@ -49,7 +49,7 @@ def _sum(definition: OpDef, count: int) -> OpDef:
         return typed(Traced(slots, ("Out",), (total,)), {s: call.dtype(s) for s in slots}, {"Out": call.dtype("Out")})
 
     return replace(
-        definition, inputs=tuple(map(Slot, slots)), infer=_of_one_slot(definition, slots), samples=(), grad=None,
+        definition, inputs=tuple(map(Slot, slots)), infer=_of_one_slot(definition, slots), grad=None,
         dtypes={}, scalar=ScalarRule(lambda: None, ("Out",), code=code),
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def _of_one_slot(definition: OpDef, slots: tuple[str, ...]) -> Infer:
 
 def _reduce_sum(definition: OpDef, count: int) -> OpDef:
     rule = ScalarRule(lambda x: x, ("Out",), supports=_floats, placed=_kept)
-    return replace(definition, scalar=rule, decompose=None, samples=(), grad=None)
+    return replace(definition, scalar=rule, decompose=None, grad=None)
 
 
 def _floats(call: Call) -> str | None:

@@ -29,7 +29,7 @@ def _typed_of(call: Call) -> Typed:
     inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
     outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
     key = (static, tuple(inputs.items()), tuple(outputs.items()))
-    cache = _cache.setdefault(op, Bounded(_MOST))
+    cache = _cache.get(op) or _cache.setdefault(op, Bounded(_MOST, "expressions", 1 << 20))
 
     def make() -> Typed:
         if rule.code is not None:
@@ -53,8 +53,8 @@ def alias_of(call: Call) -> Mapping[str, str]:
 def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
     """Why no generated kernel can run this call, whatever the capability."""
     if call.op.scalar is None:
-        return "no expression"
-    reason = call.op.scalar.supports(call) if call.op.scalar.supports is not None else None
+        return "no expression" if call.op.expression is None else "kernels are generated of functions of scalars"
+    reason = call.op.scalar.refuse(call)
     if reason is not None:
         return reason
     for slot, specs in (*call.ins.items(), *call.outs.items()):

@@ -5,10 +5,13 @@ Generated code depends on the pattern alone; sizes are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from fluidlite.codegen.domain import Domain, domain_of
+from fluidlite.codegen.lower import typed_of
+from fluidlite.codegen.typed import Instr
 from fluidlite.framework.call import Call
 from fluidlite.framework.spec import Dims
 
@@ -26,7 +29,9 @@ class Pattern:
     dims : tuple of int
         The domain in collapsed dims: at least one.
     flags : mapping of slot to tuple of bool
-        For each collapsed dim whether the operand has it; an output that lacks one is the sum over it.
+        For each collapsed dim whether the operand has it.
+    sums : mapping of output slot to tuple of bool
+        The outputs that are sums: for each collapsed dim whether it is added up, which the output lacks then.
     natural : bool
         Whether NumPy's own broadcasting of the operands' dims gives this, and every output has the domain's dims.
     """
@@ -34,6 +39,7 @@ class Pattern:
     domain: Dims
     dims: Dims
     flags: Mapping[str, Flags]
+    sums: Mapping[str, Flags]
     natural: bool
 
     @property
@@ -46,95 +52,55 @@ class Pattern:
         return tuple(d if f else 1 for d, f in zip(self.dims, self.flags[slot], strict=True))
 
 
-def place(dims: Dims, rank: int, axis: int) -> Dims | None:
-    """Dims of an operand among ``rank`` dims by Fluid's rule, 1 where it is broadcast; None if it has no place.
-
-    Fewer dims start at ``axis`` (-1: they end where the others end); trailing ones do not count then.
-    """
-    if len(dims) == rank:
-        return dims
-    if prod(dims) == 1:
-        return (1,) * rank
-    if len(dims) > rank:
-        return None
-    start = rank - len(dims) if axis == -1 else axis
-    kept = dims
-    while kept and kept[-1] == 1:
-        kept = kept[:-1]
-    if start < 0 or start + len(kept) > rank:
-        return None
-    return (1,) * start + kept + (1,) * (rank - start - len(kept))
-
-
-def broadcast(shapes: Iterable[Dims]) -> Dims | None:
-    """Dims that all of these, of one rank, broadcast to; None if two differ."""
-    result: list[int] = []
-    for sizes in zip(*shapes, strict=True):
-        several = {size for size in sizes if size != 1}
-        if len(several) > 1:
-            return None
-        result.append(several.pop() if several else 1)
-    return tuple(result)
-
-
-def placed_dims(call: Call, slots: Iterable[str]) -> dict[str, Dims]:
-    """Dims of a call's operands as they lie among those of the largest, 1 where they are broadcast.
-
-    Raises
-    ------
-    ShapeError
-        If one has no place there.
-    """
-    dims = {slot: call.dims(slot) for slot in slots}
-    if len(set(dims.values())) == 1:
-        return dims
-    axis = call.attrs.get("axis", -1)
-    axis = axis if isinstance(axis, int) else -1
-    rank = max((len(each) for each in dims.values() if prod(each) != 1), default=max(map(len, dims.values())))
-    rule = call.op.scalar
-    said = rule.placed(call) if rule is not None and rule.placed is not None else {}
-    placed: dict[str, Dims] = {}
-    for slot, each in dims.items():
-        found = said[slot] if slot in said else place(each, rank, axis)
-        if found is None:
-            call.fail(slot, f"dims that broadcast to {rank} dims from axis {axis}")
-        placed[slot] = found
-    return placed
-
-
-def pattern_of(call: Call, inputs: Iterable[str], outputs: Iterable[str]) -> Pattern:
-    """Return the pattern of a call with exact dims, of the slots that are read and written."""
-    outputs = tuple(outputs)
-    slots = {slot: call.dims(slot) for slot in (*inputs, *outputs)}
-    if len(set(slots.values())) == 1:
-        domain = next(iter(slots.values()))
-        return Pattern(domain, (prod(domain),), {slot: (True,) for slot in slots}, bool(domain))
-    placed = placed_dims(call, slots)
-    rank = len(next(iter(placed.values())))
-    shared = broadcast(placed.values())
-    if shared is None:
-        call.fail(next(iter(slots)), "dims that broadcast with " + ", ".join(call.shown(slot) for slot in slots))
-    natural = bool(shared) and all(slots[slot] == shared for slot in outputs)
-    for slot, dims in slots.items():
-        natural &= len(dims) <= rank and (1,) * (rank - len(dims)) + dims == placed[slot]
+def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
+    """Return the pattern of a call with exact dims, of the slots that are read and written, and of ``also``."""
+    code, domain = typed_of(call), domain_of(call)
+    outputs = [slot for slot, _, _ in code.outputs]
+    slots = {slot: call.dims(slot) for slot in (*code.inputs, *also, *outputs)}
+    dims = domain.dims
+    if not domain.sums and all(each == dims for each in slots.values()):
+        return Pattern(dims, (prod(dims),), dict.fromkeys(slots, (True,)), {}, bool(dims))
+    placed = {slot: domain.placed[slot] for slot in slots}
+    rank = len(dims)
+    natural = bool(dims) and all(slots[slot] == dims for slot in outputs)
+    for slot, each in slots.items():
+        natural &= len(each) <= rank and (1,) * (rank - len(each)) + each == placed[slot]
     # a value that is made of one operand may take the place of another's, so what is placed alike must be alike
     natural &= len({*slots.values()}) == len({*placed.values()})
-    return _collapse(shared, placed, natural)
+    return _collapse(domain, placed, natural)
 
 
-def _collapse(domain: Dims, placed: Mapping[str, Dims], natural: bool) -> Pattern:
+def _collapse(domain: Domain, placed: Mapping[str, Dims], natural: bool) -> Pattern:
     dims: list[int] = []
-    columns: list[Flags] = []
-    for i, size in enumerate(domain):
+    columns: list[tuple[Flags, Flags]] = []
+    for i, size in enumerate(domain.dims):
         if size == 1:
             continue
-        column = tuple(shape[i] != 1 for shape in placed.values())
+        column = tuple(shape[i] != 1 for shape in placed.values()), tuple(i in axes for axes in domain.sums.values())
         if columns and columns[-1] == column:
             dims[-1] *= size
         else:
             dims.append(size)
             columns.append(column)
     if not dims:
-        return Pattern(domain, (1,), dict.fromkeys(placed, (True,)), natural)
-    flags = {slot: tuple(column[k] for column in columns) for k, slot in enumerate(placed)}
-    return Pattern(domain, tuple(dims), flags, natural)
+        return Pattern(domain.dims, (1,), dict.fromkeys(placed, (True,)), {}, natural)
+    flags = {slot: tuple(has[k] for has, _ in columns) for k, slot in enumerate(placed)}
+    sums = {slot: tuple(adds[k] for _, adds in columns) for k, slot in enumerate(domain.sums)}
+    return Pattern(domain.dims, tuple(dims), flags, sums, natural)
+
+
+def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
+    """Which collapsed dims each value has in memory: those of all inputs that it loads.
+
+    It may be equal along dims that it lacks; what a sum adds up is said by the pattern.
+    """
+    rank = len(next(iter(given.values())))
+    found: list[Flags] = []
+    for instr in instrs:
+        flags: Flags = (instr.op in ("uniform", "gaussian"),) * rank
+        if instr.op == "input":
+            flags = given[instr.value]
+        for arg in instr.args:
+            flags = tuple(a or b for a, b in zip(flags, found[arg], strict=True))
+        found.append(flags)
+    return found

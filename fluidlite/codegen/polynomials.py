@@ -40,6 +40,20 @@ ATANH = {
 }  # fmt: skip
 """(atanh(s) / s - 1) / s**2 over s**2, s = (m - 1) / (m + 1), m between sqrt(1/2) and sqrt(2): log(m) is 2 atanh(s)."""
 
+ATANH_REST = {
+    "float32": (  # within 8.5e-12
+        0.200000763, 0.142735451, 0.117098227,
+    ),
+    "float64": (  # within 8.7e-21
+        0.2, 0.14285714285714188, 0.11111111111145314, 0.09090909084622831, 0.07692308376930476, 0.06666620200636411,
+        0.05884337445748164, 0.05211442581182336, 0.05506724864213647,
+    ),
+}  # fmt: skip
+"""((atanh(s) / s - 1) / s**2 - 1 / 3) / s**2, likewise; the error is that of atanh(s) / s."""
+
+THIRD = {"float32": (0.333333343, -9.93410776e-09), "float64": (1 / 3, 1.850371707708594e-17)}
+"""1 / 3, and what it is rounded by."""
+
 ATAN = {
     "float32": (  # within 6.7e-10
         -0.333333164, 0.199985325, -0.142445102, 0.106001653, -0.0609270707,
@@ -85,6 +99,39 @@ COSINE = {
     ),
 }  # fmt: skip
 """(cos(r) - 1 + r**2 / 2) / r**4 over r**2 for |r| <= pi / 4."""
+
+NORMAL_TAIL = {
+    "float32": ((  # within 4.2e-8
+        0.5, 0.451081157, 0.193076134, 0.0440554321, 0.00465320097,
+    ), (
+        1, 1.70004821, 1.24258137, 0.495535791, 0.110434376, 0.0116637824,
+    )),
+    "float64": ((  # within 5.4e-17
+        0.5, 0.8279441635112474, 0.6796403309088188, 0.3573697856031448, 0.13205874148475003, 0.03567218226240908,
+        0.007123962898227953, 0.0010399072969040721, 0.00010659603765640457, 6.977764533342826e-06,
+        2.2425119982837643e-07,
+    ), (
+        1.0, 2.4537728878253606, 2.817108164730146, 2.0015417583112245, 0.9801718349998001, 0.3483505227788052,
+        0.09198858067870931, 0.01812319923224623, 0.002624151695492089, 0.0002677587563481192, 1.7490661873024358e-05,
+        5.621143981096066e-07,
+    )),
+}  # fmt: skip
+"""The normal distribution function of -a times exp(a**2 / 2), from 0 to NORMAL_END: the first polynomial over the
+second, both over a; all coefficients are positive."""
+NORMAL_END = {"float32": 14.5, "float64": 39.0}
+"""From there on the function of -a is 0."""
+
+NORMAL_POWER = (
+    -1.1511091, -0.459174603, -0.0525865443, 0.00716330158, -0.000176519708, -0.000195205968, 5.21754991e-05,
+    -6.84801307e-06, 4.79398636e-07, -1.42177878e-08,
+)  # fmt: skip
+"""log2 of twice the normal distribution function of -y, over y, in float32: off by 1.6e-7 (1 + y**2 / 2) over y until
+y = 5, and by 1.6e-4 at NORMAL_POWER_END."""
+NORMAL_POWER_END = 7.0
+GELU_END = 13.0
+"""Until there the power of two is a normal number; the function itself is under 1e-36."""
+EXP2_SINGLE = (1.00000012, 0.693146944, 0.240221202, 0.0555071309, 0.00967554096, 0.00132764899)
+"""2 ** r for |r| <= 1/2 in float32, within 1.5e-7."""
 
 LOG2 = (2.885390081845, 0.9617966482801, 0.5770866490533, 0.4115339596571, 0.3428248132089)
 """log2((1 + s) / (1 - s)) / s over s * s, for a fraction between sqrt(1/2) and sqrt(2), within 2e-12: our fit."""

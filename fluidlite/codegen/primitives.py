@@ -1,7 +1,8 @@
-"""The one table of primitives: what each means, and how every emitter writes it.
+"""The one table of primitives: what each means, how exact it is, and how every emitter writes it.
 
-Floats follow IEEE 754 without traps. Integers wrap; division by zero gives 0 and never traps, for a
-CPU's OpenCL driver would take the process with it. A comparison with NaN is false, ``not_equal`` true.
+Floats follow IEEE 754 without traps, numbers below the least normal one included. Integers wrap; division by zero gives
+0 and never traps, for a CPU's OpenCL driver would take the process with it. A comparison with NaN is false,
+``not_equal`` true.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.dtypes import HALVES
+
+EXACT = (0.0, 0.0)
 _erf = np.vectorize(math.erf, otypes=[np.float64])
+_normcdf = np.vectorize(lambda x: 0.5 * math.erfc(-x * math.sqrt(0.5)), otypes=[np.float64])
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,13 @@ class Primitive:
         The same for integers, ``{U}`` an unsigned type in which they wrap; empty: as for floats.
     reference : callable
         The meaning, on float64 or integer NumPy arrays.
+    ulp : (float, float)
+        How far a result of float32 and of float64 may be off, on any rendering, in units in the last place of the exact
+        one (below the least normal number, of that): 0.5 is rounded correctly, 0 is exact. What is NaN, infinite or
+        zero, and the sign of a zero, is the same everywhere.
+    absolute : float
+        How much more a result of float32 may be off, as a number: 0 but where that is far below what an argument of
+        usual size gives, and then what should be 0 may be so much, of the same sign.
     """
 
     name: str
@@ -51,6 +63,15 @@ class Primitive:
     reference: Callable[..., Any]
     xp_int: str = ""
     c_int: str = ""
+    ulp: tuple[float, float] = (0.5, 0.5)
+    absolute: float = 0.0
+
+    def bound(self, dtype: str) -> float:
+        """How far a result of a storage dtype may be off, in its ulp; half types are float32, rounded."""
+        if dtype in HALVES:
+            bits = 13 if dtype == "float16" else 16
+            return 0.5 + self.ulp[0] / 2**bits if self.ulp[0] else 0.0
+        return self.ulp[dtype == "float64"]
 
 
 def _wrap(operator: str) -> str:
@@ -122,54 +143,73 @@ _ALL = [
         "@floor({a} / {b})", _floor_div, "@int_floor_div", "@int_floor_div({a}, {b})",
     ),
     Primitive(
-        "mod", 2, "arithmetic", "the divisor's sign; float x mod 0 is NaN, integer x mod 0 is 0", "remainder",
-        "@mod({a}, {b})", _mod, "@int_mod", "@int_mod({a}, {b})",
+        "mod", 2, "arithmetic", "the divisor's sign, also of 0; float x mod 0 is NaN, integer x mod 0 is 0",
+        "remainder", "@mod({a}, {b})", _mod, "@int_mod", "@int_mod({a}, {b})",
     ),
     Primitive(
-        "pow", 2, "arithmetic", "C's pow; integers wrap, a negative exponent gives 0 except of 1 and -1", "pow",
-        "@pow({a}, {b})", _pow, "@int_pow", "@int_pow({a}, {b})",
+        "pow", 2, "arithmetic",
+        "C's pow: NaN of a negative number to a fraction, but x^0 and 1^x are 1 of NaN, too; integers wrap, a negative "
+        "exponent gives 0 except of 1 and -1",
+        "@pow", "@pow({a}, {b})", _pow, "@int_pow", "@int_pow({a}, {b})", ulp=(2, 2),
     ),
-    Primitive("neg", 1, "arithmetic", "integers wrap", "negative", "-{a}", np.negative, c_int="({T})(0 - ({U}){a})"),
+    Primitive("neg", 1, "arithmetic", "integers wrap", "negative", "-{a}", np.negative, c_int="({T})(0 - ({U}){a})",
+              ulp=EXACT),
     Primitive("abs", 1, "arithmetic", "the lowest integer stays", "abs", "@abs({a})", np.abs,
-              c_int="({T})({a} < 0 ? 0 - ({U}){a} : ({U}){a})"),
+              c_int="({T})({a} < 0 ? 0 - ({U}){a} : ({U}){a})", ulp=EXACT),
     Primitive("sign", 1, "arithmetic", "NaN of NaN, 0 of -0", "sign",
               "({a} > 0 ? ({T})1 : ({a} < 0 ? ({T})-1 : ({a} == 0 ? ({T})0 : {a})))", np.sign,
-              c_int="({T})(({a} > 0) - ({a} < 0))"),
-    Primitive("maximum", 2, "arithmetic", "NaN if either is NaN", "maximum", "({a} > {b} || {a} != {a} ? {a} : {b})",
-              np.maximum, c_int="({a} > {b} ? {a} : {b})"),
-    Primitive("minimum", 2, "arithmetic", "NaN if either is NaN", "minimum", "({a} < {b} || {a} != {a} ? {a} : {b})",
-              np.minimum, c_int="({a} < {b} ? {a} : {b})"),
-    Primitive("exp", 1, "float", "overflows to infinity", "exp", "@exp({a})", np.exp),
-    Primitive("expm1", 1, "float", "overflows to infinity", "expm1", "@expm1({a})", np.expm1),
-    Primitive("log", 1, "float", "-infinity of 0, NaN below", "log", "@log({a})", np.log),
-    Primitive("log1p", 1, "float", "-infinity of -1, NaN below", "log1p", "@log1p({a})", np.log1p),
-    Primitive("sqrt", 1, "float", "NaN below 0", "sqrt", "@sqrt({a})", np.sqrt),
-    Primitive("tanh", 1, "float", "", "tanh", "@tanh({a})", np.tanh),
-    Primitive("sin", 1, "float", "NaN of infinity", "sin", "@sin({a})", np.sin),
-    Primitive("cos", 1, "float", "NaN of infinity", "cos", "@cos({a})", np.cos),
-    Primitive("asin", 1, "float", "NaN outside [-1, 1]", "asin", "@asin({a})", np.arcsin),
-    Primitive("acos", 1, "float", "NaN outside [-1, 1]", "acos", "@acos({a})", np.arccos),
-    Primitive("atan", 1, "float", "", "atan", "@atan({a})", np.arctan),
-    Primitive("sinh", 1, "float", "overflows to infinity", "sinh", "@sinh({a})", np.sinh),
-    Primitive("cosh", 1, "float", "overflows to infinity", "cosh", "@cosh({a})", np.cosh),
-    Primitive("erf", 1, "float", "", "@erf", "@erf({a})", _erf),
-    Primitive("floor", 1, "whole", "", "floor", "@floor({a})", np.floor),
-    Primitive("ceil", 1, "whole", "", "ceil", "@ceil({a})", np.ceil),
-    Primitive("round", 1, "whole", "halves go away from zero", "@round", "@round({a})", _round),
-    Primitive("less", 2, "compare", "false with NaN", "less", "({a} < {b})", np.less),
-    Primitive("less_equal", 2, "compare", "false with NaN", "less_equal", "({a} <= {b})", np.less_equal),
-    Primitive("greater", 2, "compare", "false with NaN", "greater", "({a} > {b})", np.greater),
-    Primitive("greater_equal", 2, "compare", "false with NaN", "greater_equal", "({a} >= {b})", np.greater_equal),
-    Primitive("equal", 2, "compare", "false with NaN", "equal", "({a} == {b})", np.equal),
-    Primitive("not_equal", 2, "compare", "true with NaN", "not_equal", "({a} != {b})", np.not_equal),
-    Primitive("logical_and", 2, "logical", "", "logical_and", "({a} && {b})", np.logical_and),
-    Primitive("logical_or", 2, "logical", "", "logical_or", "({a} || {b})", np.logical_or),
-    Primitive("logical_xor", 2, "logical", "", "logical_xor", "({a} != {b})", np.logical_xor),
-    Primitive("logical_not", 1, "logical", "", "logical_not", "(!{a})", np.logical_not),
-    Primitive("isnan", 1, "test", "", "isnan", "({a} != {a})", np.isnan),
-    Primitive("isinf", 1, "test", "", "isinf", "({a} == {a} && {a} - {a} != {a} - {a})", np.isinf),
-    Primitive("isfinite", 1, "test", "", "isfinite", "({a} - {a} == {a} - {a})", np.isfinite),
-    Primitive("where", 3, "where", "", "where", "({a} ? {b} : {c})", np.where),
+              c_int="({T})(({a} > 0) - ({a} < 0))", ulp=EXACT),
+    Primitive("maximum", 2, "arithmetic", "NaN if either is NaN; the second of two zeros", "maximum",
+              "({a} > {b} || {a} != {a} ? {a} : {b})", np.maximum, c_int="({a} > {b} ? {a} : {b})", ulp=EXACT),
+    Primitive("minimum", 2, "arithmetic", "NaN if either is NaN; the second of two zeros", "minimum",
+              "({a} < {b} || {a} != {a} ? {a} : {b})", np.minimum, c_int="({a} < {b} ? {a} : {b})", ulp=EXACT),
+    Primitive("exp", 1, "float", "overflows to infinity, underflows gradually to 0", "exp", "@exp({a})", np.exp,
+              ulp=(3, 2)),
+    Primitive("expm1", 1, "float", "overflows to infinity; the sign of 0 stays", "expm1", "@expm1({a})", np.expm1,
+              ulp=(3, 3)),
+    Primitive("log", 1, "float", "-infinity of 0, NaN below", "log", "@log({a})", np.log, ulp=(4, 2)),
+    Primitive("log1p", 1, "float", "-infinity of -1, NaN below; the sign of 0 stays", "log1p", "@log1p({a})", np.log1p,
+              ulp=(2, 2)),
+    Primitive("sqrt", 1, "float", "NaN below 0, -0 of -0", "sqrt", "@sqrt({a})", np.sqrt, ulp=(1, 1)),
+    Primitive("tanh", 1, "float", "1 of infinity; the sign of 0 stays", "tanh", "@tanh({a})", np.tanh, ulp=(3, 3)),
+    Primitive("sin", 1, "float", "of any argument; NaN of infinity; the sign of 0 stays", "sin", "@sin({a})", np.sin,
+              ulp=(3, 3)),
+    Primitive("cos", 1, "float", "of any argument; NaN of infinity", "cos", "@cos({a})", np.cos, ulp=(3, 3)),
+    Primitive("asin", 1, "float", "NaN outside [-1, 1]; the sign of 0 stays", "asin", "@asin({a})", np.arcsin,
+              ulp=(3, 3)),
+    Primitive("acos", 1, "float", "NaN outside [-1, 1]", "acos", "@acos({a})", np.arccos, ulp=(2, 2)),
+    Primitive("atan", 1, "float", "pi / 2 of infinity; the sign of 0 stays", "atan", "@atan({a})", np.arctan,
+              ulp=(3, 3)),
+    Primitive("sinh", 1, "float", "overflows to infinity; the sign of 0 stays", "sinh", "@sinh({a})", np.sinh,
+              ulp=(4, 4)),
+    Primitive("cosh", 1, "float", "overflows to infinity", "cosh", "@cosh({a})", np.cosh, ulp=(3, 4)),
+    Primitive("erf", 1, "float", "1 of infinity; the sign of 0 stays", "@erf", "@erf({a})", _erf, ulp=(5, 5)),
+    Primitive("normcdf", 1, "float", "the normal distribution function: 1 of infinity; underflows gradually to 0",
+              "@normcdf", "@normcdf({a})", _normcdf, ulp=(7, 10)),
+    Primitive("gelu", 1, "float", "x times the normal distribution function; -0 of -infinity; float32: and 1e-11 more",
+              "@gelu", "@gelu({a})", lambda x: np.maximum(x, -100) * _normcdf(x), ulp=(32, 12), absolute=1e-11),
+    Primitive("normpdf", 1, "float", "exp(-x * x / 2) / sqrt(2 pi); 0 of infinity; underflows gradually to 0",
+              "@normpdf", "@normpdf({a})", lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi), ulp=(4, 3)),
+    Primitive("floor", 1, "whole", "the sign of 0 stays", "floor", "@floor({a})", np.floor, ulp=EXACT),
+    Primitive("ceil", 1, "whole", "the sign of 0 stays; -0 above -1", "ceil", "@ceil({a})", np.ceil, ulp=EXACT),
+    Primitive("round", 1, "whole", "halves go away from zero; the sign stays, also of 0", "@round", "@round({a})",
+              _round, ulp=EXACT),
+    Primitive("less", 2, "compare", "false with NaN", "less", "({a} < {b})", np.less, ulp=EXACT),
+    Primitive("less_equal", 2, "compare", "false with NaN", "less_equal", "({a} <= {b})", np.less_equal, ulp=EXACT),
+    Primitive("greater", 2, "compare", "false with NaN", "greater", "({a} > {b})", np.greater, ulp=EXACT),
+    Primitive("greater_equal", 2, "compare", "false with NaN", "greater_equal", "({a} >= {b})", np.greater_equal,
+              ulp=EXACT),
+    Primitive("equal", 2, "compare", "false with NaN", "equal", "({a} == {b})", np.equal, ulp=EXACT),
+    Primitive("not_equal", 2, "compare", "true with NaN", "not_equal", "({a} != {b})", np.not_equal, ulp=EXACT),
+    Primitive("logical_and", 2, "logical", "NaN is true", "logical_and", "({a} && {b})", np.logical_and, ulp=EXACT),
+    Primitive("logical_or", 2, "logical", "NaN is true", "logical_or", "({a} || {b})", np.logical_or, ulp=EXACT),
+    Primitive("logical_xor", 2, "logical", "NaN is true", "logical_xor", "({a} != {b})", np.logical_xor, ulp=EXACT),
+    Primitive("logical_not", 1, "logical", "NaN is true", "logical_not", "(!{a})", np.logical_not, ulp=EXACT),
+    Primitive("isnan", 1, "test", "", "isnan", "({a} != {a})", np.isnan, ulp=EXACT),
+    Primitive("isinf", 1, "test", "", "isinf", "({a} == {a} && {a} - {a} != {a} - {a})", np.isinf, ulp=EXACT),
+    Primitive("isfinite", 1, "test", "", "isfinite", "({a} - {a} == {a} - {a})", np.isfinite, ulp=EXACT),
+    Primitive("where", 3, "where", "the other operand is not looked at", "where", "({a} ? {b} : {c})", np.where,
+              ulp=EXACT),
 ]  # fmt: skip
 
 PRIMITIVES: dict[str, Primitive] = {primitive.name: primitive for primitive in _ALL}

@@ -16,6 +16,9 @@ from fluidlite.base.dtypes import ALL_INTS, FLOATS, HALVES, NUMPY, compute_dtype
 from fluidlite.codegen.expr import Expr, Traced
 from fluidlite.codegen.primitives import PRIMITIVES
 
+EVERYWHERE = "*"
+"""Stands for all dims: of a random number, which every element has its own of."""
+
 
 class Instr(NamedTuple):
     """One value: ``op`` of earlier values ``args``, in compute dtype ``dtype``.
@@ -43,12 +46,16 @@ class Typed:
     outputs : tuple of (slot, storage dtype, index of its value)
     scalars : tuple of (Expr, dtype)
         What the host computes of attributes.
+    spans : mapping of output slot to tuple of input slots
+        The inputs whose dims each output's value has, read or not; EVERYWHERE is one of them where the value has all
+        dims there are. Empty for a fused operator, which says its domain itself.
     """
 
     instrs: tuple[Instr, ...]
     inputs: Mapping[str, str]
     outputs: tuple[tuple[str, str, int], ...]
     scalars: tuple[tuple[Expr, str], ...]
+    spans: Mapping[str, tuple[str, ...]]
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The scalars as Python numbers, for these attributes."""
@@ -86,6 +93,8 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
         return expr.value
     if expr.op == "param":
         return attrs[expr.value]
+    if expr.op == "like":
+        return evaluate(expr.args[0], attrs)
     args = [evaluate(arg, attrs) for arg in expr.args]
     if expr.op == "cast":
         dtype = expr.value
@@ -156,6 +165,8 @@ class _Typer:
             return None
         if op == "input":
             return self.emit("input", compute_dtype(self.inputs[expr.value]), (), expr.value)
+        if op == "like":
+            return self.visit(expr.args[0])
         if op in ("uniform", "gaussian"):
             return self.convert(self.emit(op, "float32", (), expr.value), self.default)
         args = [self.visit(arg) for arg in expr.args]
@@ -204,6 +215,9 @@ class _Typer:
 
 
 def _constant(expr: Expr) -> bool:
+    """Whether an expression that reads no input is one number."""
+    if expr.op == "like":
+        return _constant(expr.args[0])
     return expr.op == "const" or (expr.op != "param" and all(_constant(arg) for arg in expr.args))
 
 
@@ -223,9 +237,23 @@ def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str])
             results.append((slot, outputs[slot], value))
     instrs, index = live(typer.instrs, [value for _, _, value in results])
     read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
+    found: dict[int, frozenset[str]] = {}
+    spans = {
+        slot: tuple(sorted(_span(expr, found)))
+        for slot, expr in zip(traced.outputs, traced.expressions, strict=True) if slot in outputs
+    }  # fmt: skip
     return Typed(
-        instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars)
+        instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars), spans
     )
+
+
+def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:
+    """The inputs whose dims a value has; ``found`` keeps those of shared expressions, by their id."""
+    span = found.get(id(expr))
+    if span is None:
+        own = {"input": (expr.value,), "uniform": (EVERYWHERE,), "gaussian": (EVERYWHERE,)}.get(expr.op, ())
+        span = found[id(expr)] = frozenset(own).union(*(_span(arg, found) for arg in expr.args))
+    return span
 
 
 def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict[int, int]]:

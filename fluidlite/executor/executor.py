@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import difflib
-import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.arguments import listed
 from fluidlite.base.bounded import Bounded, CacheReport
-from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
+from fluidlite.base.errors import FallbackWarning, FetchError, PlaceError, ProgramError
+from fluidlite.base.fork import new_lock
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.executor.feeds import feed_tensors
+from fluidlite.executor.unread_feeds import check_read
 from fluidlite.framework.choose import generation
 from fluidlite.framework.explain import Report
 from fluidlite.framework.generators import generator_capability
-from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.interpreter import MOST_TRIES, StateMovedError, run_plan
+from fluidlite.framework.kernel_checks import one_by_one
 from fluidlite.framework.observe import observers
 from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.plan import Plan
@@ -25,19 +30,23 @@ from fluidlite.framework.policy import FALLBACKS, Policy, check_libraries, polic
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.scope import Scope, global_scope
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.state import state_of
 from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.transfer import borrow, contiguous
+from fluidlite.framework.transfer import borrow
 from fluidlite.framework.variable import Variable
+from fluidlite.platform.context import Context
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.pool import get_context, new_context, using
 
 if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
     from fluidlite.transformers.bound import Fetched
     from fluidlite.transformers.compiled import CompiledPrograms
     from fluidlite.transformers.direct import Signature
+    from fluidlite.transformers.memory_plan import MemoryPlan
     from fluidlite.transformers.passes import GraphPass
     from fluidlite.transformers.replay import Replay
+    from fluidlite.transformers.ways import Ways
 
 MODES = ("interpreted", "compiled")
 DEFAULT_MODE = "compiled"
@@ -63,11 +72,15 @@ class Executor:
         What changes programs in mode "compiled"; default: the passes of transformers. ``()``: nothing does.
     codegen : str, optional
         Which generator's kernels the place uses: one of ``codegen_choices(place)``. Default: the best of each.
+    context : Context or int, optional
+        What its runs go through, whichever thread runs them: a context of the place, or the number of the device's
+        queue, on which the executor then has one of its own. Runs of executors on different queues overlap, where the
+        device has several. Default: the context of the thread.
 
     Raises
     ------
     PlaceError, DeviceUnavailable
-        With the root cause, if the place cannot be used, or has no such generator.
+        With the root cause, if the place cannot be used, or has no such generator or queue.
     """
 
     def __init__(
@@ -78,12 +91,15 @@ class Executor:
         mode: str | None = None,
         passes: Iterable[GraphPass] | None = None,
         codegen: str | None = None,
+        context: Context | int | None = None,
     ) -> None:
         unit = devices.unit(place)
         self.place: Place = unit.place
         self.codegen = codegen
         self._capability = None if codegen is None else generator_capability(unit, codegen)
         get_context(self.place)
+        self._owns_context = isinstance(context, int)
+        self._context = _context_of(self.place, context)
         self._host = devices.host()
         mode = DEFAULT_MODE if mode is None else mode
         if mode not in MODES:
@@ -93,6 +109,7 @@ class Executor:
         check_libraries(name for names in (libraries or {}).values() for name in names)
         self.mode = mode
         self._replay: Replay | None = None
+        self._ways: Ways | None = None  # those of the replay, where a run needs nothing before them
         self._compiled: CompiledPrograms | None = None
         if mode == "compiled":
             from fluidlite.transformers.compiled import CompiledPrograms
@@ -100,18 +117,18 @@ class Executor:
             from fluidlite.transformers.replay import Replay
 
             self._replay = Replay()
+            self._ways = self._replay.ways if self._context is None else None
             given = None if passes is None else PassList(passes)
             self._compiled = CompiledPrograms(default_passes if given is None else lambda: given, self.place)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
         self._policies: tuple[Policy, Policy] | None = None  # the process's, and this executor's made of it
-        self._plans: Bounded[Plan] = Bounded(_MOST_PLANS)
+        self._plans: Bounded[Plan] = Bounded(_MOST_PLANS, "plans", 8 << 20)
         self._generation: tuple[int, ...] = ()
-        self._warned: set[int] = set()
+        self._warned: WeakObjects[Program] = WeakObjects()
         self._last: Plan | None = None
-        self._state_names: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._trains: dict[tuple[int, int], bool] = {}
-        self._lock = threading.Lock()
+        self._state: Bounded[tuple[tuple[str, ...], bool]] = Bounded(_MOST_PLANS, "state of programs")
+        self._lock = new_lock()
         self.closed = False
 
     def _policy(self) -> Policy:
@@ -168,8 +185,8 @@ class Executor:
             program = default_main_program()
         if scope is None:
             scope = global_scope()
-        if self._replay is not None and return_numpy and type(program) is Program:
-            lane = self._replay.ways.get(program.serial)
+        if self._ways is not None and return_numpy and type(program) is Program:
+            lane = self._ways.get(program.serial)
             if lane is not None:
                 found: list[Any] | None = lane.first.call(program, feed, fetch_list, scope)
                 if found is None:
@@ -177,10 +194,21 @@ class Executor:
                 if found is not None:
                     self._last = None
                     return found
+        if self._context is None or self.closed:
+            return self._checked(program, feed, fetch_list, scope, return_numpy)
+        if self._context.closed:
+            raise ProgramError(f"the context of the executor on {self.place} is closed")
+        with using(self._context):
+            return self._checked(program, feed, fetch_list, scope, return_numpy)
+
+    def _checked(self, program: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+        """Run a program that has no straight way yet, or an executor that has a context."""
         if self.closed:
             raise ProgramError("the executor is closed")
         if not isinstance(program, Program):
             raise ProgramError(f"Executor.run takes a Program, got {type(program).__name__}")
+        if not isinstance(scope, Scope):
+            raise ProgramError(f"scope is {type(scope).__name__}; expected a Scope\n  Do: scope=fluid.Scope()")
         if isinstance(feed, (list, tuple)):
             if len(feed) > 1:
                 raise ProgramError(
@@ -220,52 +248,59 @@ class Executor:
             key = (program.serial, program.edits, _sizes(program), program.random_seed, given, names,
                    get_context(self.place))  # fmt: skip
             stamp = generation(), self._policy()
-            again = self._replay.again(key, stamp, feeds, scope, sign)
+            way = sign if self._ways is not None else None
+            again = self._replay.again(key, stamp, feeds, scope, way)
             if again is not None:
                 fetched, self._last = again
                 return fetched
-        with self._lock:
-            if self._compiled is not None and key is not None:
-                program, names = self._compiled.get(program, names)
-            plan = self._plan(program, feeds, names, scope)
-        self._last = plan
-        if self._replay is None:
-            fetched, self._last = run_plan(plan, program, feeds, scope)
-        else:
-            fetched, self._last = self._replay.run(plan, program, feeds, scope, sign if key is not None else None)
-            if key is not None:
-                self._replay.remember(key, stamp, plan, scope)
-        if self._last is not plan:  # its rest was planned on the way
-            self._warn(program, self._last, self._policy())
+        for left in reversed(range(MOST_TRIES)):
+            with self._lock:
+                if self._compiled is not None and (key is not None or not one_by_one()):
+                    program, names = self._compiled.get(given_program, given_names, self._policy())
+                read, trains = self._state.get((program.serial, program.edits), partial(_state_of, program))
+            fetched_state = [name for name in names if program.global_block().var(name).persistable]
+            state = state_of(scope, dict.fromkeys((*read, *fetched_state)))  # may wait for a run: the lock is free
+            with self._lock:
+                plan = self._plan(
+                    program, feeds, names, state, trains, partial(check_read, given_program, feeds, given_names)
+                )
+            self._last = plan
+            try:
+                if self._replay is None:
+                    fetched, last = run_plan(plan, program, feeds, scope)
+                else:
+                    fetched, last = self._replay.run(plan, program, feeds, scope, way if key is not None else None)
+                break
+            except StateMovedError:
+                if not left:
+                    raise
+        self._last = last
+        if self._replay is not None and key is not None:
+            self._replay.remember(key, stamp, plan, scope)
+        if last is not plan:  # its rest was planned on the way
+            self._warn(program, last, self._policy())
         return fetched
 
-    def _plan(self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...], scope: Scope) -> Plan:
+    def _plan(
+        self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...],
+        state: dict[str, tuple[Spec, Place]], trains: bool, check: Callable[[], None],
+    ) -> Plan:  # fmt: skip
         now = generation()
         if now != self._generation:
             self._plans.clear()
             self._generation = now
         wanted = self._policy()
-        state: list[tuple[str, Spec, Place]] = []
-        names = self._persistables(program)
-        if self._replay is not None and not observers() and self._trains[program.serial, program.edits]:
+        if self._replay is not None and not one_by_one() and trains:
             wanted = replace(wanted, repeated=True)
-        for name in dict.fromkeys((*names, *fetches)):
-            if name in fetches and name not in names and not program.global_block().var(name).persistable:
-                continue
-            variable = scope.find_var(name)
-            if variable is not None and variable.tensor.allocation is not None:
-                tensor = variable.tensor
-                if not tensor.contiguous:
-                    tensor.share_data_with(contiguous(tensor))
-                state.append((name, tensor.spec, tensor.place))  # type: ignore[arg-type]
         given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
-        inplace = not observers()
-        key = (program.serial, program.edits, _sizes(program), given, fetches, tuple(state), wanted, inplace)
+        inplace = not one_by_one()
+        key = (program.serial, program.edits, _sizes(program), given, fetches, tuple(state.items()), wanted, inplace)
 
         def make() -> Plan:
+            check()
             return plan_block(
                 program, self.place, {name: (spec, place) for name, spec, place in given},  # type: ignore[misc]
-                {name: (spec, place) for name, spec, place in state}, fetches, wanted, inplace=inplace,
+                state, fetches, wanted, inplace=inplace,
             )  # fmt: skip
 
         before = self._plans.misses
@@ -274,34 +309,19 @@ class Executor:
             self._warn(program, plan, wanted)
         return plan
 
-    def _persistables(self, program: Program) -> tuple[str, ...]:
-        key = (program.serial, program.edits)
-        names = self._state_names.get(key)
-        if names is None:
-            if len(self._state_names) > _MOST_PLANS:
-                self._state_names.clear()
-                self._trains.clear()
-            used = {
-                n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)
-            }
-            names = tuple(v.name for v in program.list_vars() if v.persistable)
-            self._state_names[key] = names = tuple(n for n in names if n in used)
-            self._trains[key] = updates(program)
-        return names
-
     def _warn(self, program: Program, plan: Plan, wanted: Policy) -> None:
-        if wanted.fallback != "warn" or program.serial in self._warned:
+        if wanted.fallback != "warn" or program in self._warned:
             return
-        fallen = [line.op.type for line in plan.lines if line.how == "fallback"]
+        fallen = [line.op.type for line in plan.lines if line.lacks_kernel]
         if fallen:
-            self._warned.add(program.serial)
+            self._warned.add(program)
             kinds = ", ".join(sorted(set(fallen)))
             warnings.warn(
                 f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "
                 f"and run on {self._host}: {kinds}. "
                 "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
                 FallbackWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def explain_last(self) -> Report:
@@ -317,7 +337,27 @@ class Executor:
             plan = self._replay.last_plan
         if plan is None:
             raise ProgramError("this executor has run nothing yet")
-        return Report(plan)
+        bound = self._replay.last if self._replay is not None else None
+        memory = bound.memory if bound is not None and bound.plan is plan else None
+        return Report(plan, lambda: memory)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the temporaries of the last run lie: bytes, live ranges, offsets, and a picture.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was bound to memory yet, or the executor is interpreted.
+        """
+        if self._replay is None:
+            raise ProgramError("an interpreted executor has no memory plan: it runs operator by operator")
+        if self._replay.last is None:
+            raise ProgramError(
+                "there is no memory plan yet: nothing of it was bound to memory yet, as dims are known at the first run"
+                "\n  Do: run it once"
+            )
+        return self._replay.last.memory
 
     def sources(self) -> dict[str, str]:
         """Return the texts of all that the last run ran, by the names of their files.
@@ -354,7 +394,7 @@ class Executor:
             found["programs"] = self._compiled.info()
         else:
             found["plans"] = self._plans.info()
-        found.update(get_context(self.place).cache_info())
+        found.update((self._context or get_context(self.place)).cache_info())
         return found
 
     def close(self) -> None:
@@ -365,6 +405,24 @@ class Executor:
         if self._compiled is not None:
             self._compiled.clear()
         self.closed = True
+        if self._owns_context and self._context is not None:
+            self._context.close()
+
+
+def _context_of(place: Place, context: Context | int | None) -> Context | None:
+    """The context that an executor is given, or that it has on a queue of its place."""
+    if context is None or (isinstance(context, Context) and context.place == place and not context.closed):
+        return context
+    if not isinstance(context, Context):
+        return new_context(place, context)
+    why = "it is closed" if context.place == place else f"it is one of {context.place}"
+    raise PlaceError(f"an executor on {place} cannot use {context!r}: {why}")
+
+
+def _state_of(program: Program) -> tuple[tuple[str, ...], bool]:
+    """Names of the persistable variables that a program uses, and whether it writes over some."""
+    used = {n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+    return tuple(v.name for v in program.list_vars() if v.persistable and v.name in used), updates(program)
 
 
 def _sizes(program: Program) -> tuple[int, ...]:
@@ -383,7 +441,11 @@ def _hint(program: Program, name: str) -> str:
 def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
     if fetch_list is None:
         return ()
-    items = [fetch_list] if isinstance(fetch_list, (str, Variable)) else list(fetch_list)
+    items = (
+        [fetch_list]
+        if isinstance(fetch_list, (str, Variable))
+        else listed("fetch_list", fetch_list, "variables or names", FetchError)
+    )
     names = []
     for item in items:
         name = item if isinstance(item, str) else getattr(item, "name", None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.executor.executor import DEFAULT_MODE, MODES
+from fluidlite.executor.unread_feeds import check_read
 from fluidlite.framework.explain import Report
 from fluidlite.framework.planner import plan_block, updates
 from fluidlite.framework.policy import Policy, policy
@@ -20,10 +21,14 @@ from fluidlite.framework.variable import Variable
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import PlaceLike
 
+if TYPE_CHECKING:
+    from fluidlite.transformers.computation import Computation
+    from fluidlite.transformers.memory_plan import MemoryPlan
+
 
 def explain(
-    program: Program | None = None,
-    place: PlaceLike = "cpu",
+    program: Program | Computation | None = None,
+    place: PlaceLike | None = None,
     feed: Mapping[str, Any] | None = None,
     fetch_list: Sequence[Variable | str] | None = None,
     policy_: Policy | None = None,
@@ -33,9 +38,10 @@ def explain(
 
     Parameters
     ----------
-    program : Program, optional
-        Default: the main program.
-    place : Place or str
+    program : Program or Computation, optional
+        Default: the main program. Of a computation, what it runs on its transformer's place.
+    place : Place or str, optional
+        Default: the CPU, or the computation's.
     feed : mapping of name to dims or array
         What is left out keeps its declared dims, -1 included.
     fetch_list : variables or names, optional
@@ -48,29 +54,64 @@ def explain(
     ------
     PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
     """
+    compiled: tuple[Program, Sequence[str]] | None = None
+    wanted = policy_ or policy()
+    if program is not None and not isinstance(program, Program):
+        computation = _checked(program, place, fetch_list)
+        place, fetch_list, mode = computation.transformer.place, computation.fetches, mode or DEFAULT_MODE
+        with computation.transformer.lock:
+            computation.transform()
+        program, compiled = computation.program, (computation.transformed, computation.transformed_fetches)
+        wanted = computation.transformer.preferences(wanted)
     program = program if program is not None else default_main_program()
-    where = devices.unit(place).place
+    where = devices.unit(place if place is not None else "cpu").place
     host = devices.host()
     mode = mode or (DEFAULT_MODE if fetch_list is not None else "interpreted")
     if mode not in MODES:
         raise ProgramError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
     block = program.global_block()
     feeds = {name: (feed_spec(block.var(name), value), host) for name, value in (feed or {}).items()}
-    fetches = _made(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
+    fetches: Sequence[str] = (
+        _made(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
+    )
+    if fetch_list is not None:
+        check_read(program, feeds, fetches)
     if mode == "compiled":
-        from fluidlite.transformers.compiled import CompiledPrograms
-
         for name in fetches:
             block.var(name)
-        program, compiled = CompiledPrograms(place=where).get(program, tuple(fetches))
-        fetches = list(compiled)
-    wanted = policy_ or policy()
-    if mode == "compiled" and updates(program):
-        wanted = replace(wanted, repeated=True)
+        if compiled is None:
+            from fluidlite.transformers.compiled import CompiledPrograms
+
+            compiled = CompiledPrograms(place=where).get(program, tuple(fetches), wanted)
+        program, fetches = compiled
+        if updates(program):
+            wanted = replace(wanted, repeated=True)
     plan = plan_block(program, where, feeds, {}, fetches, wanted, assume_state=True)
     if fetch_list is None:
         plan.fetches = []
-    return Report(plan)
+    if mode != "compiled" or not plan.known:
+        return Report(plan)
+
+    def memory() -> MemoryPlan:
+        from fluidlite.transformers.lifespans import Lifespans
+        from fluidlite.transformers.memory_plan import MemoryPlan
+
+        return MemoryPlan(plan, Lifespans(plan, {}, {name: place for name, (_, place) in feeds.items()}, {}))
+
+    return Report(plan, memory)
+
+
+def _checked(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Computation:
+    from fluidlite.transformers.computation import Computation
+
+    if not isinstance(computation, Computation):
+        raise ProgramError(f"explain takes a Program or a Computation, got {type(computation).__name__}")
+    own = computation.transformer.place
+    if place is not None and devices.unit(place).place != own:
+        raise ProgramError(f"place is {str(place)!r}, but the computation runs on {own}, its transformer's place")
+    if fetch_list is not None:
+        raise ProgramError("a computation has results of its own\n  Do: leave fetch_list out")
+    return computation
 
 
 def _made(block: Block) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
 from fluidlite.framework.program import Block
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, dims_problem
 from fluidlite.framework.tensor import Tensor
 from fluidlite.framework.transfer import borrow, contiguous
 from fluidlite.framework.variable import Variable
@@ -46,29 +46,68 @@ def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[s
 
 def _borrowed(variable: Variable, value: Any, host: Context) -> Tensor:
     declared = variable.spec
-    if isinstance(value, np.ndarray):
-        array = value
-        if array.dtype == object:
-            raise FeedError(
-                f"the feed of {variable.name!r} holds Python objects (rows of different lengths?); expected numbers"
-            )
-    else:
-        try:
-            array = np.asarray(value)
-        except ValueError as exc:
-            raise FeedError(f"the feed of {variable.name!r} cannot become an array: {exc}") from None
-        if array.dtype == object or array.dtype.kind in "USO":
-            raise FeedError(
-                f"the feed of {variable.name!r} is {type(value).__name__}; "
-                "expected an array, a list of numbers, or a Tensor"
-            )
-        if declared is not None:
+    if isinstance(value, Variable):
+        raise FeedError(
+            f"the feed of {variable.name!r} is the variable {value.name!r}, which has no values of its own"
+            "\n  Do: fetch its value from Executor.run, and feed that"
+        )
+    own = isinstance(value, np.ndarray)
+    if isinstance(value, np.ma.MaskedArray):
+        raise FeedError(
+            f"the feed of {variable.name!r} is a masked array; no variable has a mask"
+            "\n  Do: array.filled(0), or feed array.data and array.mask"
+        )
+    try:
+        array = np.asarray(value)
+    except Exception as exc:  # whatever an __array__ of the user's raises
+        raise FeedError(f"the feed of {variable.name!r} cannot become an array: {exc}") from exc
+    if array.dtype == object or array.dtype.kind in "SU":
+        raise FeedError(
+            f"the feed of {variable.name!r} holds Python objects (rows of different lengths?); expected numbers"
+            if own
+            else f"the feed of {variable.name!r} is {type(value).__name__}; "
+            "expected an array, a list of numbers, or a Tensor"
+        )
+    problem = dims_problem(array.shape, "bool")
+    if problem:
+        raise FeedError(f"the feed of {variable.name!r} {problem}")
+    if declared is not None:
+        _check_dims(variable, array.shape)  # before anything is converted or copied
+        if not own and array.dtype.kind in "biuf":
             array = _numbers(variable, array, declared.dtype)
-    dtype = dtype_of(array.dtype)
-    if declared is not None and dtype != declared.dtype and np.can_cast(array.dtype, NUMPY[declared.dtype], "safe"):
-        array = array.astype(NUMPY[declared.dtype])
-        dtype = declared.dtype
-    return borrow(np.ascontiguousarray(array), Spec.of(array.shape, dtype), host)
+    try:
+        array = _known_dtype(variable, array)
+        return borrow(np.ascontiguousarray(array), Spec.of(array.shape, dtype_of(array.dtype)), host)
+    except MemoryError:
+        raise FeedError(
+            f"the feed of {variable.name!r} has {array.size:,} elements; there is no memory for a contiguous copy"
+            "\n  Do: feed an array that is contiguous and of the declared dtype, or fewer rows"
+        ) from None
+
+
+def _known_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array in this machine's byte order, and in the declared dtype where that holds every number.
+
+    Raises
+    ------
+    FeedError
+        For a dtype that no variable has, and that the declared one does not hold.
+    """
+    declared = variable.spec
+    native = array.dtype.newbyteorder("=")
+    wanted = NUMPY[declared.dtype] if declared is not None else native
+    if native != wanted and native.kind in "biuf" and np.can_cast(native, wanted, "safe"):
+        return array.astype(wanted)
+    if native not in NUMPY.values():
+        dtype = declared.dtype if declared is not None else "float32"
+        do = f"array.real.astype({dtype!r})" if native.kind == "c" else f"array.astype({dtype!r})"
+        if native.names is not None:
+            do = f"feed one of its fields, such as array[{native.names[0]!r}]"
+        raise FeedError(
+            f"the feed of {variable.name!r} is {array.dtype}, which no variable is; the program declares {declared!r}"
+            f"\n  Do: {do}"
+        )
+    return array if array.dtype.isnative else array.astype(native)
 
 
 def _numbers(variable: Variable, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
@@ -97,17 +136,23 @@ def _check(variable: Variable, spec: Spec | None) -> None:
             f"the feed of {name!r} is {spec!r}; the program declares {declared!r}"
             f"\n  Do: array.astype({declared.dtype!r})"
         )
-    if not declared.fits(spec):
-        hint = ""
-        if len(spec.dims) == len(declared.dims) - 1 and declared.dims[-1] == 1:
-            hint = "\n  Do: array.reshape(-1, 1)"
-        elif len(spec.dims) == len(declared.dims) - 1 and declared.dims[0] == -1:
-            hint = "\n  Do: give it a batch dimension, array[None]"
-        raise FeedError(
-            f"the feed of {name!r} has dims {list(spec.dims)}; the program declares {list(declared.dims)}{hint}"
-        )
+    _check_dims(variable, spec.dims)
     if declared.lod_level and len(spec.lod) != declared.lod_level:
         raise FeedError(
             f"the feed of {name!r} has {len(spec.lod)} LoD levels; the program declares {declared.lod_level}"
             "\n  Do: fluid.create_lod_tensor(array, [lengths], place), or a DataFeeder"
         )
+
+
+def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
+    """Raise FeedError unless the dims are those that the program declares; -1 takes anything."""
+    assert variable.spec is not None
+    declared = variable.spec.dims
+    if len(dims) == len(declared) and all(a in (-1, b) for a, b in zip(declared, dims, strict=True)):
+        return
+    hint = ""
+    if len(dims) == len(declared) - 1 and declared[-1] == 1:
+        hint = "\n  Do: array.reshape(-1, 1)"
+    elif len(dims) == len(declared) - 1 and declared[0] == -1:
+        hint = "\n  Do: give it a batch dimension, array[None]"
+    raise FeedError(f"the feed of {variable.name!r} has dims {list(dims)}; the program declares {list(declared)}{hint}")

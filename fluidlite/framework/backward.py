@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fluidlite import unique_name
+from fluidlite.base.arguments import listed
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
+from fluidlite.framework.derived import gradient_rule, whole_rule
+from fluidlite.framework.gradient_paths import (
+    NoDerivativeError,
+    Paths,
+    find_paths,
+    forward_part,
+    free_inputs,
+    refuse_missing,
+    refuse_missing_output,
+    stopped,
+)
 from fluidlite.framework.opdef import GRAD, GradRule
 from fluidlite.framework.operator import EMPTY, Operator, grad_name
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
+from fluidlite.framework.undo import undone_on_error
 from fluidlite.framework.variable import Parameter, Variable
 
 Callback = Callable[..., None]
@@ -25,6 +39,8 @@ class GradMaker:
     def __init__(self, backward: _Backward, op: Operator) -> None:
         self._backward = backward
         self.operator = op
+        self.asked: set[str] = set()
+        """Slots whose gradients the function has asked for."""
         self._finished = {name: backward.incoming(name) for name in op.output_arg_names}
         backward.begin(op)
 
@@ -42,15 +58,16 @@ class GradMaker:
         return self.operator.attrs[name]
 
     def input(self, slot: str, i: int = 0) -> str:
-        """Name of a forward input."""
-        return self.operator.input(slot)[i]
+        """Name of what holds a forward input."""
+        return self._backward.held(self.operator, slot, self.operator.input(slot)[i])
 
     def output(self, slot: str, i: int = 0) -> str:
-        """Name of a forward output."""
-        return self.operator.output(slot)[i]
+        """Name of what holds a forward output."""
+        return self._backward.held(self.operator, slot, self.operator.output(slot)[i])
 
     def output_grad(self, slot: str, i: int = 0) -> str:
         """Name of the gradient of a forward output; zeros are appended if nothing gave one."""
+        self.asked.add(slot)
         name = self.operator.output(slot)[i]
         finished = self._finished[name]
         return finished if finished != EMPTY else self._backward.incoming(name, needed=True)
@@ -61,32 +78,38 @@ class GradMaker:
 
     def input_grad(self, slot: str, i: int = 0) -> str | None:
         """A name to write (a part of) the gradient of a forward input to, or None if it is not wanted."""
-        name = self._backward.outgoing(self.operator.input(slot)[i])
+        self.asked.add(slot)
+        name = self._backward.outgoing(self.operator, slot, self.operator.input(slot)[i])
         return None if name == EMPTY else name
+
+    def temporary(self) -> str:
+        """Name of a new variable, for what one operator that is appended hands to another."""
+        return self._backward.block.create_temporary().name
 
     def op(
         self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None
     ) -> None:
-        """Append a gradient operator."""
-        self._backward.append(self.operator, type, inputs, outputs, attrs)
+        """Append a gradient operator, unless none of its outputs is wanted (None)."""
+        named = {slot: [EMPTY if name is None else name for name in _list(names)] for slot, names in outputs.items()}
+        self._backward.append(self.operator, type, inputs, named, attrs)
 
 
 class _Backward:
-    def __init__(self, block: Block, wanted: set[str], blocked: set[str], callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(self, block: Block, paths: Paths, keep: set[str], callbacks: Sequence[Callback] = ()) -> None:
         self.block = block
-        self.wanted = wanted
-        self.blocked = blocked
+        self.paths = paths
+        self.keep = keep
         self.callbacks = callbacks
         self.parts: dict[str, list[str]] = {}
         self.renamed: dict[str, int] = {}
         self._pending_renames: dict[str, str] = {}
         self._bases: dict[str, str] = {}
         self._writers: dict[str, Operator] = {}
-        self.keep: set[str] = set()
-
-    def requires(self, name: str) -> bool:
-        """Whether the gradient of a variable is wanted."""
-        return name in self.wanted and name not in self.blocked
+        self._forward: set[Operator] = set()
+        self._positions: dict[Operator, int] = {}
+        self._overwriters: dict[str, list[Operator]] = {}
+        self._copies: dict[tuple[str, Operator], str] = {}
+        self.results: dict[str, str] = {}
 
     def seed(self, name: str, gradient: str, writer: Operator | None = None) -> None:
         """Say that ``gradient``, which ``writer`` makes, holds the gradient of a target."""
@@ -105,11 +128,24 @@ class _Backward:
         return found
 
     def begin(self, op: Operator) -> None:
-        """What an operator updates in place: its gradient is consumed, that of the value before begins."""
+        """What an operator writes has its gradient consumed; what the name held before begins one of its own."""
         for name in op.output_arg_names:
-            if name in op.input_arg_names:
-                for part in self.parts.pop(name, ()):
-                    self._writers.pop(part, None)
+            if name in op.input_arg_names:  # in place: a gradient that is asked for is that of the value before
+                self._forget(name)
+            else:
+                self._finish(name)
+
+    def _forget(self, name: str) -> None:
+        for part in self.parts.pop(name, ()):
+            self._writers.pop(part, None)
+
+    def _finish(self, name: str) -> None:
+        """No earlier operator knows the value: keep its gradient if that is asked for, and the name for another's."""
+        if name in self.keep and name not in self.results and self.parts.get(name):
+            self.results[name] = self.incoming(name)
+            self._bases[name] = unique_name.generate(grad_name(name))
+            self.renamed.pop(name, None)
+        self._forget(name)
 
     def incoming(self, name: str, needed: bool = False) -> str:
         """Name of an output's finished gradient; EMPTY, or zeros if it is needed, when nothing reads the output."""
@@ -136,9 +172,9 @@ class _Backward:
             made.declare(forward.spec)
         return gradient
 
-    def outgoing(self, name: str) -> str:
-        """A name to write one more part of an input's gradient to."""
-        if not self.requires(name):
+    def outgoing(self, op: Operator, slot: str, name: str) -> str:
+        """A name to write one more part of an input's gradient to; EMPTY if it is not wanted."""
+        if name not in self.paths.into(op).get(slot, ()):
             return EMPTY
         parts = self.parts.setdefault(name, [])
         base = self.base(name)
@@ -200,69 +236,111 @@ class _Backward:
 
     def walk(self, operators: Sequence[Operator]) -> None:
         """Append the gradients of operators, last first."""
-        writers: dict[str, list[Operator]] = {}
-        for op in reversed(operators):
+        self._forward = set(operators)
+        self._positions = {op: at for at, op in enumerate(self.block.ops)}
+        for op in self.block.ops:
             for name in op.output_arg_names:
-                writers.setdefault(name, []).append(op)
+                self._overwriters.setdefault(name, []).append(op)
+        for op in reversed(operators):
             if not any(self.parts.get(name) for name in op.output_arg_names):
                 continue
-            if not any(self.requires(name) for name in op.input_arg_names):
+            into = self.paths.into(op)
+            if not into:
                 self._consume(op)
                 continue
             if sub_blocks(op):
                 raise GradientError(f"{op} runs a sub-block; its gradient is not defined")
-            rule = op.definition.grad
-            if rule is None:
+            read = [
+                (slot, name)
+                for slot, names in op.outputs.items()
+                if op.definition.stops(slot) is None
+                for name in names
+                if self.parts.get(name)
+            ]
+            rule = gradient_rule(op.definition)
+            if not read:
                 self._consume(op)
-                continue
-            # What is read must be finished before the operator's own inputs take new parts under the same names.
-            if callable(rule):
-                rule(GradMaker(self, op))
-            else:
-                self._refuse_overwritten(op, rule, writers)
+            elif rule is None:
+                refuse_missing(op, into, ())
+            elif isinstance(rule, GradRule):
+                if not {slot for slot, _ in read} <= set(rule.outputs):
+                    rule = whole_rule(op.definition) or rule
+                refuse_missing(op, into, rule.writes)
+                _name_outputs(op, rule)
+                self._refuse_outputs(op, read, set(rule.outputs))
                 self._by_rule(op, rule)
+            else:
+                maker = GradMaker(self, op)
+                rule(maker)
+                refuse_missing(op, into, maker.asked)
+                self._refuse_outputs(op, read, maker.asked)
 
-    def _refuse_overwritten(self, op: Operator, rule: GradRule, writers: Mapping[str, Sequence[Operator]]) -> None:
-        """Raise GradientError if a value that the gradient reads is no longer there when backward runs.
+    def _refuse_outputs(self, op: Operator, read: Sequence[tuple[str, str]], taken: set[str]) -> None:
+        """Raise GradientError if the gradient does not take what the target's derivative says of an output."""
+        for slot, name in read:
+            if slot not in taken:
+                refuse_missing_output(op, self.paths.into(op), slot, name)
 
-        ``writers`` are the operators from this one on that write a name, the last one first.
+    def held(self, op: Operator, slot: str, name: str) -> str:
+        """The variable that holds a value of a forward operator when backward runs.
+
+        What an operator beside the forward ones overwrites later (an update of state, say) is copied before it.
+
+        Raises
+        ------
+        GradientError
+            If a forward operator overwrites it.
         """
-        definition = ops.get(rule.type)
-        for slot in rule.reads:
-            declared = definition.input(slot)
-            if slot.endswith(GRAD) or (declared is not None and declared.metadata_only):
-                continue
-            given = op.input(slot)
-            for name in given or op.output(slot):
-                after = [other for other in writers.get(name, ()) if given or other is not op]
-                if after:
-                    raise GradientError(
-                        f"{op}: its gradient reads {slot} {name!r}, which {after[-1]} overwrites"
-                        "\n  Do: write to a variable of another name"
-                    )
+        given = slot in op.inputs
+        after = [
+            other
+            for other in self._overwriters.get(name, ())
+            if self._positions[other] > self._positions[op] or (given and other is op)
+        ]
+        if not after:
+            return name
+        overwriting = next((other for other in after if other in self._forward), None)
+        if overwriting is not None:
+            raise GradientError(
+                f"{op}: its gradient reads {slot} {name!r}, which {overwriting} overwrites"
+                "\n  Do: write to a variable of another name"
+            )
+        key = name, after[0]
+        if key not in self._copies:
+            block = self.block
+            made = self._copies[key] = block.create_temporary(prefix=f"{name}.held", stop_gradient=True).name
+            at = block.ops.index(after[0])
+            block._insert(at, "assign", {"X": [name]}, {"Out": [made]}, None, role="backward", line=op.line)
+        return self._copies[key]
 
     def _consume(self, op: Operator) -> None:
+        """An operator through which no derivative flows; state that it updates in place counts as one value."""
         for name in op.output_arg_names:
-            if name not in op.input_arg_names and name not in self.keep:
-                self.parts.pop(name, None)
+            if name not in op.input_arg_names:
+                self._finish(name)
 
     def _by_rule(self, op: Operator, rule: GradRule) -> None:
         definition = ops.get(rule.type)
         inputs: dict[str, list[str]] = {}
-        for slot in rule.reads:
-            if slot.endswith(GRAD):
-                base = slot.removesuffix(GRAD)
+        for slot in rule.read_for(self.paths.into(op)):
+            base = rule.output_of(slot)
+            if base is not None:
                 declared = definition.input(slot)
                 needed = declared is None or not declared.dispensable
                 names = [self.incoming(name, needed) for name in op.output(base)]
                 names = [name for name in names if name != EMPTY]
             else:
+                declared = definition.input(slot)
                 names = op.input(slot) or op.output(slot)
+                if declared is None or not declared.metadata_only:
+                    names = [self.held(op, slot, name) for name in names]
             if names:
                 inputs[slot] = names
         self.begin(op)
         outputs = {
-            slot + GRAD: [self.outgoing(name) for name in op.input(slot)] for slot in rule.writes if op.input(slot)
+            slot + rule.suffix: [self.outgoing(op, slot, name) for name in op.input(slot)]
+            for slot in rule.writes
+            if op.input(slot)
         }
         if rule.attrs is not None:
             attrs = rule.attrs(op)
@@ -272,8 +350,28 @@ class _Backward:
         self.append(op, rule.type, inputs, outputs, attrs)
 
     def result(self, name: str) -> str | None:
-        """Name of the finished gradient of a leaf, or None."""
+        """Name of the finished gradient of what a name holds last, or None."""
+        if name in self.results:
+            return self.results[name]
         return self.incoming(name) if self.parts.get(name) else None
+
+
+def _name_outputs(op: Operator, rule: GradRule) -> None:
+    """Give a forward operator variables for outputs that it was built without, and that its gradient reads."""
+    definition = ops.get(rule.type)
+    known = {slot.name: slot for slot in op.definition.outputs}
+    missing = []
+    for name in rule.reads:
+        slot, read = known.get(rule.output_of(name) or name), definition.input(name)
+        needed = read is not None and not read.dispensable and not op.input(name)
+        if slot is not None and needed and not slot.duplicable and not op.output(slot.name):
+            missing.append(slot.name)
+    for slot_name in missing:
+        made = op.block.create_temporary(prefix=f"{op.type}.{slot_name}", stop_gradient=True)
+        op.outputs = {**op.outputs, slot_name: [made.name]}
+    if missing:
+        op.infer()
+        op.block.program.touch()
 
 
 def _list(names: Any) -> list[str]:
@@ -284,29 +382,43 @@ def _names(items: Iterable[Variable | str] | None) -> set[str]:
     return {item if isinstance(item, str) else item.name for item in items or ()}
 
 
-def _reachable(operators: Sequence[Operator], leaves: set[str], block: Block, blocked: set[str]) -> set[str]:
-    """Variables that depend on the leaves through differentiable operators."""
-    reached = set(leaves)
-    for op in operators:
-        if reached.isdisjoint(op.input_arg_names) or op.definition.grad is None:
-            continue
-        for name in op.output_arg_names:
-            variable = block.find_var(name)
-            if name in blocked or variable is None or variable.stop_gradient:
-                continue
-            if variable.spec is not None and not is_float(variable.spec.dtype):
-                continue
-            reached.add(name)
-    return reached
+@contextmanager
+def _undone_on_error(block: Block) -> Iterator[None]:
+    """What is appended inside, or named of the operators there are, is taken back if something raises."""
+    named = [(op, op.outputs) for op in block.ops]
+    try:
+        with undone_on_error(block):
+            yield
+    except BaseException:  # an interruption too
+        for op, outputs in named:
+            op.outputs = outputs
+        block.program.touch()
+        raise
 
 
-def _stopped(block: Block) -> set[str]:
-    found = set()
-    scope: Block | None = block
-    while scope is not None:
-        found |= {name for name, variable in scope.vars.items() if variable.stop_gradient}
-        scope = scope.parent
-    return found
+def _append(
+    loss: Variable, chosen: Sequence[Variable], leaves: set[str], blocked: set[str], callbacks: Sequence[Callback],
+    needed: bool,
+) -> list[tuple[Any, Variable]]:  # fmt: skip
+    block, spec = loss.block, loss._spec()
+    forward = forward_part(block, [loss.name])
+    asked = {variable.name for variable in chosen}
+    backward = _Backward(block, find_paths(forward, leaves - blocked, block, blocked), asked, callbacks)
+    with block.program.roles("backward"), _undone_on_error(block):
+        start = block.create_var(backward.base(loss.name))
+        first = block.append_op(
+            "fill_constant", {}, {"Out": start}, {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype}
+        )
+        backward.seed(loss.name, start.name, first)
+        backward.walk(forward)
+        found = [(variable, backward.result(variable.name)) for variable in chosen]
+        pairs = [(variable, block.var(name)) for variable, name in found if name is not None]
+        if needed and not pairs:
+            raise GradientError(
+                f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in chosen]}\n"
+                "  Do: check stop_gradient, and that operators between have gradients"
+            )
+    return pairs
 
 
 def append_backward(
@@ -333,7 +445,8 @@ def append_backward(
     Raises
     ------
     GradientError
-        If the loss is no single float, or does not depend on any wanted parameter.
+        If the loss is no single float, does not depend on any wanted parameter, or depends on a wanted one through an
+        operator that has no derivative there. The block stays as it was.
     """
     if not isinstance(loss, Variable):
         raise GradientError(f"append_backward takes the loss as a Variable, got {type(loss).__name__}")
@@ -346,55 +459,39 @@ def append_backward(
             "\n  Do: reduce it, such as layers.mean(loss)"
         )
     if parameter_list is not None:
-        chosen = [program.global_block().var(p if isinstance(p, str) else p.name) for p in parameter_list]
+        chosen = [
+            program.global_block().own(p, "parameter_list of append_backward")
+            for p in listed(
+                "parameter_list of append_backward", parameter_list, "parameters or their names", GradientError
+            )
+        ]
     else:
         chosen = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
-    blocked = _names(no_grad_set) | _stopped(block)
-    forward = _forward_part(block, [loss.name])
-    leaves = {variable.name for variable in chosen} | _free_inputs(block)
-    wanted = _reachable(forward, leaves - blocked, block, blocked)
-    backward = _Backward(block, wanted, blocked, callbacks or ())
-    with program.roles("backward"):
-        start = block.create_var(backward.base(loss.name))
-        first = block.append_op(
-            "fill_constant", {}, {"Out": start}, {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype}
-        )
-        backward.seed(loss.name, start.name, first)
-        backward.walk(forward)
-        pairs: list[tuple[Any, Variable]] = []
-        for variable in chosen:
-            gradient = backward.result(variable.name)
-            if gradient is not None:
-                pairs.append((variable, block.var(gradient)))
-    if not pairs and parameter_list is not None:
-        raise GradientError(
-            f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in chosen]}\n"
-            "  Do: check stop_gradient, and that operators between have gradients"
-        )
+    blocked = _names(no_grad_set) | stopped(block)
+    asked = {variable.name for variable in chosen}
+    free = free_inputs(block) - asked
+    while True:
+        try:
+            pairs = _append(loss, chosen, asked | free, blocked, callbacks or (), parameter_list is not None)
+            break
+        except NoDerivativeError as exc:
+            if exc.origin not in free:
+                raise
+            free.discard(exc.origin)  # nobody has asked for it: it has no gradient, rather than a part of one
     return pairs
 
 
-def _free_inputs(block: Block) -> set[str]:
-    """Fed variables and others that nothing writes, through which gradients may flow (stop_gradient False)."""
-    written = {name for op in block.ops for name in op.output_arg_names}
-    found = set()
-    for name, variable in block.vars.items():
-        frozen = variable.stop_gradient or (isinstance(variable, Parameter) and not variable.trainable)
-        if name not in written and not frozen and variable.spec is not None and is_float(variable.spec.dtype):
-            found.add(name)
-    return found
-
-
-def _forward_part(block: Block, targets: Sequence[str]) -> list[Operator]:
-    """Operators up to the last that writes a target, and that the targets depend on."""
-    wanted = set(targets)
-    kept = []
-    for op in reversed(block.ops):
-        if wanted.isdisjoint(op.output_arg_names):
-            continue
-        kept.append(op)
-        wanted.update(op.input_arg_names)
-    return kept[::-1]
+def _variables(argument: str, value: Any, *kinds: type) -> list[Any]:
+    """One variable or several as a list, or GradientError."""
+    items = (
+        [value]
+        if isinstance(value, Variable)
+        else listed(f"{argument} of fluid.gradients", value, "a Variable, or a list of them", GradientError)
+    )
+    for item in items:
+        if not isinstance(item, kinds or (Variable,)):
+            raise GradientError(f"{argument} of fluid.gradients holds {item!r:.80}; expected a Variable")
+    return items
 
 
 def calc_gradient(
@@ -413,27 +510,35 @@ def calc_gradient(
     Returns
     -------
     list of Variable or None
-        None where a target does not depend on the input.
+        None where no target depends on the input, or only through ``stop_gradient`` and operators whose derivative is
+        0 almost everywhere.
+
+    Raises
+    ------
+    GradientError
+        If a target depends on an input through an operator that has no derivative there: it names the operator, and
+        its input. The block stays as it was.
     """
-    outs: list[Variable] = [targets] if isinstance(targets, Variable) else list(targets)
-    ins: list[Variable] = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    outs, ins = _variables("targets", targets), _variables("inputs", inputs)
     given: list[Variable | None]
     if target_gradients is None:
         given = [None] * len(outs)
     else:
-        given = [target_gradients] if isinstance(target_gradients, Variable) else list(target_gradients)
+        given = list(_variables("target_gradients", target_gradients, Variable, type(None)))
     if len(given) != len(outs):
         raise GradientError(f"calc_gradient got {len(outs)} targets and {len(given)} target_gradients")
     if not outs:
         raise GradientError("calc_gradient needs at least one target")
     block = outs[0].block
+    for what, variables in (("targets", outs), ("inputs", ins), ("target_gradients", given)):
+        for variable in variables:
+            if variable is not None:
+                block.own(variable, f"{what} of fluid.gradients")
     names = {variable.name for variable in ins}
-    blocked = (_names(no_grad_set) | _stopped(block)) - names
-    forward = _forward_part(block, [variable.name for variable in outs])
-    wanted = _reachable(forward, names, block, blocked)
-    backward = _Backward(block, wanted, blocked)
-    backward.keep = names  # the gradient of an intermediate variable that was asked for
-    with block.program.roles("backward"):
+    blocked = (_names(no_grad_set) | stopped(block)) - names
+    forward = forward_part(block, [variable.name for variable in outs])
+    backward = _Backward(block, find_paths(forward, names, block, blocked), names)
+    with block.program.roles("backward"), _undone_on_error(block):
         for target, gradient in zip(outs, given, strict=True):
             writer = None
             if gradient is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import copysign
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from fluidlite.base.bounded import weight_of
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.spec import Dims, Lod, Spec
@@ -60,6 +61,12 @@ class Call:
         self._signs: tuple[Any, ...] | None = None
         self._found: dict[str, Any] | None = None
 
+    @property
+    def weight(self) -> int:
+        """An estimate of its bytes, for caches."""
+        specs = [spec for group in (*self.ins.values(), *self.outs.values()) for spec in group]
+        return 1000 + sum([spec.weight for spec in specs]) + weight_of(self.attrs)
+
     def once(self, name: str, find: Callable[[Call], Found]) -> Found:
         """What ``find`` says of this call; asked once, for choosing and preparing a kernel both want to know."""
         if self._found is None:
@@ -68,6 +75,12 @@ class Call:
             self._found[name] = find(self)
         found: Found = self._found[name]
         return found
+
+    @property
+    def of_tensors(self) -> bool:
+        """Whether its operator's expression computes it: one of tensors, and no function of scalars does."""
+        scalar = self.op.scalar
+        return self.op.expression is not None and (scalar is None or scalar.refuse(self) is not None)
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""

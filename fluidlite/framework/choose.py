@@ -2,102 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
-from typing import Any
 
-from fluidlite.base.dtypes import HALVES
-from fluidlite.base.errors import KernelNotFoundError, ProgramError, RegistryError
+from fluidlite.base.bounded import Bounded
+from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.framework import generators as generated
 from fluidlite.framework.call import Call
+from fluidlite.framework.choice import Choice
 from fluidlite.framework.decompose import Part, decompose, spliced
 from fluidlite.framework.generators import generators
-from fluidlite.framework.kernels import Kernel, Run, kernels, matches
-from fluidlite.framework.layout import layout_named
-from fluidlite.framework.opdef import Slot
+from fluidlite.framework.kernels import Kernel, clash, kernels, matches
 from fluidlite.framework.policy import Policy
+from fluidlite.framework.refusals import (
+    device_refusal,
+    device_veto,
+    dialect_refusal,
+    largest,
+    no_vectors,
+    refuse,
+    unused,
+)
 from fluidlite.framework.registry import ops
+from fluidlite.framework.widen import WIDER, widen, widenable
 from fluidlite.platform.devices import Unit, devices
 from fluidlite.platform.place import Place
 
 GENERATED_FOR = ("dialect", "array")
 """Capabilities for which kernels are generated, in order of preference."""
 
-MANY_STEPS = 16
-"""Operators in a fused one from which on calls of the array namespace take longer than one compiled kernel, whatever
-their size.
+MANY_ELEMENTS = 1 << 15
+"""From here on array calls of a whole expression take longer than its parts: each makes a new array of memory that is
+in no cache, while elementwise parts are computed in blocks, and the memory between parts is planned.
 """
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which kernel runs a call, where and how.
-
-    Attributes
-    ----------
-    how : str
-        native, generated, generic, decomposed, fallback or pinned.
-    place : Place
-        Where it runs.
-    library : str
-        Of the kernel; for a generated one the capability.
-    kernel : Kernel or None
-        None for a generated or decomposed one.
-    parts : tuple of Part
-        Of a decomposition.
-    refused : tuple of (candidate, reason)
-    """
-
-    how: str
-    place: Place
-    library: str
-    kernel: Kernel | None = None
-    capability: str = ""
-    parts: tuple[Part, ...] = ()
-    part_choices: tuple[Choice, ...] = ()
-    refused: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-
-    def prepare(self, call: Call, context: Any) -> Run:
-        """Return ``run(context, io)``."""
-        if self.kernel is not None:
-            return self.kernel.prepare(call, context)
-        return generators[self.capability].prepare(call, context)
-
-    @property
-    def text(self) -> str:
-        """The kernel in a word or two."""
-        if self.parts:
-            return " + ".join(part.call.op.type for part in self.parts)
-        if self.kernel is None:
-            return f"expression ({self.capability})"
-        where = (
-            next((p for p in self.kernel.places if p in ("array", "dialect", "memory")), "") if self.capability else ""
-        )
-        return f"{self.library} ({where})" if where else self.library
-
-    @property
-    def guarded(self) -> bool:
-        """Whether its kernel itself writes nothing once the status word is set."""
-        if self.kernel is not None:
-            return self.kernel.guarded
-        array = devices.unit(self.place).array if self.capability == "array" else None
-        return array is None or not array.eager  # who calls NumPy looks before that
-
-    @property
-    def inplace(self) -> bool:
-        """Whether an output may share memory with an input where the definition allows."""
-        return self.kernel.inplace if self.kernel is not None else True
-
-
 class _Cache:
-    def __init__(self) -> None:
-        self.generation: tuple[int, ...] = ()
-        self.choices: dict[tuple[Call, Place, Policy], Choice] = {}
-        self.native: dict[tuple[Any, ...], list[Kernel]] = {}
+    """Choices of one generation: a thread that is still choosing by an older one keeps its own."""
+
+    def __init__(self, generation: tuple[int, ...]) -> None:
+        self.generation = generation
+        self.choices: Bounded[Choice] = Bounded(_MOST, "choices", 8 << 20)
+        self.native: Bounded[list[Kernel]] = Bounded(_MOST, "native kernels", 8 << 20)
 
 
-_cache = _Cache()
+_Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, str]]"], "Choice | None"]
 _MOST = 4096
+_cache = _Cache(())
+
+
+def _current() -> _Cache:
+    """The choices of this generation."""
+    global _cache
+    found, now = _cache, generation()
+    if found.generation != now:
+        found = _cache = _Cache(now)
+    return found
 
 
 def generation() -> tuple[int, int, int]:
@@ -108,7 +69,7 @@ def generation() -> tuple[int, int, int]:
 def choose(call: Call, place: Place, policy: Policy) -> Choice:
     """Choose the kernel of a call.
 
-    Order: native (preferred library first), generated, generic, decomposed, fallback; a pinned operator
+    Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a pinned operator
     runs on the host.
 
     Raises
@@ -116,15 +77,7 @@ def choose(call: Call, place: Place, policy: Policy) -> Choice:
     KernelNotFoundError
         If nothing can run it, or only the fallback place could and the policy forbids that.
     """
-    now = generation()
-    if _cache.generation != now or len(_cache.choices) > _MOST:
-        _cache.choices, _cache.native = {}, {}
-        _cache.generation = now
-    key = (call, place, policy)
-    found = _cache.choices.get(key)
-    if found is None:
-        found = _cache.choices[key] = _choose(call, place, policy)
-    return found
+    return _current().choices.get((call, place, policy), lambda: _choose(call, place, policy))
 
 
 def _choose(call: Call, place: Place, policy: Policy) -> Choice:
@@ -158,6 +111,59 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
     )
 
 
+def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
+    """The kernels of the same rank as a chosen one that lie in other layouts, the chosen one first; or nothing.
+
+    What a registration with ``override=True`` hides is not among them.
+    """
+    if choice.kernel is None or choice.how not in ("native", "generic") or not _in_layouts(call):
+        return ()
+    unit, kind = devices.unit(choice.place), choice.place.kind
+    candidates = _candidates(call, choice.place, policy)
+    if choice.how == "native":
+        several = _native_kernels(call, kind, policy, candidates)
+    else:
+        several = [each for each in candidates if choice.capability in each.places]
+    if len(several) < 2 or all(each.layouts == several[0].layouts for each in several):
+        return ()
+    rank, call = _rank(policy, kind), call.at(choice.place)
+    found = [choice.kernel]
+    for kernel in several:
+        if kernel is choice.kernel or rank(kernel) != rank(choice.kernel) or any(clash(kernel, each) for each in found):
+            continue
+        if any(dict(kernel.layouts) == dict(each.layouts) for each in found):
+            continue
+        if no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit):
+            continue
+        if choice.capability == "dialect" and dialect_refusal(call, unit):
+            continue
+        found.append(kernel)
+    if len(found) < 2:
+        return ()
+
+    def others(mine: Kernel) -> tuple[tuple[str, str], ...]:
+        reason = "it ranks equally, and with its layouts ({}) no fewer bytes are rearranged"
+        return tuple(
+            (f"{choice.how} {kernel.library}", reason.format(_layouts_text(kernel)))
+            for kernel in found if kernel is not mine
+        )  # fmt: skip
+
+    return tuple(
+        replace(choice, library=kernel.library, kernel=kernel, refused=(*choice.refused, *others(kernel)))
+        for kernel in found
+    )
+
+
+def _in_layouts(call: Call) -> bool:
+    """Whether a kernel of an operator, or of what it is an epilogue of, names layouts."""
+    rule = call.op.epilogue
+    return (call.op.type if rule is None else rule.product.type) in kernels.in_layouts()
+
+
+def _layouts_text(kernel: Kernel) -> str:
+    return ", ".join(f"{slot} {name}" for slot, name in kernel.layouts.items()) or "plain"
+
+
 def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: str) -> str:
     lines = [f"{call.op.type} cannot run on {place}; {why}."]
     lines += [f"  {candidate}: {reason}" for candidate, reason in refused]
@@ -167,7 +173,14 @@ def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: st
 def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
     unit = devices.unit(place)
     candidates = _candidates(call, place, policy)
-    for attempt in (_native, _generated, _generic, _native_after_plain, _decomposed):
+    rule = call.op.expression
+    if rule is None or not call.of_tensors:
+        order: tuple[_Attempt, ...] = (_native, _generated, _generic)
+    elif rule.library:
+        order = (_native, _library_arrays, _generic, _in_parts, _generated)
+    else:
+        order = (_native, _generic, _in_parts, _generated)
+    for attempt in (*order, _native_after_plain, _decomposed, _widened):
         found = attempt(call, unit, policy, candidates, refused)
         if found is not None:
             return found
@@ -184,13 +197,18 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
 
 
 def _ordered(found: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
+    return sorted(found, key=_rank(policy, kind))
+
+
+def _rank(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
+    """What the candidates for a kind of places are sorted by: the user's preference, then the rank of the library."""
     preferred = policy.preferred(kind)
 
     def rank(kernel: Kernel) -> tuple[int, int]:
         place = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
         return place, -kernels.library(kernel.library).rank
 
-    return sorted(found, key=rank)
+    return rank
 
 
 def _native(
@@ -201,10 +219,10 @@ def _native(
         return None
     mine = _native_kernels(call, kind, policy, candidates)
     for kernel in mine:
-        if _after_plain(kernel, kind, policy):
+        if after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
-            reason = _no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+            reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
         if reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
         refused.append((f"native {kernel.library}", reason))
@@ -218,14 +236,15 @@ def _native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Ker
     with an epilogue.
     """
     key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
-    found = _cache.native.get(key)
-    if found is None:
+
+    def make() -> list[Kernel]:
         mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
-        found = _cache.native[key] = _ordered(mine, kind, policy, call)
-    return found
+        return _ordered(mine, kind, policy, call)
+
+    return _current().native.get(key, make)
 
 
-def _after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
+def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
     """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
     preferred = policy.preferred(kind)
     if "plain" not in preferred or kernel.library == "plain":
@@ -238,9 +257,9 @@ def _native_after_plain(
 ) -> Choice | None:
     kind = unit.place.kind
     for kernel in _native_kernels(call, kind, policy, candidates):
-        if not _after_plain(kernel, kind, policy):
+        if not after_plain(kernel, kind, policy):
             continue
-        reason = _no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
         if "native" not in policy.exclude and reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
     return None
@@ -249,12 +268,12 @@ def _native_after_plain(
 def _generated(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    if call.op.scalar is None:
+    if call.op.scalar is None and call.op.expression is None:
         refused.append(("generated", "no expression"))
         return None
     if "generated" in policy.exclude:
         return None
-    reason = device_refusal(call, unit)
+    reason = device_refusal(call, unit) or device_veto(call, unit)
     if reason is not None:
         refused.append(("generated", reason))
         return None
@@ -282,10 +301,12 @@ def _generic(
         for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
     ]
     for capability, kernel in sorted(tried, key=lambda pair: not pair[1].vendor):
-        reason = unused(capability, call, unit, policy) or _no_vectors(kernel, call, unit, policy)
+        reason = unused(capability, call, unit, policy) or no_vectors(kernel, call, unit, policy)
         reason = reason or refuse(kernel, call, unit)
         if reason is None and capability == "dialect":
             reason = dialect_refusal(call, unit)
+        if reason is None and capability != "memory":  # copies need nothing that a device could lack
+            reason = device_veto(call, unit)
         if reason is None:
             return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
         refused.append((f"generic ({capability})", reason))
@@ -336,102 +357,71 @@ def _decomposed(
     return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen), tuple(refused))
 
 
-def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
-    """Why a capability of a device is left aside for a call, or None."""
-    if capability in policy.exclude:
-        return "excluded by the policy"
-    chosen = policy.capability(unit.place.kind)
-    if chosen == "array" and capability == "dialect":
-        return "codegen is another"
-    if capability != "dialect" or chosen == "dialect" or unit.array is None or "array" in policy.exclude:
+def _library_arrays(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """Array calls of an expression that a library behind the namespace computes."""
+    if unit.array is None or policy.capability(unit.place.kind) == "dialect":
         return None
-    least = getattr(unit.dialect, "least", 0)
-    if call.op.scalar is not None and call.op.scalar.steps >= MANY_STEPS:
+    found = _generated(call, unit, replace(policy, exclude=(*policy.exclude, "dialect")), candidates, [])
+    return None if found is None else replace(found, refused=tuple(refused))
+
+
+def _in_parts(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """An expression said with operators, rather than by array calls: if the kernel language computes all of them, or if
+    it is large and what is not elementwise of it is not.
+
+    Elementwise parts are then one kernel each, and can be fused with what is around them.
+    """
+    compiled = unit.dialect is not None and unused("dialect", call, unit, policy) is None
+    if not compiled and not (call.known and largest(call) >= MANY_ELEMENTS):
         return None
-    if least and not policy.repeated and call.known and largest(call) < least:
-        return f"under {least} elements the array namespace starts sooner"
-    return None
-
-
-def _no_vectors(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
-    """Why a kernel that is written in vectors of the dialect is left aside, or None."""
-    if not kernel.vectors:
+    if not compiled and generated.in_blocks(call, unit):
         return None
-    if getattr(unit.dialect, "registers", None) is None:
-        return f"{unit.place.kind} has no dialect that names vector registers"
-    return unused("dialect", call, unit, policy)
+    found = _decomposed(call, unit, policy, candidates, [])
+    if found is None:
+        return None
+    if compiled and any(part.capability == "array" for part in found.part_choices):
+        return None
+    if not compiled and not all(_in_blocks(part) for part in found.parts):
+        return None
+    return replace(found, refused=tuple(refused))
 
 
-def largest(call: Call) -> int:
-    """The elements of the largest tensor of a call."""
-    found = (spec for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs)
-    return max((prod(spec.dims) for spec in found), default=0)
+def _in_blocks(part: Part) -> bool:
+    """Whether array calls compute a part without new arrays that are large."""
+    written = (prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
+    return part.call.op.scalar is not None or part.call.op.view is not None or max(written) < MANY_ELEMENTS
 
 
-def device_refusal(call: Call, unit: Unit) -> str | None:
-    """Why the device itself cannot compute a call (a dtype it lacks), or None."""
-    for specs, find in ((call.ins, call.op.input), (call.outs, call.op.output)):
-        for slot, slot_specs in specs.items():
-            declared = find(slot)
-            if declared is not None and (declared.unread or declared.on_host):
-                continue
-            for spec in slot_specs:
-                if spec.dtype not in unit.info.dtypes:
-                    return f"{unit.place.kind} does not compute {spec.dtype} ({slot})"
-    return None
-
-
-def dialect_refusal(call: Call, unit: Unit) -> str | None:
-    """Why a dialect cannot say a call (a type it lacks), or None. Half types are stored as 16-bit integers."""
-    for slot, spec, declared in _specs(call):
-        if declared is not None and (declared.unread or declared.on_host):
+def _widened(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """The call in a wider data type, with casts that the place computes itself."""
+    narrow = call.key_dtype
+    if narrow not in WIDER or "widened" in policy.exclude or not widenable(call):
+        return None
+    alone = replace(policy, exclude=(*policy.exclude, "widened"))
+    for wide in WIDER[narrow]:
+        parts = widen(call, wide)
+        if parts is None:
             continue
-        stored = "int16" if spec.dtype in HALVES else spec.dtype
-        if stored not in unit.dialect.types:
-            return f"the dialect of {unit.place.kind} has no type for {stored} ({slot})"
+        chosen = [_on_place(part.call.at(unit.place), unit.place, alone, []) for part in parts]
+        found = tuple(each for each in chosen if each is not None and not each.parts)
+        if len(found) == len(parts):
+            return Choice("widened", unit.place, "", None, "", tuple(parts), found, tuple(refused))
     return None
 
 
-def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
-    """Why a kernel does not take a call on a device, or None."""
-    plain = not kernel.layouts and "dense" in kernel.kinds and call.once("dense", _is_dense)
-    for slot, spec, declared in () if plain else _specs(call):
-        if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
-            return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
-        wanted = kernel.layouts.get(slot, "plain")
-        order = layout_named(wanted).permutation if wanted not in ("plain", "any") else None
-        if order is not None and len(order) != spec.rank:
-            return f"it takes layout {wanted} for {slot}, this has rank {spec.rank}"
-    if kernel.dtypes is not None:
-        if isinstance(kernel.dtypes, tuple):
-            if call.key_dtype not in kernel.dtypes:
-                return f"it takes {', '.join(kernel.dtypes)}, this is {call.key_dtype}"
-        else:
-            for slot, allowed in kernel.dtypes.items():
-                for spec in call.specs(slot):
-                    if spec.dtype not in allowed:
-                        return f"it takes {', '.join(allowed)} for {slot}, this is {spec.dtype}"
-    reason = device_refusal(call, unit)
-    if reason is not None or kernel.supports is None:
-        return reason
-    try:
-        answer = kernel.supports(call)
-    except Exception as exc:
-        raise RegistryError(f"supports of the kernel at {kernel.origin} raised {type(exc).__name__}: {exc}") from exc
-    if answer is not None and not isinstance(answer, str):
-        raise RegistryError(
-            f"supports of the kernel at {kernel.origin} returned {answer!r}; expected None, or the reason of a refusal"
-        )
-    return answer
+def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
+    """The call in a wider data type on the place, or None, whatever else could run it."""
+    return _widened(call, unit, policy, (), [])
 
 
-def _is_dense(call: Call) -> bool:
-    return all(spec.kind == "dense" for slots in (call.ins, call.outs) for specs in slots.values() for spec in specs)
-
-
-def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:
-    for slots, find in ((call.ins, call.op.input), (call.outs, call.op.output)):
-        declared: Callable[[str], Slot | None] = find
-        for slot, specs in slots.items():
-            for spec in specs:
-                yield slot, spec, declared(slot)
+def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:
+    """The call said with other operators on the place, or None and the reason, whatever else could run it."""
+    refused: list[tuple[str, str]] = []
+    found = _decomposed(call, unit, policy, (), refused)
+    return found, "" if found is not None else refused[-1][1] if refused else "excluded by the policy"

@@ -11,7 +11,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.operator import check_attrs
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.framework.whereabouts import NOWHERE
 
 
@@ -94,7 +94,7 @@ class Build:
         specs: dict[str, tuple[Spec, ...]] = {}
         for slot, values in ordered_out.items():
             found = results[slot]
-            specs[slot] = (found,) if isinstance(found, Spec) else tuple(found)[: len(values)]
+            specs[slot] = specs_of(found)[: len(values)]
             for value, spec in zip(outs[slot], specs[slot], strict=True):
                 value.spec = spec
         self.parts.append(

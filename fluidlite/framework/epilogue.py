@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 
 THEN = "then."
 """What the names of the second operator's attributes begin with."""
@@ -49,7 +49,7 @@ class Epilogue:
         asked = Call(self.product, ins, {self.out: (Spec.of((), "float32"),)}, attrs, call.place, call.training)
         assert self.product.infer is not None
         found = self.product.infer(asked)[self.out]
-        return asked.with_outs({self.out: (found,) if isinstance(found, Spec) else tuple(found)})
+        return asked.with_outs({self.out: specs_of(found)})
 
     def then_call(self, call: Call) -> Call:
         """What is computed of the product, of a call of the whole."""

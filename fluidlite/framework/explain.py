@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from fluidlite.framework.operator import MADE_OF
+from fluidlite.framework.operator import MADE_OF, NOT_EXPANDED
 from fluidlite.framework.plan import Move, Plan
 from fluidlite.framework.policy import HOWS
 from fluidlite.framework.spec import Spec
@@ -13,14 +14,33 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 
 
+class MemoryPicture(Protocol):
+    """What a report shows of a memory plan."""
+
+    def summary(self) -> str:
+        """One line of sums."""
+        ...
+
+    def svg(self) -> str:
+        """Buffers over steps."""
+        ...
+
+
 class Report:
     """What runs where, with which kernel, what moves, and why others were refused.
 
-    ``str(report)`` is :meth:`text`; :meth:`data` gives the same as plain dicts; :meth:`html` as a table.
+    ``str(report)`` is :meth:`text`; :meth:`data` gives the same as plain dicts; :meth:`html` as a page.
+
+    Parameters
+    ----------
+    plan : Plan
+    memory : callable, optional
+        Returns the memory plan, when somebody asks for it.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, memory: Callable[[], MemoryPicture | None] | None = None) -> None:
         self.plan = plan
+        self._memory = memory
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -78,6 +98,7 @@ class Report:
                     "line": str(line.op.line),
                     "outputs": line.op.output_arg_names,
                     "made_of": list(line.op.hints.get(MADE_OF, ())),
+                    "not_fused": line.op.hints.get(NOT_EXPANDED, "") if line.how == "decomposed" else "",
                     "how": line.how,
                     "place": str(choice.place) if choice else str(self.plan.place),
                     "library": choice.library if choice else "",
@@ -93,6 +114,9 @@ class Report:
                     ]
                     if choice
                     else [],
+                    "widened": dict(zip(("from", "to", "kernel", "bytes"), choice.widened, strict=True))
+                    if choice and choice.widened
+                    else None,
                     "moves": [_move_data(move) for move in line.moves],
                     "refused": [list(item) for item in choice.refused] if choice else [],
                 }
@@ -113,6 +137,12 @@ class Report:
             made_of = line.op.hints.get(MADE_OF)
             if made_of:
                 note.insert(0, "made of " + ", ".join(made_of))
+            if line.how == "decomposed" and NOT_EXPANDED in line.op.hints:
+                note.append(f"its parts are not fused: {line.op.hints[NOT_EXPANDED]}")
+            if choice is not None and (widened := choice.widened) is not None:
+                narrow, wide, taker, nbytes = widened
+                size = f"{nbytes:,} bytes" if nbytes >= 0 else "bytes unknown"
+                note.append(f"widened {narrow} -> {wide} for {taker}: {size} of casts")
             if choice is not None and refused:
                 note += [f"not {candidate}: {reason}" for candidate, reason in choice.refused]
             elif choice is not None and line.how == "fallback" and line.op.type not in told:
@@ -142,19 +172,16 @@ class Report:
             f"{s['feeds']} feeds copied, {s['transfers']} transfers, {s['fetches']} fetches, {size} moved"
         )
 
-    def html(self) -> str:
-        """The report as an HTML table."""
-        import html
+    @property
+    def memory(self) -> MemoryPicture | None:
+        """The memory plan of a compiled program whose dims are known; None without one."""
+        return self._memory() if self._memory is not None else None
 
-        head = "".join(f"<th>{h}</th>" for h in ("operator", "how", "place", "kernel", "moves", "line"))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in (
-                row["op"], row["how"], row["place"], row["kernel"],
-                "; ".join(f"{m['name']} {m['from']} → {m['to']} ({m['bytes']} B)" for m in row["moves"]), row["line"],
-            )) + "</tr>"
-            for row in self.data()
-        )  # fmt: skip
-        return f"<table><caption>{html.escape(self.summary_line())}</caption><tr>{head}</tr>{body}</table>"
+    def html(self) -> str:
+        """The report as HTML: a row an operator, moves and refusals folded, and the memory plan's picture."""
+        from fluidlite.framework.explain_html import page
+
+        return page(self)
 
     def __str__(self) -> str:
         return self.text()
@@ -168,7 +195,7 @@ def _move_data(move: Move) -> dict[str, Any]:
         "name": move.name,
         "from": str(move.source),
         "to": str(move.target),
-        "bytes": max(move.spec.nbytes, 0),
+        "bytes": move.spec.nbytes if move.spec.nbytes >= 0 else None,
         "why": move.why,
     }
 

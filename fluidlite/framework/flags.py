@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.observe import check_finite, everywhere
 
@@ -19,7 +20,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     ProgramError
         For an unknown flag.
     """
-    for name, value in flags.items():
+    for name, value in mapped("flags", flags, "a dict such as {'FLAGS_check_nan_inf': True}").items():
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
         _flags[name] = value
@@ -28,7 +29,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
     """Values of flags."""
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = [names] if isinstance(names, str) else listed("flags", names, "names of flags")
     for name in wanted:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from fluidlite.base.errors import PlaceError
@@ -21,6 +22,16 @@ class Generator(Protocol):
         """Return ``run(context, io)``."""
         ...
 
+
+def _never(call: Call, *_: Any) -> bool:
+    return False
+
+
+checks_indices: Callable[[Call], bool] = _never
+"""Whether a kernel that is generated for a call checks indices; ``fluidlite.expr`` puts its own here."""
+
+in_blocks: Callable[[Call, Unit], bool] = _never
+"""Whether array calls of an expression make no new arrays that are large; ``fluidlite.render`` puts its own here."""
 
 generators: dict[str, Generator] = {}
 """Filled by ``fluidlite.codegen``; asked in this order: dialect, then array."""

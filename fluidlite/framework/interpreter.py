@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from sys import getrefcount
 from typing import Any, NoReturn
@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fluidlite.base.errors import DeviceError, DeviceLost, FluidError, OutOfMemoryError, OutOfRangeError, ProgramError
+from fluidlite.base.fork import first_in_child
 from fluidlite.framework import recycle, transfer
 from fluidlite.framework.call import Call, located
-from fluidlite.framework.choose import Choice
+from fluidlite.framework.choice import Choice
 from fluidlite.framework.io import IO
+from fluidlite.framework.kernel_checks import kernel_check
 from fluidlite.framework.kernels import Run
 from fluidlite.framework.observe import Observer, observation, observers
 from fluidlite.framework.plan import Control, Launch, Move, Pending, Plan
@@ -22,18 +24,34 @@ from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
+from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import ContextBase
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
 
-_process_seed = int.from_bytes(os.urandom(8)) | 1
+_process_seed = 0
+
+
+def _draw_seed() -> None:
+    global _process_seed
+    _process_seed = int.from_bytes(os.urandom(8)) | 1
+
+
+_draw_seed()
+first_in_child(_draw_seed)  # workers that are forks of one process draw numbers of their own
+MOST_TRIES = 1000
+"""How often a run is planned anew, where other threads replace state between plan and run again and again."""
 NO_RANDOM = (0, 0, 0, 0)
 
 
 class LateError(OutOfRangeError):
     """An index out of range that a device recorded, found when the host looked; it names its operator."""
+
+
+class StateMovedError(ProgramError):
+    """State that a plan was made for is another when it is the plan's turn: it has to be planned again."""
 
 
 class Frame:
@@ -95,28 +113,24 @@ def run_plan(
     ------
     FluidError
         With the operator and the user's line. The next run works.
+    StateMovedError
+        If state is not as the plan was told; nothing was done.
     """
-    values: dict[str, Tensor] = dict(feeds)
-    for name, read in plan.state.items():
-        if read:
-            variable = scope.find_var(name)
-            assert variable is not None
-            values[name] = variable.tensor
-    frame = Frame(plan, program, scope, values)
-    for place in plan.places:
+    frame = Frame(plan, program, scope, {})
+    for place in (*plan.places, *(place for _, place in plan.given.values())):
         frame.contexts[place] = get_context(place)
-    for name in (*plan.state, *feeds):  # before a lock is held: two runs that wait for each other would wait for ever
-        tensor = values.get(name)
-        if tensor is not None and tensor.allocation is not None and tensor.place is not None:
-            context = frame.contexts.get(tensor.place) or get_context(tensor.place)
-            if tensor.allocation.context is not context:
-                transfer.ready(tensor, context)
-                context.ordered.add(tensor.allocation)
+    for tensor in feeds.values():  # before a lock is held: two runs that wait for each other would wait for ever
+        if tensor.place is not None:
+            transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
+    touched = plan.touched(program)
     with ExitStack() as stack:
-        for context in frame.contexts.values():
-            stack.enter_context(context.lock)
+        contexts = list(frame.contexts.values())
+        stack.enter_context(turn(contexts, lambda: uses_of_state(touched, scope, frame.contexts)))
+        for context in contexts:
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
+        take_state(plan, scope, frame.values)
+        frame.values.update({plan.feed_keys[name]: tensor for name, tensor in feeds.items()})
         try:
             run_steps(frame, observers())
             while frame.plan.pending is not None:
@@ -127,9 +141,37 @@ def run_plan(
             for context in frame.contexts.values():
                 context.forget_late()  # what this run recorded is not the next one's error
             raise
-        finally:
-            for context in frame.contexts.values():
-                context.ordered.clear()
+
+
+def uses_of_state(touched: Mapping[str, bool], scope: Scope, contexts: Mapping[Place, Context]) -> Iterator[Use]:
+    """What a run does to the memory that state has now; ``touched`` says of each name whether it is written."""
+    for name, writes in touched.items():
+        variable = scope.find_var(name)
+        tensor = variable.tensor if variable is not None else None
+        if tensor is None or tensor.allocation is None or tensor.place is None:
+            continue
+        context = contexts.get(tensor.place)
+        if context is not None:
+            yield Use(tensor.allocation, context, writes)
+
+
+def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
+    """Take the state that a plan reads, while it is the run's turn.
+
+    Raises
+    ------
+    StateMovedError
+        If it is not as the plan was told: another thread has moved it since, set it to other dims or to a strided view.
+    """
+    for name, read in plan.state.items():
+        if not read:
+            continue
+        variable = scope.find_var(name)
+        tensor = variable.tensor if variable is not None else None
+        there = tensor is not None and tensor.allocation is not None and tensor.contiguous
+        if tensor is None or not there or plan.given[name] != (tensor.spec, tensor.place):
+            raise StateMovedError(f"state {name!r} became another while a run of it was planned")
+        values[name] = tensor
 
 
 def go_on(frame: Frame, pending: Pending) -> None:
@@ -196,7 +238,7 @@ def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
         if isinstance(exc, DeviceLost) and isinstance(step, Launch):  # raised inside a kernel: poison the place here
             unit = frame.contexts[step.choice.place].unit
             unit.lost = unit.lost or str(exc)
-        raise _with_prefix(exc, what(step)) from exc
+        raise _located(exc, step) from exc
     if isinstance(exc, FluidError):
         raise exc
     if isinstance(exc, MemoryError):
@@ -209,7 +251,7 @@ def _kernel_text(step: Any, error: Exception | None) -> str:
     """For the author of a kernel: where it is, and what a KeyError could have named."""
     if not isinstance(step, Launch) or step.choice.kernel is None:
         return ""
-    text = f"\n  In the kernel at {step.choice.kernel.origin}"
+    text = f"\n  In {step.choice.kernel.whose}"
     if isinstance(error, KeyError):
         call = step.call
         text += f"; slots here: {', '.join(call.index)}; attributes: {', '.join(call.attrs) or 'none'}"
@@ -230,8 +272,10 @@ def what(step: Any) -> str:
     return f"moving {step.name} from {step.source} to {step.target}" if isinstance(step, Move) else "the run"
 
 
-def _with_prefix(error: DeviceError, prefix: str) -> DeviceError:
-    again = type(error)(f"{prefix}: {error}")
+def _located(error: DeviceError, step: Any) -> DeviceError:
+    """The error of a device, with the step and the kernel in which it came up."""
+    kernel = _kernel_text(step, None)
+    again = type(error)(f"{what(step)}: {error}{'' if kernel in str(error) else kernel}")
     again.__dict__.update(error.__dict__)
     return again
 
@@ -269,9 +313,12 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
             if workspace is None:
                 workspace = Tensor.of(space, context.place)
                 workspace.allocate(context)
-        result = run(context, IO(call, tensors, context, step.op_index, random, workspace))
-        if result is not None:
-            take_arrays(result, made, context)
+        io = IO(call, tensors, context, step.op_index, random, workspace)
+        check = kernel_check() if watching else None
+        if check is None:
+            run_kernel(run, context, io, made)
+        else:
+            check.launch(step, context, tensors[: len(step.ins)], made, lambda: run_kernel(run, context, io, made))
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):
@@ -323,15 +370,21 @@ def prepared(choice: Choice, call: Call, context: Context) -> Run:
         with context.guarded(f"preparing {call.op.type}"):
             run = choice.prepare(call, context)
         if not callable(run):
-            where = choice.kernel.origin if choice.kernel is not None else choice.capability
-            raise DeviceError(f"the kernel of {call.op.type} ({where}) prepared {run!r}; expected run(context, io)")
+            raise DeviceError(f"{choice.whose(call)} prepared {run!r}; expected run(context, io)")
         return run
 
     found: Run = context.prepared.get((call, choice.kernel, choice.capability), make)
     return found
 
 
-def take_arrays(result: Any, made: list[Tensor], context: Context) -> None:
+def run_kernel(run: Run, context: Context, io: IO, made: Sequence[Tensor]) -> None:
+    """Run a prepared kernel, and take the arrays that it returns."""
+    result = run(context, io)
+    if result is not None:
+        take_arrays(result, made, context)
+
+
+def take_arrays(result: Any, made: Sequence[Tensor], context: Context) -> None:
     """Take arrays that a kernel returned: adopt them, or copy where memory is already bound."""
     arrays = result if isinstance(result, (tuple, list)) else (result,)
     if len(arrays) != len(made):
@@ -407,7 +460,7 @@ def run_move(step: Move, frame: Frame) -> None:
     before_state(frame, None)
     variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
     held = variable.tensor
-    if held.allocation is not None and held.place == step.target and held.spec == source.spec:
+    if held.allocation is not None and held.contiguous and held.place == step.target and held.spec == source.spec:
         transfer.transfer(source, context, into=held)
         held.version += 1
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -16,7 +17,9 @@ from typing import Any
 from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.epoch import epoch
-from fluidlite.base.errors import PlaceError, RegistryError
+from fluidlite.base.errors import PlaceError, PluginWarning, RegistryError
+from fluidlite.base.fork import new_rlock
+from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
 from fluidlite.framework.layout import layout_named
@@ -74,6 +77,8 @@ class Kernel:
         It takes calls of its operator that have an epilogue (``call.epilogue``), if ``supports`` says so.
     vectors : bool
         It is written in dialect words with vector types: a device whose dialect names no ``registers`` does not get it.
+    origin, plugin : str
+        File and line; the plugin that brought it, "" for a script's.
     """
 
     op: str
@@ -94,6 +99,7 @@ class Kernel:
     override: bool = False
     origin: str = ""
     identity: str = ""
+    plugin: str = ""
 
     def __post_init__(self) -> None:
         parameters = len(inspect.signature(self.function).parameters)
@@ -104,6 +110,12 @@ class Kernel:
             )
         self.plain = parameters == 1
         self._check()
+
+    @property
+    def whose(self) -> str:
+        """The kernel as errors name it: operator, file and line, library, and the plugin that brought it."""
+        plugin = f", plugin {self.plugin!r}" if self.plugin else ""
+        return f"the kernel for {self.op!r} at {self.origin} (library {self.library!r}{plugin})"
 
     def _check(self) -> None:
         """Refuse a registration that could never match."""
@@ -148,9 +160,10 @@ class KernelRegistry:
 
     def __init__(self) -> None:
         self.generation = 0
+        self._in_layouts: tuple[int, frozenset[str]] | None = None
         self._kernels: dict[str, list[Kernel]] = {}
         self._libraries: dict[str, Library] = {"plain": Library("plain", ("*",), 0, "the framework's own kernels")}
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
 
     def add(self, kernel: Kernel) -> None:
         """Register a kernel; the same key twice is an error unless it says ``override=True``."""
@@ -160,7 +173,7 @@ class KernelRegistry:
             for other in known:
                 if other is kernel:
                     return
-                if not _clash(kernel, other):
+                if not clash(kernel, other):
                     continue
                 if kernel.identity and kernel.identity == other.identity:
                     again.append(other)  # a notebook cell that is run again
@@ -190,7 +203,10 @@ class KernelRegistry:
         with self._lock:
             other = self._libraries.get(library.name)
             if other is not None and other != library:
-                raise RegistryError(f"library {library.name!r} is registered twice: {other.origin}, {library.origin}")
+                by = " and by ".join(each.origin or "a script" for each in (other, library))
+                raise RegistryError(
+                    f"library {library.name!r} is registered twice: by {by}\n  Do: give one of them another name"
+                )
             self._libraries[library.name] = library
             self.generation += 1
             epoch.begin()
@@ -211,6 +227,19 @@ class KernelRegistry:
         ensure_loaded()
         return list(self._libraries.values())
 
+    def knows(self, identity: str) -> bool:
+        """Whether the function of that module and name is a kernel already."""
+        return any(kernel.identity == identity for kernels in self._kernels.values() for kernel in kernels)
+
+    def in_layouts(self) -> frozenset[str]:
+        """The operators for which a kernel names layouts."""
+        found = self._in_layouts
+        if found is None or found[0] != self.generation:
+            with self._lock:
+                types = frozenset(op for op, several in self._kernels.items() if any(each.layouts for each in several))
+                found = self._in_layouts = self.generation, types
+        return found[1]
+
     def of(self, op: str) -> tuple[Kernel, ...]:
         """All kernels of an operator, in the order of registration."""
         return tuple(self._kernels.get(op, ()))
@@ -220,7 +249,8 @@ class KernelRegistry:
         return iter([kernel for kernels in self._kernels.values() for kernel in kernels])
 
 
-def _clash(a: Kernel, b: Kernel) -> bool:
+def clash(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels have one key: place, library, layouts, and a kind of tensor and a dtype in common."""
     if a.library != b.library or not set(a.places) & set(b.places) or not set(a.kinds) & set(b.kinds):
         return False
     if dict(a.layouts) != dict(b.layouts):
@@ -255,8 +285,8 @@ def register_kernel(
     """Register a function as the kernel of operator ``op`` on ``places``.
 
     The function takes two arguments, ``prepare(call, context)``, and returns ``run(context, io)``;
-    or one, ``f(ctx)``, the plain form (see docs/kernels.md). Outside the loading of a plugin the kernel
-    counts at once; a plugin hands its modules over in ``register_kernels(register)``.
+    or one, ``f(ctx)``, the plain form (see docs/kernels.md). In a script or notebook the kernel counts at once; what
+    a module of a plugin's package decorates, the plugin hands over in ``register_kernels(register)``.
 
     Raises
     ------
@@ -275,9 +305,20 @@ def register_kernel(
             guarded, inplace, vendor, epilogue, vectors, override, origin,
             f"{function.__module__}.{function.__qualname__}",
         )  # fmt: skip
-        if not getattr(collecting, "active", False):
+        plugin = plugin_modules.declare(kernel, frame)
+        if getattr(collecting, "active", False):
+            return kernel
+        if plugin is None or kernels.knows(kernel.identity):
+            kernel.plugin = plugin or ""
             ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole
             kernels.add(kernel)
+        elif plugin in plugin_modules.loaded:
+            warnings.warn(
+                f"{kernel.whose} is left out: it is in a module of plugin {plugin!r}, whose hooks did not register it"
+                "\n  Do: hand it over in register_kernels(register), or register it in a function or script",
+                PluginWarning,
+                stacklevel=2,
+            )
         return kernel
 
     return decorate

@@ -89,6 +89,8 @@ def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
     if not definition.may_alias and not definition.must_alias:
         return []
     allowed = {**definition.may_alias, **definition.must_alias}
+    if step.choice.kernel is None and step.call.of_tensors:
+        allowed = dict(definition.must_alias)  # array calls of an expression may write a part before they read all
     slots = [slot for slot, specs in step.call.outs.items() for _ in specs]
     return [
         (out, allowed[slot])

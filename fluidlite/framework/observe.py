@@ -112,32 +112,3 @@ def check_finite(seen: Observation) -> None:
             else f"its inputs were finite ({'; '.join(finite)})"
         )
         raise NonFiniteError(f"{seen.op} wrote {found} into {name} {list(tensor.dims)}; {why}")
-
-
-@contextmanager
-def debug(
-    check_nan: bool = False, on_op: Callable[[Operator, Observation], Any] | None = None, interpret: bool = False
-) -> Iterator[None]:
-    """Watch the runs of this thread: operators run one by one, as the program is written.
-
-    Parameters
-    ----------
-    check_nan : bool
-        Raise NonFiniteError at the first operator that writes NaN or Inf.
-    on_op : callable
-        ``on_op(op, io)`` after each operator; ``io.inputs`` and ``io.outputs`` are tensors by name.
-    interpret : bool
-        Run operators one by one though nothing else is asked for: whether passes or bound memory are to blame.
-    """
-    if not check_nan and on_op is None and not interpret:
-        yield
-        return
-
-    def observe(seen: Observation) -> None:
-        if on_op is not None:
-            on_op(seen.op, seen)
-        if check_nan:
-            check_finite(seen)
-
-    with observing(observe):
-        yield

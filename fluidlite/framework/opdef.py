@@ -1,17 +1,18 @@
 """OpDef: what an operator means, declared once.
 
-Slots, checked attributes, one inference function, a gradient rule, which outputs may share memory,
-an optional decomposition, and samples with a float64 NumPy reference. HOW it computes is in kernels.
+Slots, checked attributes, one inference function, a gradient rule, which outputs may share memory, and
+an optional decomposition. HOW it computes is in kernels; samples and references are in fluidlite.conformance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, RegistryError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Slot:
         An input that kernels read on the host, or an output that lives there.
     opaque : bool
         An intermediate whose content is one library's own; forward and gradient then use one library.
+    decomposed : bool
+        Registered kernels do not know it: a call that has it is computed by the operator's expression.
     kinds : tuple of str
         Which kinds of variable it takes.
     """
@@ -59,6 +62,7 @@ class Slot:
     value: bool = False
     on_host: bool = False
     opaque: bool = False
+    decomposed: bool = False
     content: str = ""
     kinds: tuple[str, ...] = ("dense",)
     doc: str = ""
@@ -70,6 +74,8 @@ class Slot:
 
 
 _ATTR_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
+_TYPES_OF_ATTRS = (*_ATTR_TYPES, *(f"{name}s" for name in _ATTR_TYPES), "dtype", "block")
+_ARRAY_KINDS = {"ints": "i", "floats": "f"}
 
 
 @dataclass(frozen=True)
@@ -93,10 +99,20 @@ class Attr:
     doc: str = ""
     static: bool = False
 
+    def __post_init__(self) -> None:
+        if self.type not in _TYPES_OF_ATTRS:
+            raise RegistryError(
+                f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_TYPES_OF_ATTRS)}"
+            )
+
     @property
     def required(self) -> bool:
         """Whether the attribute must be given."""
         return self.default is None and not self.optional
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.choices is None and self.minimum is None and self.maximum is None
 
     def check(self, value: Any) -> Any:
         """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
@@ -112,6 +128,9 @@ class Attr:
         elif self.type.endswith("s") and self.type[:-1] in _ATTR_TYPES:
             if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
                 raise self._bad(value, f"a list of {self.type[:-1]}")
+            table = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
+            if isinstance(value, np.ndarray) and table == _ARRAY_KINDS.get(self.type) and self._unbounded:
+                return tuple(value.tolist())  # each number of a table is one
             canonical = tuple(self._scalar(self.type[:-1], item, value) for item in value)
         elif self.type == "block":
             canonical = self._scalar("int", value, value)
@@ -134,6 +153,8 @@ class Attr:
             raise self._bad(whole, {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
                             if item is whole else f"a list of {kind}")  # fmt: skip
         number: Any = item
+        if kind == "int" and not -(2**63) <= number < 2**64:
+            raise self._bad(whole, "an int of 64 bits")
         try:
             return float(number) if kind == "float" else number
         except OverflowError:
@@ -141,35 +162,6 @@ class Attr:
 
     def _bad(self, value: Any, expected: str) -> AttributeValueError:
         return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One tested use of an operator: inputs, attributes, and what is checked.
-
-    Attributes
-    ----------
-    inputs : mapping of slot to array, or list of arrays for a duplicable slot
-        NumPy arrays of the exact dtypes fed.
-    attrs : mapping
-    grads : tuple of str
-        Input slots whose gradients are checked against central differences.
-    lod : mapping of slot to LoD offsets
-    name : str
-        Shown in test ids.
-    dtypes : tuple of str
-        The sample also runs with its floating inputs cast to each of these.
-    outputs : tuple of str
-        Output slots to ask for; empty: all of the definition.
-    """
-
-    inputs: Mapping[str, Any]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    grads: tuple[str, ...] = ()
-    lod: Mapping[str, Any] = field(default_factory=dict)
-    name: str = ""
-    dtypes: tuple[str, ...] = ("float32",)
-    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,13 +173,13 @@ class ScalarRule:
     for the output slots named in ``outputs``.
 
     ``supports(call)``, if given, returns the reason why a call is no function of scalars (an attribute that asks for
-    a sum), or None; the planner goes on to kernels and to the decomposition then.
+    a sum), or None; the planner goes on to kernels, and to the operator's expression or decomposition, then.
 
     ``placed(call)``, if given, says the dims of operands that Fluid's rule of broadcasting would put elsewhere: as
     many as the largest operand has, 1 where it is broadcast.
 
-    ``code(call)``, if given, returns the typed expression itself, and ``function`` is not traced: a fused operator, of
-    ``steps`` others.
+    ``code(call)``, if given, returns the typed expression itself, and ``function`` is not traced; ``domain(call)`` the
+    index domain of that (``codegen.domain.Domain``): a fused operator, of ``steps`` others.
     """
 
     function: Callable[..., Any]
@@ -195,7 +187,41 @@ class ScalarRule:
     supports: Callable[[Call], str | None] | None = None
     placed: Callable[[Call], Mapping[str, tuple[int, ...]]] | None = None
     code: Callable[[Call], Any] | None = None
+    domain: Callable[[Call], Any] | None = None
     steps: int = 1
+
+    def refuse(self, call: Call) -> str | None:
+        """Why a call is no function of scalars, or None."""
+        return self.supports(call) if self.supports is not None else None
+
+
+AS_COMPUTED = ""
+"""Says of an output that it is stored in the dtype in which it is computed: float32 of a half type."""
+
+
+@dataclass(frozen=True)
+class ExpressionRule:
+    """An operator as a function of tensors, which :mod:`fluidlite.expr` traces.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(symbols by input slot, attributes)`` returns tensors by output slot. Float attributes that are not
+        static are numbers of the trace, all others are Python's values.
+    stored : mapping of output slot to dtype
+        Outputs that are not stored in the dtype in which they are computed; those computed in float32 of a half type
+        are stored in that, without being named here, unless it is :data:`AS_COMPUTED`.
+    inferred : bool
+        Whether outputs are inferred otherwise, so that the function may ask for their dims.
+    library : bool
+        A library behind the array namespace computes most of it, a product of matrices: array calls come before kernels
+        of a kernel language.
+    """
+
+    function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]
+    stored: Mapping[str, str] = field(default_factory=dict)
+    inferred: bool = False
+    library: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,16 +238,35 @@ class GradRule:
         Forward input slots whose gradients it makes.
     attrs : callable or None
         Makes its attributes of the forward operator's; None: those of the same names.
+    only_for : mapping of slot of ``reads`` to slot of ``writes``
+        What is read for one gradient alone: it is no input where that gradient is not wanted.
+    suffix : str
+        What names the slots of gradients. Of a gradient operator ``@GRAD`` names slots already: derivatives of the
+        second order are ``@GRAD2``.
     """
 
     type: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     attrs: Callable[[Any], dict[str, Any]] | None = None
+    only_for: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = GRAD
+
+    def output_of(self, slot: str) -> str | None:
+        """The forward output whose gradient a slot of ``reads`` is; None if it is no gradient."""
+        return slot.removesuffix(self.suffix) if slot.endswith(self.suffix) else None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The forward outputs whose gradients it reads."""
+        return tuple(slot.removesuffix(self.suffix) for slot in self.reads if slot.endswith(self.suffix))
+
+    def read_for(self, wanted: Container[str]) -> tuple[str, ...]:
+        """The slots of ``reads`` that the gradients of the wanted input slots need."""
+        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in wanted)
 
 
 Infer = Callable[["Call"], "Mapping[str, Spec | Sequence[Spec]]"]
-Reference = Callable[..., Mapping[str, Any]]
 Constant = Callable[["Call"], "Mapping[str, tuple[float, ...] | None]"]
 
 
@@ -236,6 +281,7 @@ class OpDef:
     infer: Infer | None = None
     grad: GradRule | Callable[..., Any] | None = None
     scalar: ScalarRule | None = None
+    expression: ExpressionRule | None = None
     decompose: Callable[..., Any] | None = None
     kernel_dtype: str | None = None
     may_alias: Mapping[str, str] = field(default_factory=dict)
@@ -250,9 +296,9 @@ class OpDef:
     epilogue: Epilogue | None = None
     in_layout: Callable[[Call, Layout], Relaid | None] | None = None
     marker: bool = False
-    reference: Reference | None = None
-    samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stop_gradient: Mapping[str, str] = field(default_factory=dict)
+    no_gradient: Mapping[str, str] = field(default_factory=dict)
     doc: str = ""
     memory: str = ""
     source: str = ""
@@ -263,6 +309,9 @@ class OpDef:
         self._in = {slot.name: slot for slot in self.inputs}
         self._out = {slot.name: slot for slot in self.outputs}
         self._attr = {attr.name: attr for attr in self.attrs}
+        self.derived: dict[str, Any] = {}
+        """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.framework.derived`."""
+        self.decomposed = tuple(slot.name for slot in (*self.inputs, *self.outputs) if slot.decomposed)
         both = self._in.keys() & self._out.keys()
         if both:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
@@ -279,9 +328,19 @@ class OpDef:
         """The attribute of that name, or None."""
         return self._attr.get(name)
 
-    def all_samples(self) -> list[Sample]:
-        """The samples; made when first asked for."""
-        return list(self.samples() if callable(self.samples) else self.samples)
+    def stops(self, slot: str) -> str | None:
+        """Why no derivative flows through an input or output slot; None where one does, or should."""
+        if slot in self.stop_gradient:
+            return self.stop_gradient[slot]
+        if slot in self.must_alias:
+            return "it updates state in place: derivatives are of the new value"
+        declared = self._in.get(slot)
+        if declared is not None and declared.metadata_only:
+            return "its numbers are not read"
+        allowed = self.dtypes.get(slot, ())
+        if allowed and not any(is_float(dtype) for dtype in allowed):
+            return f"it is {' or '.join(allowed)}"
+        return None
 
     def __repr__(self) -> str:
         return f"OpDef({self.type!r})"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.errors import AttributeValueError, ProgramError
+from fluidlite.base.arguments import mapped
+from fluidlite.base.errors import AttributeValueError, FluidError, ProgramError, ShapeError
 from fluidlite.framework.call import Call, located
 from fluidlite.framework.opdef import GRAD, OpDef, Slot
 from fluidlite.framework.registry import HINTS
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import MAX_VALUES, Spec, dims_problem, specs_of
 from fluidlite.framework.vartype import AttrType
 from fluidlite.framework.whereabouts import Line
 
@@ -22,6 +23,8 @@ EMPTY = "@EMPTY@"
 
 MADE_OF = "made_of"
 """Hint of a fused operator: the types and lines of the operators that it is made of."""
+NOT_EXPANDED = "not_expanded"
+"""Hint of an operator whose decomposition passes left to the planner, so that its parts are not fused: why."""
 
 
 class Operator:
@@ -212,22 +215,21 @@ class Operator:
 
     def infer(self) -> None:
         """Infer the outputs' dims and dtypes, and declare them so."""
-        infer = self.definition.infer
-        if infer is None:
+        if self.definition.infer is None:
             return
         call = self.call()
         if call is None:
             return
         try:
-            check_dtypes(call)
-            results = infer(call)
+            check_inputs(call)
+            results = inferred(call)
         except ProgramError as exc:
             raise located(exc, str(self)) from None
         for slot, names in self.outputs.items():
             specs = results.get(slot)
             if specs is None:
                 continue
-            found = (specs,) if isinstance(specs, Spec) else tuple(specs)
+            found = specs_of(specs)
             if len(found) != len(names):
                 raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
             for name, spec in zip(names, found, strict=True):
@@ -235,12 +237,41 @@ class Operator:
                     self.block.var(name).declare(spec)
 
 
-def check_dtypes(call: Call) -> None:
-    """Raise DtypeError where a slot's dtype is not one that the definition takes."""
+def check_inputs(call: Call) -> None:
+    """Raise where an input has a dtype that the definition does not take, or more numbers than metadata can be."""
+    for declared in call.op.inputs:
+        if declared.value and any(spec.size > MAX_VALUES for spec in call.ins.get(declared.name, ())):
+            call.fail(declared.name, f"at most {MAX_VALUES} numbers: they are taken as metadata")
     for slot, allowed in call.op.dtypes.items():
         for spec in call.ins.get(slot, ()):
             if spec.dtype not in allowed:
                 call.fail_dtype(slot, allowed)
+
+
+def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
+    """What the definition's inference says of a call.
+
+    Raises
+    ------
+    ProgramError
+        What the inference raises; an exception of another kind means that attributes and dims make no sense together.
+    ShapeError
+        An output that no memory can hold.
+    """
+    infer = call.op.infer
+    assert infer is not None
+    try:
+        found = infer(call)
+    except FluidError:
+        raise
+    except Exception as exc:
+        raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
+    for slot, specs in found.items():
+        for spec in specs_of(specs):
+            problem = dims_problem(spec.dims, spec.dtype)
+            if problem:
+                raise ShapeError(f"{slot} {problem}")
+    return found
 
 
 def check_slots(
@@ -251,7 +282,7 @@ def check_slots(
     known = {slot.name: slot for slot in slots}
     what = f"operator {definition.type} ({line})"
     clean: dict[str, list[str]] = {}
-    given = given or {}
+    given = mapped(f"{what}: {side}s", given or {}, "a mapping of slots to variables")
     for name in given:
         if name not in known:
             raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
@@ -280,12 +311,25 @@ def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[s
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
             )
-        if name != EMPTY and block.find_var(name) is None:
+        known = block.find_var(name) if name != EMPTY else None
+        if known is not None and known is not item and not isinstance(item, str):
+            check_own(known, item, f"{what}: {side} slot {slot.name!r}")
+        if name != EMPTY and known is None:
             raise ProgramError(
                 f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
             )
         names.append(name)
     return [name for name in names if name != EMPTY] if side == "input" else names
+
+
+def check_own(known: Any, item: Any, what: str) -> None:
+    """Raise ProgramError if a variable that is given is one of another program that has the name by chance."""
+    stands_for = getattr(item, "stands_for", None)
+    if stands_for is not None and not stands_for(known):
+        raise ProgramError(
+            f"{what} got {item.made_at()} of another program; {known.made_at()} of this one is another value"
+            "\n  Do: build both in one program, or give the variable of this one: block.var(name)"
+        )
 
 
 def check_attrs(

@@ -37,7 +37,8 @@ class PassRegistry:
                 "and it is no TransformerFactory(name, make)"
             )
         if name in where:
-            raise RegistryError(f"a {what} called {name!r} is registered twice")
+            by = " and by ".join(f"plugin {each!r}" if each else "a script" for each in (where[name][1], plugin))
+            raise RegistryError(f"a {what} called {name!r} is registered twice: by {by}")
         where[name] = item, plugin
 
     def remove(self, item: Any) -> None:

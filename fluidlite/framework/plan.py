@@ -5,16 +5,17 @@ Where sizes depend on values, a plan ends there (:class:`Pending`), and the rest
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from fluidlite.base.bounded import Bounded, weight_of
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice
+from fluidlite.framework.choice import Choice
 from fluidlite.framework.kernels import Run
 from fluidlite.framework.operator import Operator
+from fluidlite.framework.program import Program
 from fluidlite.framework.spec import Spec
 from fluidlite.platform.place import Place
 
@@ -107,8 +108,13 @@ class Line:
 
     @property
     def how(self) -> str:
-        """One of the six words, or "control"."""
+        """One of ``policy.HOWS``, or "control"."""
         return self.choice.how if self.choice is not None else "control"
+
+    @property
+    def lacks_kernel(self) -> bool:
+        """Whether it runs elsewhere because its place has no kernel for it."""
+        return self.choice is not None and self.how == "fallback" and not self.choice.moved
 
 
 _MOST_NEXT = 64
@@ -131,21 +137,12 @@ class Pending:
     values: Mapping[str, str]
     dims: Mapping[str, str]
     resume: Callable[[Mapping[str, tuple[Any, ...]], Mapping[str, Spec]], Plan]
-    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    plans: Bounded[Plan] = field(default_factory=lambda: Bounded(_MOST_NEXT, "plans of the rest", 4 << 20))
 
     def next(self, values: Mapping[str, tuple[Any, ...]], specs: Mapping[str, Spec]) -> Plan:
         """The plan of the rest, for these answers; the last 64 are kept."""
         key = (tuple(values.items()), tuple(specs.items()))
-        with self.lock:
-            plan = self.plans.get(key)
-            if plan is None:
-                plan = self.plans[key] = self.resume(values, specs)
-                if len(self.plans) > _MOST_NEXT:
-                    self.plans.popitem(last=False)
-            else:
-                self.plans.move_to_end(key)
-        return plan
+        return self.plans.get(key, lambda: self.resume(values, specs))
 
 
 @dataclass(eq=False)
@@ -160,7 +157,12 @@ class Plan:
     lines : list of Line
         One an operator of the program that runs; ``pruned`` counts the others.
     state : dict of name to whether it is read before it is written
+    given : dict of name to (Spec, Place)
+        How the state of the scope was that it was made for.
     feeds, fetches : names; fetch keys say which copy is read.
+    feed_keys : dict of fed name to the key of its value
+        That of a state variable is not the variable's own: what a run is fed in its place, and what it then stores
+        there, are two values.
     pending : Pending or None
         What comes after the last step.
     before : Plan or None
@@ -174,12 +176,57 @@ class Plan:
     lines: list[Line] = field(default_factory=list)
     pruned: int = 0
     state: dict[str, bool] = field(default_factory=dict)
+    given: Mapping[str, tuple[Spec, Place]] = field(default_factory=dict)
     feeds: dict[str, Spec] = field(default_factory=dict)
+    feed_keys: dict[str, str] = field(default_factory=dict)
     fetches: list[tuple[str, str, Place, Spec]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     pending: Pending | None = None
     before: Plan | None = None
     last_use: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def written(self) -> dict[str, tuple[Spec, Place]]:
+        """State that its steps write, with what it is afterwards; without that of operators that run themselves."""
+        found: dict[str, tuple[Spec, Place]] = {}
+        for step in self.steps:
+            if isinstance(step, Launch):
+                found.update({out.key: (out.spec, step.choice.place) for out in step.outs if out.state})
+            elif isinstance(step, Move) and step.into_state:
+                found[step.to_key] = (step.spec, step.target)
+        return found
+
+    @cached_property
+    def own_writes(self) -> frozenset[str]:
+        """State that it may write or replace in any way, what follows it not included."""
+        controls = [step for step in self.steps if isinstance(step, Control)]
+        inside = {out.key for step in controls for outs in step.outs.values() for out in outs if out.state}
+        return frozenset(self.written) | inside
+
+    def touched(self, program: Program) -> dict[str, bool]:
+        """State that a run of it and of what follows uses, and whether it may write that."""
+        found = {name: name in self.own_writes for name in (*self.state, *self.own_writes)}
+        if self.pending is not None:
+            written = {name for block in program.blocks for op in block.ops for name in op.output_arg_names}
+            found |= {v.name: True for v in program.list_vars() if v.persistable and v.name in written}
+        return found
+
+    @cached_property
+    def weight(self) -> int:
+        """An estimate of its bytes, for caches; what is prepared for its steps is counted where that is kept."""
+        found = 1000 + weight_of(self.feeds)
+        for step in self.steps:
+            found += 1000
+            if isinstance(step, Launch):
+                found += step.call.weight + weight_of(step.in_specs)
+        return found
+
+    @property
+    def known(self) -> bool:
+        """Whether all sizes are known now: none is -1, and none depends on values."""
+        made = [o.spec for s in self.steps if isinstance(s, Launch) for o in s.outs]
+        made += [s.spec for s in self.steps if isinstance(s, Move)]
+        return self.pending is None and all(spec.known for spec in (*self.feeds.values(), *made))
 
     @property
     def moves(self) -> list[Move]:

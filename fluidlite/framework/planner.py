@@ -14,19 +14,22 @@ from fluidlite.base.errors import (
     KernelNotFoundError,
     PlaceError,
     ProgramError,
+    SupportsError,
 )
 from fluidlite.framework.call import Call, located
-from fluidlite.framework.choose import Choice, choose
+from fluidlite.framework.choice import Choice
+from fluidlite.framework.choose import choose, tied
 from fluidlite.framework.decompose import Part, Value
 from fluidlite.framework.layout import PLAIN, Layout, layout_named
+from fluidlite.framework.least_moves import Picked, better_layouts, better_places, moved_bytes, nbytes
 from fluidlite.framework.lifetimes import finish_lifetimes
-from fluidlite.framework.operator import EMPTY, Operator, check_dtypes
+from fluidlite.framework.operator import EMPTY, Operator, check_inputs, inferred
 from fluidlite.framework.plan import Control, Launch, Line, Output, Pending, Plan
 from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.relayout import LAYOUT, relaid_call
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.framework.values import Known, Values, is_state
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
@@ -141,9 +144,47 @@ def _named_layouts(call: Call, choice: Choice) -> dict[str, Layout | None]:
 
 class _Planner(Values):
     def plan(self) -> Plan:
+        self.picked: Picked = {}  # what was chosen for the sake of the whole plan
         ops = _needed(self.block, tuple(self.fetches))
         self.out.pruned = self.program.pruned + len(self.block.ops) - len(ops)
-        return self._plan_from(ops, 0)
+        plan = self._best_plan(ops, 0)
+        plan.given = {name: self.state[name] for name in plan.state if name in self.state}
+        return plan
+
+    def _best_plan(self, ops: list[Operator], start: int) -> Plan:
+        """Plan operator by operator; and once more with other choices, where those move fewer bytes."""
+        again = self._copy(self.out.before)
+        self.options: dict[int, tuple[Choice, ...]] = {}
+        plan = self._plan_from(ops, start)
+        lines = plan.lines[len(again.out.lines) :]
+        for better in (self._better_layouts, self._better_places):
+            picked = better(lines)
+            if not picked:
+                continue
+            trial = again._copy(again.out.before)
+            trial.options, trial.picked = {}, {**self.picked, **picked}
+            other = trial._plan_from(ops, start)
+            if moved_bytes(other, self.home, self.host) < moved_bytes(plan, self.home, self.host):
+                plan, lines, self.picked = other, other.lines[len(again.out.lines) :], trial.picked
+        return plan
+
+    def _better_layouts(self, lines: list[Line]) -> Picked:
+        return better_layouts(lines, self.fetches, self.options) if self.options else {}
+
+    def _better_places(self, lines: list[Line]) -> Picked:
+        return better_places(
+            lines, self.fetches, self.home, self.host, self.policy, lambda name: is_state(self.block, name)
+        )
+
+    def _copy(self, before: Plan | None) -> _Planner:
+        """A planner that knows what this one knows now."""
+        again = copy.copy(self)
+        again.known = {name: replace(known, copies=dict(known.copies)) for name, known in self.known.items()}
+        again.values = dict(self.values)
+        again.last_use = {}
+        again.out = Plan(self.home, lines=list(self.out.lines), pruned=self.out.pruned, state=dict(self.out.state),
+                         feeds=self.out.feeds, feed_keys=self.out.feed_keys, before=before)  # fmt: skip
+        return again
 
     def _plan_from(self, ops: list[Operator], start: int) -> Plan:
         for index in range(start, len(ops)):
@@ -162,9 +203,12 @@ class _Planner(Values):
                 else:
                     self._operator(op, index)
             except ProgramError as exc:
+                note = self._state_note(op)
+                if note:
+                    exc = type(exc)(f"{exc}{note}")
                 raise exc if str(op) in str(exc) else located(exc, str(op)) from None
-            except KernelNotFoundError as exc:
-                raise KernelNotFoundError(f"{exc}\n  At: {op.line}") from None
+            except (KernelNotFoundError, SupportsError) as exc:
+                raise type(exc)(f"{exc}\n  At: {op.line}") from exc.__cause__
             except (PlaceError, DeviceUnavailable) as exc:  # of its device_guard
                 raise type(exc)(f"{op}: {exc}") from None
             self.line = None
@@ -179,6 +223,17 @@ class _Planner(Values):
             self.out.fetches.append((name, key, found.place, found.spec.with_(layout=PLAIN)))
             self._use(key)
         return self._finished([])
+
+    def _state_note(self, op: Operator) -> str:
+        """Which state that an operator reads is not what the program declares: lines for an error message."""
+        lines = ""
+        for slot, names in op.inputs.items():
+            for name in names:
+                held, variable = self.state.get(name), self.block.find_var(name)
+                declared = variable.spec if variable is not None else None
+                if held is not None and declared is not None and not declared.fits(held[0]):
+                    lines += f"\n  {slot} is {name!r}: the scope holds {held[0]!r}, the program declares {declared!r}"
+        return lines
 
     def _finished(self, later: Sequence[Operator]) -> Plan:
         """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
@@ -223,15 +278,11 @@ class _Planner(Values):
             self._use(key)
 
         def resume(numbers: Mapping[str, tuple[Any, ...]], specs: Mapping[str, Spec]) -> Plan:
-            again = copy.copy(self)
-            again.known = {name: replace(known, copies=dict(known.copies)) for name, known in self.known.items()}
+            again = self._copy(self.out)
             for name, spec in specs.items():
                 again.known[name].spec = spec
-            again.values = {**self.values, **numbers}
-            again.last_use = {}
-            again.out = Plan(self.home, lines=list(self.out.lines), pruned=self.out.pruned, state=dict(self.out.state),
-                             feeds=self.out.feeds, before=self.out)  # fmt: skip
-            return again._plan_from(ops, index)
+            again.values.update(numbers)
+            return again._best_plan(ops, index)
 
         self.out.pending = Pending(asked, found, resume)
 
@@ -272,8 +323,8 @@ class _Planner(Values):
         }
         outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(op, outs)}
         call = Call(op.definition, ins, outs, op.attrs)
-        check_dtypes(call)
-        results = op.definition.infer(call) if op.definition.infer is not None else {}
+        check_inputs(call)
+        results = inferred(call) if op.definition.infer is not None else {}
         specs = {}
         for slot, placeholders in outs.items():
             result = results.get(slot)
@@ -281,7 +332,7 @@ class _Planner(Values):
                 result = [self._declared(name) for name in op.outputs[slot]]
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
-            specs[slot] = (result,) if isinstance(result, Spec) else tuple(result)
+            specs[slot] = specs_of(result)
             if len(specs[slot]) != len(placeholders):
                 raise ProgramError(
                     f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
@@ -292,7 +343,11 @@ class _Planner(Values):
         call = self._call(op)
         elsewhere = op.hints.get("op_device")
         target = devices.unit(elsewhere).place if elsewhere else self.home
-        choice = choose(call, target, self._policy(op, target))
+        preferences = self._policy(op, target)
+        picked = self.picked.get(id(op))
+        choice = choose(call, target, preferences) if picked is None else picked
+        if picked is None and choice.kernel is not None:
+            choice = self._of_tied(op, call, choice, preferences)
         assert self.line is not None
         relaid = self._relaid(op, call, choice, target)
         if relaid is not None:
@@ -330,6 +385,29 @@ class _Planner(Values):
         for name, found in homes:
             self._home(name, found)
         self._learn(op, call)
+
+    def _of_tied(self, op: Operator, call: Call, choice: Choice, preferences: Policy) -> Choice:
+        """Of kernels in other layouts that rank equally with a chosen one, the one that takes inputs as they lie."""
+        options = tied(call, choice, preferences)
+        if not options:
+            return choice
+        hint = op.hints.get(LAYOUT)
+        if hint is None:
+            self.options[id(op)] = options
+        return min(options, key=lambda each: self._mismatch(op, call, each, hint))
+
+    def _mismatch(self, op: Operator, call: Call, choice: Choice, hint: str | None) -> int:
+        """The bytes of inputs that lie otherwise than a kernel takes them; a layout that a pass asks for goes first."""
+        if hint is not None:
+            names = set(choice.kernel.layouts.values()) if choice.kernel is not None else set()
+            return 0 if hint in names or (hint == PLAIN.name and not names) else 1
+        wanted = _named_layouts(call, choice)
+        return sum(
+            nbytes(found.spec)
+            for slot, names in op.inputs.items() if not ((declared := op.definition.input(slot)) and declared.unread)
+            for found in map(self._find, names)
+            if (layout := wanted.get(slot, PLAIN)) is not None and found.spec.layout != layout
+        )  # fmt: skip
 
     def _relaid(self, op: Operator, call: Call, choice: Choice, target: Place) -> _Relaid | None:
         """The call on memory that is not plain, with its kernel; None: it computes on plain memory.

@@ -9,7 +9,7 @@ from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import RegistryError
 
 FALLBACKS = ("error", "warn", "allow")
-HOWS = ("native", "generated", "generic", "decomposed", "fallback", "pinned")
+HOWS = ("native", "generated", "generic", "decomposed", "widened", "fallback", "pinned")
 """The words for how an operator gets its kernel, in the order in which they are tried (pinned stands beside)."""
 
 

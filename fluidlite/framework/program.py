@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from fluidlite import unique_name
+from fluidlite.base.arguments import whole
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.operator import Operator, check_attrs, check_slots
+from fluidlite.framework.operator import Operator, check_attrs, check_own, check_slots
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, dims_problem
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.vartype import VarType, dtype_of
 from fluidlite.framework.whereabouts import Line, users_line
@@ -32,6 +33,9 @@ def declared_dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         raise ShapeError(f"variable {name!r} has shape {shape!r}; expected a list of ints") from None
     if any(d < -1 for d in dims):
         raise ShapeError(f"variable {name!r} has shape {list(dims)}; a dim is 0 or more, or -1 for unknown")
+    problem = dims_problem(dims, "bool")
+    if problem:
+        raise ShapeError(f"variable {name!r} {problem}")
     return dims
 
 
@@ -84,6 +88,20 @@ class Block:
 
     _var_recursive = var
 
+    def own(self, variable: Variable | str, what: str) -> Variable:
+        """The block's variable of that name.
+
+        Raises
+        ------
+        ProgramError
+            If there is none, or if the one given is another program's that has the name by chance; ``what`` begins the
+            message.
+        """
+        found = self.var(variable if isinstance(variable, str) else variable.name)
+        if found is not variable and not isinstance(variable, str):
+            check_own(found, variable, what)
+        return found
+
     def has_var(self, name: str) -> bool:
         """Whether this block itself has a variable of that name."""
         return name in self.vars
@@ -103,6 +121,8 @@ class Block:
         """Declare a variable (the one of that name, if there is one)."""
         if name is None:
             name = unique_name.generate("_generated_var")
+        elif not isinstance(name, str):
+            raise ProgramError(f"the name of a variable is {name!r:.80}; expected a text")
         spec = None
         if shape is not None or dtype is not None:
             dims = declared_dims(name, shape) if shape is not None else ()
@@ -112,6 +132,8 @@ class Block:
         variable = self.vars.get(name)
         if variable is None:
             variable = self.vars[name] = Variable(self, name, spec, persistable, stop_gradient, is_data, type)
+            if is_data:
+                variable.line = users_line()
         elif spec is not None:
             if variable.is_data and variable.spec != spec:
                 raise ProgramError(f"variable {name!r} is declared twice: as {variable.spec!r} and as {spec!r}")
@@ -127,26 +149,37 @@ class Block:
         """Declare a parameter; parameters live in the global block."""
         home = self.program.global_block()
         options.pop("initializer", None)
+        if not isinstance(name, str):
+            raise ProgramError(f"the name of a parameter is {name!r:.80}; expected a text")
         found = home.vars.get(name)
         parameter = Parameter(home, name, shape, dtype, **options)
         if found is not None:
             if isinstance(found, Parameter) and found.spec == parameter.spec:
                 return found
             raise ProgramError(f"parameter {name!r} is declared twice: as {found.spec!r} and as {parameter.spec!r}")
+        parameter.line = users_line()
         home.vars[name] = parameter
         self.program.touch()
         return parameter
 
-    def constant_like(self, like: Variable, value: float, full: bool = False) -> Variable:
+    def constant_like(self, like: Variable, value: int | float, full: bool = False) -> Variable:
         """A constant that broadcasts against ``like``; ``full`` gives it all of its dims."""
         out = self.create_temporary(like.dtype, stop_gradient=True)
+        exact = value != value or float(value) == value
         if full:
             zeros = self.create_temporary(like.dtype, stop_gradient=True)
             self.append_op("fill_zeros_like", {"X": like}, {"Out": zeros})
-            self.append_op("scale", {"X": zeros}, {"Out": out}, {"scale": 1.0, "bias": float(value)})
+            if exact:
+                self.append_op("scale", {"X": zeros}, {"Out": out}, {"scale": 1.0, "bias": float(value)})
+            else:
+                number = self.constant_like(like, value)
+                self.append_op("elementwise_add", {"X": zeros, "Y": number}, {"Out": out})
             out.stop_gradient = True
             return out
-        self.append_op("fill_constant", {}, {"Out": out}, {"shape": [1], "value": float(value), "dtype": like.dtype})
+        shape = [1] if like.shape else []
+        attrs = {"shape": shape, "value": float(value), "dtype": like.dtype}
+        text = {} if exact or "float" in like.dtype else {"str_value": str(value)}  # an attribute float rounds it
+        self.append_op("fill_constant", {}, {"Out": out}, {**attrs, **text})
         out.stop_gradient = True
         return out
 
@@ -311,6 +344,7 @@ class Program:
 
     def block(self, index: int) -> Block:
         """The block of that index."""
+        index = whole("the index of a block", index)
         if not 0 <= index < len(self.blocks):
             raise ProgramError(f"the program has no block {index}; it has {len(self.blocks)}")
         return self.blocks[index]

@@ -8,17 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
+from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.framework.operator import Operator, check_attrs, check_slots
-from fluidlite.framework.program import FORMAT_VERSION, Block, Program
+from fluidlite.framework.program import FORMAT_VERSION, TRAINING_ROLES, Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, dims_problem
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.framework.whereabouts import Line
 
 _FORMAT = "fluidlite.program"
 _MOST_BLOCKS, _DEEPEST = 10_000, 64
+_MAX_ID = 2**31 - 1
+_ROLES = ("forward", *TRAINING_ROLES)
+_HINTS_OF_NAMES = ("op_device", "op_library")
 
 Flags = dict[str, bool]
 KINDS: dict[str, Callable[[Block, str, Spec | None, Flags, dict[str, Any]], Variable]] = {}
@@ -91,6 +95,15 @@ class _Reader:
         self.record = record
         self.where = where
 
+    def number(self, name: str, minimum: int, maximum: int, default: int | None = None) -> int:
+        """A whole number in a range, both ends included; required unless there is a default."""
+        value: int = self.get(name, int, default, required=default is None)
+        if not minimum <= value <= maximum:
+            raise SavedModelError(
+                f"not a program: {self.where}.{name} is {value!r:.40}; {minimum} to {maximum} are possible"
+            )
+        return value
+
     def get(self, name: str, types: type | tuple[type, ...], default: Any = None, required: bool = True) -> Any:
         if name not in self.record:
             if required:
@@ -107,7 +120,7 @@ def loads(text: str | bytes) -> Program:
     """Read a program; see :meth:`Program.from_json`."""
     try:
         record = json.loads(text)
-    except (ValueError, RecursionError) as exc:
+    except (ValueError, TypeError, RecursionError) as exc:
         raise SavedModelError(f"not a program: the JSON is truncated or malformed ({exc})") from None
     top = _Reader(record, "the file")
     if top.record.get("format") != _FORMAT:
@@ -122,7 +135,7 @@ def loads(text: str | bytes) -> Program:
     if not 1 <= len(blocks) <= _MOST_BLOCKS:
         raise SavedModelError(f"not a program: it has {len(blocks)} blocks")
     program = Program()
-    program._random_seed = top.get("random_seed", int, 0, required=False)
+    program._random_seed = top.number("random_seed", -(2**63), 2**64 - 1, 0)
     program.feed_names = _texts(top.get("feed", list, [], required=False), "feed")
     program.fetch_names = _texts(top.get("fetch", list, [], required=False), "fetch")
     program.blocks = []
@@ -135,7 +148,7 @@ def loads(text: str | bytes) -> Program:
         raise
     except FluidError as exc:
         raise SavedModelError(f"not a valid program: {exc}") from exc
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:  # inference met nonsense
+    except Exception as exc:  # nonsense that a check does not know
         raise SavedModelError(f"not a valid program: {type(exc).__name__}: {exc}") from exc
     _refuse_circles(program)
     return program
@@ -161,18 +174,24 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
     if not -1 <= parent < index or (index and parent < 0):
         raise SavedModelError(f"not a program: block {index} says that its parent is {parent}")
     block = Block(program, index, parent)
+    above, depth = block.parent, 0
+    while above is not None:
+        above, depth = above.parent, depth + 1
+        if depth > _DEEPEST:
+            raise SavedModelError(f"not a program: block {index} lies in more than {_DEEPEST} others")
     for number, item in enumerate(record.get("vars", list)):
         field = _Reader(item, f"block {index} variable {number}")
         name = field.get("name", str)
         spec = None
         if "dims" in field.record:
             dims = field.get("dims", list)
-            if (
-                not all(isinstance(d, int) and not isinstance(d, bool) and -1 <= d < 2**48 for d in dims)
-                or len(dims) > _DEEPEST
-            ):
+            if not all(type(d) is int and d >= -1 for d in dims):
                 raise SavedModelError(f"not a program: variable {name!r} has dims {dims!r:.80}")
-            spec = Spec.of(dims, field.get("dtype", str), lod_level=field.get("lod_level", int, 0, required=False))
+            dtype = dtype_name(field.get("dtype", str))
+            problem = dims_problem(dims, dtype)
+            if problem:
+                raise SavedModelError(f"not a program: variable {name!r} {problem}")
+            spec = Spec.of(dims, dtype, lod_level=field.number("lod_level", 0, _DEEPEST, 0))
         flags = {f: field.get(f, bool, False, required=False) for f in ("persistable", "stop_gradient", "is_data")}
         if "parameter" in field.record:
             if spec is None:
@@ -191,6 +210,14 @@ def _read_block(program: Program, index: int, record: _Reader) -> Block:
             variable = Variable(block, name, spec, **flags, kind=field.get("type", str, "dense", required=False))
         block.vars[name] = variable
     return block
+
+
+def _hints(record: _Reader) -> dict[str, Any]:
+    hints: dict[str, Any] = record.get("hints", dict, {}, required=False)
+    for name, value in hints.items():
+        if not isinstance(value, str if name in _HINTS_OF_NAMES else (str, int, float)):
+            raise SavedModelError(f"not a program: {record.where}.hints.{name} is {value!r:.80}")
+    return hints
 
 
 def _finite(rate: float, name: str) -> float:
@@ -219,11 +246,16 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
         for attr in definition.attrs:
             if attr.type == "block" and not 0 <= attrs[attr.name] < count:
                 raise SavedModelError(f"operator {definition.type!r} runs block {attrs[attr.name]}; there are {count}")
+        role = record.get("role", str, "forward", required=False)
+        if role not in _ROLES:
+            raise SavedModelError(
+                f"not a program: {record.where}.role is {role!r:.40}; expected one of {', '.join(_ROLES)}"
+            )
         op = Operator(
             block, definition, check_slots(definition, record.get("inputs", dict), "input", line, block),
             check_slots(definition, record.get("outputs", dict), "output", line, block), attrs,
-            record.get("hints", dict, {}, required=False), record.get("id", int),
-            record.get("role", str, "forward", required=False), line, record.get("scope", str, "", required=False),
+            _hints(record), record.number("id", 0, _MAX_ID), role, line,
+            record.get("scope", str, "", required=False),
         )  # fmt: skip
         op.infer()
         program._next_id = max(program._next_id, op.id + 1)

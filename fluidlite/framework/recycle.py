@@ -14,6 +14,8 @@ from fluidlite.platform.context import Context
 
 _MOST = 64
 """Tensors kept of one spec."""
+_MOST_SPECS = 512
+"""Specs of which tensors are kept."""
 
 
 def take(context: Context, spec: Spec) -> Tensor | None:
@@ -24,9 +26,8 @@ def take(context: Context, spec: Spec) -> Tensor | None:
     context.idle_count -= 1
     context.idle_bytes -= spec.nbytes
     memory = context.memory
-    used = memory.used_bytes - context.idle_bytes
-    if used > memory.peak:
-        memory.peak = used
+    if memory.used_bytes - context.idle_bytes > memory.peak:
+        memory.raise_peak()
     return kept.pop()
 
 
@@ -35,9 +36,13 @@ def give(context: Context, tensor: Tensor) -> None:
     allocation, spec = tensor.allocation, tensor.spec
     if allocation is None or spec is None or getrefcount(tensor) > 3 or getrefcount(allocation) > 3:
         return  # 3: the caller's variable, ours, and getrefcount's argument
-    if allocation.users is not None or allocation.context is not context or not allocation.cacheable:
+    if allocation.users is not None or allocation.context is not context or not allocation.recyclable:
         return
-    kept = context.idle_tensors.setdefault(spec.uid, [])
+    kept = context.idle_tensors.get(spec.uid)
+    if kept is None:
+        if len(context.idle_tensors) >= _MOST_SPECS:  # most of them were of sizes that do not come again
+            context.drop_idle()
+        kept = context.idle_tensors[spec.uid] = []
     if len(kept) < _MOST:
         kept.append(tensor)
         context.idle_count += 1

@@ -6,22 +6,22 @@ import difflib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import OperatorNotFoundError, RegistryError
+from fluidlite.base.fork import new_rlock
+from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.framework.opdef import (
-    GRAD,
     Attr,
     Constant,
+    ExpressionRule,
     GradRule,
     Infer,
     OpDef,
-    Reference,
-    Sample,
     ScalarRule,
     Slot,
 )
@@ -60,7 +60,9 @@ class OpRegistry:
         self._ops: dict[str, OpDef] = {}
         self._noted: dict[str, OpDef] = {}
         self._hidden: dict[OpDef, OpDef] = {}
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
+        self.find_derived: Callable[[str], OpDef | None] = lambda type: None
+        """Finds operators that are derived of others when they are first asked for."""
 
     def add(self, op: OpDef, override: bool = False) -> None:
         """Register a definition; the same type twice is an error that names both origins."""
@@ -97,7 +99,7 @@ class OpRegistry:
         found = self._ops.get(type)
         if found is None:
             ensure_loaded()
-            found = self._ops.get(type) or self._noted.get(type)
+            found = self._ops.get(type) or self._noted.get(type) or self.find_derived(type)
         return found
 
     def get(self, type: str) -> OpDef:
@@ -159,6 +161,7 @@ def register_op(
     infer: Infer | None = None,
     grad: GradRule | Callable[..., Any] | None = None,
     scalar: ScalarRule | None = None,
+    expression: ExpressionRule | None = None,
     decompose: Callable[..., Any] | None = None,
     kernel_dtype: str | None = None,
     may_alias: Mapping[str, str] | None = None,
@@ -172,9 +175,9 @@ def register_op(
     run: Callable[..., None] | None = None,
     in_layout: Rule | None = None,
     marker: bool = False,
-    reference: Reference | None = None,
-    samples: Callable[[], Iterable[Sample]] | Sequence[Sample] = (),
     dtypes: Mapping[str, tuple[str, ...]] | None = None,
+    stop_gradient: Mapping[str, str] | None = None,
+    no_gradient: Mapping[str, str] | None = None,
     doc: str = "",
     memory: str = "",
     source: str = "",
@@ -198,6 +201,8 @@ def register_op(
         ``grad(maker)`` appends gradient operators; see :mod:`fluidlite.framework.backward`.
     scalar : ScalarRule
         The operator as a function of scalars: kernels are generated from it.
+    expression : ExpressionRule
+        The operator as a function of tensors: its shapes, kernels and gradient follow from it.
     decompose : callable
         ``decompose(call, build)`` says it with other operators; see :mod:`fluidlite.framework.decompose`.
     kernel_dtype : str
@@ -222,11 +227,15 @@ def register_op(
         ``frame.read(slot)`` and hands its own to ``frame.write(slot, tensors)``.
     marker : bool
         It only marks variables, and never runs (feed, fetch).
-    reference : callable
-        ``reference(inputs, attrs) -> outputs`` in float64 NumPy, written without fluidlite's kernels.
-    samples : list of Sample, or a function that makes it
     dtypes : mapping of slot to tuple of str
         Dtypes a slot takes; anything else is a DtypeError at build time.
+    stop_gradient : mapping of input or output slot to str
+        Slots through which no derivative flows, and why: the derivative is 0 almost everywhere (a choice of an index,
+        a count), or it stops there on purpose. Slots that are no floats, whose numbers are not read
+        (``metadata_only``), or that update state in place (``must_alias``) need no entry.
+    no_gradient : mapping of input or output slot to str
+        Slots that have a derivative which ``grad`` does not give, and what a program can do instead: backward raises
+        there with this text. It raises for any other slot that ``grad`` leaves out too.
     memory : str
         What its kernels allocate beside the outputs, and why, if that with the outputs is more than twice these.
 
@@ -235,14 +244,15 @@ def register_op(
     RegistryError
         If the type is taken or malformed, or the declaration contradicts itself.
     """
-    if not _TYPE.match(type):
+    if not isinstance(type, str) or not _TYPE.match(type):
         raise RegistryError(f"{type!r} is not an operator type; use lower-case words, such as 'elementwise_add'")
     op = OpDef(
         type=type, inputs=_slots(inputs), outputs=_slots(outputs), attrs=tuple(attrs), infer=infer, grad=grad,
-        scalar=scalar, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
+        scalar=scalar, expression=expression, decompose=decompose, kernel_dtype=kernel_dtype, may_alias=may_alias or {},
         must_alias=must_alias or {}, view=view, host_only=host_only, random=random, dynamic=dynamic, effect=effect,
-        constant=constant, run=run, reference=reference, samples=samples, dtypes=dtypes or {}, doc=doc, memory=memory,
+        constant=constant, run=run, dtypes=dtypes or {}, doc=doc, memory=memory,
         source=source, version=version, marker=marker, in_layout=in_layout, origin=declared_at(sys._getframe(1)),
+        stop_gradient=stop_gradient or {}, no_gradient=no_gradient or {},
     )  # fmt: skip
     for out, given in {**op.may_alias, **op.must_alias}.items():
         if op.output(out) is None or op.input(given) is None:
@@ -251,16 +261,25 @@ def register_op(
         raise RegistryError(f"operator {type!r} needs an inference function, or run(frame, op)")
     if isinstance(grad, GradRule):
         for name in grad.reads:
-            base = name.removesuffix(GRAD)
-            known = op.output(base) if name.endswith(GRAD) else (op.input(name) or op.output(name))
+            base = grad.output_of(name)
+            known = op.output(base) if base is not None else (op.input(name) or op.output(name))
             if known is None:
                 raise RegistryError(f"operator {type!r}: its gradient reads unknown slot {name!r}")
         for name in grad.writes:
             if op.input(name) is None:
                 raise RegistryError(f"operator {type!r}: its gradient writes unknown slot {name!r}")
+            if name in op.stop_gradient or name in op.no_gradient:
+                raise RegistryError(f"operator {type!r}: its gradient writes {name!r}, which is declared to have none")
+        for name, slot in grad.only_for.items():
+            if name not in grad.reads or slot not in grad.writes:
+                raise RegistryError(f"operator {type!r}: its gradient reads {name!r} for {slot!r}, which are not both")
+    for name in (*op.stop_gradient, *op.no_gradient):
+        if op.input(name) is None and op.output(name) is None:
+            raise RegistryError(f"operator {type!r}: {name!r}, declared to have no gradient, is an unknown slot")
+    plugin = plugin_modules.declare((op, override), sys._getframe(1))
     found = getattr(collecting, "found", None)
     if found is not None:
         found.append((op, override))
-    else:
+    elif plugin is None or plugin in plugin_modules.loaded:  # else the plugin brings it when it is loaded
         ops.add(op, override)
     return op

@@ -9,6 +9,8 @@ from typing import Any
 
 from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import new_lock
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.framework.tensor import Tensor
 
 
@@ -41,16 +43,16 @@ class Scope:
     def __init__(self, parent: Scope | None = None) -> None:
         self.parent = parent
         self._vars: dict[str, ScopeVariable] = {}
-        self._kids: list[Scope] = []
+        self._kids: WeakObjects[Scope] = WeakObjects()
         self._runs: dict[tuple[int, int], int] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.generation = 0
 
     def var(self, name: str) -> ScopeVariable:
         """The variable of that name in this scope; made if there is none."""
         found = self._vars.get(name)
         if found is None:
-            found = self._vars[name] = ScopeVariable(name)
+            found = self._vars.setdefault(name, ScopeVariable(name))  # another thread may be first
             self.generation += 1
             epoch.begin()
         return found
@@ -68,14 +70,14 @@ class Scope:
     def new_scope(self) -> Scope:
         """A child: it sees this scope's variables and keeps its own."""
         child = Scope(self)
-        self._kids.append(child)
+        self._kids.add(child)
         return child
 
     new_child = new_scope
 
     def drop_kids(self) -> None:
-        """Forget the children."""
-        self._kids.clear()
+        """Forget the children, which live as long as somebody uses them."""
+        self._kids = WeakObjects()
 
     def erase(self, names: list[str]) -> None:
         """Forget variables of this scope."""

@@ -6,16 +6,51 @@ import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
+from weakref import ref
 
-from fluidlite.base.dtypes import dtype_name
+from fluidlite.base.bounded import CacheInfo, count_cache
+from fluidlite.base.dtypes import ITEMSIZE, dtype_name
 from fluidlite.framework.layout import PLAIN, Layout
 
 Dims = tuple[int, ...]
 Lod = tuple[tuple[int, ...], ...]
 """Level by level offsets, coarsest first: ``((0, 2, 5),)`` is sequences of 2 and 3 rows."""
 
-_interned: dict[tuple[Any, ...], Spec] = {}
-_MOST_INTERNED = 65536
+MAX_RANK = 64
+"""NumPy's."""
+MAX_VALUES = 4096
+"""Numbers that an operator takes as metadata from one input."""
+MAX_NBYTES = 1 << 47
+"""What one process can address; counted without dims of 0, so that strides stay within it too."""
+
+
+def dims_problem(dims: Sequence[int], dtype: str) -> str:
+    """Why no tensor can have these dims (-1: not known), as the end of a sentence; "" if one can."""
+    if len(dims) > MAX_RANK:
+        return f"has {len(dims)} dims; at most {MAX_RANK} are possible"
+    nbytes = prod([d for d in dims if d > 0]) * ITEMSIZE[dtype]
+    if nbytes > MAX_NBYTES:
+        shown = ", ".join(f"{d:.3e}" if 1 << 63 < d < 1 << 1000 else str(d) if d < 1 << 64 else "?" for d in dims)
+        return f"has dims [{shown}] of {dtype}, which are more than 2**47 bytes"
+    return ""
+
+
+class _Interned(ref["Spec"]):
+    """A spec that others hold, and the key under which it is found."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(dead: ref[Spec]) -> None:
+    key = dead.key  # type: ignore[attr-defined]
+    if _interned.get(key) is dead:  # not one that was made since
+        del _interned[key]
+
+
+_interned: dict[tuple[Any, ...], _Interned] = {}
+"""Specs that are in use: a LoD that was seen once costs nothing later."""
+count_cache("specs in use", lambda: CacheInfo(len(_interned), None, 0, 0))
 _uids = itertools.count()
 
 
@@ -40,12 +75,15 @@ class Spec:
         Number of elements and of bytes (-1 where dims are unknown).
     uid : int
         Names this object: a key that hashes faster than the facts do.
+    weight : int
+        An estimate of its bytes, for caches.
 
     Equal specs are nearly always one object, so that checks by identity are cheap and equality is right.
     """
 
     __slots__ = (
-        "_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size", "uid", "value",
+        "__weakref__", "_hash", "_key", "dims", "dtype", "kind", "layout", "lod", "lod_level", "nbytes", "size", "uid",
+        "value", "weight",
     )  # fmt: skip
     dims: Dims
     dtype: str
@@ -57,6 +95,7 @@ class Spec:
     size: int
     nbytes: int
     uid: int
+    weight: int
     _key: tuple[Any, ...]
     _hash: int
 
@@ -75,11 +114,13 @@ class Spec:
         key = (tuple(dims), dtype, lod, level, layout, kind, value)
         found = _interned.get(key)
         if found is not None:
-            return found
+            alive = found()
+            if alive is not None:
+                return alive
         self = object.__new__(Spec)
-        clean = tuple(int(d) for d in key[0])
+        clean, named = tuple(int(d) for d in key[0]), dtype_name(dtype)
         self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value = (
-            clean, dtype_name(dtype), lod, level, layout, kind, value,
+            clean, named, lod, level, layout, kind, value,
         )  # fmt: skip
         self._key = (clean, self.dtype, lod, level, layout, kind, value)
         self._hash = hash(self._key)
@@ -87,9 +128,9 @@ class Spec:
         known = all(d >= 0 for d in clean)
         self.size = prod(clean) if known else -1
         self.nbytes = layout.nbytes(clean, self.dtype) if known else -1
-        if len(_interned) >= _MOST_INTERNED:  # identity is only a short cut; equality stays right
-            _interned.clear()
-        _interned[self._key] = self
+        self.weight = 600 + 40 * (sum(map(len, lod)) + (len(value) if value is not None else 0))
+        mine = _interned[self._key] = _Interned(self, _forget)
+        mine.key = self._key
         return self
 
     def with_(self, **changes: Any) -> Spec:
@@ -138,3 +179,8 @@ class Spec:
         lod = f", lod={self.lod}" if self.lod else (f", lod_level={self.lod_level}" if self.lod_level else "")
         extra = "" if self.kind == "dense" else f", {self.kind}"
         return f"{self.dtype}{list(self.dims)}{lod}{extra}"
+
+
+def specs_of(found: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
+    """Return what an inference function says of a slot, one metadata or several, as a tuple."""
+    return (found,) if isinstance(found, Spec) else tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fluidlite.framework.tensor_elements import TensorElements
 from fluidlite.framework.vartype import dtype_of
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
-from fluidlite.memory.arena import arenas_in_use, current_arena
+from fluidlite.memory.arena import Arena, ArenaPiece, arenas_in_use, current_arena
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Span
 from fluidlite.platform.devices import devices
@@ -138,6 +138,7 @@ class Tensor(TensorElements):
         allocation = self.allocation
         fits = (
             allocation is not None
+            and allocation.block is not None
             and self.place == where
             and self._strides is None
             and self._byte_offset + wanted.nbytes <= allocation.nbytes
@@ -163,7 +164,7 @@ class Tensor(TensorElements):
         self._array = None
         arena = current_arena(memory) if arenas_in_use() else None
         if arena is not None:
-            self.allocation = arena.alloc(spec.nbytes)
+            self.allocation = arena.alloc(spec.nbytes, context)
         else:
             allocation = self.allocation = memory.alloc(spec.nbytes, context)
             self._array = allocation.block.views.get(spec.uid)  # a finished array of an earlier use, or None
@@ -207,10 +208,7 @@ class Tensor(TensorElements):
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
         assert self.place is not None
         block = allocation.live_block()
-        keep = allocation.cacheable
-        whole = (
-            keep and self._strides is None and not self._byte_offset and not allocation.offset and spec.layout is PLAIN
-        )
+        whole = self._strides is None and not self._byte_offset and not allocation.offset and spec.layout is PLAIN
         if whole:
             array = block.views.get(spec.uid)
         if array is None:
@@ -220,8 +218,7 @@ class Tensor(TensorElements):
                 if len(block.views) >= _MOST_VIEWS:
                     block.views.clear()
                 block.views[spec.uid] = array
-        if keep:
-            self._array = array
+        self._array = array
         return array
 
     def span(self) -> Span:
@@ -273,17 +270,29 @@ class Tensor(TensorElements):
         kept = self.spec.lod if lod is None and self.spec is not None and array.ndim else ()
         if kept and kept[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
             spec = spec.with_(lod=kept)
-        same = self.allocation is not None and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
-        if not same:
-            self.allocation = None
-            self._array = None
-            self._strides = None
-        self.spec, self.place = spec, where
-        if not same:
-            self.allocate(get_context(where))
-        write_host(self, array)
-        self.version += 1
+        held = self.allocation is not None and self.allocation.block is not None
+        same = held and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
+        if same:
+            self.spec = spec
+            write_host(self, array)
+            self.version += 1
+        else:
+            made = Tensor.of(spec, where)
+            made.allocate(get_context(where))
+            write_host(made, array)
+            self._replace(lambda: made)
         return self
+
+    def _replace(self, make: Callable[[], Tensor]) -> None:
+        """Take the memory and metadata of another tensor, which is made while no run uses this one's."""
+        from fluidlite.framework.transfer import exclusive
+
+        with exclusive(self):
+            made = make()
+            if made is not self:
+                self.spec, self.place, self.allocation = made.spec, made.place, made.allocation
+                self._byte_offset, self._strides, self._array = made._byte_offset, made._strides, made._array
+                self.version += 1
 
     def assign(self, other: Any) -> Tensor:
         """Copy the contents of another tensor or array in, and keep this tensor's place."""
@@ -297,8 +306,11 @@ class Tensor(TensorElements):
         if self.allocation is None or self.place != where or self._known() != spec or self._strides is not None:
             if self._strides is not None and self.spec is not None and self.spec.dims == spec.dims:
                 return self._assign_strided(other)
-            self.spec, self.place, self.allocation, self._array, self._strides = spec, where, None, None, None
-            self.allocate(get_context(where))
+            made = Tensor.of(spec, where)
+            made.allocate(get_context(where))
+            copy_into(made, other)
+            self._replace(lambda: made)
+            return self
         copy_into(self, other)
         self.version += 1
         return self
@@ -362,20 +374,22 @@ class Tensor(TensorElements):
         self.version += 1
         return self
 
-    def to(self, place: PlaceLike) -> Tensor:
-        """Return a copy on a place (itself, if it is there already)."""
+    def to(self, place: PlaceLike | Arena) -> Tensor:
+        """Return a copy on a place, or in an arena (itself, if it is there already)."""
         from fluidlite.framework.transfer import transfer
 
+        if isinstance(place, Arena):
+            if isinstance(self.allocation, ArenaPiece) and self.allocation.arena is place:
+                return self
+            context, spec = get_context(place.place), self._known()
+            return transfer(self, context, Tensor.of(spec, place.place, place.alloc(spec.nbytes, context)))
         where = Place.parse(place)
         return self if where == self.place else transfer(self, get_context(where))
 
-    def move_to(self, place: PlaceLike) -> Tensor:
-        """Move this tensor's contents to a place; nothing happens if they are there."""
-        moved = self.to(place)
-        if moved is not self:
-            self.place, self.allocation = moved.place, moved.allocation
-            self._byte_offset, self._strides, self._array = 0, None, None
-            self.version += 1
+    def move_to(self, place: PlaceLike | Arena) -> Tensor:
+        """Move this tensor's contents to a place, or into an arena; nothing happens if they are there."""
+        if isinstance(place, Arena) or Place.parse(place) != self.place:
+            self._replace(lambda: self.to(place))
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:

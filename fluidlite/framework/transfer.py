@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
+from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Span
 from fluidlite.platform.devices import devices
-from fluidlite.platform.place import PlaceLike
+from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.platform.pool import get_context
 
 
@@ -34,17 +37,64 @@ def is_host(context: Context) -> bool:
     return context.unit.info.host
 
 
-def ready(tensor: Tensor, context: Context) -> None:
-    """Order what ``context`` does next after the work that made the tensor."""
+def uses(context: Context, read: Tensor | None = None, written: Tensor | None = None) -> Iterator[Use]:
+    """What a copy on a context's queue does to the memory of tensors."""
+    for tensor, writes in ((read, False), (written, True)):
+        if tensor is not None and tensor.allocation is not None:
+            yield Use(tensor.allocation, context, writes)
+
+
+def in_turn(tensor: Tensor, context: Context) -> bool:
+    """Whether a context may read a tensor without waiting for another."""
     allocation = tensor.allocation
-    if allocation is not None and allocation.context is not context:
-        allocation.ready_for(context)
+    if allocation is None or (allocation.sharing is None and allocation.context is context):
+        return True
+    return not Use(allocation, context, False).concerned()
+
+
+def own(tensor: Tensor, context: Context) -> bool:
+    """Whether a context may write a tensor without waiting for another."""
+    allocation = tensor.allocation
+    if allocation is None or (allocation.sharing is None and allocation.context is context):
+        return True
+    return not Use(allocation, context, True).concerned()
+
+
+def ready(tensor: Tensor, context: Context) -> None:
+    """Order what ``context`` does next after the work that made the tensor, and whoever writes it later after that."""
+    if not in_turn(tensor, context):
+        with turn((context,), lambda: uses(context, tensor)):
+            pass
+
+
+@contextmanager
+def exclusive(tensor: Tensor) -> Iterator[None]:
+    """Keep everybody else from a tensor inside the block: runs that use it end before, and begin after it."""
+    if tensor.allocation is None or tensor.place is None:
+        yield
+        return
+    context = get_context(tensor.place)
+    with turn((context,), lambda: uses(context, None, tensor)):
+        yield
 
 
 def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
     """Copy a contiguous tensor to the context's place; LoD goes with it. One copy, or two through the host."""
-    spec, place = source.spec, source.place
-    assert spec is not None and place is not None
+    place = source.place
+    assert source.spec is not None and place is not None
+    owner = context if place == context.place else get_context(place)
+    if in_turn(source, owner) and (into is None or own(into, context)):  # a run makes such copies again and again
+        with owner.lock, context.lock:
+            if in_turn(source, owner) and (into is None or own(into, context)):
+                return _transfer(source, owner, context, into)
+    with turn({owner, context}, lambda: (*uses(owner, source), *uses(context, None, into))):
+        return _transfer(source, owner, context, into)
+
+
+def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> Tensor:
+    """Copy where the queues of both are held, and it is their turn."""
+    spec = source.spec
+    assert spec is not None
     if source._strides is not None:
         return _transfer_strided(source, context, into)
     target = into if into is not None else Tensor.of(spec, context.place)
@@ -54,13 +104,9 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
         return target
     dst = target.span()
     src = source.span()
-    if place == context.place:
-        ready(source, context)
+    if owner is context:
         context.copy_within(dst, src)
-        return target
-    owner = get_context(place)
-    ready(source, owner)
-    if is_host(context):
+    elif is_host(context):
         owner.copy_out(_host_bytes(dst), src)
         owner.wait()
     elif owner.unit.info.host:
@@ -107,12 +153,17 @@ def write_host(target: Tensor, array: np.ndarray[Any, Any], context: Context | N
         return
     if context is None:
         context = get_context(place)
-    ready(target, context)
     array = np.ascontiguousarray(array, NUMPY[spec.dtype])
-    if target._strides is None:
-        context.copy_in(target.span(), bytes_of(array))
-        return
+    with turn((context,), lambda: uses(context, None, target)):
+        _write(target, array, spec, context)
+
+
+def _write(target: Tensor, array: np.ndarray[Any, Any], spec: Spec, context: Context) -> None:
+    """Copy a host array in where the queue is held, and it is its turn."""
     span = target.span()
+    if target._strides is None:
+        context.copy_in(span, bytes_of(array))
+        return
     whole = np.empty(span.nbytes, np.uint8)  # a strided view: what lies between its elements must stay
     context.copy_out(whole.data, span)
     context.wait()
@@ -137,9 +188,9 @@ def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
     """Enqueue a copy to a fresh host array, which is valid after ``context.wait()``."""
     spec = source.spec
     assert spec is not None
-    ready(source, context)
     if source._strides is not None:
         return read_host(source).copy()
+    ready(source, context)
     out = np.empty(spec.dims, NUMPY[spec.dtype])
     if spec.nbytes:
         context.copy_out(bytes_of(out), source.span())
@@ -157,20 +208,20 @@ def read_host(source: Tensor) -> np.ndarray[Any, Any]:
     if is_host(context):
         ready(source, context)
         view = source.array()
-        if not allocation.cacheable or not spec.size:
+        if not allocation.lasting or not spec.size:
             return np.array(view)
         kept = np.asarray(_Keeper(view, allocation))
         return kept if kept.dtype == NUMPY[spec.dtype] else kept.view(NUMPY[spec.dtype])
-    if source._strides is None:
-        out = begin_read(source, context)
+    with turn((context,), lambda: uses(context, source)):
+        if source._strides is None:
+            out = begin_read(source, context)
+            context.wait()
+            return out
+        span = source.span()
+        whole = np.empty(span.nbytes, np.uint8)
+        context.copy_out(whole.data, span)
         context.wait()
-        return out
-    ready(source, context)
-    span = source.span()
-    whole = np.empty(span.nbytes, np.uint8)
-    context.copy_out(whole.data, span)
-    context.wait()
-    return np.array(_strided(whole, spec, source._strides))
+        return np.array(_strided(whole, spec, source._strides))
 
 
 def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:
@@ -200,26 +251,43 @@ def dlpack_source(tensor: Tensor) -> Any:
 
 
 def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
-    """Make a tensor over another library's array, without a copy where the place allows.
+    """Make a tensor over another library's array, without a copy where a place allows.
+
+    Parameters
+    ----------
+    source : array
+        What has ``__dlpack__`` and ``__dlpack_device__``.
+    place : Place or str, optional
+        Where the tensor shall be. Default: the place whose memory it lies in; of several, the host before others.
 
     Raises
     ------
     TensorError
-        If no place here has memory of that DLPack device type.
+        If no place here has memory of that DLPack device type, or its namespace does not take the array.
     """
-    kind, index = source.__dlpack_device__()
-    for where in devices.places():
-        unit = devices.unit(where)
-        if unit.info.dlpack == int(kind) and (unit.info.host or where.index == index) and unit.array is not None:
-            array = unit.array.extra("from_dlpack")(source)
-            from fluidlite.framework.vartype import dtype_of
-
-            spec = Spec.of(tuple(array.shape), dtype_of(array.dtype))
-            context = get_context(where)
-            tensor = adopt(array, spec, context)
-            if tensor is None:
-                tensor = Tensor().set(np.asarray(array), where) if unit.info.host else None
-            if tensor is None:
-                raise TensorError("the array is strided; make it contiguous first")
-            return tensor if place is None else tensor.to(place)
-    raise TensorError(f"no place here holds memory of DLPack device type {int(kind)}")
+    if not hasattr(source, "__dlpack_device__"):
+        raise TensorError(f"from_dlpack got {type(source).__name__}; expected an array that has __dlpack__")
+    kind, index = (int(number) for number in source.__dlpack_device__())
+    wanted = None if place is None else Place.parse(place)
+    found = [
+        (unit, read)
+        for unit in map(devices.unit, devices.places())
+        if unit.info.dlpack == kind and (unit.info.host or unit.place.index == index) and unit.array is not None
+        and (read := unit.array.extra("from_dlpack")) is not None
+    ]  # fmt: skip
+    if not found:
+        raise TensorError(f"no place here holds memory of DLPack device type {kind}")
+    unit, read = min(found, key=lambda each: (each[0].place != wanted, not each[0].info.host))
+    try:
+        array = read(source)
+    except Exception as exc:
+        raise TensorError(f"{unit.place} does not take the array: {type(exc).__name__}: {exc}") from exc
+    spec = Spec.of(tuple(array.shape), str(array.dtype).rpartition(".")[2])
+    tensor = adopt(array, spec, get_context(unit.place))
+    if tensor is None and unit.info.host:
+        tensor = Tensor().set(np.asarray(array), unit.place)
+    elif tensor is None:
+        tensor = Tensor.of(spec, unit.place)
+        tensor.allocate(get_context(unit.place))
+        tensor.array()[...] = array
+    return tensor if place is None else tensor.to(place)

@@ -9,7 +9,8 @@ from typing import Any
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice, choose
+from fluidlite.framework.choice import Choice
+from fluidlite.framework.choose import choose
 from fluidlite.framework.layout import PLAIN, Layout
 from fluidlite.framework.operator import EMPTY, Operator
 from fluidlite.framework.plan import Launch, Line, Move, Output, Plan
@@ -72,7 +73,8 @@ class Values:
         self.values: dict[str, tuple[Any, ...]] = {}
         self.last_use: dict[str, int] = {}
         for name, (spec, where) in feeds.items():
-            self.known[name] = Known(spec, where, name, {}, feed=True, borrowed=True)
+            key = self.out.feed_keys[name] = f"{name}@feed" if is_state(self.block, name) else name
+            self.known[name] = Known(spec, where, key, {}, feed=True, borrowed=True)
             self.out.feeds[name] = spec
 
     def _find(self, name: str, fetching: bool = False) -> Known:
@@ -187,9 +189,9 @@ class Values:
         if name == EMPTY:
             return Output(f"@{self.serial}", spec), None
         plain = spec.layout is PLAIN
+        if state:
+            self.out.state.setdefault(name, False)
         if state and place == self.home and plain:
-            if name not in self.known:
-                self.out.state.setdefault(name, False)
             self.known[name] = Known(spec, place, name, {})
             return Output(name, spec, shares, state=True), None
         key = (
@@ -204,8 +206,6 @@ class Values:
         if not state:
             self.known[name] = found
             return Output(key, spec, shares), None
-        if name not in self.known:
-            self.out.state.setdefault(name, False)
         return Output(key, spec, shares), (name, found)
 
     def _home(self, name: str, found: Known) -> None:

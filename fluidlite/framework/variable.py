@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,10 @@ from fluidlite.framework.vartype import VarType, dtype_of
 
 if TYPE_CHECKING:
     from fluidlite.framework.program import Block
+    from fluidlite.framework.whereabouts import Line
+
+
+_identities = itertools.count()
 
 
 class Variable:
@@ -31,7 +35,13 @@ class Variable:
         No gradient flows through it.
     is_data : bool
         It is to be fed.
+    identity : int
+        Equal in copies of its program, which name the same value; no other variable has it.
+    line : Line or None
+        Where the user declared it, if no operator makes it.
     """
+
+    line: Line | None = None
 
     def __init__(
         self,
@@ -51,6 +61,17 @@ class Variable:
         self.is_data = is_data
         self.type = kind
         self.error_clip: Any = None
+        self.identity = next(_identities)
+
+    def stands_for(self, other: Variable) -> bool:
+        """Whether it names the same value: itself, its counterpart in a copy of the program, or state of that name."""
+        return self.identity == other.identity or (self.persistable and other.persistable and self.name == other.name)
+
+    def made_at(self) -> str:
+        """Its name, and the line that made it."""
+        lines = [op.line for op in self.block.ops if self.name in op.output_arg_names]
+        line = lines[0] if lines else self.line
+        return f"{self.name!r} ({line})" if line is not None else repr(self.name)
 
     @property
     def persistable(self) -> bool:
@@ -108,14 +129,28 @@ class Variable:
         block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
         return out
 
+    def _number(self, type: str, other: Any) -> int | float:
+        """A Python or NumPy number beside this variable; raise ProgramError unless its dtype can have such numbers."""
+        value: int | float = int(other) if hasattr(other, "__index__") else float(other)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ProgramError(f"{type} of {self.name!r} ({self.dtype}) and a number beyond all dtypes") from None
+        if self.dtype == "bool" or is_float(self.dtype) or number.is_integer():
+            return value
+        raise ProgramError(
+            f"{type} of {self.name!r} ({self.dtype}) and {value}: no integer is {value}\n"
+            f"  Do: {self.name}.astype('float32'), if the fraction is to count; else give a whole number"
+        )
+
     def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
         block = self.block.program.current_block()
         if not isinstance(other, Variable):
             if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
                 return NotImplemented
-            number = float(other)
-            whole = not is_float(self.dtype)
-            if not whole or number.is_integer():
+            value, whole = self._number(type, other), not is_float(self.dtype)
+            number = float(value)
+            if not whole or (number == value and not self.dtype.startswith("uint")):  # else as a constant, exactly
                 if type == "elementwise_add":
                     return self._scaled(1.0, number)
                 if type == "elementwise_sub":
@@ -124,9 +159,7 @@ class Variable:
                     return self._scaled(number, 0.0)
                 if type == "elementwise_div" and not reverse and not whole and number:
                     return self._scaled(1.0 / number, 0.0)
-            if whole and not math.isfinite(number):
-                raise ProgramError(f"{type} of {self.name!r} ({self.dtype}) and {number}: no integer is {number}")
-            other = block.constant_like(self, number, full=reverse)
+            other = block.constant_like(self, value, full=reverse)
         left, right = (other, self) if reverse else (self, other)
         shorter = len(right.shape) < len(left.shape)
         axis = 0 if shorter and right.shape and right.shape[0] == -1 else -1  # as in Fluid: the batch dims meet

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from fluidlite.base.plugin_modules import plugin_modules
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _USERS = (os.path.join(_PACKAGE, "tools", ""), os.path.join(_PACKAGE, "testing", ""))
 """Rooms of ours that use the library as anybody would."""
@@ -27,12 +29,13 @@ NOWHERE = Line("?", 0, "")
 
 
 def users_line() -> Line:
-    """Walk up the stack to the first frame outside the package."""
+    """Walk up the stack to the first frame outside the package and outside the modules of plugins."""
     frame = sys._getframe(1)
     api = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) or file.startswith(_USERS):
+        ours = file.startswith(_PACKAGE) and not file.startswith(_USERS)
+        if not ours and plugin_modules.owner(frame.f_globals.get("__name__") or "__main__") is None:
             return Line(file, frame.f_lineno, api)
         name = frame.f_code.co_name
         if not name.startswith(("_", "<")):

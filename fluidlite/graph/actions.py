@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.variable import Variable
-from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, value_like
+from fluidlite.graph.value import Effect, Like, Value, as_value, create, emit, one_program, value_like
 from fluidlite.transformers.node import SEQUENTIAL, WRITE, Action, append
 
 
@@ -46,6 +46,7 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
     """
     target = _target(lvalue)
     value = value_like(rvalue, target.dtype, target)
+    one_program([target, value], "assign")
     if value.dtype != target.dtype:
         raise ProgramError(
             f"{target.name!r} is {target.spec!r}; it is assigned {value.spec!r}\n  Do: ng.cast(value, {target.dtype!r})"
@@ -150,6 +151,7 @@ def sequential(ops: Sequence[Union[Value, Effect]]) -> Any:
         if not isinstance(part, Variable):
             raise ProgramError(f"a part of sequential is {part!r}; expected a value or an action of the graph")
     last = parts[-1]
+    one_program(parts, "sequential")
     block = last.block.program.current_block()
     if isinstance(last, Action):
         effect = create(Effect, "sequential", block)

@@ -7,11 +7,12 @@ from typing import Any, Union, overload
 
 from fluidlite.base.errors import GradientError
 from fluidlite.framework.backward import calc_gradient
+from fluidlite.framework.gradient_paths import NoDerivativeError
 from fluidlite.framework.program import Block
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.whereabouts import NOWHERE
 from fluidlite.graph.storage import trainable
-from fluidlite.graph.value import Like, Value, as_value, emit, value_like
+from fluidlite.graph.value import Like, Value, as_value, emit, one_program, value_like
 from fluidlite.transformers.node import DERIVES
 
 UNUSED = ("raise", "zero")
@@ -39,7 +40,8 @@ def deriv(
     error : Value, number or array_like, optional
         The derivative of the final quantity with respect to ``dependent``, with its dims; default: 1.
     unused : {"raise", "zero"}
-        Where ``dependent`` does not depend on ``independent``: an error, or zeros of its dims.
+        Where ``dependent`` does not depend on ``independent``, or only through :func:`stop_gradient`, assignments and
+        functions whose derivative is 0 almost everywhere: an error, or zeros of its dims.
 
     Returns
     -------
@@ -50,7 +52,8 @@ def deriv(
     ------
     ValueError
         If ``dependent`` is no scalar and there is no ``error``, if the dims of ``error`` are others, or
-        ``independent`` is unused.
+        ``independent`` is unused; and, whatever ``unused`` says, if ``dependent`` depends on ``independent`` through an
+        operator that has no derivative there, such as most derivatives: it is named.
     """
     if unused not in UNUSED:
         raise GradientError(f"unused is {unused!r}; expected 'raise' or 'zero'")
@@ -67,6 +70,7 @@ def deriv(
             "\n  Do: ng.deriv(dependent, independent, error), or reduce it first"
         )
     given = value_like(error, target.dtype, target) if error is not None else None
+    one_program([target, *wanted, *([given] if given is not None else [])], "deriv")
     if given is not None and given.shape != target.shape:
         raise GradientError(
             f"the error tensor {given.name!r} has dims {list(given.shape)}; {target.name!r} has {list(target.shape)}"
@@ -85,7 +89,7 @@ def _derivative(target: Value, variable: Variable, error: Value | None, unused: 
         return as_value(target.block.var(found))
     if unused == "raise":
         raise GradientError(
-            f"{target.name!r} does not depend on {variable.name!r} through differentiable operators"
+            f"{target.name!r} does not depend on {variable.name!r} where derivatives pass"
             "\n  Do: ng.deriv(..., unused='zero') for zeros"
         )
     return emit("fill_zeros_like", {"X": variable}, fixed=True)
@@ -97,7 +101,14 @@ def _differentiate(target: Value, variable: Variable, error: Value | None, known
     others = [v for v in list(block.vars.values()) if trainable(v) and v.name != variable.name]
     asked = [variable, *others] if trainable(variable) else [variable]
     start = len(block.ops)
-    made = calc_gradient(target, asked, error)
+    while True:
+        try:
+            made = calc_gradient(target, asked, error)
+            break
+        except NoDerivativeError as exc:
+            if exc.origin == variable.name:
+                raise
+            asked = [item for item in asked if item.name != exc.origin]  # nobody has asked for it
     _mark(block, start)
     name = error.name if error is not None else None
     for item, gradient in zip(asked, made, strict=True):

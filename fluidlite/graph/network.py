@@ -10,8 +10,7 @@ from fluidlite.framework.operator import Operator
 from fluidlite.framework.variable import Variable
 from fluidlite.graph import reduction
 from fluidlite.graph.arithmetic import multiply, negative, safelog
-from fluidlite.graph.shaping import transpose
-from fluidlite.graph.value import Like, Value, emit, ints_of, pair, value_like
+from fluidlite.graph.value import Like, Value, as_value, emit, ints_of, pair, value_like
 
 Size = Union[int, Sequence[int]]
 
@@ -149,17 +148,27 @@ def _made_by(value: Variable, type: str) -> Operator | None:
     return None
 
 
-def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
-    """Return the sum of -t log(y) along the axis of classes.
+_LEAST_LOG = -50.0
+"""The least logarithm of a probability in a cross entropy, as in :func:`safelog`."""
 
-    Of a :func:`softmax` along the same axis it is computed from the logits, which loses no digits.
+
+def _limited(log: Value) -> Value:
+    """A logarithm from the limit on; its derivative is that of the unlimited one."""
+    return emit("straight_through_max", {"X": log}, {"value": _LEAST_LOG})
+
+
+def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
+    """Return the sum of -t log(y) along the axis of classes; a logarithm counts as -50 at least.
+
+    Of a :func:`softmax` along the same axis it is computed from the logits x, which loses no digits: its derivative
+    with respect to x is softmax(x) sum(t) - t, beyond the limit too.
 
     Parameters
     ----------
     y : Value
-        Probabilities.
+        Probabilities, of any dims that have the axis.
     t : Value
-        One-hot or soft targets, of the dims of y.
+        One-hot or soft targets, of the dims of y. They need not sum to 1, and have a derivative as y has.
     axis : int
 
     Returns
@@ -176,27 +185,25 @@ def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
     _same_dims("cross_entropy_multi", probabilities, targets)
     rank = len(probabilities.shape)
     made = _made_by(probabilities, "softmax")
-    if made is None or made.attrs["axis"] % rank != axis % rank:
-        return negative(reduction.sum(multiply(targets, safelog(probabilities)), axis))
-    logits = probabilities.block.var(made.inputs["X"][0])
-    order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
-    last = order == list(range(rank))
-    x, label = (logits, targets) if last else (transpose(logits, order), transpose(targets, order))
-    loss = emit("softmax_with_cross_entropy", {"Logits": x, "Label": label}, {"soft_label": True}, slot="Loss")
-    return emit("squeeze2", {"X": loss}, {"axes": [rank - 1]})
+    if made is not None and rank and made.attrs["axis"] % rank == axis % rank:
+        log = _limited(emit("log_softmax", {"X": _logits(probabilities, made)}, {"axis": axis}))
+    else:
+        log = safelog(probabilities)
+    return negative(reduction.sum(multiply(targets, log), axis))
 
 
 def cross_entropy_binary(y: Like, t: Like) -> Value:
-    """Return -t log(y) - (1 - t) log(1 - y), element by element.
+    """Return -t log(y) - (1 - t) log(1 - y), element by element; a logarithm counts as -50 at least.
 
-    Of a :func:`sigmoid` it is computed from the logits, which loses no digits.
+    Of a :func:`sigmoid` it is computed from the logits x, which loses no digits: its derivative with respect to x is
+    sigmoid(x) - t, beyond the limit too.
 
     Parameters
     ----------
     y : Value
         Probabilities.
     t : Value
-        Targets in 0 to 1, of the dims of y.
+        Targets in 0 to 1, of the dims of y; they have a derivative as y has.
 
     Returns
     -------
@@ -211,10 +218,16 @@ def cross_entropy_binary(y: Like, t: Like) -> Value:
     _same_dims("cross_entropy_binary", probabilities, targets)
     made = _made_by(probabilities, "sigmoid")
     if made is not None:
-        logits = probabilities.block.var(made.inputs["X"][0])
-        return emit("sigmoid_cross_entropy_with_logits", {"X": logits, "Label": targets})
-    hit = multiply(targets, safelog(probabilities))
-    return negative(hit + (1 - targets) * safelog(1 - probabilities))
+        x = _logits(probabilities, made)
+        yes, no = (_limited(emit("logsigmoid", {"X": each})) for each in (x, negative(x)))
+    else:
+        yes, no = safelog(probabilities), safelog(1 - probabilities)
+    return negative(multiply(targets, yes) + (1 - targets) * no)
+
+
+def _logits(probabilities: Value, made: Operator) -> Value:
+    """What the operator that made probabilities took."""
+    return as_value(probabilities.block.var(made.inputs["X"][0]))
 
 
 def _same_dims(what: str, y: Value, t: Value) -> None:

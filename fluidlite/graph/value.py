@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 import numpy as np
@@ -15,6 +15,7 @@ from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.vartype import dtype_of
+from fluidlite.framework.whereabouts import users_line
 from fluidlite.transformers.node import Action, Node
 
 Number = Union[bool, int, float]
@@ -75,6 +76,8 @@ def create(kind: type[N], prefix: str, block: Block | None = None, spec: Spec | 
     """Declare a variable of a class in a block; by default, the current one of the main program."""
     block = block if block is not None else default_main_program().current_block()
     made = kind(block, unique_name.generate(prefix), spec)
+    if spec is not None:  # no operator makes it
+        made.line = users_line()
     block.vars[made.name] = made
     block.program.touch()
     return made
@@ -84,6 +87,17 @@ def _block(beside: Variable | None) -> Block:
     """The block that functions of a value append to."""
     program = beside.block.program if beside is not None else default_main_program()
     return program.current_block()
+
+
+def one_program(items: Sequence[Variable], what: str) -> Variable | None:
+    """Return the first of some values, or None of none; raise ProgramError if they belong to different programs."""
+    for item in items[1:]:
+        if item.block.program is not items[0].block.program:
+            raise ProgramError(
+                f"{what} of {items[0].made_at()} and {item.made_at()}, which belong to different programs"
+                "\n  Do: make both in one program: under one fluid.program_guard, or under none"
+            )
+    return items[0] if items else None
 
 
 def emit(
@@ -99,7 +113,7 @@ def emit(
     ``fixed``: no gradient flows through it.
     """
     given = [v for vs in inputs.values() for v in (vs if isinstance(vs, (list, tuple)) else (vs,))]
-    block = _block(next((v for v in given if isinstance(v, Variable)), beside))
+    block = _block(one_program([v for v in (*given, beside) if isinstance(v, Variable)], type))
     definition = ops.get(type)
     out = create(Value, type, block)
     outputs: dict[str, Variable] = {slot: out}
@@ -132,6 +146,7 @@ def as_value(variable: Variable) -> Value:
         twin.is_input, twin.is_cell, twin.initial = variable.is_input, variable.is_cell, variable.initial
     else:
         twin.is_input = variable.is_data or variable.persistable
+    twin.identity, twin.line = variable.identity, variable.line
     return twin
 
 

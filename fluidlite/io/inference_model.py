@@ -9,10 +9,14 @@ from typing import Any
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.variable import Variable
-from fluidlite.io.files import read_bytes, write_atomically
-from fluidlite.io.variables import PathText, is_persistable, load_vars, save_vars
+from fluidlite.io.commit import save_files
+from fluidlite.io.paths import PathText, folder_of, inside
+from fluidlite.io.snapshot import Snapshot, read_file, read_folder
+from fluidlite.io.tensor_file import Stored
+from fluidlite.io.variables import is_persistable, read_values, set_values, value_writers
 
 MODEL_FILE = "__model__"
+MAX_PROGRAM_BYTES = 64 << 20
 
 
 def save_inference_model(
@@ -26,6 +30,8 @@ def save_inference_model(
     export_for_deployment: bool = True,
 ) -> list[str]:
     """Save what the targets need: the pruned test program as JSON, and its parameters.
+
+    After a kill at any moment the folder holds the old model or the new one.
 
     Parameters
     ----------
@@ -45,8 +51,18 @@ def save_inference_model(
     -------
     list of str
         The names of the targets.
+
+    Raises
+    ------
+    ProgramError
+        Feeds that do not suffice, or a parameter without a value.
+    SavedModelError
+        The folder or a file cannot be written, or lies elsewhere; then the folder is as it was.
     """
+    model_name = inside(model_filename or MODEL_FILE, "model_filename")
     program = main_program if main_program is not None else default_main_program()
+    if not isinstance(program, Program):
+        raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
     if not all(isinstance(name, str) for name in feeds):
@@ -59,10 +75,15 @@ def save_inference_model(
     names = [target.name for target in targets]
     pruned.feed_names, pruned.fetch_names = feeds, names
     _check_feeds(pruned, feeds)
-    save_vars(executor, dirname, pruned, predicate=is_persistable, filename=params_filename)
+    writers = value_writers(pruned, predicate=is_persistable, filename=params_filename)
+    if model_name in writers:
+        raise SavedModelError(
+            f"the program and its parameters are both to be saved as {model_name!r}\n  Do: choose another name for one"
+        )
     text = pruned.to_json().encode()
-    path = Path(dirname) / (model_filename or MODEL_FILE)
-    write_atomically(path, lambda temporary: _write(temporary, text))
+    if len(text) > MAX_PROGRAM_BYTES:
+        raise SavedModelError(f"the program takes {len(text):,} bytes; a file holds at most {MAX_PROGRAM_BYTES:,}")
+    save_files(dirname, {**writers, model_name: lambda path: _write(path, text)})
     return names
 
 
@@ -107,8 +128,16 @@ def load_inference_model(
     model_filename: PathText | None = None,
     params_filename: PathText | None = None,
     pserver_endpoints: None = None,
+    follow_links: bool = False,
 ) -> tuple[Program, list[str], list[Variable]]:
     """Load what :func:`save_inference_model` saved; parameters go to the global scope.
+
+    Parameters
+    ----------
+    dirname, executor, model_filename, params_filename
+        As in :func:`save_inference_model`.
+    follow_links : bool
+        Also read symbolic links that lead out of the folder.
 
     Returns
     -------
@@ -117,15 +146,44 @@ def load_inference_model(
     Raises
     ------
     SavedModelError
-        A file is missing, truncated, malformed or of a newer version; then the scope is as it was.
+        A file is missing, truncated, malformed or of a newer version, is no regular file or lies outside the folder,
+        or was not saved together with the others; then the scope is as it was.
     """
-    path = Path(dirname) / (model_filename or MODEL_FILE)
-    program = Program.from_json(read_bytes(path))
+    model_name = inside(model_filename or MODEL_FILE, "model_filename")
+    params_name = inside(params_filename, "params_filename") if params_filename is not None else None
+
+    def read(snapshot: Snapshot) -> tuple[Program, list[Variable], dict[str, Stored]]:
+        program = _program(snapshot.read(model_name, MAX_PROGRAM_BYTES), snapshot.folder / model_name)
+        unique = {variable.name: variable for variable in program.list_vars() if is_persistable(variable)}
+        variables = [unique[name] for name in sorted(unique)]
+        return program, variables, read_values(snapshot, variables, params_name)
+
+    program, variables, values = read_folder(folder_of(dirname), read, follow_links)
+    set_values(variables, values, executor)
+    block = program.global_block()
+    return program, list(program.feed_names), [block.var(name) for name in program.fetch_names]
+
+
+def _program(text: bytes, path: Path) -> Program:
+    """Read an inference program; errors name its file."""
+    try:
+        program = Program.from_json(text)
+    except SavedModelError as exc:
+        do = "" if "\n  Do: " in str(exc) else "\n  Do: save the model again"
+        raise SavedModelError(f"{path}: {exc}{do}") from exc
     block = program.global_block()
     for name in (*program.feed_names, *program.fetch_names):
         if not block.has_var(name):
             raise SavedModelError(f"{path}: the program is to feed or fetch {name!r}, which it does not have")
     if not program.fetch_names:
         raise SavedModelError(f"{path} is a program, but no inference model: it names nothing to fetch")
-    load_vars(executor, dirname, program, predicate=is_persistable, filename=params_filename)
-    return program, list(program.feed_names), [block.var(name) for name in program.fetch_names]
+    return program
+
+
+def read_program(path: Path) -> Program:
+    """Read the program of a folder of :func:`save_inference_model`, or of a JSON file, without its parameters."""
+    if path.is_dir():
+        text = read_folder(path, lambda snapshot: snapshot.read(MODEL_FILE, MAX_PROGRAM_BYTES))
+    else:
+        text = read_file(path, MAX_PROGRAM_BYTES)
+    return Program.from_json(text)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import ProgramError, SavedModelError, TensorError
-from fluidlite.framework.lod import lod_from_offsets
+from fluidlite.base.errors import ProgramError
 from fluidlite.framework.program import Program, default_main_program
 from fluidlite.framework.scope import global_scope
-from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.framework.vartype import VarType, dtype_of
-from fluidlite.io.files import Stored, file_of, read_tensors, write_tensors
+from fluidlite.framework.vartype import VarType
+from fluidlite.io.commit import Writer, save_files
+from fluidlite.io.paths import PathText, file_of, folder_of, inside
+from fluidlite.io.snapshot import Snapshot, read_folder
+from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
 
-PathText = str | os.PathLike[str]
 Predicate = Callable[[Variable], bool]
 
 
@@ -56,6 +55,9 @@ def save_vars(
 ) -> None:
     """Save variables of the global scope.
 
+    After a kill at any moment the folder holds all old values or all new ones; values that other calls saved into it
+    stay. A manifest beside the files lets loading see which belong together.
+
     Parameters
     ----------
     executor : Executor
@@ -74,8 +76,21 @@ def save_vars(
     ------
     ProgramError
         A variable has no value yet; then nothing is written.
+    SavedModelError
+        The folder or the file cannot be written, or lies elsewhere; then the folder is as it was.
     """
+    save_files(dirname, value_writers(main_program, vars, predicate, filename))
+
+
+def value_writers(
+    main_program: Program | None,
+    vars: Iterable[Variable | str] | None = None,
+    predicate: Predicate | None = None,
+    filename: PathText | None = None,
+) -> dict[str, Writer]:
+    """What writes the values of the global scope, by the names of the files; see :func:`save_vars`."""
     scope = global_scope()
+    target = inside(filename, "filename") if filename is not None else None
     values: dict[str, Stored] = {}
     for variable in _selected(main_program, vars, predicate):
         holder = scope.find_var(variable.name)
@@ -84,13 +99,9 @@ def save_vars(
             raise ProgramError(f"variable {variable.name!r} has no value to save\n  Do: run the startup program first")
         lod = tuple(tuple(level) for level in tensor.lod())
         values[variable.name] = (np.ascontiguousarray(tensor.numpy()).reshape(tensor.dims), lod)
-    folder = Path(dirname)
-    folder.mkdir(parents=True, exist_ok=True)
-    if filename is not None:
-        write_tensors(folder / filename, values)
-        return
-    for name, value in values.items():
-        write_tensors(file_of(folder, name), {name: value})
+    if target is not None:
+        return {target: partial(write_tensors, values=values)}
+    return {file_of(name): partial(write_tensors, values={name: value}) for name, value in values.items()}
 
 
 def save_params(
@@ -114,69 +125,75 @@ def load_vars(
     vars: Iterable[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: PathText | None = None,
+    follow_links: bool = False,
 ) -> None:
     """Load variables into the global scope, onto the executor's place.
 
     Everything is read and checked against the program before the first variable is set.
 
+    Parameters
+    ----------
+    executor : Executor
+    dirname, main_program, vars, predicate, filename
+        As in :func:`save_vars`.
+    follow_links : bool
+        Also read symbolic links that lead out of the folder.
+
     Raises
     ------
     SavedModelError
-        A file is missing, truncated or malformed, or a value has other dims or another dtype than declared.
+        A file is missing, truncated or malformed, is no regular file or lies outside the folder, was not saved
+        together with the others, or a value has other dims or another dtype than declared.
     """
     variables = _selected(main_program, vars, predicate)
-    values = _read(Path(dirname), variables, filename)
-    for variable in variables:
-        _check(variable, *values[variable.name])
+    target = inside(filename, "filename") if filename is not None else None
+    values = read_folder(folder_of(dirname), lambda snapshot: read_values(snapshot, variables, target), follow_links)
+    set_values(variables, values, executor)
+
+
+def read_values(snapshot: Snapshot, variables: Iterable[Variable], filename: str | None) -> dict[str, Stored]:
+    """Read the values of variables, which are checked against their declarations."""
+    wanted = {variable.name: variable.spec for variable in variables}
+    found: dict[str, Stored] = {}
+    if not wanted:
+        return found
+    if filename is not None:
+        with snapshot.open(filename) as file:
+            return read_tensors(file, wanted)
+    for name, spec in wanted.items():
+        with snapshot.open(file_of(name)) as file:
+            found |= read_tensors(file, {name: spec})
+    return found
+
+
+def set_values(variables: Iterable[Variable], values: dict[str, Stored], executor: Any) -> None:
+    """Move values into the global scope, onto the executor's place; what is set is taken out of ``values``."""
     scope = global_scope()
     for variable in variables:
-        array, lod = values[variable.name]
+        array, lod = values.pop(variable.name)
         scope.var(variable.name).get_tensor().set(array, executor.place, [list(level) for level in lod] or None)
 
 
-def _read(folder: Path, variables: list[Variable], filename: PathText | None) -> Mapping[str, Stored]:
-    if not folder.is_dir():
-        raise SavedModelError(f"there is no directory {folder}")
-    if filename is None:
-        files = {variable.name: file_of(folder, variable.name) for variable in variables}
-        values = {name: read_tensors(path).get(name) for name, path in files.items()}
-    elif variables:
-        path = folder / filename
-        content = read_tensors(path)
-        files = dict.fromkeys((variable.name for variable in variables), path)
-        values = {name: content.get(name) for name in files}
-    else:
-        return {}
-    for name, value in values.items():
-        if value is None:
-            raise SavedModelError(f"{files[name]} holds no variable {name!r}")
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _check(variable: Variable, array: Any, lod: Any) -> None:
-    try:
-        lod_from_offsets(lod, array.shape[0] if array.ndim else None)
-    except TensorError as exc:
-        raise SavedModelError(f"the saved LoD of {variable.name!r} is malformed: {exc}") from None
-    saved = Spec.of(array.shape, dtype_of(array.dtype))
-    if variable.spec is not None and not variable.spec.fits(saved):
-        raise SavedModelError(
-            f"variable {variable.name!r} is {variable.spec!r} in the program, but {saved!r} in the file"
-        )
-
-
 def load_params(
-    executor: Any, dirname: PathText, main_program: Program | None = None, filename: PathText | None = None
+    executor: Any,
+    dirname: PathText,
+    main_program: Program | None = None,
+    filename: PathText | None = None,
+    follow_links: bool = False,
 ) -> None:
     """Load the parameters of a program; see :func:`load_vars`."""
-    load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
+    load_vars(executor, dirname, main_program, None, is_parameter, filename, follow_links)
 
 
 def load_persistables(
-    executor: Any, dirname: PathText, main_program: Program | None = None, filename: PathText | None = None
+    executor: Any,
+    dirname: PathText,
+    main_program: Program | None = None,
+    filename: PathText | None = None,
+    follow_links: bool = False,
 ) -> None:
     """Load all state of a program; see :func:`load_vars`."""
-    load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
+    load_vars(executor, dirname, main_program, None, is_persistable, filename, follow_links)
 
 
 def get_parameter_value(para: Parameter, executor: Any = None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules as _modules
 from typing import Any
 
 from fluidlite.layers import ops
@@ -97,6 +98,7 @@ from fluidlite.layers.norm import (
 from fluidlite.layers.norm_kept import data_norm, inplace_abn, spectral_norm
 from fluidlite.layers.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
 from fluidlite.layers.products import bilinear_tensor_product, clip_by_norm, cos_sim, dot, pow, prelu
+from fluidlite.layers.public import public
 from fluidlite.layers.python import py_func
 from fluidlite.layers.reduce import (
     has_inf,
@@ -203,6 +205,10 @@ __all__ = [
     "uniform_random", "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "where",
     "zeros", "zeros_like",
 ]  # fmt: skip
+for _name in __all__:
+    _layer = globals()[_name]
+    globals()[_name] = public(_layer)
+    setattr(_modules[_layer.__module__], _name, globals()[_name])  # Fluid's paths: layers.nn.fc
 __all__ += ops.__all__
 
 

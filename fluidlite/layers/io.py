@@ -9,6 +9,7 @@ from fluidlite.framework.program import default_main_program
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.vartype import VarType, dtype_of
 from fluidlite.layer_helper import check_int, refuse
+from fluidlite.layers.public import public
 
 __all__ = ["data"]
 
@@ -63,6 +64,7 @@ def data(
     )  # fmt: skip
 
 
+@public
 def _exact_data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
     """Declare a variable that is fed, ``fluid.data``: its dims are those of ``shape``, no batch dim is added.
 

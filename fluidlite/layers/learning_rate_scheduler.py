@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import pi
 from typing import Any, ParamSpec
 
+from fluidlite.base.arguments import listed
 from fluidlite.framework.program import default_main_program
 from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.layer_helper import check_float, check_int, refuse
@@ -86,10 +87,14 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
     Variable
         float32 [1].
     """
+    steps, width = check_float("warmup_steps", warmup_steps), check_float("d_model", d_model)
+    for argument, value in (("warmup_steps", steps), ("d_model", width)):
+        if not value > 0:
+            refuse(argument, value, "a number above 0")
     step = _step(begin=1)
     falling = _power(step, -0.5)
-    rising = scale(step, check_float("warmup_steps", warmup_steps) ** -1.5)
-    factor = check_float("learning_rate", learning_rate) * check_float("d_model", d_model) ** -0.5
+    rising = scale(step, steps**-1.5)
+    factor = check_float("learning_rate", learning_rate) * width**-0.5
     return scale(ops.elementwise_min(falling, rising), factor)
 
 
@@ -207,8 +212,8 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
     Variable
         float32 [1].
     """
-    bounds = [check_float("boundaries", b) for b in boundaries]
-    rates = [check_float("values", v) for v in values]
+    bounds = [check_float("boundaries", b) for b in listed("boundaries", boundaries, "a list of steps")]
+    rates = [check_float("values", v) for v in listed("values", values, "a list of rates")]
     if len(rates) != len(bounds) + 1:
         refuse("values", values, f"{len(bounds) + 1} numbers, one more than boundaries")
     if any(a >= b for a, b in pairwise(bounds)):

@@ -347,6 +347,8 @@ def affine_channel(
 def l2_normalize(x: Variable, axis: int | None, epsilon: float = 1e-12, name: str | None = None) -> Variable:
     """Return x / sqrt(sum(x^2) + epsilon), the sum being over ``axis``.
 
+    As in Fluid, elements are squared as they are: of float32 beyond 1.8e19, whose squares are infinite, 0 comes out.
+
     Parameters
     ----------
     x : Variable

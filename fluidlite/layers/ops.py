@@ -15,6 +15,7 @@ from fluidlite.framework.registry import HINTS, ops
 from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import check_variable
 from fluidlite.layers.common import append
+from fluidlite.layers.public import public
 
 ACTIVATIONS = (
     "abs", "acos", "asin", "atan", "brelu", "ceil", "clip", "cos", "cosh", "cumsum", "elu", "erf", "exp", "floor",
@@ -151,4 +152,4 @@ def _finish(definition: OpDef, make: Layer, arguments: list[tuple[str, Any]], do
     generated.__signature__ = signature  # type: ignore[attr-defined]
     parameters = "\n".join(docs)
     generated.__doc__ = f"{definition.doc}.\n\nParameters\n----------\n{parameters}\n\nReturns\n-------\nVariable\n"
-    return generated
+    return public(generated)

@@ -110,7 +110,9 @@ def bilinear_tensor_product(
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
-    """Return ``x``, scaled down to the L2 norm ``max_norm`` if its own is larger; it has no gradient, as in Fluid.
+    """Return ``x``, scaled down to the L2 norm ``max_norm`` if its own is larger; it has no derivative.
+
+    It is meant for gradients. Fluid leaves out paths through it; here backward raises on one.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def _parts(type: str, x: Variable, slot: str, axis: int, attrs: dict[str, Any], 
         if num < 0:
             refuse("input" if type == "unbind" else "x", x, f"a known dim {axis}: it is the number of results")
     helper = LayerHelper(type)
-    outs = [helper.create_variable_for_type_inference(x.dtype) for _ in range(num)]
+    outs = helper.create_variables("num", num)
     helper.append_op(type, {"X": x}, {slot: outs}, {"axis": axis, **({"num": num} if "num" in attrs else {})})
     return outs
 
@@ -236,7 +236,7 @@ def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None
     if not count:
         refuse("num_or_sections", num_or_sections, "one section or more")
     helper = LayerHelper("split", name=name)
-    outs = [helper.create_variable_for_type_inference(input.dtype) for _ in range(count)]
+    outs = helper.create_variables("num_or_sections", count)
     helper.append_op("split", inputs, {"Out": outs}, attrs)
     return outs
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from typing import Any
 
 from fluidlite.base.errors import AllocationError
+from fluidlite.base.fork import first_in_child, new_rlock
 from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import Arena as _Arena
-from fluidlite.memory.place_memory import STRATEGIES, MemoryStats, PlaceMemory
+from fluidlite.memory.place_memory import MemoryStats, PlaceMemory
 from fluidlite.platform.context import Context
 from fluidlite.platform.devices import Unit
 from fluidlite.platform.place import Place, PlaceLike
@@ -22,6 +23,7 @@ __all__ = [
     "leaks",
     "peak",
     "reserved",
+    "reset",
     "reset_peak",
     "set_limit",
     "set_strategy",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 _memories: dict[Unit, PlaceMemory] = {}
-_lock = threading.RLock()
+_lock = new_rlock()
 
 
 def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
@@ -46,6 +48,13 @@ def memory_of(place: PlaceLike, context: Context | None = None) -> PlaceMemory:
             context.memory = found
     memory: PlaceMemory = context.memory
     return memory
+
+
+@first_in_child
+def _leave_to_parent() -> None:
+    for unit, memory in _memories.items():
+        if unit.inherited:
+            memory.leave_to_parent()
 
 
 def alloc(place: PlaceLike, nbytes: int, context: Context | None = None) -> Allocation:
@@ -129,11 +138,39 @@ def set_limit(place: PlaceLike, nbytes: int | None) -> None:
     memory_of(place).limit = nbytes
 
 
-def set_strategy(place: PlaceLike, name: str) -> None:
-    """Choose how a place allocates: ``"pool"`` or ``"direct"``; only while nothing is allocated."""
-    if name not in STRATEGIES:
-        raise AllocationError(f"{name!r} is not an allocation strategy; use one of {', '.join(STRATEGIES)}")
-    memory_of(place).use_strategy(name)
+def set_strategy(place: PlaceLike, name: str, **options: Any) -> None:
+    """Choose how a place allocates.
+
+    Parameters
+    ----------
+    place : Place or str
+    name : str
+        ``"pool"``, ``"stream"``, ``"direct"``, ``"arena"``, or one that a plugin registered.
+    **options
+        What the strategy takes: ``nbytes`` of an arena.
+
+    Raises
+    ------
+    AllocationError
+        If there is no such strategy, it does not take the options, or something is allocated on the place.
+    OutOfMemoryError
+        If the strategy asks for more than there is. The place keeps the strategy that it had.
+    """
+    context = get_context(place)
+    memory_of(place, context).use_strategy(name, context, options)
+
+
+def reset(place: PlaceLike) -> None:
+    """Take back all memory of a place whose strategy is ``"arena"``: what had some raises when it is used.
+
+    Runs of other threads end first; another context's work waits, on the device, for what was under way.
+
+    Raises
+    ------
+    AllocationError
+        If the strategy is another, or this thread is in the middle of a run.
+    """
+    memory_of(place).reset()
 
 
 def arena(place: PlaceLike, nbytes: int, context: Context | None = None) -> _Arena:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluidlite.base.errors import AllocationError
 from fluidlite.platform.context import Context
@@ -18,20 +18,32 @@ class Block:
     """One raw handle of a device, reused by one allocation after another.
 
     ``views`` keeps finished arrays of it by ``Spec.uid``: making one costs more than a small operator.
-    ``home`` is the pool's list that it goes back to; None if it is not pooled.
+    ``offset`` is where it begins in the handle. ``home`` is the pool's list that it goes back to; None if it is not
+    pooled.
     """
 
-    __slots__ = ("address", "allocator", "context", "handle", "home", "size", "views")
+    __slots__ = ("address", "allocator", "context", "handle", "home", "offset", "size", "views")
 
-    def __init__(self, handle: Any, size: int, allocator: Any, context: Context | None) -> None:
+    def __init__(self, handle: Any, size: int, allocator: Any, context: Context | None, offset: int = 0) -> None:
         self.handle = handle
         self.size = size
+        self.offset = offset
         self.allocator = allocator
         self.context = context
         self.views: dict[int, Any] = {}
         self.home: list[Block] | None = None
         find = getattr(allocator, "address", None)
         self.address: int | None = find(handle) if find is not None else None
+
+
+class Sharing(NamedTuple):
+    """Which context wrote memory last, and which others have read it since."""
+
+    writer: Context
+    readers: frozenset[Context]
+
+
+NOBODY: frozenset[Context] = frozenset()
 
 
 class Allocation:
@@ -46,11 +58,15 @@ class Allocation:
         Byte offset inside the block.
     context : Context
         The context it belongs to; another one that uses it says so with :meth:`used_by`.
+    sharing : Sharing or None
+        Who has used it. None: nobody but the context it belongs to, and nobody counts on being told of others.
     """
 
-    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "users")
-    cacheable = True
-    """Whether finished arrays of it may be kept (an arena's may not: a reset must be seen)."""
+    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "sharing", "users")
+    lasting = True
+    """Whether it stays until it is freed: an arena's does not, so that NumPy gets copies of it."""
+    recyclable = True
+    """Whether runs may keep a tensor of it for their next operators."""
 
     def __init__(
         self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int = 0, owned: bool = True
@@ -62,6 +78,7 @@ class Allocation:
         self.context = context
         self.owned = owned
         self.users: set[Context] | None = None
+        self.sharing: Sharing | None = None
 
     def live_block(self) -> Block:
         """The block, or AllocationError if the allocation was freed."""
@@ -98,18 +115,6 @@ class Allocation:
                 self.users = {user for user in self.users if not user.closed}
             self.users.add(context)
 
-    def ready_for(self, context: Context) -> None:
-        """Order later work of ``context`` after what the owner has enqueued so far."""
-        owner = self.context
-        if context is owner or self in context.ordered:
-            return
-        self.used_by(context)
-        if owner.closed:
-            return
-        with owner.lock:
-            event = owner.record()
-        context.wait_for(event)
-
     def __del__(self) -> None:
         # Finalisers may run anywhere, locks held or not: only queue. The next alloc, free or used drains.
         block = self.block
@@ -123,4 +128,7 @@ class Allocation:
 
 
 DeadEntry = tuple[Block, int, "set[Context] | None", Context]
-Dead = deque[DeadEntry]
+
+
+class Dead(deque[DeadEntry]):
+    """What was freed and is not yet counted."""

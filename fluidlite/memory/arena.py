@@ -6,35 +6,30 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
-from fluidlite.memory.allocation import Allocation, Block
+from fluidlite.base.fork import new_lock
+from fluidlite.memory.allocation import Block
+from fluidlite.memory.bump import Bump, Piece
 from fluidlite.memory.place_memory import PlaceMemory
+from fluidlite.memory.strategies import NamedStrategy, RawMemory, Strategy, strategies
 from fluidlite.platform.context import Context
 
 _using = threading.local()
-_open_lock = threading.Lock()
+_open_lock = new_lock()
 _open = 0
 
 
-class ArenaAllocation(Allocation):
-    """Memory of an arena; it is stale once the arena was reset."""
+class ArenaPiece(Piece):
+    """Memory of an :class:`Arena`, which holds the block.
 
-    __slots__ = ("arena", "generation")
-    cacheable = False
+    Attributes
+    ----------
+    arena : Arena
+    """
 
-    def __init__(self, arena: Arena, nbytes: int, offset: int) -> None:
-        super().__init__(arena.memory, arena.block, nbytes, arena.context, offset, owned=False)
-        self.arena = arena
-        self.generation = arena.generation
-
-    def live_block(self) -> Block:
-        """The block, or AllocationError if the arena was reset or closed since."""
-        if self.generation != self.arena.generation:
-            raise AllocationError(
-                f"stale arena memory: {self.nbytes} bytes on {self.place} were allocated before the arena's reset"
-                "\n  Do: copy what must outlive a reset, or allocate it outside the arena"
-            )
-        return super().live_block()
+    __slots__ = ("arena",)
+    arena: Arena
 
 
 class Arena:
@@ -48,6 +43,13 @@ class Arena:
     context : Context
         The context whose work uses it.
 
+    Attributes
+    ----------
+    used, size : int
+        Bytes given away, and all.
+    generation : int
+        How often it was reset.
+
     A piece costs a pointer increment and starts at a multiple of the device's alignment; a piece that
     fits exactly is given; one that does not leaves the arena as it was. Freeing a piece does nothing;
     :meth:`reset` gives all back, and tensors that outlive it raise when they are used.
@@ -57,60 +59,93 @@ class Arena:
         self.memory = memory
         self.place = memory.place
         self.context = context
-        self.size = nbytes
-        self.used = 0
-        self.generation = 0
         self._allocation = memory.alloc(nbytes, context)
-        self.block = self._allocation.live_block()
-        self._lock = threading.Lock()
+        self._block = self._allocation.live_block()
+        self._offset = self._allocation.offset
+        self.bump = Bump(nbytes, memory.alignment)
+        if isinstance(self._allocation, Piece):  # of a place that is an arena itself
+            self._allocation.bump.holders.add(self)
 
-    def alloc(self, nbytes: int) -> ArenaAllocation:
-        """Cut off ``nbytes``.
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.bump.size
+
+    @property
+    def used(self) -> int:
+        """Bytes given away."""
+        return self.bump.used
+
+    @property
+    def generation(self) -> int:
+        """How often it was reset."""
+        return self.bump.generation
+
+    def alloc(self, nbytes: int, context: Context | None = None) -> ArenaPiece:
+        """Cut off ``nbytes`` for the work of a context; default: the arena's own.
 
         Raises
         ------
         OutOfMemoryError
             If that is more than is left; the arena is unchanged.
         """
-        if not isinstance(nbytes, int) or nbytes < 0:
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
             raise AllocationError(f"cannot allocate {nbytes!r} bytes of an arena on {self.place}")
-        with self._lock:
-            alignment = self.memory.alignment
-            offset = -(-self.used // alignment) * alignment
-            if offset + nbytes > self.size:
-                raise OutOfMemoryError(
-                    f"arena on {self.place} is full: asked for {nbytes:,} bytes, used {self.used:,} of {self.size:,}"
-                    "\n  Do: reset() it between steps, or make it larger"
-                )
-            self.used = offset + nbytes
-            return ArenaAllocation(self, nbytes, offset)
+        context = context or self.context
+        offset = self.bump.cut(nbytes, context)
+        if offset is None:
+            raise OutOfMemoryError(
+                f"arena on {self.place} is full: asked for {nbytes:,} bytes, used {self.used:,} of {self.size:,}"
+                "\n  Do: reset() it between steps, or make it larger"
+            )
+        piece = ArenaPiece(self.memory, self._block, nbytes, context, self._offset + offset, owned=False)
+        piece.arena = self
+        self.bump.hand_out(piece)
+        return piece
 
     def reset(self) -> None:
-        """Give everything back at once. What was allocated before raises when it is used."""
-        with self._lock:
-            self.used = 0
-            self.generation += 1
+        """Give everything back at once. What was allocated before raises when it is used.
+
+        Programs that were bound to it are bound again by their next call.
+
+        Raises
+        ------
+        AllocationError
+            In the middle of a run of this thread.
+        """
+        self.bump.reset()
+
+    def release(self) -> None:
+        """Its own memory is taken back, and with that what was cut off it."""
+        self.bump.take_back()
+        self.bump.size = 0
 
     def close(self) -> None:
         """Reset, and give the block itself back."""
         self.reset()
-        self.size = 0
-        self.memory.free(self._allocation)
+        self.bump.size = 0
+        if self._allocation.block is not None:
+            self.memory.free(self._allocation)
 
     @contextmanager
     def __call__(self) -> Iterator[Arena]:
-        """``with arena():`` tensors that this thread allocates on the arena's place come from it."""
+        """``with arena():`` what this thread allocates on the arena's place comes from it, runs included."""
         global _open
         stack: list[Arena] = _using.__dict__.setdefault("stack", [])
         stack.append(self)
         with _open_lock:
             _open += 1
+        epoch.begin()
         try:
             yield self
         finally:
             stack.remove(self)
             with _open_lock:
                 _open -= 1
+            epoch.begin()
+
+    def __repr__(self) -> str:
+        return f"Arena({self.used:,} of {self.size:,} bytes on {self.place})"
 
 
 def arenas_in_use() -> bool:
@@ -125,3 +160,65 @@ def current_arena(memory: PlaceMemory) -> Arena | None:
             found: Arena = arena
             return found
     return None
+
+
+class StrategyPiece(Piece):
+    """Memory of a place that is an arena."""
+
+    __slots__ = ()
+    recyclable = True  # a reset drops what runs keep
+
+    def __init__(self, memory: PlaceMemory, block: Block, nbytes: int, context: Context, offset: int) -> None:
+        super().__init__(memory, block, nbytes, context, offset)
+        assert memory.strategy.bump is not None
+        memory.strategy.bump.hand_out(self)
+
+
+class ArenaStrategy(Strategy):
+    """All memory of a place is one arena: allocating is a pointer increment, and ``memory.reset`` takes all back.
+
+    Parameters
+    ----------
+    raw : RawMemory
+    nbytes : int
+        Its size.
+    """
+
+    name = "arena"
+    allocation = StrategyPiece
+    bump: Bump
+
+    def __init__(self, raw: RawMemory, nbytes: int) -> None:
+        super().__init__(raw)
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
+            raise AllocationError(f"an arena's nbytes is {nbytes!r}; expected a number of bytes")
+        size = -(-nbytes // raw.alignment) * raw.alignment
+        try:
+            self._block = raw.take(size, raw.context)
+        except MemoryError as exc:
+            raise OutOfMemoryError(f"no arena of {nbytes:,} bytes on {raw.unit.place}: {exc}") from exc
+        self.bump = Bump(nbytes, raw.alignment)
+
+    def size_of(self, nbytes: int) -> int:
+        return nbytes
+
+    def take(self, nbytes: int, context: Context) -> Block:
+        offset = self.bump.cut(nbytes, context)
+        if offset is None:
+            raise MemoryError(
+                f"the arena is full: used {self.bump.used:,} of {self.bump.size:,}; memory.reset() takes all back"
+            )
+        whole = self._block
+        return Block(whole.handle, nbytes, whole.allocator, context, offset)
+
+    def give(self, block: Block) -> None:
+        """Nothing: it comes back with the next reset."""
+
+    def trim(self) -> None:
+        """Nothing: the block is the arena."""
+
+    def close(self) -> None:
+        self.raw.give(self._block)
+
+
+strategies.add(NamedStrategy(ArenaStrategy.name, ArenaStrategy, __name__))

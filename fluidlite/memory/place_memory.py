@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
+from fluidlite.base.fork import keep_for_ever, new_rlock
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory.allocation import Allocation, Block, Dead, DeadEntry
-from fluidlite.memory.strategies import CachingPool, Direct, Strategy, default_strategy, size_class
+from fluidlite.memory.bump import Piece
+from fluidlite.memory.strategies import RawMemory, Strategy, default_strategy, strategies
 from fluidlite.platform.context import Context
 from fluidlite.platform.devices import Unit
 from fluidlite.platform.place import Place
 
-STRATEGIES: dict[str, type[Direct] | type[CachingPool]] = {"direct": Direct, "pool": CachingPool}
+KEPT = 64 << 20
+"""Bytes that a strategy may keep for later, or as many as were used at once, if that is more."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class PlaceMemory:
         self.place = unit.place
         self.alignment = unit.info.alignment
         self.strategy: Strategy = default_strategy(unit, context)
-        self.lock = threading.RLock()
-        self.dead: Dead = deque()
+        self._hold = self.strategy.allocation
+        self.lock = new_rlock()
+        self.dead = Dead()
         self.limit: int | None = None
-        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.contexts: WeakObjects[Context] = WeakObjects()
         self._waiting: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
         self.used_bytes = 0
@@ -69,7 +71,7 @@ class PlaceMemory:
         if size is None:
             if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
                 raise AllocationError(f"cannot allocate {nbytes!r} bytes on {self.place}")
-            size = size_class(nbytes, self.alignment)
+            size = self.strategy.size_of(nbytes)
             if len(self._sizes) < 4096:
                 self._sizes[nbytes] = size
         with self.lock:
@@ -97,6 +99,8 @@ class PlaceMemory:
             if ready:
                 block = ready.pop()
             else:
+                if self.strategy.caches and self.strategy.reserved - self.held_bytes > max(KEPT, self.peak):
+                    self.strategy.trim()  # a storm of sizes, most of which do not come again
                 try:
                     block = self.strategy.take(size, context)
                 except MemoryError:
@@ -104,10 +108,9 @@ class PlaceMemory:
             self.used_bytes += nbytes
             self.held_bytes += block.size
             self.allocations += 1
-            used = self.used_bytes - context.idle_bytes
-            if used > self.peak:
-                self.peak = used
-        return Allocation(self, block, nbytes, context)
+            if self.used_bytes - context.idle_bytes > self.peak:
+                self.raise_peak()
+            return self._hold(self, block, nbytes, context, block.offset)
 
     def _reclaim(self, context: Context) -> None:
         """Take back what the context's runs keep for later."""
@@ -116,7 +119,7 @@ class PlaceMemory:
 
     def _reclaim_all(self) -> None:
         """Take back what runs keep for later on every context that is not running now."""
-        for context in list(self.contexts):
+        for context in self.contexts:
             if context.idle_count and context.lock.acquire(blocking=False):
                 try:
                     context.drop_idle()
@@ -147,7 +150,7 @@ class PlaceMemory:
                 self.used_bytes += nbytes
                 self.held_bytes += nbytes
                 self.allocations += 1
-                self.peak = max(self.peak, self.used_bytes - context.idle_bytes)
+                self.raise_peak()
         return Allocation(self, block, nbytes, context, owned=counted)
 
     def _foreign(self) -> Any:
@@ -158,6 +161,8 @@ class PlaceMemory:
         with self.lock:
             block = allocation.block
             if block is None:
+                if isinstance(allocation, Piece) and allocation.stale:
+                    allocation.live_block()  # says so
                 raise AllocationError(
                     f"double free: these {allocation.nbytes} bytes on {self.place} were freed before"
                     "\n  Do: free an allocation once; one that a tensor holds is freed with it"
@@ -197,8 +202,14 @@ class PlaceMemory:
             else:
                 self._waiting.append((block, events))
 
-    def use_strategy(self, name: str) -> None:
-        """Change the strategy: "direct" or "pool". Live blocks keep their own."""
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing that belongs to the parent's device is given back here, now or later."""
+        keep_for_ever(self)
+        self.dead = _KeptForEver(self.dead)
+        keep_for_ever(self.dead)
+
+    def use_strategy(self, name: str, context: Context, options: dict[str, Any]) -> None:
+        """Change the strategy, while nothing is allocated; on an error the present one stays."""
         with self.lock:
             self._reclaim_all()
             if self.live:
@@ -206,7 +217,25 @@ class PlaceMemory:
                     f"{self.place} has {self.live} live allocations; change the strategy before there are any"
                 )
             self.strategy.trim()
-            self.strategy = STRATEGIES[name](self.unit)
+            made = strategies.make(name, RawMemory(self.unit, context), options)
+            self.strategy.close()
+            self.strategy, self._hold = made, made.allocation
+            self._sizes.clear()
+
+    def reset(self) -> None:
+        """Take back all memory at once; what still had some raises when it is used."""
+        bump = self.strategy.bump
+        if bump is None:
+            raise AllocationError(
+                f"{self.place} uses the strategy {self.strategy.name!r}, which cannot be reset"
+                f'\n  Do: memory.set_strategy("{self.place}", "arena", nbytes=...) before anything is allocated'
+            )
+        taken = bump.reset(self.contexts)  # without our lock: runs of other threads end first, and may want it
+        with self.lock:
+            for piece, block in taken:
+                self.used_bytes -= piece.nbytes
+                self.held_bytes -= block.size
+                self.frees += 1
 
     def trim(self) -> None:
         """Give cached blocks back to the device."""
@@ -233,18 +262,29 @@ class PlaceMemory:
     @property
     def live(self) -> int:
         """Allocations that somebody holds."""
-        return self.allocations - self.frees - sum(context.idle_count for context in list(self.contexts))
+        return self.allocations - self.frees - sum(context.idle_count for context in self.contexts)
 
     @property
     def idle_bytes(self) -> int:
         """Bytes of tensors that runs keep for their next operators."""
-        return sum(context.idle_bytes for context in list(self.contexts))
+        return sum(context.idle_bytes for context in self.contexts)
+
+    def raise_peak(self) -> None:
+        """Let ``peak`` be at least what is used now; what any context keeps for later is not used."""
+        self.peak = max(self.peak, self.used_bytes - self.idle_bytes)
 
     def reset_peak(self) -> None:
         """Let ``peak`` start again from what is used now."""
         with self.lock:
             self._drain()
             self.peak = self.used_bytes - self.idle_bytes
+
+
+class _KeptForEver(Dead):
+    """What is freed in a child of the process that has it: it looks empty, and nobody takes anything out."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class _Foreign:
@@ -254,6 +294,6 @@ class _Foreign:
         self._strategy = strategy
 
     def address(self, handle: Any) -> int | None:
-        find = getattr(self._strategy.allocator(None), "address", None)
+        find = getattr(self._strategy.raw.allocator(None), "address", None)
         found: int | None = find(handle) if find is not None else None
         return found

@@ -7,116 +7,79 @@ the newest last (Fluid 1.1), or a ring of batches, then their sum, then how many
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, agree, all_agree, like, size
-from fluidlite.operators.samples import EVERY, ints
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import Attr
 
 
-def _infer(call: Call) -> Inferred:
-    predict, label = call.dims("Predict"), call.dims("Label")
-    call.need(len(predict) == 2 and predict[1] in (-1, 1, 2), "Predict", "[rows, 1] or [rows, 2]: two classes")
-    column = len(label) == 1 or (len(label) == 2 and agree(label[1], 1))
-    call.need(column and agree(label[0], predict[0]), "Label", f"[{predict[0]}, 1], 0 or 1 for each row of Predict")
-    buckets, steps = call.attr("num_thresholds") + 1, call.attr("slide_steps")
-    sizes = (steps * buckets, (steps + 1) * buckets + 1) if steps else (buckets,)
-    for slot in ("StatPos", "StatNeg"):
-        counted = size(call.dims(slot))
-        call.need(counted < 0 or counted in sizes, slot,
-                  f"{' or '.join(map(str, sizes))} counts: {buckets} buckets, slide_steps {steps}")  # fmt: skip
-    call.need(all_agree(call.dims("StatPos"), call.dims("StatNeg")), "StatNeg", "dims as StatPos")
-    return {
-        "AUC": Spec.of((1,), "float64"),
-        "StatPosOut": like(call.spec("StatPos")),
-        "StatNegOut": like(call.spec("StatNeg")),
-    }
-
-
-def _slid(stat: Any, counts: Any, steps: int) -> tuple[Any, Any]:
-    """Return the next state, and the counts that the area is of."""
-    flat, buckets = stat.reshape(-1).copy(), len(counts)
-    if not steps:
-        flat += counts
-        return flat.reshape(stat.shape), flat
-    if len(flat) == steps * buckets:
-        rows = np.concatenate([flat[buckets:], counts]).reshape(steps, buckets)
-        return rows.reshape(stat.shape), rows.sum(0)
-    start, total = flat[-1] % steps * buckets, slice(steps * buckets, (steps + 1) * buckets)
-    flat[total] += counts - flat[start : start + buckets]
-    flat[start : start + buckets] = counts
-    flat[-1] += 1
-    return flat.reshape(stat.shape), flat[total]
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    buckets = attrs["num_thresholds"] + 1
-    scores, truth = inputs["Predict"][:, -1], inputs["Label"].reshape(-1) != 0
-    counts = np.zeros((2, buckets), "int64")
-    for score, positive in zip(scores, truth, strict=True):
-        counts[int(positive), int(score * attrs["num_thresholds"])] += 1
-    next_pos, pos = _slid(inputs["StatPos"], counts[1], attrs["slide_steps"])
-    next_neg, neg = _slid(inputs["StatNeg"], counts[0], attrs["slide_steps"])
-    area = sum(neg[i] * (pos[i + 1 :].sum() + pos[i] / 2) for i in range(buckets))
-    pairs = float(pos.sum()) * float(neg.sum())
-    auc = np.asarray([area / pairs if pairs else 0.0])
-    return {"AUC": auc, "StatPosOut": next_pos, "StatNegOut": next_neg}
-
-
-def _samples() -> list[Sample]:
-    def inputs(rows: int, dims: tuple[int, ...], width: int = 2, times: int = 0, dtype: str = "int64") -> Any:
-        score = np.asarray(ints(rows, high=129) / 128, "float32")  # such as every floating dtype holds exactly
-        stats = [ints(*dims, high=5, seed=i) for i in (3, 4)]
-        if times:  # the ring's counts and their sum
-            for stat in stats:
-                stat[-1] = times
-        predict = np.stack([1 - score, score], axis=1)[:, -width:]
-        return {"Predict": predict, "Label": ints(rows, 1, high=2, seed=1, dtype=dtype), "StatPos": stats[0],
-                "StatNeg": stats[1]}  # fmt: skip
-
-    some = {"num_thresholds": 16, "slide_steps": 0}
-    truths = {**inputs(9, (1, 17)), "Label": ints(9, 1, high=4)}
-    none = {**inputs(5, (1, 17)), "Label": ints(5, 1, high=1), "StatPos": ints(1, 17, high=1)}
-    return [
-        Sample(inputs(30, (1, 17)), some, name="global", dtypes=EVERY),
-        Sample(inputs(30, (1, 17)), {**some, "curve": "PR"}, name="pr"),
-        Sample(inputs(30, (17,), 1, dtype="int32"), some, name="one_column_int32"),
-        Sample(truths, some, name="other_labels"),
-        Sample(none, some, name="no_positive"),
-        Sample(inputs(0, (1, 17)), some, name="no_rows"),
-        Sample(inputs(30, (1, 17)), {"num_thresholds": 16}, name="last_batch"),
-        Sample(inputs(30, (35,), times=3), {"num_thresholds": 16}, name="last_batch_ring"),
-        Sample(inputs(30, (3, 17)), {"num_thresholds": 16, "slide_steps": 3}, name="three_rows"),
-        Sample(inputs(30, (69,), times=7), {"num_thresholds": 16, "slide_steps": 3}, name="ring"),
-        Sample(inputs(20000, (1, 8192)), {"slide_steps": 0}, name="large"),
-    ]
-
-
-register_op(
+@operator(
     "auc",
-    inputs=("Predict", "Label", "StatPos", "StatNeg"),
     outputs=("AUC", "StatPosOut", "StatNegOut"),
     attrs=(
         Attr("curve", "str", "ROC", choices=("ROC", "PR"), doc="as in Fluid both give the area under ROC"),
         Attr("num_thresholds", "int", 8191, minimum=1, doc="scores lie in so many buckets, and 1 in one more"),
         Attr("slide_steps", "int", 1, minimum=0, doc="the area is of the last so many batches; 0: of all"),
     ),
-    infer=_infer,
     kernel_dtype="Predict",
     may_alias={"StatPosOut": "StatPos", "StatNegOut": "StatNeg"},
+    stop_gradient={"Predict": "the score only chooses a bucket"},
     dtypes={"Predict": ALL_FLOATS, "Label": INTS, "StatPos": ("int64",), "StatNeg": ("int64",)},
-    reference=_reference,
-    samples=_samples,
     doc="StatPosOut, StatNegOut = StatPos, StatNeg plus the rows with and without Label in each bucket of the score, "
     "Predict's last column; AUC = the part of pairs of both kinds that lie in order, 0 without pairs. A score outside "
     "0 to 1 is an OutOfRangeError of its bucket",
     memory="where arrays compute, the bucket and the kind of each row: up to 32 bytes a row",
     source="Fluid auc_op.cc",
 )
+def auc(
+    predict: e.Tensor, label: e.Tensor, stat_pos: e.Tensor, stat_neg: e.Tensor, *, num_thresholds: int, slide_steps: int
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """From the highest bucket down: each negative lies behind the positives above it, and half of those beside it."""
+    buckets = num_thresholds + 1
+    _check(predict, label, (stat_pos, stat_neg), buckets, slide_steps)
+    rows = predict.dims[0]
+    score = e.reshape(e.slice_axis(predict, 1, predict.dims[1] - 1, 1), (rows,))
+    inside = e.logical_and(score >= 0, score <= 1)
+    bucket = e.checked(e.cast(e.where(inside, score * num_thresholds, -1), "int64"), buckets)
+    positive = e.cast(e.reshape(label, (rows,)) != 0, "int64")
+    (pos, all_pos), (neg, all_neg) = (
+        _slid(stat, e.add_at(kind, bucket, 0, buckets), buckets, slide_steps)
+        for stat, kind in ((stat_pos, positive), (stat_neg, 1 - positive))
+    )
+    right, wrong = e.cast(all_pos, "float64"), e.cast(all_neg, "float64")
+    area = e.reduce_sum(wrong * (e.scan("sum", right, 0, reverse=True) - 0.5 * right), 0, keep=True)
+    pairs = e.reduce_sum(wrong, 0, keep=True) * e.reduce_sum(right, 0, keep=True)
+    return area / e.maximum(pairs, 1), pos, neg
+
+
+def _check(predict: e.Tensor, label: e.Tensor, stats: tuple[e.Tensor, e.Tensor], buckets: int, steps: int) -> None:
+    if predict.rank != 2 or not any(e.agree(predict.dims[1], width) for width in (1, 2)):
+        e.fail("Predict", "[rows, 1] or [rows, 2]: two classes")
+    column = (predict.dims[0], e.number(1))
+    if not any(e.all_agree(label.dims, dims) for dims in (column[:1], column)):
+        e.fail("Label", f"{e.shown_dims(column)}, 0 or 1 for each row of Predict")
+    sizes = (steps * buckets, (steps + 1) * buckets + 1) if steps else (buckets,)
+    for stat in stats:
+        if not any(e.agree(e.product(stat.dims), size) for size in sizes):
+            e.fail(e.slot(stat), f"{' or '.join(map(str, sizes))} counts: {buckets} buckets, slide_steps {steps}")
+    if not e.all_agree(stats[1].dims, stats[0].dims):
+        e.fail("StatNeg", "dims as StatPos")
+
+
+def _slid(stat: e.Tensor, found: e.Tensor, buckets: int, steps: int) -> tuple[e.Tensor, e.Tensor]:
+    """Return the next state, and the counts that the area is of."""
+    flat = e.reshape(stat, (e.product(stat.dims),))
+    if not steps:
+        state = e.reshape(flat, (buckets,)) + found
+        return e.reshape(state, stat.dims), state
+    if flat.dims[0] == steps * buckets:
+        state = e.concat([e.slice_axis(flat, 0, buckets, (steps - 1) * buckets), found], 0)
+        return e.reshape(state, stat.dims), e.reduce_sum(e.reshape(state, (steps, buckets)), 0)
+    ring = e.reshape(e.slice_axis(flat, 0, 0, steps * buckets), (steps, buckets))
+    total = e.slice_axis(flat, 0, steps * buckets, buckets)
+    times = e.slice_axis(flat, 0, (steps + 1) * buckets, 1)
+    oldest = e.iota((steps, 1), 0) == times % steps
+    total = total + found - e.reduce_sum(e.where(oldest, ring, 0), 0)
+    ring = e.where(oldest, found, ring)
+    state = e.concat([e.reshape(ring, (steps * buckets,)), total, times + 1], 0)
+    return e.reshape(state, stat.dims), total

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.framework.spec import Lod, Spec
+from fluidlite.geometry.numbers import Number, number_of, numbers_of
 from fluidlite.operators.inference import (
     Inferred,
     agree,
-    all_agree,
     like,
-    merged,
     normal_axis,
 )
-from fluidlite.operators.math.numbers import Number, number_of, numbers_of
-from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand, stated
 
 # concat and split --------------------------------------------------------------------------------------------------
 
@@ -39,70 +36,79 @@ def _axis(call: Call, rank: int) -> int | None:
     return axis if axis is None else normal_axis(call, "axis", axis, rank)
 
 
-def _reference_axis(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> int:
-    return int(inputs["AxisTensor"].reshape(-1)[0]) if "AxisTensor" in inputs else int(attrs["axis"])
-
-
 def _infer_concat(call: Call) -> Inferred:
     specs = call.specs("X")
-    if not specs:
-        call.fail("X", "one tensor or more")
-    first = specs[0]
-    for spec in specs:
-        if spec.dtype != first.dtype:
-            call.fail_dtype("X", f"{first.dtype} in all of them")
-        call.need(spec.rank == first.rank, "X", "tensors of one rank")
-    axis = _axis(call, first.rank)
+    axis = _axis(call, specs[0].rank) if call.has("AxisTensor") and specs else call.attr("axis")
     if axis is None:
-        return {"Out": Spec.of((-1,) * first.rank, first.dtype)}
-    known: list[int] = list(first.dims)
-    known[axis] = 0
-    for spec in specs:
-        dims = [0 if i == axis else d for i, d in enumerate(spec.dims)]
-        if not all_agree(known, dims):
-            call.fail("X", f"tensors of equal dims, but for axis {axis}")
-        known = list(merged(known, dims))
-    sizes = [spec.dims[axis] for spec in specs]
-    known[axis] = -1 if -1 in sizes else sum(sizes)
-    # Along axis 0 the sequences of X[0] no longer cover the rows.
-    return {"Out": like(first, known) if axis else Spec.of(known, first.dtype)}
+        return {"Out": Spec.of((-1,) * specs[0].rank, specs[0].dtype)}
+    found = infer(call)
+    if axis % specs[0].rank:
+        return found
+    levels = {spec.lod_level for spec in specs}
+    call.need(len(levels) == 1, "X", "as many LoD levels in each, for axis 0", do="give all of them sequences, or none")
+    out = found["Out"]
+    assert isinstance(out, Spec)
+    return {"Out": out.with_(lod=_joined_lod([spec.lod for spec in specs]), lod_level=specs[0].lod_level)}
 
 
-register_op(
-    "concat",
-    inputs=(Slot("X", duplicable=True), _AXIS_TENSOR),
-    outputs=("Out",),
-    attrs=_CONCAT_ATTRS,
-    infer=_infer_concat,
-    grad=GradRule("concat_grad", ("X", "AxisTensor", "Out@GRAD"), ("X",)),
-    dtypes={"X": ALL, "AxisTensor": INTS},
-    reference=lambda inputs, attrs: {"Out": np.concatenate(inputs["X"], axis=_reference_axis(inputs, attrs))},
-    samples=lambda: [
-        Sample({"X": [rand(2, 3), rand(4, 3, seed=1)]}, {}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": [rand(3, 2), rand(3, 1, seed=1), rand(3, 4)]}, {"axis": 1}, ("X",), name="columns", dtypes=EVERY),
-        Sample({"X": [rand(2, 3, 4), rand(2, 2, 4, seed=1)]}, {"axis": -2}, ("X",), name="middle"),
-        Sample({"X": [rand(3)]}, {}, ("X",), name="single"),
-        Sample({"X": [rand(2, 4500), rand(2, 5, seed=1)]}, {"axis": 1}, name="long_runs"),
-        Sample({"X": [rand(0, 3), rand(2, 3)]}, {}, name="one_empty"),
-        Sample(
-            {"X": [rand(3, 2), rand(3, 1, seed=1)], "AxisTensor": np.asarray([1], "int32")}, {}, ("X",), name="tensor"
-        ),
-        Sample({"X": [ints(2), ints(3)]}, {}, name="int64", dtypes=("int64",)),
-        Sample({"X": [bools(2), bools(3)]}, {}, name="bool", dtypes=("bool",)),
-    ],
-    doc="Out = the tensors X one behind the other along axis",
+def _joined_lod(lods: Sequence[Lod]) -> Lod:
+    """The offsets of sequences one behind the other; () where those of a tensor are not known yet."""
+    if not all(lods):
+        return ()
+    joined = []
+    for levels in zip(*lods, strict=True):
+        offsets = [0]
+        for level in levels:
+            offsets += [offsets[-1] + end for end in level[1:]]
+        joined.append(tuple(offsets))
+    return tuple(joined)
+
+
+def _axis_of(x: e.Tensor, axis: int, axis_tensor: tuple[e.Number, ...] | None) -> int:
+    return e.axis("axis", axis, x) if axis_tensor is None else e.exactly(axis_tensor[0]) % x.rank
+
+
+@operator(
+    "concat", inputs=[Slot("X", duplicable=True), _AXIS_TENSOR], attrs=_CONCAT_ATTRS, infer=_infer_concat,
+    dtypes={"X": ALL, "AxisTensor": INTS}, doc="Out = the tensors X one behind the other along axis",
     source="Fluid concat_op.cc",
-)
+)  # fmt: skip
+def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *, axis: int) -> e.Tensor:
+    """Of one dtype and rank; their other dims are equal."""
+    if not x:
+        e.fail("X", "one tensor or more")
+    for part in x:
+        if part.dtype != x[0].dtype:
+            e.fail_dtype("X", f"{x[0].dtype} in all of them")
+        if part.rank != x[0].rank:
+            e.fail("X", "tensors of one rank")
+    at = _axis_of(x[0], axis, axis_tensor)
+    for part in x[1:]:
+        for i, (mine, other) in enumerate(zip(x[0].dims, part.dims, strict=True)):
+            if i != at:
+                e.need(mine == other, "X", f"tensors of equal dims, but for axis {at}")
+    return e.concat(x, at)
 
-register_op(
-    "concat_grad",
-    inputs=(Slot("X", duplicable=True, metadata_only=True), _AXIS_TENSOR, Slot("Out@GRAD")),
-    outputs=(Slot("X@GRAD", duplicable=True, dispensable=True),),
-    attrs=_CONCAT_ATTRS,
-    infer=lambda call: {"X@GRAD": [like(spec) for spec in call.specs("X")]},
-    kernel_dtype="Out@GRAD",
+
+@gradient(
+    concat, metadata=("X",), infer=lambda call: {"X@GRAD": [like(spec) for spec in call.specs("X")]},
     doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
-)
+)  # fmt: skip
+def concat_grad(
+    x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, dout: e.Tensor, *, axis: int
+) -> tuple[tuple[e.Tensor, ...]]:
+    """Written: the derived one cannot be traced before the axis is known."""
+    at = _axis_of(dout, axis, axis_tensor)
+    return (_cut(dout, at, [part.dims[at] for part in x]),)
+
+
+def _cut(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, ...]:
+    """Parts of these sizes, one behind the other."""
+    parts, start = [], sizes[0] * 0
+    for size in sizes:
+        parts.append(e.slice_axis(x, axis, start, size))
+        start = start + size
+    return tuple(parts)
 
 
 def _sections(call: Call, axis: int, whole: int) -> list[int]:
@@ -122,9 +128,11 @@ def _sections(call: Call, axis: int, whole: int) -> list[int]:
         hints = stated if len(stated) == len(found) else (-1,) * len(found)
         return [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
     sizes = [n for n in sections if n is not None]
-    if -1 in sizes and whole >= 0:
+    if -1 in sizes and whole < 0:
+        return sizes
+    if -1 in sizes:
         sizes[sizes.index(-1)] = whole - sum(n for n in sizes if n >= 0)
-    if -1 not in sizes and (not agree(sum(sizes), whole) or min(sizes) < 0):
+    if not agree(sum(sizes), whole) or min(sizes) < 0:
         refuse(f"sizes that sum to {whole}, dim {axis} of X ({call.shown('X')})")
     return sizes
 
@@ -161,48 +169,23 @@ def _grad_split(maker: Any) -> None:
     maker.op("concat", inputs, {"Out": maker.input_grad("X")}, {"axis": maker.attr("axis")})
 
 
-def _reference_split(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], _reference_axis(inputs, attrs)
-    given = stated(inputs, attrs, "sections", "SectionsTensorList")
-    if not len(given):
-        return {"Out": np.split(x, attrs["num"], axis)}
-    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in given if v >= 0) for s in given]
-    return {"Out": np.split(x, np.cumsum(sections)[:-1], axis)}
-
-
-register_op(
+@operator(
     "split",
-    inputs=(
+    inputs=[
         "X",
         _AXIS_TENSOR,
         Slot("SectionsTensorList", duplicable=True, dispensable=True, value=True, doc="the sections, a tensor each"),
-    ),
-    outputs=(Slot("Out", duplicable=True),),
-    attrs=(
+    ],
+    outputs=[Slot("Out", duplicable=True)],
+    attrs=[
         Attr("num", "int", 0, minimum=0, maximum=65536, doc="how many equal parts, if sections is empty"),
         Attr("sections", "ints", (), doc="the size of each part; one may be -1: what remains"),
         Attr("axis", "int", 0, doc="the axis that is divided"),
-    ),
-    infer=_infer_split,
-    grad=_grad_split,
-    dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
-    reference=_reference_split,
-    samples=lambda: [
-        Sample({"X": rand(6, 6)}, {"num": 3}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": rand(3, 6)}, {"num": 2, "axis": 1}, ("X",), name="columns", dtypes=EVERY),
-        Sample({"X": rand(3, 6)}, {"sections": [1, 3, 2], "axis": -1}, ("X",), name="sections", dtypes=WIDE),
-        Sample({"X": rand(2, 7, 3)}, {"sections": [2, -1, 1], "axis": 1}, ("X",), name="remainder"),
-        Sample({"X": rand(4)}, {"num": 1}, ("X",), name="single"),
-        Sample({"X": rand(2, 3)}, {"sections": [0, 2]}, name="empty_part"),
-        Sample({"X": rand(3, 6), "AxisTensor": np.asarray([-1], "int32")}, {"num": 2}, ("X",), name="axis_tensor"),
-        Sample(
-            {"X": rand(3, 6), "SectionsTensorList": [np.asarray([n], "int32") for n in (1, -1, 2)]},
-            {"axis": 1, "sections": [-1, 3, 2]}, ("X",), name="sections_tensors",
-        ),
-        Sample({"X": ints(4)}, {"num": 2}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(4)}, {"num": 2}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(0, 4)}, {"num": 2, "axis": 1}, name="empty"),
     ],
-    doc="Out = the parts of X along axis",
-    source="Fluid split_op.cc",
+    infer=_infer_split, grad=_grad_split, dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
+    doc="Out = the parts of X along axis", source="Fluid split_op.cc",
 )  # fmt: skip
+def split(x: e.Tensor, axis_tensor: tuple[e.Number, ...] | None, sections_tensor_list: Any, *, axis: int) -> Any:
+    """Parts of the sizes that were inferred."""
+    at = _axis_of(x, axis, axis_tensor)
+    return (_cut(x, at, [dims[at] for dims in e.results("Out")]),)

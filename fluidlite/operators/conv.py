@@ -2,237 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample, Slot
-from fluidlite.framework.registry import register_op
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.geometry.convolving import EPILOGUE, RELU_BEFORE
 from fluidlite.operators.conv_common import (
-    FUSED,
-    IGNORED,
     WORKSPACE,
-    as_given,
-    channels_first,
+    Geometry,
+    activated,
     check_bias,
-    check_operands,
-    decompose,
-    decompose_grad,
+    check_groups,
+    check_one_each,
+    declare_gradient,
+    geometry,
     grad_maker,
-    grad_slots,
-    infer_grad,
-    reference_activation,
-    reference_dilations,
-    reference_pads,
-    second_grad_maker,
+    plain,
+    rectified,
+    relu_before,
     window_attrs,
+    with_bias,
 )
-from fluidlite.operators.inference import Inferred, agree, all_agree, grad_outputs, like, same_dtype
-from fluidlite.operators.math.convolving import RELU_BEFORE, shape_of
-from fluidlite.operators.samples import EVERY, WIDE, away_from, rand
-from fluidlite.operators.windows import channels_last, channels_to_end, join_dims, split_dims
+from fluidlite.operators.windows import channels_to_end
+
+_FUSED = (
+    Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
+    Attr("fuse_brelu", "bool", False, doc="Output = relu6 of the result"),
+    Attr("fuse_brelu_threshold", "float", 6.0, doc="the bound of fuse_brelu"),
+    Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"),
+    Attr("fuse_alpha", "float", 0.0, doc="first parameter of fuse_activation: a slope, a bound, a factor"),
+    Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
+    Attr("fuse_residual_connection", "bool", False, doc="ResidualData is added where given; of no effect"),
+)
+"""What Fluid's passes fuse into a convolution."""
+
+_IGNORED = (
+    *(Attr(name, "float", 1.0, doc="of Fluid's int8 kernels; of no effect")
+      for name in ("Scale_in", "Scale_out", "Scale_in_eltwise")),
+    Attr("Scale_weights", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
+    Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
+    Attr("use_addto", "bool", False, doc="taken for Fluid's sake; of no effect"),
+)  # fmt: skip
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
-    kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
-    dilations = reference_dilations(attrs)
-    padded: Any = np.pad(x, [(0, 0), (0, 0), *reference_pads(x.shape[2:], kernel, attrs)])
-    counts = [(n - d * (k - 1) - 1) // s + 1
-              for n, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)]  # fmt: skip
-    weights = w.reshape(groups, w.shape[0] // groups, -1)
-    y: Any = np.zeros((x.shape[0], groups, weights.shape[1], *counts))
-    for at in product(*map(range, counts)):
-        inside: list[Any] = [
-            slice(o * s, o * s + d * (k - 1) + 1, d) for o, s, d, k in zip(at, strides, dilations, kernel, strict=True)
-        ]
-        window = padded[(..., *inside)]
-        rows = window.reshape(x.shape[0], groups, weights.shape[2])
-        y[(..., *at)] = np.einsum("ngk,gmk->ngm", rows, weights)
-    y = y.reshape(x.shape[0], w.shape[0], *counts)
-    if "Bias" in inputs:
-        y = y + inputs["Bias"].reshape(-1, *(1,) * len(counts))
-    if "ResidualData" in inputs:
-        y = y + channels_first(inputs["ResidualData"], attrs)
-    return {"Output": as_given(reference_activation(y, attrs), attrs)}
+def _register(type: str, spatial: int, depthwise: bool = False) -> None:
+    def checked(x: e.Tensor, w: e.Tensor, attrs: Mapping[str, Any]) -> Geometry:
+        windows = geometry(x, w, spatial, **attrs)
+        groups, (_, channels, sizes) = windows.groups, windows.split(x.dims)
+        if depthwise:
+            check_one_each(channels, groups, "conv2d")
+        check_groups(channels, groups, "Input")
+        if not e.agree(w.dims[0] % groups, 0):
+            e.fail_attr("groups", f"a divisor of the channels of Output, {e.known(w.dims[0])} (dim 0 of Filter)")
+        if not e.agree(w.dims[1], channels // groups):
+            wanted = e.known(channels // groups)
+            e.fail("Filter", f"{wanted} in dim 1: the channels of Input, {e.known(channels)}, a group")
+        for i, (axis, n) in enumerate(zip(windows.axes, sizes, strict=True)):
+            padded = n + (axis.before + axis.after)
+            e.need(
+                padded >= axis.reach, "Filter",
+                f"a reach of {{0}} or less in spatial dim {i}, where Input has {{1}} and padding {{2}}; it has {{3}}",
+                do="pad more, or use a smaller filter", numbers=(padded, n, padded - n, axis.reach),
+            )  # fmt: skip
+        return windows
 
+    def conv(
+        input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, residual_data: e.Tensor | None, **attrs: Any
+    ) -> e.Tensor:
+        image = rectified(input_) if relu_before(type, attrs) else input_
+        windows = checked(image, filter_, attrs)
+        y = windows.correlate(image, filter_)
+        out = e.unfused(type, {"Input": image, "Filter": filter_}, plain(attrs), lambda: {"Output": y})["Output"]
+        check_bias(bias, input_, filter_.dims[0])
+        out = with_bias(out, bias, windows.last)
+        if residual_data is not None:
+            if not e.all_agree(residual_data.dims, y.dims):
+                e.fail("ResidualData", f"{e.shown_dims(y.dims)}, the dims of Output")
+            e.same_dtype(residual_data, input_)
+            out = out + e.reshape(residual_data, y.dims)
+        return activated(out, attrs)
 
-# Definitions -------------------------------------------------------------------------------------------------------
-
-
-def _reference_depthwise(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    image = inputs["Input"]
-    return _reference({**inputs, "Input": np.maximum(image, 0) if attrs[RELU_BEFORE] else image}, attrs)
-
-
-def _infer(spatial: int, depthwise: bool) -> Callable[[Call], Inferred]:
-    def infer(call: Call) -> Inferred:
-        check_operands(call, spatial)
-        groups, last, w = call.attr("groups"), channels_last(call), call.dims("Filter")
-        images, channels, sizes = split_dims(call.dims("Input"), last)
-        if depthwise and not agree(channels, groups):
-            call.fail_attr("groups", f"the channels of Input, {channels}", do="use conv2d for fewer groups")
-        if channels >= 0 and channels % groups:
-            call.fail_attr("groups", f"a divisor of the channels of Input, {channels}")
-        if w[0] >= 0 and w[0] % groups:
-            call.fail_attr("groups", f"a divisor of the channels of Output, {w[0]} (dim 0 of Filter)")
-        if not agree(w[1] * groups if w[1] >= 0 else -1, channels):
-            call.fail("Filter", f"{channels // groups} in dim 1: the channels of Input, {channels}, a group")
-        shape = shape_of(call, sizes)
-        counts = [shape.number(n, i) for i, n in enumerate(sizes)]
-        for i, (n, count) in enumerate(zip(sizes, counts, strict=True)):
-            if n >= 0 and w[i + 2] >= 0 and count < 1:
-                padded = n + sum(shape.pads[i])
-                call.fail("Filter", f"a reach of {padded} or less in spatial dim {i}, where Input has {n} and padding "
-                          f"{padded - n}; it has {shape.reach(i)}", do="pad more, or use a smaller filter")  # fmt: skip
-        check_bias(call, w[0])
-        out = join_dims(images, w[0], counts, last)
-        if call.has("ResidualData"):
-            call.need(all_agree(call.dims("ResidualData"), out), "ResidualData", f"{list(out)}, the dims of Output")
-            same_dtype(call, "ResidualData", "Input")
-        return {"Output": like(call.spec("Input"), out)}
-
-    return infer
-
-
-def _case(
-    name: str, x: Sequence[int], w: Sequence[int], *, check: bool = True, dtypes: tuple[str, ...] = ("float32",),
-    bias: bool = False, residual: Sequence[int] = (), **attrs: Any,
-) -> Sample:  # fmt: skip
-    inputs = {"Input": away_from(rand(*x), 0.0), "Filter": rand(*w, seed=1)}
-    if bias:
-        inputs["Bias"] = rand(w[0], seed=2)
-    if residual:
-        inputs["ResidualData"] = rand(*residual, seed=3)
-    return Sample(inputs, attrs, tuple(inputs) if check else (), name=name, dtypes=dtypes)
-
-
-def _fused(x: Sequence[int], w: Sequence[int], out: Sequence[int], **attrs: Any) -> list[Sample]:
-    """Return samples of what Fluid's passes fuse."""
-    leaky: dict[str, Any] = {"fuse_activation": "leaky_relu", "fuse_alpha": 0.3}
-    bounded: dict[str, Any] = {"fuse_brelu": True, "fuse_brelu_threshold": 0.5}
-    return [
-        _case("residual", x, w, bias=True, residual=out, fuse_residual_connection=True, **attrs),
-        _case("fuse_relu", x, w, bias=True, fuse_relu=True, check=False, **attrs),
-        _case("fuse_brelu", x, w, check=False, **bounded, **attrs),
-        _case("fuse_leaky", x, w, check=False, **leaky, **attrs),
-    ]
-
-
-def _samples_2d() -> list[Sample]:
-    return [
-        _case("plain", (2, 3, 5, 6), (4, 3, 3, 3), dtypes=EVERY),
-        _case("padded", (2, 3, 5, 6), (4, 3, 3, 3), paddings=[1, 2], dtypes=EVERY),
-        _case("strides", (2, 2, 7, 8), (3, 2, 3, 3), strides=[2, 3], paddings=[1, 1], dtypes=WIDE),
-        _case("strides_beyond_kernel", (1, 2, 9, 8), (3, 2, 2, 1), strides=[3, 2], dtypes=WIDE),
-        _case("four_paddings", (1, 2, 5, 5), (2, 2, 3, 2), paddings=[0, 2, 1, 0]),
-        _case("dilations", (1, 2, 8, 9), (3, 2, 3, 3), dilations=[2, 3], paddings=[2, 1], dtypes=WIDE),
-        _case("dilated_strides", (1, 2, 9, 10), (2, 2, 3, 2), dilations=[2, 3], strides=[4, 2], paddings=[1, 2]),
-        _case("groups", (2, 4, 5, 5), (6, 2, 3, 3), groups=2, paddings=[1, 1], dtypes=EVERY),
-        _case("depthwise", (2, 3, 5, 5), (3, 1, 3, 3), groups=3, paddings=[1, 1], dtypes=WIDE),
-        _case("one_by_one", (2, 5, 4, 3), (4, 5, 1, 1), dtypes=EVERY),
-        _case("one_by_one_strided", (2, 5, 5, 4), (4, 5, 1, 1), strides=[2, 2]),
-        _case("one_by_one_padded", (1, 2, 3, 3), (2, 2, 1, 1), paddings=[1, 1]),
-        _case("one_by_one_groups", (2, 4, 3, 3), (6, 2, 1, 1), groups=2),
-        _case("same", (1, 2, 7, 6), (2, 2, 3, 4), padding_algorithm="SAME", strides=[2, 1], paddings=[5, 5]),
-        _case("same_not_dilated", (1, 2, 7, 7), (2, 2, 3, 3), padding_algorithm="SAME", dilations=[2, 2]),
-        _case("valid", (1, 2, 7, 6), (2, 2, 3, 3), padding_algorithm="VALID", paddings=[2, 2]),
-        _case("nhwc", (2, 5, 6, 3), (4, 3, 3, 3), data_format="NHWC", paddings=[1, 0], strides=[1, 2], dtypes=EVERY),
-        _case("nhwc_groups", (1, 5, 4, 4), (4, 2, 3, 2), data_format="NHWC", groups=2, paddings=[0, 1, 2, 0]),
-        _case("nhwc_one_by_one", (2, 4, 3, 5), (3, 5, 1, 1), data_format="NHWC"),
-        _case("nhwc_same", (1, 6, 7, 2), (2, 2, 3, 3), data_format="NHWC", padding_algorithm="SAME", strides=[2, 2]),
-        _case("any_layout", (1, 2, 4, 4), (2, 2, 3, 3), data_format="AnyLayout", check=False),
-        _case("whole_image", (3, 2, 4, 5), (3, 2, 4, 5)),
-        _case("odd_tiles", (2, 9, 11, 35), (17, 9, 3, 5), paddings=[1, 2], check=False, dtypes=WIDE),
-        _case("odd_tiles_strided", (1, 9, 21, 37), (9, 9, 3, 3), strides=[2, 2], check=False, dtypes=WIDE),
-        _case("many_images", (70, 2, 3, 3), (3, 2, 2, 2), paddings=[1, 1], strides=[2, 1]),
-        _case("one", (1, 1, 1, 1), (1, 1, 1, 1)),
-        _case("no_images", (0, 2, 4, 4), (3, 2, 3, 3), check=False),
-        _case("bias", (2, 2, 4, 5), (3, 2, 3, 3), bias=True, paddings=[1, 1], use_mkldnn=True),
-        _case("bias_nhwc", (2, 4, 5, 2), (3, 2, 3, 3), bias=True, data_format="NHWC"),
-        *_fused((1, 2, 4, 5), (3, 2, 3, 3), (1, 3, 2, 3)),
-        _case("fuse_named_relu", (1, 2, 4, 5), (3, 2, 3, 3), fuse_activation="relu", check=False),
-        _case("fuse_relu6", (1, 2, 4, 5), (3, 2, 3, 3), fuse_activation="relu6", fuse_alpha=0.5, check=False),
-        _case("fuse_swish", (1, 2, 4, 5), (3, 2, 3, 3), fuse_activation="swish", fuse_alpha=1.5, check=False),
-    ]
-
-
-def _samples_depthwise() -> list[Sample]:
-    return [
-        _case("plain", (2, 3, 6, 5), (3, 1, 3, 3), groups=3, paddings=[1, 1], dtypes=EVERY),
-        _case("multiplier", (2, 3, 6, 5), (6, 1, 3, 3), groups=3, paddings=[1, 0], dtypes=WIDE),
-        _case("strides", (1, 4, 7, 8), (4, 1, 3, 2), groups=4, strides=[2, 3]),
-        _case("dilations", (1, 2, 8, 8), (4, 1, 3, 3), groups=2, dilations=[2, 2], paddings=[2, 2]),
-        _case("nhwc", (2, 5, 6, 3), (3, 1, 3, 3), groups=3, data_format="NHWC", paddings=[1, 1], dtypes=EVERY),
-        _case("nhwc_multiplier", (1, 5, 6, 2), (4, 1, 3, 3), groups=2, data_format="NHWC", strides=[2, 2]),
-        _case("relu_before", (2, 3, 6, 5), (3, 1, 3, 3), groups=3, fuse_relu_before_depthwise_conv=True),
-        _case("same", (1, 2, 5, 5), (2, 1, 3, 3), groups=2, padding_algorithm="SAME", strides=[2, 2]),
-        *_fused((1, 3, 4, 5), (3, 1, 3, 3), (1, 3, 2, 3), groups=3),
-        _case("wide", (2, 5, 9, 40), (5, 1, 3, 3), groups=5, paddings=[1, 1], check=False, dtypes=WIDE),
-    ]
-
-
-def _samples_3d() -> list[Sample]:
-    return [
-        _case("plain", (2, 2, 4, 5, 4), (3, 2, 2, 3, 2), dtypes=EVERY),
-        _case("padded", (1, 2, 3, 4, 5), (2, 2, 3, 3, 3), paddings=[1, 0, 2], dtypes=WIDE),
-        _case("strides", (1, 2, 5, 6, 7), (2, 2, 2, 3, 2), strides=[2, 3, 2], paddings=[1, 1, 1]),
-        _case("six_paddings", (1, 1, 3, 3, 3), (2, 1, 2, 2, 2), paddings=[0, 1, 1, 0, 2, 0]),
-        _case("dilations", (1, 1, 5, 6, 7), (2, 1, 2, 2, 3), dilations=[2, 1, 3], strides=[1, 2, 2]),
-        _case("groups", (2, 4, 3, 4, 3), (4, 2, 2, 2, 2), groups=2),
-        _case("depthwise", (1, 3, 3, 4, 4), (3, 1, 2, 3, 3), groups=3, paddings=[1, 1, 1]),
-        _case("ndhwc", (1, 3, 4, 5, 2), (3, 2, 2, 3, 3), data_format="NDHWC", paddings=[1, 1, 0], dtypes=WIDE),
-        _case("same", (1, 1, 4, 5, 6), (2, 1, 3, 3, 2), padding_algorithm="SAME", strides=[2, 2, 1]),
-        _case("valid", (1, 1, 4, 5, 4), (2, 1, 3, 3, 2), padding_algorithm="VALID", paddings=[1, 1, 1]),
-        _case("one_by_one", (2, 3, 2, 3, 2), (4, 3, 1, 1, 1)),
-        *_fused((1, 1, 3, 3, 3), (2, 1, 2, 2, 2), (1, 2, 2, 2, 2)),
-        _case("no_images", (0, 1, 3, 3, 3), (2, 1, 2, 2, 2), check=False),
-    ]
-
-
-def _register(type: str, spatial: int, samples: Callable[[], list[Sample]], depthwise: bool = False) -> None:
+    what = "one filter or more for each channel: " if depthwise else ""
     before = "the image is relu(Input)" if depthwise else "as in Fluid, depthwise_conv2d alone heeds it; of no effect"
     relu = (Attr(RELU_BEFORE, "bool", False, doc=before),) if spatial == 2 else ()
-    attrs = (*window_attrs(spatial), *relu, *FUSED, *IGNORED)
-    what = "one filter or more for each channel: " if depthwise else ""
-    register_op(
+    op = operator(
         type,
         inputs=(
             "Input", "Filter", Slot("Bias", dispensable=True, doc="added to each channel of Output"),
             Slot("ResidualData", dispensable=True, doc="added to Output"),
         ),
-        outputs=("Output",),
-        attrs=attrs,
-        infer=_infer(spatial, depthwise),
-        grad=grad_maker(type),
-        decompose=decompose(),
-        dtypes={slot: ALL_FLOATS for slot in ("Input", "Filter", "Bias", "ResidualData")},
-        reference=_reference_depthwise if depthwise else _reference,
-        samples=samples,
-        in_layout=channels_to_end("Input", "Output", "ResidualData"),
+        outputs=("Output",), attrs=(*window_attrs(spatial), *relu, *_FUSED, *_IGNORED), grad=grad_maker(type),
+        dtypes=dict.fromkeys(("Input", "Filter", "Bias", "ResidualData"), ALL_FLOATS),
+        in_layout=channels_to_end("Input", "Output", "ResidualData"), memory=WORKSPACE, source="Fluid conv_op.cc",
         doc=f"{what}Output[n, m, o] = sum over c, k of Input[n, c, o stride + k dilation - pad] Filter[m, c, k]",
-        memory=WORKSPACE,
-        source="Fluid conv_op.cc",
+    )(conv)  # fmt: skip
+    declare_gradient(
+        op, checked, False, (),
+        "Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
     )  # fmt: skip
-    register_op(
-        type + "_grad",
-        inputs=grad_slots(),
-        outputs=grad_outputs("Input", "Filter", "Bias"),
-        attrs=attrs,
-        infer=infer_grad,
-        grad=second_grad_maker(type),
-        decompose=decompose_grad(),
-        kernel_dtype="Output@GRAD",
-        in_layout=channels_to_end("Input", "Output@GRAD", "Input@GRAD"),
-        doc="Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
-        memory=WORKSPACE,
-    )
 
 
-_register("conv2d", 2, _samples_2d)
-_register("depthwise_conv2d", 2, _samples_depthwise, depthwise=True)
-_register("conv3d", 3, _samples_3d)
+_register("conv2d", 2)
+_register("depthwise_conv2d", 2, depthwise=True)
+_register("conv3d", 3)

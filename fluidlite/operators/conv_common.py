@@ -1,18 +1,22 @@
-"""What convolution and transposed convolution share: attributes, checks, gradients, what is fused, references."""
+"""What convolutions and their transposes share: attributes, checks, windows of images, gradients, what is fused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.errors import GradientError
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Attr, Slot
-from fluidlite.operators.inference import Inferred, all_agree, grad_like, same_dtype
-from fluidlite.operators.math.convolving import ACTIVATIONS, EPILOGUE, RELU_BEFORE
-from fluidlite.operators.windows import PADDING_ALGORITHM, channels_last, data_format, explicit_pads, per_dim
+from fluidlite.expr.declare import gradient
+from fluidlite.expr.scalars import tensor_function
+from fluidlite.framework.opdef import GRAD, Attr, OpDef
+from fluidlite.framework.registry import ops
+from fluidlite.geometry.convolving import ACTIVATIONS, EPILOGUE, RELU_BEFORE
+from fluidlite.operators.math.spans import explicit_pads, same_pads
+from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
+
+WINDOWS = ("strides", "paddings", "groups", "dilations", "padding_algorithm", "data_format")
 
 
 def window_attrs(spatial: int) -> tuple[Attr, ...]:
@@ -27,27 +31,254 @@ def window_attrs(spatial: int) -> tuple[Attr, ...]:
     )
 
 
-FUSED = (
-    Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
-    Attr("fuse_brelu", "bool", False, doc="Output = relu6 of the result"),
-    Attr("fuse_brelu_threshold", "float", 6.0, doc="the bound of fuse_brelu"),
-    Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"),
-    Attr("fuse_alpha", "float", 0.0, doc="first parameter of fuse_activation: a slope, a bound, a factor"),
-    Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
-    Attr("fuse_residual_connection", "bool", False, doc="ResidualData is added where given; of no effect"),
+WORKSPACE = (
+    "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where arrays "
+    "compute, Input padded with zeros, and 4 MB of windows"
 )
-"""What Fluid's passes fuse into a convolution."""
-
-WORKSPACE = "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles"
-
-_INT8 = tuple(Attr(name, "float", 1.0, doc="of Fluid's int8 kernels; of no effect")
-              for name in ("Scale_in", "Scale_out", "Scale_in_eltwise"))  # fmt: skip
-IGNORED = (
-    *_INT8,
-    Attr("Scale_weights", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
-    Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
-    Attr("use_addto", "bool", False, doc="taken for Fluid's sake; of no effect"),
+GRAD_WORKSPACE = (
+    "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where arrays "
+    "compute, the image to which windows are sent back as often as Filter has elements for a channel"
 )
+_MAX_CORRELATIONS = 1 << 16
+
+
+# Where windows lie --------------------------------------------------------------------------------------------------
+
+
+class Axis(NamedTuple):
+    """Windows along one spatial dim of an image that is padded ``before`` and ``after``.
+
+    ``longer``: the image may end behind the last window, by as much as ``after`` is less than 0.
+    """
+
+    taps: e.Number
+    stride: int
+    dilation: int
+    before: e.Number
+    after: e.Number
+    longer: bool = False
+
+    @property
+    def reach(self) -> e.Number:
+        """Elements from the first to the last of a window."""
+        return e.window_reach(self.taps, self.dilation)
+
+
+class Geometry(NamedTuple):
+    """Windows over images [N, C, ...] or, with ``last``, [N, ..., C], whose channels are in groups."""
+
+    axes: tuple[Axis, ...]
+    groups: int
+    last: bool
+
+    @property
+    def spatial(self) -> int:
+        return len(self.axes)
+
+    def split(self, dims: Sequence[e.Number]) -> tuple[e.Number, e.Number, tuple[e.Number, ...]]:
+        """Images, channels and spatial dims."""
+        return (dims[0], dims[-1], tuple(dims[1:-1])) if self.last else (dims[0], dims[1], tuple(dims[2:]))
+
+    def join(self, images: e.Number, channels: Sequence[Any], spatial: Sequence[Any]) -> tuple[Any, ...]:
+        """Those as dims."""
+        return (images, *spatial, *channels) if self.last else (images, *channels, *spatial)
+
+    def grouped(self, x: e.Tensor) -> e.Tensor:
+        """Channels as groups, and channels of a group."""
+        images, channels, spatial = self.split(x.dims)
+        return e.reshape(x, self.join(images, (self.groups, channels // self.groups), spatial))
+
+    def ungrouped(self, x: e.Tensor) -> e.Tensor:
+        """Groups of channels as one axis."""
+        group, channels = (x.dims[-2:]) if self.last else x.dims[1:3]
+        spatial = x.dims[self.first : self.first + self.spatial]
+        return e.reshape(x, self.join(x.dims[0], (group * channels,), spatial))
+
+    def letters(self) -> tuple[str, str, str]:
+        """The axes of the elements of windows, of windows, and of a filter, for contractions."""
+        places, taps = "abd"[: self.spatial], "ijk"[: self.spatial]
+        columns = f"n{places}{taps}gc" if self.last else f"ngc{taps}{places}"
+        return columns, f"n{places}gm" if self.last else f"ngm{places}", f"gmc{taps}"
+
+    @property
+    def first(self) -> int:
+        """The first spatial axis of an image in groups."""
+        return 1 if self.last else 3
+
+    def order(self) -> list[int]:
+        """How windows lie whose elements stand beside each other, [.., count, taps, count, taps, ..], as columns."""
+        at, n = self.first, self.spatial
+        counts, taps = [at + 2 * i for i in range(n)], [at + 2 * i + 1 for i in range(n)]
+        rest = [0, *([] if self.last else [1, 2])]
+        behind = [at + 2 * n, at + 2 * n + 1] if self.last else []
+        return [*rest, *((counts + taps) if self.last else (taps + counts)), *behind]
+
+    def columns(self, x: e.Tensor) -> e.Tensor:
+        """The elements of the windows of an image, zeros outside of it."""
+        x = self.grouped(x)
+        low: list[e.Number | int] = [0] * x.rank
+        high: list[e.Number | int] = [0] * x.rank
+        for i, axis in enumerate(self.axes):
+            low[self.first + i], high[self.first + i] = axis.before, axis.after
+        x = e.pad(x, low, high)
+        for i, axis in reversed(list(enumerate(self.axes))):
+            x = e.window(x, self.first + i, axis.taps, axis.stride, axis.dilation)
+        return e.transpose(x, self.order())
+
+    def image(self, columns: e.Tensor, sizes: Sequence[e.Number]) -> e.Tensor:
+        """The image of these spatial dims to which elements of windows are added where they lie."""
+        order = self.order()
+        x = e.transpose(columns, [order.index(axis) for axis in range(len(order))])
+        for i, axis in reversed(list(enumerate(self.axes))):
+            padded = axis.before + sizes[i] + axis.after
+            x = e.unwindow(x, self.first + 2 * i, padded, axis.stride, axis.dilation)
+        starts: list[e.Number | int] = [0] * x.rank
+        ends: list[e.Number | int] = [0] * x.rank
+        kept = list(x.dims)
+        for i, (axis, size) in enumerate(zip(self.axes, sizes, strict=True)):
+            starts[self.first + i], kept[self.first + i], ends[self.first + i] = axis.before, size, -axis.after
+        if any(axis.longer for axis in self.axes):
+            return e.pad(x, [-n for n in starts], ends)
+        return e.slices(x, starts, kept)
+
+    def weights(self, w: e.Tensor) -> e.Tensor:
+        """The filter by groups."""
+        return e.reshape(w, (self.groups, w.dims[0] // self.groups, *w.dims[1:]))
+
+    def correlate(self, x: e.Tensor, w: e.Tensor) -> e.Tensor:
+        """The windows of an image times the filter."""
+        columns, windows, taps = self.letters()
+        made = e.contract(self.columns(e.wide(x)), self.weights(e.wide(w)), f"{columns},{taps}->{windows}")
+        return self.ungrouped(made)
+
+    def spread(self, y: e.Tensor, w: e.Tensor, sizes: Sequence[e.Number]) -> e.Tensor:
+        """Windows sent back through the filter, to an image of these spatial dims: the adjoint of that.
+
+        Where they begin side by side the elements of the image are windows of them, times the filter turned around.
+        """
+        if all(axis.stride == 1 for axis in self.axes):
+            turned = e.transpose(self.weights(e.flip(e.wide(w), range(2, w.rank))), (0, 2, 1, *range(3, w.rank + 1)))
+            rows = [
+                axis._replace(before=axis.reach - 1 - axis.before, after=size - count + axis.before)
+                for axis, size, count in zip(self.axes, sizes, self.split(y.dims)[2], strict=True)
+            ]
+            back = self._replace(axes=tuple(rows))
+            flat = e.reshape(turned, (turned.dims[0] * turned.dims[1], *turned.dims[2:]))
+            return back.correlate(y, flat)
+        columns, windows, taps = self.letters()
+        made = e.contract(self.grouped(e.wide(y)), self.weights(e.wide(w)), f"{windows},{taps}->{columns}")
+        return self.ungrouped(self.image(made, sizes))
+
+    def filter(self, x: e.Tensor, y: e.Tensor, w: e.Tensor) -> e.Tensor:
+        """The sums of the windows of an image times tensors of the windows' dims, which are those of a filter."""
+        columns, windows, taps = self.letters()
+        made = e.contract(self.columns(e.wide(x)), self.grouped(e.wide(y)), f"{columns},{windows}->{taps}")
+        return e.reshape(made, w.dims)
+
+
+def geometry(
+    x: e.Tensor, w: e.Tensor, spatial: int, strides: Sequence[int], paddings: Sequence[int], groups: int,
+    dilations: Sequence[int], padding_algorithm: str, data_format: str, **_: Any,
+) -> Geometry:  # fmt: skip
+    """The windows of a call.
+
+    Raises
+    ------
+    Refused
+        Unless Input and Filter have the rank, one dtype, and no dim of 0, and lists of numbers their length.
+    """
+    last = data_format in ("NHWC", "NDHWC")
+    order = "[N, H, W, C]" if last else "[N, C, H, W]"
+    if spatial == 3:
+        order = order.replace("H", "D, H")
+    if x.rank != spatial + 2:
+        e.fail("Input", f"rank {spatial + 2}: {order}")
+    if w.rank != spatial + 2:
+        e.fail("Filter", f"rank {spatial + 2}")
+    e.same_dtype(w, x)
+    for d in x.dims[1:]:
+        e.need(d >= 1, "Input", "dims of 1 or more after the first")
+    for d in w.dims:
+        e.need(d >= 1, "Filter", "dims of 1 or more")
+    steps, apart = e.per_dim("strides", strides, spatial), e.per_dim("dilations", dilations, spatial)
+    explicit = explicit_pads(paddings, spatial)
+    if padding_algorithm == "VALID":
+        explicit = [(0, 0)] * spatial
+    axes = []
+    for i, (taps, step, gap, pads) in enumerate(zip(w.dims[2:], steps, apart, explicit, strict=True)):
+        if padding_algorithm == "SAME":
+            size = x.dims[i + (1 if last else 2)]
+            axes.append(Axis(taps, step, 1, *same_pads(size, taps, step)))
+        else:
+            axes.append(Axis(taps, step, gap, e.number(pads[0]), e.number(pads[1])))
+    return Geometry(tuple(axes), groups, last)
+
+
+def check_groups(channels: e.Number, groups: int, slot: str) -> None:
+    """Raise unless channels are a whole number in each group."""
+    if not e.agree(channels % groups, 0):
+        e.fail_attr("groups", f"a divisor of the channels of {slot}, {e.known(channels)}")
+
+
+def check_one_each(channels: e.Number, groups: int, other: str) -> None:
+    """Raise unless each channel is a group of its own."""
+    if not e.agree(channels, groups):
+        e.fail_attr("groups", f"the channels of Input, {e.known(channels)}", do=f"use {other} for fewer groups")
+
+
+def check_spread(strides: Sequence[int]) -> None:
+    """Raise if the way from windows back to an image is too many correlations, one for each place modulo strides."""
+    if prod(strides) > _MAX_CORRELATIONS:
+        e.fail_attr("strides", f"strides whose product is at most {_MAX_CORRELATIONS:,}, for a way back to the image")
+
+
+def check_bias(bias: e.Tensor | None, x: e.Tensor, channels: e.Number) -> None:
+    """Raise unless Bias, where given, has one number a channel of Output."""
+    if bias is not None:
+        if not e.all_agree(bias.dims, (channels,)):
+            e.fail("Bias", f"{e.shown_dims((channels,))}, a number a channel of Output")
+        e.same_dtype(bias, x)
+
+
+# What is fused ------------------------------------------------------------------------------------------------------
+
+
+def plain(attrs: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return the attributes without what is fused."""
+    return {name: attrs[name] for name in (*WINDOWS, *more)}
+
+
+def with_bias(y: e.Tensor, bias: e.Tensor | None, last: bool) -> e.Tensor:
+    """The result with a number added to each channel."""
+    return y if bias is None else y + e.reshape(bias, (*bias.dims, *(1,) * (0 if last else y.rank - 2)))
+
+
+def activated(y: e.Tensor, attrs: Mapping[str, Any]) -> e.Tensor:
+    """The result with the activations that are fused, in order: relu, bounded relu, the one that is named."""
+    if attrs["fuse_relu"]:
+        y = _activation("relu", y)
+    if attrs.get("fuse_brelu"):
+        y = _activation("relu6", y, threshold=attrs["fuse_brelu_threshold"])
+    name = attrs["fuse_activation"]
+    if name:
+        y = _activation(name, y, **({EPILOGUE[name]: attrs["fuse_alpha"]} if EPILOGUE[name] else {}))
+    return y
+
+
+def _activation(type: str, x: e.Tensor, **attrs: Any) -> e.Tensor:
+    op = ops.get(type)
+    function = tensor_function(op)
+    assert function is not None
+    found: e.Tensor = function({"X": (x,)}, {**{a.name: a.default for a in op.attrs}, **attrs})["Out"]
+    return found
+
+
+def rectified(x: e.Tensor) -> e.Tensor:
+    """The image of a depthwise convolution with a relu before."""
+    return e.cast(_activation("relu", x), x.dtype)
+
+
+# Gradients ----------------------------------------------------------------------------------------------------------
 
 
 def relu_before(type: str, attrs: Mapping[str, Any]) -> bool:
@@ -55,26 +286,46 @@ def relu_before(type: str, attrs: Mapping[str, Any]) -> bool:
     return type.startswith("depthwise") and bool(attrs.get(RELU_BEFORE))
 
 
-def check_operands(call: Call, spatial: int) -> None:
-    """Raise unless Input and Filter have the rank, one dtype, and no dim of 0; check the lists of numbers."""
-    order = "[N, H, W, C]" if channels_last(call) else "[N, C, H, W]"
-    if spatial == 3:
-        order = order.replace("H", "D, H")
-    call.need(len(call.dims("Input")) == spatial + 2, "Input", f"rank {spatial + 2}: {order}")
-    call.need(len(call.dims("Filter")) == spatial + 2, "Filter", f"rank {spatial + 2}")
-    same_dtype(call, "Filter", "Input")
-    call.need(0 not in call.dims("Input")[1:], "Input", "dims of 1 or more after the first")
-    call.need(0 not in call.dims("Filter"), "Filter", "dims of 1 or more")
-    per_dim(call, "strides", spatial)
-    per_dim(call, "dilations", spatial)
-    explicit_pads(call, spatial)
+Checked = Callable[[e.Tensor, e.Tensor, Mapping[str, Any]], Geometry]
+"""From Input, Filter and attributes to the windows of a call."""
 
 
-def check_bias(call: Call, channels: int) -> None:
-    """Raise unless Bias, where given, has one number a channel of Output."""
-    if call.has("Bias"):
-        call.need(all_agree(call.dims("Bias"), (channels,)), "Bias", f"[{channels}], a number a channel of Output")
-        same_dtype(call, "Bias", "Input")
+def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Sequence[str], doc: str) -> None:
+    """Declare the gradient operator of a convolution; ``names`` are attributes that count beside :data:`WINDOWS`."""
+
+    def backward(
+        input_: e.Tensor, filter_: e.Tensor, bias: e.Tensor | None, doutput: e.Tensor, **attrs: Any
+    ) -> tuple[e.Tensor, ...]:
+        """Written: the derived one would always add up windows, where it is faster to read them."""
+        check_spread(attrs["strides"])
+        for name in ACTIVATIONS:
+            if attrs.get(name):
+                e.fail_attr(name, "none: a gradient does not go through a fused activation")
+        if doutput.rank != input_.rank:
+            e.fail("Output" + GRAD, f"rank {input_.rank}, that of Input")
+        before = relu_before(op.type, attrs)
+        image = rectified(input_) if before else input_
+        windows = checked(image, filter_, attrs)
+
+        def function() -> Mapping[str, e.Tensor]:
+            if transposed:
+                dx, dw = windows.correlate(doutput, filter_), windows.filter(doutput, input_, filter_)
+            else:
+                sizes = windows.split(image.dims)[2]
+                dx, dw = windows.spread(doutput, filter_, sizes), windows.filter(image, doutput, filter_)
+            return {"Input" + GRAD: e.reshape(dx, input_.dims), "Filter" + GRAD: dw}
+
+        operands = {"Input": image, "Filter": filter_, "Output" + GRAD: doutput}
+        found = e.unfused(f"{op.type}_grad", operands, plain(attrs, *names), function)
+        dx, channels = found["Input" + GRAD], doutput.rank - 1 if windows.last else 1
+        if before:
+            dx = e.where(image > 0, dx, 0)
+        return dx, found["Filter" + GRAD], e.reduce_sum(doutput, [k for k in range(doutput.rank) if k != channels])
+
+    gradient(
+        op, writes=("Input", "Filter", "Bias"), metadata=("Bias",), doc=doc, memory=GRAD_WORKSPACE,
+        grad=second_grad_maker(op.type), in_layout=channels_to_end("Input", "Output" + GRAD, "Input" + GRAD),
+    )(backward)  # fmt: skip
 
 
 def grad_maker(type: str) -> Callable[[Any], None]:
@@ -105,162 +356,33 @@ def grad_maker(type: str) -> Callable[[Any], None]:
 
 
 def second_grad_maker(type: str) -> Callable[[Any], None]:
-    """Return the gradient function of a convolution's gradient: the convolution is linear in Input and in Filter."""
+    """Return the gradient function of a convolution's gradient.
+
+    The convolution is linear in Input, behind the relu that may be before it, in Filter and in Bias.
+    """
 
     def grad(maker: Any) -> None:
         names = {slot: maker.input(slot) for slot in ("Input", "Filter", "Output" + GRAD)}
         attrs = dict(maker.operator.attrs)
-        if maker.count("Bias") or relu_before(type, attrs):
-            raise GradientError(
-                f"{type}_grad with Bias or a relu before has no gradient of its own; expected a bare convolution\n"
-                "  Do: append the bias or the activation as an operator"
-            )
         for slot, other in (("Input", "Filter"), ("Filter", "Input")):
             if not maker.count(slot + GRAD):
                 continue
-            given = {**names, slot: maker.output_grad(slot + GRAD)}
             dout, dother = maker.input_grad("Output" + GRAD), maker.input_grad(other)
+            if dout is None and dother is None:
+                continue
+            given, said = {**names, slot: maker.output_grad(slot + GRAD)}, attrs
+            if slot == "Input" and relu_before(type, attrs):
+                given[slot], said = maker.temporary(), {**attrs, RELU_BEFORE: False}
+                of = {"Out": names[slot], "Out" + GRAD: maker.output_grad(slot + GRAD)}
+                maker.op("relu_grad", of, {"X" + GRAD: given[slot]})
+            maker.op(type, {"Input": given["Input"], "Filter": given["Filter"]}, {"Output": dout}, said)
+            maker.op(type + "_grad", given, {other + GRAD: dother}, said)
+        if maker.count("Bias" + GRAD):
+            dout, zeros = maker.input_grad("Output" + GRAD), maker.temporary()
             if dout is not None:
-                maker.op(type, {"Input": given["Input"], "Filter": given["Filter"]}, {"Output": dout}, attrs)
-            if dother is not None:
-                maker.op(type + "_grad", given, {other + GRAD: dother}, attrs)
+                maker.op("fill_zeros_like", {"X": names["Output" + GRAD]}, {"Out": zeros})
+                axis = -1 if attrs["data_format"] in ("NHWC", "NDHWC") else 1
+                both = {"X": zeros, "Y": maker.output_grad("Bias" + GRAD)}
+                maker.op("elementwise_add", both, {"Out": dout}, {"axis": axis})
 
     return grad
-
-
-def _plain(call: Call, *extra: str) -> dict[str, Any]:
-    """Return the attributes without what is fused."""
-    names = ("strides", "paddings", "groups", "dilations", "padding_algorithm", "data_format", *extra)
-    return {name: call.attr(name) for name in names}
-
-
-def decompose(*extra: str) -> Callable[[Call, Any], str | None]:
-    """Return the decomposition of a convolution with Bias, ResidualData or something fused."""
-
-    def decomposed(call: Call, build: Any) -> str | None:
-        steps: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-        if call.has("Bias"):
-            axis = len(call.dims("Input")) - 1 if channels_last(call) else 1
-            steps.append(("elementwise_add", {"Y": build.input("Bias")}, {"axis": axis}))
-        if call.has("ResidualData"):
-            steps.append(("elementwise_add", {"Y": build.input("ResidualData")}, {}))
-        steps += [(type, {}, attrs) for type, attrs in _activations(call)]
-        before = relu_before(call.op.type, call.attrs)
-        if not steps and not before:
-            return "nothing is fused"
-        image = build.input("Input")
-        if before:
-            image = build("relu", {"X": image}, {"Out": build.temp()})
-        outs = [build.temp() for _ in steps]
-        outs.append(build.output("Output"))
-        build(call.op.type, {"Input": image, "Filter": build.input("Filter")}, {"Output": outs[0]},
-              _plain(call, *extra))  # fmt: skip
-        for i, (type, inputs, attrs) in enumerate(steps):
-            build(type, {"X": outs[i], **inputs}, {"Out": outs[i + 1]}, attrs)
-        return None
-
-    return decomposed
-
-
-def _activations(call: Call) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = []
-    if call.attrs.get("fuse_relu"):
-        found.append(("relu", {}))
-    if call.attrs.get("fuse_brelu"):
-        found.append(("relu6", {"threshold": call.attr("fuse_brelu_threshold")}))
-    if call.attrs.get("fuse_activation"):
-        type = call.attr("fuse_activation")
-        parameter = EPILOGUE[type]
-        found.append((type, {parameter: call.attr("fuse_alpha")} if parameter else {}))
-    return found
-
-
-def decompose_grad(*extra: str) -> Callable[[Call, Any], str | None]:
-    """Return the decomposition of a gradient with Bias, or with a relu before."""
-
-    def decomposed(call: Call, build: Any) -> str | None:
-        before = relu_before(call.op.type, call.attrs)
-        if not before and not call.has("Bias"):
-            return "nothing is fused"
-        dout = build.input("Output" + GRAD)
-        image = build.input("Input")
-        if before:
-            image = build("relu", {"X": image}, {"Out": build.temp()})
-        outs = {}
-        if call.has("Input" + GRAD):
-            outs["Input" + GRAD] = build.temp() if before else build.output("Input" + GRAD)
-        if call.has("Filter" + GRAD):
-            outs["Filter" + GRAD] = build.output("Filter" + GRAD)
-        if outs:
-            inputs = {"Input": image, "Filter": build.input("Filter"), "Output" + GRAD: dout}
-            build(call.op.type, inputs, outs, _plain(call, *extra))
-        if before and call.has("Input" + GRAD):
-            inputs = {"Out": image, "Out" + GRAD: outs["Input" + GRAD]}
-            build("relu_grad", inputs, {"X" + GRAD: build.output("Input" + GRAD)})
-        if call.has("Bias" + GRAD):
-            rank = len(call.dims("Input"))
-            axes = [axis for axis in range(rank) if axis != (rank - 1 if channels_last(call) else 1)]
-            build("reduce_sum", {"X": dout}, {"Out": build.output("Bias" + GRAD)}, {"dim": axes})
-        return None
-
-    return decomposed
-
-
-def grad_slots() -> tuple[Slot, ...]:
-    """Return the inputs of a gradient operator."""
-    bias = Slot("Bias", dispensable=True, metadata_only=True)
-    return (Slot("Input"), Slot("Filter"), bias, Slot("Output" + GRAD))
-
-
-def infer_grad(call: Call) -> Inferred:
-    """Each gradient is as its forward variable."""
-    for name in ACTIVATIONS:
-        if call.attrs.get(name):
-            call.fail_attr(name, "none: a gradient does not go through a fused activation")
-    return grad_like("Input", "Filter", *(["Bias"] if call.has("Bias") else []))(call)
-
-
-# References --------------------------------------------------------------------------------------------------------
-
-
-def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return the padding that the attributes mean."""
-    spatial, given = len(sizes), list(attrs["paddings"])
-    if attrs["padding_algorithm"] == "VALID":
-        return [(0, 0)] * spatial
-    if attrs["padding_algorithm"] == "SAME":
-        totals = [
-            max(0, (int(np.ceil(n / s)) - 1) * s + k - n)
-            for n, k, s in zip(sizes, kernel, attrs["strides"], strict=True)
-        ]
-        return [(total // 2, (total + 1) // 2) for total in totals]
-    return [(given[i], given[i]) if len(given) == spatial else (given[2 * i], given[2 * i + 1]) for i in range(spatial)]
-
-
-def reference_dilations(attrs: Mapping[str, Any]) -> list[int]:
-    """Return the dilations that count: SAME has none."""
-    return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
-
-
-def channels_first(x: Any, attrs: Mapping[str, Any]) -> Any:
-    """Return an image with its channels second."""
-    return np.moveaxis(x, -1, 1) if attrs["data_format"] in ("NHWC", "NDHWC") else x
-
-
-def as_given(y: Any, attrs: Mapping[str, Any]) -> Any:
-    """Return an image in the format of the attributes."""
-    return np.moveaxis(y, 1, -1) if attrs["data_format"] in ("NHWC", "NDHWC") else y
-
-
-def reference_activation(y: Any, attrs: Mapping[str, Any]) -> Any:
-    """Return the activation that is fused."""
-    name, alpha = attrs["fuse_activation"], attrs["fuse_alpha"]
-    if attrs["fuse_relu"] or name == "relu":
-        return np.maximum(y, 0)
-    if attrs.get("fuse_brelu"):
-        return np.clip(y, 0, attrs["fuse_brelu_threshold"])
-    if name == "relu6":
-        return np.clip(y, 0, alpha)
-    if name == "leaky_relu":
-        return np.where(y > 0, y, alpha * y)
-    return y / (1 + np.exp(-alpha * y)) if name == "swish" else y

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.derivatives import derivatives
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
+from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.framework.spec import Dims, Spec
-from fluidlite.operators.inference import Inferred, grad_like, grad_outputs
-from fluidlite.operators.math.numbers import Number, numbers_of
-from fluidlite.operators.samples import EVERY, WIDE, ints, rand, stated
+from fluidlite.geometry.numbers import Number, numbers_of
+from fluidlite.operators.inference import Inferred, grad_like
 
 
 def _for_each_dim(call: Call, attr: str, slots: Sequence[str], found: Sequence[Number] | None) -> Sequence[Number]:
@@ -56,16 +55,6 @@ def _block(call: Call, offsets: Sequence[Number], shape: Sequence[Number], tenso
     return tuple(dims)
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    offsets = stated(inputs, attrs, "offsets", "OffsetsTensor", "Offsets")
-    shape = inputs["Y"].shape if "Y" in inputs else stated(inputs, attrs, "shape", "ShapeTensor", "Shape")
-    for axis, (start, length) in enumerate(zip(offsets, shape, strict=True)):
-        stop = x.shape[axis] if length < 0 else start + length
-        x = np.moveaxis(np.moveaxis(x, axis, 0)[start:stop], 0, axis)
-    return {"Out": x}
-
-
 # crop --------------------------------------------------------------------------------------------------------------
 
 _CROP_ATTRS = (
@@ -86,43 +75,30 @@ def _infer_crop(call: Call) -> Inferred:
     return {"Out": Spec.of(_block(call, offsets, wanted, ("Offsets",)), call.dtype("X"))}
 
 
-register_op(
-    "crop",
-    inputs=("X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims"), _OFFSETS),
-    outputs=("Out",),
-    attrs=_CROP_ATTRS,
-    infer=_infer_crop,
-    grad=GradRule("crop_grad", ("X", "Offsets", "Out@GRAD"), ("X",)),
-    dtypes={"X": ALL, "Offsets": INTS},
-    reference=_reference,
-    samples=lambda: [
-        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=EVERY),
-        Sample({"X": rand(4, 5, 3)}, {"offsets": [1, 0, 2], "shape": [2, 5, 1]}, ("X",), name="rank3", dtypes=WIDE),
-        Sample({"X": rand(4, 5)}, {"offsets": [0, 1], "shape": [-1, 3]}, ("X",), name="remainder"),
-        Sample({"X": rand(5, 6), "Y": rand(2, 3)}, {"offsets": [2, 3]}, ("X",), name="like_y"),
-        Sample(
-            {"X": rand(5, 6), "Offsets": np.asarray([1, 2], "int32")}, {"shape": [3, 2]}, ("X",), name="offsets_tensor"
-        ),
-        Sample({"X": rand(5), "Y": rand(2), "Offsets": np.asarray([3], "int32")}, {}, ("X",), name="both_tensors"),
-        Sample({"X": rand(4, 5), "Offsets": np.asarray([0, 2])}, {"shape": [3, -1]}, ("X",), name="offsets_and_rest"),
-        Sample({"X": rand(4, 5), "Offsets": np.asarray([0, 0])}, {"shape": [4, 2]}, ("X",), name="offsets_zero"),
-        Sample({"X": rand(4, 5), "Offsets": np.asarray([1, 3])}, {"shape": [3, 2]}, ("X",), name="offsets_tensor_end"),
-        Sample({"X": ints(6)}, {"offsets": [2], "shape": [3]}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(0, 6)}, {"offsets": [0, 2], "shape": [0, 3]}, name="empty"),
-    ],
-    doc="Out = the part of X that begins at the offsets and has the given dims",
-    source="Fluid crop_op.cc",
-)
+def _part(x: e.Tensor, dims: Sequence[e.Number], each: Any, whole: Any, stated: tuple[int, ...]) -> e.Tensor:
+    """The block of these dims, which begins where tensors of a number, a tensor or an attribute say."""
+    starts = [one for (one,) in each] if each else stated if whole is None else whole
+    return e.slices(x, starts, dims)
 
-register_op(
-    "crop_grad",
-    inputs=(Slot("X", metadata_only=True), _OFFSETS, Slot("Out@GRAD")),
-    outputs=grad_outputs("X"),
-    attrs=_CROP_ATTRS,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD = Out@GRAD where X was kept, else 0",
-)
+
+@operator(
+    "crop", inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims"), _OFFSETS],
+    attrs=_CROP_ATTRS, infer=_infer_crop, dtypes={"X": ALL, "Offsets": INTS},
+    doc="Out = the part of X that begins at the offsets and has the given dims", source="Fluid crop_op.cc",
+)  # fmt: skip
+def crop(x: e.Tensor, y: Any, offsets_: Any, *, offsets: tuple[int, ...]) -> e.Tensor:
+    """Of the dims that were inferred."""
+    return _part(x, e.results("Out")[0], (), offsets_, offsets)
+
+
+_GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
+
+
+@gradient(crop, metadata=("X",), infer=grad_like("X"), doc=_GRAD_DOC)
+def crop_grad(x: e.Tensor, offsets_: Any, dout: e.Tensor, *, offsets: tuple[int, ...]) -> Any:
+    """Written: it takes the dims of Out@GRAD, and Y is not read."""
+    return derivatives([_part(x, dout.dims, (), offsets_, offsets)], [dout], [x])[0]
+
 
 # crop_tensor -------------------------------------------------------------------------------------------------------
 
@@ -149,46 +125,28 @@ def _infer_crop_tensor(call: Call) -> Inferred:
     return {"Out": Spec.of(_block(call, offsets, shape, at), call.dtype("X"))}
 
 
-register_op(
+@operator(
     "crop_tensor",
-    inputs=(
+    inputs=[
         "X",
         Slot("Shape", dispensable=True, value=True, doc="dims of Out, as a tensor"),
         Slot("ShapeTensor", duplicable=True, dispensable=True, value=True, doc="dims of Out, a tensor each"),
         *_OFFSET_SLOTS,
-    ),
-    outputs=("Out",),
-    attrs=_ATTRS,
-    infer=_infer_crop_tensor,
-    grad=GradRule("crop_tensor_grad", ("X", "Offsets", "OffsetsTensor", "Out@GRAD"), ("X",)),
-    dtypes={"X": ALL, **dict.fromkeys(("Shape", "ShapeTensor", "Offsets", "OffsetsTensor"), INTS)},
-    reference=_reference,
-    samples=lambda: [
-        Sample({"X": rand(5, 6)}, {"offsets": [1, 2], "shape": [3, 2]}, ("X",), name="matrix", dtypes=EVERY),
-        Sample({"X": rand(4, 5, 3)}, {"offsets": [1, 0, 2], "shape": [2, -1, 1]}, ("X",), name="rest", dtypes=WIDE),
-        Sample({"X": rand(4, 5), "Shape": np.asarray([2, -1], "int32")}, {"offsets": [0, 3]}, ("X",), name="shape"),
-        Sample(
-            {"X": rand(4, 5), "ShapeTensor": [np.asarray([2], "int32"), np.asarray([3], "int64")]},
-            {"offsets": [1, 2], "shape": [-1, -1]}, ("X",), name="shapes",
-        ),
-        Sample({"X": rand(4, 5), "Offsets": np.asarray([1, 2], "int32")}, {"shape": [2, 2]}, ("X",), name="offsets"),
-        Sample(
-            {"X": rand(4, 5), "OffsetsTensor": [np.asarray([2], "int32"), np.asarray([0], "int32")]},
-            {"offsets": [-1, -1], "shape": [2, -1]}, ("X",), name="each_offset",
-        ),
-        Sample({"X": ints(6)}, {"offsets": [2], "shape": [3]}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(0, 6)}, {"offsets": [0, 2], "shape": [-1, 3]}, name="empty"),
     ],
-    doc="Out = the part of X that begins at the offsets and has the given dims",
-    source="Fluid crop_tensor_op.cc",
+    attrs=_ATTRS, infer=_infer_crop_tensor,
+    dtypes={"X": ALL, **dict.fromkeys(("Shape", "ShapeTensor", "Offsets", "OffsetsTensor"), INTS)},
+    doc="Out = the part of X that begins at the offsets and has the given dims", source="Fluid crop_tensor_op.cc",
 )  # fmt: skip
+def crop_tensor(
+    x: e.Tensor, shape: Any, shape_tensor: Any, offsets_: Any, offsets_tensor: Any, *, offsets: tuple[int, ...]
+) -> e.Tensor:
+    """Of the dims that were inferred."""
+    return _part(x, e.results("Out")[0], offsets_tensor, offsets_, offsets)
 
-register_op(
-    "crop_tensor_grad",
-    inputs=(Slot("X", metadata_only=True), *_OFFSET_SLOTS, Slot("Out@GRAD")),
-    outputs=grad_outputs("X"),
-    attrs=_ATTRS,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD = Out@GRAD where X was kept, else 0",
-)
+
+@gradient(crop_tensor, metadata=("X",), infer=grad_like("X"), doc=_GRAD_DOC)
+def crop_tensor_grad(
+    x: e.Tensor, offsets_: Any, offsets_tensor: Any, dout: e.Tensor, *, offsets: tuple[int, ...]
+) -> Any:
+    """Written: it takes the dims of Out@GRAD."""
+    return derivatives([_part(x, dout.dims, offsets_tensor, offsets_, offsets)], [dout], [x])[0]

@@ -2,108 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, grad_inputs, grad_like, grad_outputs, like, normal_axis, size
-from fluidlite.operators.samples import EVERY, WIDE, Array, ints, rand
-
-_ATTRS = (
-    Attr("axis", "int", -1, doc="the dim along which is summed; negative ones count from the end"),
-    Attr("flatten", "bool", False, doc="sum over all elements in their order; Out has one dim"),
-    Attr("exclusive", "bool", False, doc="leave the element itself out: the first sum is 0"),
-    Attr("reverse", "bool", False, doc="begin at the end"),
-)
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import Attr
 
 
-def _infer(call: Call) -> Inferred:
-    x = call.spec("X")
-    if call.attr("flatten"):
-        return {"Out": Spec.of((size(x.dims),), x.dtype)}
-    if x.rank:
-        normal_axis(call, "axis", call.attr("axis"), x.rank)
-    elif call.attr("axis") not in (-1, 0):
-        call.fail_attr("axis", "-1 or 0: X has no dims")
-    return {"Out": like(x)}
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"].reshape(-1) if attrs["flatten"] else inputs["X"]
-    out = np.zeros_like(x)
-    along, sums = (np.moveaxis(np.atleast_1d(a), attrs["axis"] if not attrs["flatten"] else 0, 0) for a in (x, out))
-    count = along.shape[0]
-    for i in range(count):
-        first, last = (i, count) if attrs["reverse"] else (0, i + 1)
-        if attrs["exclusive"]:
-            first, last = (first + 1, last) if attrs["reverse"] else (first, last - 1)
-        sums[i] = along[first:last].sum(axis=0)
-    return {"Out": out}
-
-
-def _infinite(rows: int, columns: int) -> Array:
-    x = rand(rows, columns)
-    x[0, columns // 2] = np.inf
-    return x
-
-
-def _samples() -> list[Sample]:
-    def case(name: str, *dims: int, dtypes: Any = WIDE, check: bool = True, **attrs: Any) -> Sample:
-        return Sample({"X": rand(*dims)}, attrs, ("X",) if check else (), name=name, dtypes=dtypes)
-
-    return [
-        case("last", 5, 7, dtypes=EVERY),
-        case("first", 5, 7, dtypes=EVERY, axis=0),
-        case("middle", 2, 3, 4, axis=1),
-        case("negative", 2, 3, 4, axis=-2),
-        case("exclusive", 3, 5, exclusive=True, dtypes=EVERY),
-        case("reverse", 3, 5, reverse=True, dtypes=EVERY),
-        case("both", 3, 5, reverse=True, exclusive=True),
-        case("both_middle", 2, 4, 3, axis=1, reverse=True, exclusive=True),
-        case("exclusive_first", 3, 5, axis=0, exclusive=True),
-        case("reverse_first", 3, 5, axis=0, reverse=True),
-        case("flatten", 2, 3, 2, flatten=True),
-        case("flatten_both", 2, 3, flatten=True, exclusive=True, reverse=True),
-        case("vector", 6),
-        case("one", 1, exclusive=True),
-        case("rank0"),
-        case("long", 4, 3000, check=False),
-        case("long_both", 3, 1001, check=False, reverse=True, exclusive=True),
-        Sample({"X": _infinite(2, 300)}, {}, name="infinite", dtypes=WIDE),
-        case("long_rows", 40, 700, axis=0, check=False, dtypes=EVERY),
-        case("long_rows_reverse", 40, 700, axis=0, reverse=True, exclusive=True, check=False),
-        case("empty", 0, 3, check=False),
-        case("empty_axis", 2, 0, check=False),
-        *(Sample({"X": ints(4, 3, low=-9, dtype=t)}, {}, name=t, dtypes=(t,)) for t in INTS),
-    ]
-
-
-register_op(
-    "cumsum",
-    inputs=("X",),
-    outputs=("Out",),
-    attrs=_ATTRS,
-    infer=_infer,
-    grad=GradRule("cumsum_grad", ("X", "Out@GRAD"), ("X",)),
-    dtypes={"X": (*ALL_FLOATS, *INTS)},
-    reference=_reference,
-    samples=_samples,
+@operator(
+    "cumsum", reads=(), dtypes={"X": (*ALL_FLOATS, *INTS)}, source="Fluid cumsum_op.cc",
+    attrs=(
+        Attr("axis", "int", -1, doc="the dim along which is summed; negative ones count from the end"),
+        Attr("flatten", "bool", False, doc="sum over all elements in their order; Out has one dim"),
+        Attr("exclusive", "bool", False, doc="leave the element itself out: the first sum is 0"),
+        Attr("reverse", "bool", False, doc="begin at the end"),
+    ),
     doc="Out[i] = X[0] + ... + X[i] along an axis",
-    source="Fluid cumsum_op.cc",
-)
-
-register_op(
-    "cumsum_grad",
-    inputs=grad_inputs("X", "Out@GRAD", meta=("X",)),
-    outputs=grad_outputs("X"),
-    attrs=_ATTRS,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD = the cumsum of Out@GRAD from the other end",
-)
+    grad_doc="X@GRAD = the cumsum of Out@GRAD from the other end",
+)  # fmt: skip
+def cumsum(x: e.Tensor, *, axis: int, flatten: bool, exclusive: bool, reverse: bool) -> e.Tensor:
+    """A running sum."""
+    if flatten:
+        return e.scan("sum", e.reshape(x, (e.product(x.dims),)), 0, reverse, exclusive)
+    if x.rank:
+        return e.scan("sum", x, e.axis("axis", axis, x), reverse, exclusive)
+    if axis not in (-1, 0):
+        e.fail_attr("axis", "-1 or 0: X has no dims")
+    return e.reshape(e.scan("sum", e.reshape(x, (1,)), 0, reverse, exclusive), ())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.codegen.expr import cast, uniform, where
+from fluidlite.expr import cast, uniform, where
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample, Slot
+from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.operators.inference import Inferred, like, one_number
-from fluidlite.operators.samples import EVERY, WIDE, rand
 from fluidlite.operators.scalar_op import scalar_op
 
 _UPSCALE = "upscale_in_train"
@@ -58,21 +54,6 @@ def _infer(call: Call) -> Inferred:
     return {"Out": like(x), "Mask": like(x, dtype="uint8")}
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Only where chance has no part: at test, and with probabilities 0 and 1."""
-    x, p = inputs["X"], attrs["dropout_prob"]
-    upscale = attrs["dropout_implementation"] == _UPSCALE
-    if attrs["is_test"]:
-        return {"Out": x if upscale else x * (1 - p), "Mask": np.ones(x.shape, "uint8")}
-    if p not in (0.0, 1.0):
-        raise ValueError("dropout's reference is for what is not random")
-    return {"Out": x * (1 - p), "Mask": np.full(x.shape, 1 - p, "uint8")}
-
-
-def _sample(name: str, dims: tuple[int, ...], dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
-    return Sample({"X": rand(*dims)}, attrs, ("X",) if 0 not in dims else (), name=name, dtypes=dtypes)
-
-
 scalar_op(
     "dropout",
     _dropout,
@@ -87,18 +68,6 @@ scalar_op(
     random=True,
     dtypes={"X": ALL_FLOATS, "Seed": INTS},
     may_alias={"Out": "X"},
-    reference=_reference,
-    samples=lambda: [
-        _sample("test", (5, 7), EVERY, dropout_prob=0.3, is_test=True),
-        _sample("test_default", (5, 7), is_test=True),
-        _sample("test_upscale", (5, 7), EVERY, is_test=True, dropout_implementation=_UPSCALE),
-        _sample("keep_all", (5, 7), WIDE, dropout_prob=0.0),
-        _sample("keep_all_upscale", (5, 7), dropout_prob=0.0, dropout_implementation=_UPSCALE),
-        _sample("drop_all", (5, 7), dropout_prob=1.0),
-        _sample("drop_all_upscale", (5, 7), dropout_prob=1.0, dropout_implementation=_UPSCALE),
-        Sample({"X": rand(5, 7), "Seed": np.array([5], "int32")}, {"dropout_prob": 0.0}, ("X",), name="seed_tensor"),
-        _sample("empty", (0, 3), dropout_prob=0.0),
-    ],
     doc="Out = X where a random number is dropout_prob or more, else 0; at test X (1 - dropout_prob). "
     "upscale_in_train: kept elements are divided by 1 - dropout_prob instead, and at test Out = X",
     source="Fluid dropout_op.cc",

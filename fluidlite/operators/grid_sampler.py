@@ -2,83 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GradRule, Sample
-from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import Inferred, agree, grad_inputs, grad_like, grad_outputs, like, same_dtype
-from fluidlite.operators.samples import WIDE, rand
+from fluidlite.expr.declare import operator
+
+Side = tuple[e.Tensor, e.Tensor, e.Tensor]
+"""A row or a column beside each place: which, its weight, whether it is one of the image (else the others are 0)."""
 
 
-def _infer(call: Call) -> Inferred:
-    x, grid = call.spec("X"), call.dims("Grid")
-    same_dtype(call, "Grid", "X")
-    call.need(x.rank == 4, "X", "[images, channels, height, width]")
-    call.need(0 not in x.dims[2:], "X", "images with a pixel or more")
-    call.need(len(grid) == 4 and agree(grid[3], 2), "Grid", "[images, rows, columns, 2]: x and y of each place")
-    if not agree(grid[0], x.dims[0]):
-        call.fail("Grid", f"{x.dims[0]} images, as X")
-    return {"Output": like(x, (x.dims[0] if x.dims[0] >= 0 else grid[0], x.dims[1], *grid[1:3]))}
+def _sides(places: e.Tensor, size: e.Number) -> list[Side]:
+    at = (places + 1.0) * (0.5 * (size - 1))
+    low = e.floor(at)
+    far = at - low
+    found = []
+    for k, weight in ((low, 1.0 - far), (low + 1.0, far)):
+        inside = e.logical_and(k >= 0, k <= size - 1)
+        found.append((e.cast(e.where(inside, k, 0), "int64"), e.where(inside, weight, 0), inside))
+    return found
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, grid = inputs["X"], inputs["Grid"]
-    height, width = x.shape[2:]
-    out = np.zeros((*x.shape[:2], *grid.shape[1:3]))
-    for n, i, j in np.ndindex(grid.shape[:3]):
-        column, row = (grid[n, i, j] + 1) / 2 * (width - 1, height - 1)
-        for h in range(height):
-            for w in range(width):  # a pixel counts by how near it is, in each direction
-                out[n, :, i, j] += x[n, :, h, w] * max(0, 1 - abs(row - h)) * max(0, 1 - abs(column - w))
-    return {"Output": out}
-
-
-def _places(images: int, rows: int, columns: int, height: int, width: int, seed: int = 3) -> Any:
-    """Return places between pixels, some of them outside, none of them near a pixel's row or column."""
-    rng = np.random.default_rng(seed)
-    found = [
-        rng.integers(-2, size + 1, (images, rows, columns)) + rng.uniform(0.2, 0.8, (images, rows, columns))
-        for size in (width, height)
-    ]
-    scaled = [2 * places / max(size - 1, 1) - 1 for places, size in zip(found, (width, height), strict=True)]
-    return np.asarray(np.stack(scaled, axis=-1), "float32")
-
-
-_READS = ("X", "Grid", "Output@GRAD")
-_BOTH = ("X", "Grid")
-
-register_op(
-    "grid_sampler",
-    inputs=_BOTH,
-    outputs=("Output",),
-    infer=_infer,
-    grad=GradRule("grid_sampler_grad", _READS, _BOTH),
-    dtypes={"X": FLOATS, "Grid": FLOATS},
-    reference=_reference,
-    samples=lambda: [
-        Sample({"X": rand(2, 3, 4, 5), "Grid": _places(2, 4, 5, 4, 5)}, {}, _BOTH, name="images", dtypes=WIDE),
-        Sample({"X": rand(1, 2, 3, 4), "Grid": _places(1, 2, 6, 3, 4)}, {}, _BOTH, name="other_size"),
-        Sample({"X": rand(1, 2, 1, 3), "Grid": _places(1, 2, 2, 1, 3)}, {}, ("X",), name="line"),
-        Sample({"X": rand(1, 1, 3, 3), "Grid": np.zeros((1, 2, 2, 2), "float32") + 1}, {}, ("X",), name="last_pixel"),
-        Sample({"X": rand(1, 2, 9, 12), "Grid": rand(1, 12, 13, 2, low=-1.1, high=1.1)}, {}, name="anywhere"),
-        Sample({"X": rand(0, 2, 3, 4), "Grid": rand(0, 3, 4, 2)}, {}, name="no_images"),
-    ],
+@operator(
+    "grid_sampler", outputs=("Output",), reads=("X", "Grid"), dtypes={"X": FLOATS, "Grid": FLOATS},
     doc="Output[n, :, i, j] = X[n] at x = (Grid[n, i, j, 0] + 1) / 2 (width - 1) and y likewise, from the four pixels "
     "around it; 0 outside",
+    grad_doc="X@GRAD = the sum of Output@GRAD with the weights of its pixels; Grid@GRAD = Output@GRAD times the "
+    "differences of neighbouring pixels",
     source="Fluid grid_sampler_op.cc",
-)
-
-register_op(
-    "grid_sampler_grad",
-    inputs=grad_inputs(*_READS),
-    outputs=grad_outputs(*_BOTH),
-    infer=grad_like(*_BOTH),
-    kernel_dtype="Output@GRAD",
-    doc="X@GRAD = the sum of Output@GRAD with the weights of its pixels; Grid@GRAD = Output@GRAD times the differences "
-    "of neighbouring pixels",
-)
+)  # fmt: skip
+def grid_sampler(x: e.Tensor, grid: e.Tensor) -> e.Tensor:
+    """Pixels are rows of channels; outside of the image they weigh nothing."""
+    e.same_dtype(grid, x)
+    if x.rank != 4:
+        e.fail("X", "[images, channels, height, width]")
+    images, channels, height, width = x.dims
+    for d in (height, width):
+        e.need(d >= 1, "X", "images with a pixel or more")
+    if grid.rank != 4:
+        e.fail("Grid", "[images, rows, columns, 2]: x and y of each place")
+    e.need(grid.dims[3] == 2, "Grid", "[images, rows, columns, 2]: x and y of each place")
+    e.need(grid.dims[0] == images, "Grid", "{0} images, as X", numbers=(images,))
+    pixels = e.reshape(e.transpose(x, (0, 2, 3, 1)), (images * height * width, channels))
+    rows, columns = grid.dims[1:3]
+    across, down = (
+        _sides(e.reshape(e.slice_axis(grid, 3, k, 1), (images, rows, columns)), size)
+        for k, size in ((0, width), (1, height))
+    )
+    begin = e.reshape(e.iota((images,), 0) * (height * width), (images, 1, 1))
+    places, weights = [], []
+    for row, in_y, there in down:
+        begins = row * width + begin
+        for column, in_x, here in across:
+            places.append(e.where(e.logical_and(there, here), begins + column, -1))
+            weights.append(in_x * in_y)
+    found = e.contract(e.take(pixels, e.stack(places, 3), 0, "zero"), e.stack(weights, 3), "nijkc,nijk->nijc")
+    return e.transpose(found, (0, 3, 1, 2))

@@ -2,123 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import Inferred, agree, all_agree, grad_inputs, grad_outputs, like
-from fluidlite.operators.samples import EVERY, WIDE, rand
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.framework.opdef import Attr, Slot
 
 _ATTRS = (Attr("output_shape", "ints", (), doc="[images, channels, height, width] of the image to come"),)
+_MOST = 2**16
+"""Rows and columns of an image, at most."""
 
 
-_MOST = 2**20
-"""The places of rows and of columns are constants of the program: so many at most."""
+def _places(size: e.Number, like: e.Tensor) -> e.Tensor:
+    """The places of rows or columns between -1 and 1; of one alone, -1."""
+    steps = e.highest(size - 1, 1)
+    halves = e.iota((size,), 0) * 2 - steps  # whole, so that the places are rounded once
+    return e.cast(halves, "float64" if like.dtype == "float64" else "float32") / steps
 
 
-def _infer(call: Call) -> Inferred:
-    theta, shape = call.spec("Theta"), call.attr("output_shape")
-    call.need(theta.rank == 3 and all_agree(theta.dims[1:], (2, 3)), "Theta", "[images, 2, 3]: a map for each image")
-    if call.has("OutputShape"):
-        call.need(all_agree(call.dims("OutputShape"), (4,)), "OutputShape", "[4]: images, channels, height, width")
-        value = call.value("OutputShape")
-        shape = (-1, -1, -1, -1) if value is None else tuple(map(int, value))
-        if value is not None and not all(1 <= d <= _MOST for d in shape[2:]):
-            call.fail("OutputShape", f"a height and a width of 1 to {_MOST}", got=list(shape))
-    elif len(shape) != 4 or not all(1 <= d <= _MOST for d in shape[2:]):
-        call.fail_attr("output_shape", f"[images, channels, height, width], the last two 1 to {_MOST}")
-    if not agree(shape[0], theta.dims[0]):
-        call.fail("Theta", f"{shape[0]} maps, one for each image of the shape")
-    return {"Output": like(theta, (theta.dims[0], *shape[2:], 2))}
-
-
-def _lines(build: Any, height: int, width: int, dtype: str) -> tuple[Any, Any]:
-    """Return the homogeneous places (x, 0, 1) of the columns and (0, y, 0) of the rows: they add up to a pixel's."""
-
-    def line(size: int, part: int) -> Any:
-        places = np.zeros((size, 3))
-        places[:, part] = np.linspace(-1, 1, size)
-        if part == 0:
-            places[:, 2] = 1
-        attrs = {"shape": [size, 3], "dtype": dtype, "fp32_values": places.ravel().tolist()}
-        return build("assign_value", {}, {"Out": build.temp()}, attrs)
-
-    return line(width, 0), line(height, 1)
-
-
-def _decompose(call: Call, build: Any) -> None:
-    images, height, width, _ = call.dims("Output")
-    if images == 0:
-        attrs = {"shape": list(call.dims("Output")), "dtype": call.dtype("Theta")}
-        build("fill_constant", {}, {"Out": build.output("Output")}, attrs)
-        return
-    sums = []
-    for line, dims in zip(
-        _lines(build, height, width, call.dtype("Theta")),
-        ((images, 1, width, 2), (images, height, 1, 2)),
-        strict=True,
-    ):
-        moved = build("matmul", {"X": line, "Y": build.input("Theta")}, {"Out": build.temp()}, {"transpose_Y": True})
-        sums.append(build("reshape2", {"X": moved}, {"Out": build.temp()}, {"shape": list(dims)}))
-    build("elementwise_add", {"X": sums[0], "Y": sums[1]}, {"Out": build.output("Output")})
-
-
-def _decompose_grad(call: Call, build: Any) -> None:
-    dout, (images, height, width, _) = build.input("Output@GRAD"), call.dims("Output@GRAD")
-    if images == 0:
-        attrs = {"shape": [0, 2, 3], "dtype": call.dtype("Output@GRAD")}
-        build("fill_constant", {}, {"Out": build.output("Theta@GRAD")}, attrs)
-        return
-    parts = []
-    for line, axis in zip(_lines(build, height, width, call.dtype("Output@GRAD")), (1, 2), strict=True):
-        summed = build("reduce_sum", {"X": dout}, {"Out": build.temp()}, {"dim": [axis]})
-        parts.append(build("matmul", {"X": summed, "Y": line}, {"Out": build.temp()}, {"transpose_X": True}))
-    build("elementwise_add", {"X": parts[0], "Y": parts[1]}, {"Out": build.output("Theta@GRAD")})
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    _, _, height, width = inputs["OutputShape"] if "OutputShape" in inputs else attrs["output_shape"]
-    y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-    return {"Output": np.einsum("nij,hwj->nhwi", inputs["Theta"], np.stack([x, y, np.ones_like(x)], axis=-1))}
-
-
-register_op(
+@operator(
     "affine_grid",
     inputs=("Theta", Slot("OutputShape", dispensable=True, value=True, doc="[4]: the shape; wins over output_shape")),
-    outputs=("Output",),
-    attrs=_ATTRS,
-    infer=_infer,
-    grad=GradRule("affine_grid_grad", ("Output@GRAD",), ("Theta",)),
-    decompose=_decompose,
-    dtypes={"Theta": ALL_FLOATS, "OutputShape": INTS},
-    reference=_reference,
-    samples=lambda: [
-        Sample({"Theta": rand(2, 2, 3)}, {"output_shape": [2, 3, 4, 5]}, ("Theta",), name="images", dtypes=EVERY),
-        Sample({"Theta": rand(1, 2, 3), "OutputShape": np.array([1, 3, 2, 4], "int32")}, {}, ("Theta",), name="tensor"),
-        Sample({"Theta": rand(1, 2, 3)}, {"output_shape": [1, 1, 1, 1]}, ("Theta",), name="pixel", dtypes=WIDE),
-        Sample({"Theta": rand(0, 2, 3)}, {"output_shape": [0, 3, 4, 5]}, name="no_images"),
-    ],
+    outputs=("Output",), attrs=_ATTRS, dtypes={"Theta": ALL_FLOATS, "OutputShape": INTS},
     doc="Output[n, i, j] = Theta[n] . (x, y, 1), x and y the places of column j and row i between -1 and 1",
     source="Fluid affine_grid_op.cc",
-)
+)  # fmt: skip
+def affine_grid(theta: e.Tensor, output_shape_: e.Numbers | None, *, output_shape: tuple[int, ...]) -> e.Tensor:
+    """The parts of columns and of rows are made alone, and added."""
+    expected = "[images, 2, 3]: a map for each image"
+    if theta.rank != 3:
+        e.fail("Theta", expected)
+    e.need(theta.dims[1] == 2, "Theta", expected)
+    e.need(theta.dims[2] == 3, "Theta", expected)
+    if output_shape_ is not None:
+        if output_shape_.dims != (4,):
+            e.fail("OutputShape", "[4]: images, channels, height, width")
+        for d in output_shape_[2:]:
+            for holds in (d >= 1, d <= _MOST):
+                e.need(holds, "OutputShape", f"a height and a width of 1 to {_MOST}")
+        images, _, height, width = output_shape_
+    else:
+        if len(output_shape) != 4 or not all(1 <= d <= _MOST for d in output_shape[2:]):
+            e.fail_attr("output_shape", f"[images, channels, height, width], the last two 1 to {_MOST}")
+        images, _, height, width = map(e.number, output_shape)
+    said = e.highest(images + 1, 0)  # 0: a negative number says nothing
+    e.need(
+        (theta.dims[0] - images) * said == 0, "Theta", "{0} maps, one for each image of the shape", numbers=(images,)
+    )
+    by_x, by_y, shift = (e.slice_axis(theta, 2, k, 1) for k in range(3))
+    along = e.transpose(by_x * _places(width, theta) + shift, (0, 2, 1))
+    down = e.transpose(by_y * _places(height, theta), (0, 2, 1))
+    return e.unsqueeze(along, 1) + e.unsqueeze(down, 2)
 
 
-def _infer_grad(call: Call) -> Inferred:
-    dout = call.spec("Output@GRAD")
-    return {"Theta@GRAD": like(dout, (dout.dims[0], 2, 3))}
-
-
-register_op(
-    "affine_grid_grad",
-    inputs=grad_inputs("Output@GRAD"),
-    outputs=grad_outputs("Theta"),
-    attrs=_ATTRS,
-    infer=_infer_grad,
-    decompose=_decompose_grad,
-    doc="Theta@GRAD[n] = the sum over pixels of Output@GRAD (x, y, 1)",
-)
+@gradient(affine_grid, writes=("Theta",), doc="Theta@GRAD[n] = the sum over pixels of Output@GRAD (x, y, 1)")
+def affine_grid_grad(doutput: e.Tensor) -> e.Tensor:
+    """Written: the derived one would read the dims of Theta, which Fluid's does not have."""
+    columns, rows = e.reduce_sum(doutput, 1), e.reduce_sum(doutput, 2)
+    by_x = e.contract(columns, _places(doutput.dims[2], doutput), "njk,j->nk")
+    by_y = e.contract(rows, _places(doutput.dims[1], doutput), "nik,i->nk")
+    return e.stack([by_x, by_y, e.reduce_sum(columns, 1)], 2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import isfinite, prod
 
+from fluidlite.base.dtypes import integer_limits, is_float
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Slot
-from fluidlite.framework.spec import Dims, Spec
+from fluidlite.framework.opdef import GRAD, Infer, Slot
+from fluidlite.framework.spec import Dims, Spec, specs_of
 
 Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 
@@ -64,6 +65,15 @@ def normal_axis(call: Call, name: str, value: int, rank: int, slot: str = "X") -
     return value + rank if value < 0 else value
 
 
+def without_lod(infer: Infer) -> Infer:
+    """Return an inference whose outputs share no sequences, though their rows are those of an input."""
+
+    def inferred(call: Call) -> Inferred:
+        return {slot: [spec.with_(lod=()) for spec in specs_of(found)] for slot, found in infer(call).items()}
+
+    return inferred
+
+
 def grad_inputs(*names: str, meta: Sequence[str] = ()) -> tuple[Slot, ...]:
     """Return input slots of a gradient operator; those in ``meta`` are read as metadata only."""
     return tuple(Slot(name, metadata_only=name in meta) for name in names)
@@ -81,3 +91,22 @@ def grad_like(*names: str) -> Callable[[Call], Inferred]:
         return {name + GRAD: like(call.spec(name)) for name in names}
 
     return infer
+
+
+def number_fits(call: Call, name: str, dtype: str) -> None:
+    """Raise AttributeValueError unless a tensor of a dtype can hold an attribute's number, or text of one.
+
+    Tensors of floats and of truth values hold every number. Of others fractions are cut off, towards 0, as Fluid
+    does it; NaN and infinities are no whole numbers, and what is beyond the range would be another number.
+    """
+    if is_float(dtype) or dtype == "bool":
+        return
+    value, (low, high) = call.attr(name), integer_limits(dtype)
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            value = float(value)
+    if not (isfinite(value) and low <= int(value) <= high):
+        expected = f"a number from {low} to {high}, for it becomes one of {dtype}"
+        call.fail_attr(name, expected, do="cast the tensor to a wider dtype, or ask for one")

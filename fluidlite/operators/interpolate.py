@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import floor
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Dims
-from fluidlite.operators.inference import Inferred, all_agree, grad_like, grad_outputs, like
-from fluidlite.operators.math.resampling import METHODS, SIZES, channels_first, resized
-from fluidlite.operators.samples import EVERY, MIXED, WIDE, ints, rand
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.geometry.resampling import METHODS, SIZES
 
 _ATTRS = (
     Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC", "AnyLayout"), doc="NHWC: channels come last"),
@@ -34,174 +27,133 @@ _SLOTS = (
     Slot("Scale", dispensable=True, value=True, doc="the scale, [1]; it wins over the attribute"),
 )
 _VALUES = {"OutSize": INTS, "SizeTensor": INTS, "Scale": FLOATS}
+_LARGE = 2**31
+"""No image has so many rows or columns."""
+
+# Sizes --------------------------------------------------------------------------------------------------------------
 
 
-def _out_dims(call: Call) -> Dims:
-    x = call.dims("X")
-    call.need(len(x) in METHODS, "X", "rank 3 (a line), 4 (an image) or 5 (a volume)")
-    if call.attr("interp_method") not in METHODS[len(x)]:
-        call.fail_attr("interp_method", f"one of {', '.join(METHODS[len(x)])} for X of rank {len(x)}")
-    space = x[2:] if channels_first(call) else x[1:-1]
-    call.need(0 not in space, "X", "spatial dims of 1 or more")
-    sizes = resized(call)
-    return (*x[:2], *sizes) if channels_first(call) else (x[0], *sizes, x[-1])
-
-
-def _infer_grad(call: Call) -> Inferred:
-    dims = _out_dims(call)
-    if not all_agree(call.dims("Out@GRAD"), dims):
-        call.fail("Out@GRAD", f"{list(dims)}, the dims of Out")
-    return grad_like("X")(call)
-
-
-# The reference, one element of Out after the other ------------------------------------------------------------------
-
-
-def _line(n: int, m: int, attrs: Mapping[str, Any]) -> Any:
-    """The matrix [m, n] of an axis."""
-    method, corners = attrs["interp_method"], attrs["align_corners"]
-    matrix = np.zeros((m, n))
-    ratio = 0.0 if m == 1 else (n - 1) / (m - 1) if corners else n / m
-    for o in range(m):
-        if method == "nearest":
-            where = float(np.float32(ratio) * np.float32(o))
-            matrix[o, floor(where + 0.5) if corners else floor(where)] = 1
-        elif method == "bicubic":
-            where = ratio * o if corners else ratio * (o + 0.5) - 0.5
-            for i in range(floor(where) - 1, floor(where) + 3):
-                d = abs(where - i)
-                inner = 1.25 * d**3 - 2.25 * d**2 + 1
-                outer = -0.75 * d**3 + 3.75 * d**2 - 6 * d + 3
-                matrix[o, min(max(i, 0), n - 1)] += inner if d <= 1 else outer
+def _sizes(
+    space: Sequence[e.Number], attrs: Sequence[int], scale: e.Number, tensors: Sequence[e.Numbers],
+    given: e.Numbers | None, factor: e.Numbers | None,
+) -> list[e.Number]:  # fmt: skip
+    """The spatial dims of Out."""
+    if tensors:
+        if any(len(each) != 1 for each in tensors):
+            e.fail("SizeTensor", "tensors of one number each")
+        if len(tensors) != len(space):
+            e.fail("SizeTensor", f"{len(space)} tensors, a size each")
+        return [each[0] for each in tensors]
+    if given is not None:
+        if given.dims != (len(space),):
+            e.fail("OutSize", f"[{len(space)}], a size each")
+        return list(given)
+    if factor is not None:
+        if len(factor) != 1:
+            e.fail("Scale", "one number")
+        scale = factor[0]
+    if not scale > 0:
+        return [e.number(size) for size in attrs]
+    for n in space:
+        fewer, expected = e.highest(n, 1) * scale < _LARGE, "a number that makes images of fewer rows and columns"
+        if factor is not None:
+            e.need(fewer, "Scale", expected)
         else:
-            where = max(ratio * (o + 0.5) - 0.5, 0) if attrs["align_mode"] == 0 and not corners else ratio * o
-            below = min(floor(where), n - 1)
-            matrix[o, below] += 1 - (where - below)
-            matrix[o, min(below + 1, n - 1)] += where - below
-    return matrix
+            e.need_attr(fewer, "scale", expected)
+    return [e.whole(e.single(e.single(n) * e.single(scale))) for n in space]
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    last = attrs["data_layout"] == "NHWC"
-    x = np.moveaxis(inputs["X"], -1, 1) if last else inputs["X"]
-    space = x.shape[2:]
-    sizes = [attrs[name] for name in SIZES[-len(space) :]]
-    scale = inputs["Scale"][0] if "Scale" in inputs else attrs["scale"]
-    if scale > 0:
-        sizes = [int(np.float32(n) * np.float32(scale)) for n in space]
-    if "OutSize" in inputs:
-        sizes = [int(v) for v in inputs["OutSize"]]
-    if "SizeTensor" in inputs:
-        sizes = [int(v[0]) for v in inputs["SizeTensor"]]
-    out = x.astype("float64")
-    for axis, (n, m) in enumerate(zip(space, sizes, strict=True)):
-        out = np.moveaxis(np.tensordot(_line(n, m, attrs), out, (1, axis + 2)), 0, axis + 2)
-    out = np.moveaxis(out, 1, -1) if last else out
-    return {"Out": np.floor(out).astype("uint8") if x.dtype == "uint8" else out}
+# Lines --------------------------------------------------------------------------------------------------------------
+
+Tap = tuple[e.Tensor, e.Tensor]
+"""Of each new element: one that it is made of, and its weight, float64."""
 
 
-# Operators ---------------------------------------------------------------------------------------------------------
+def _nearest(n: e.Number, m: e.Number, corners: bool) -> e.Tensor:
+    """The element that each new one is; in float32, as Fluid does: which is taken depends on the rounding."""
+    where = e.cast(e.cast(e.iota((m,), 0), "float32") * _ratio(n, m, corners), "float64")
+    return e.cast(e.floor(where + 0.5 if corners else where), "int64")
 
 
-def _sample(name: str, x: Any, *, dtypes: tuple[str, ...] = ("float32",), grads: tuple[str, ...] = ("X",),
-            tensors: Mapping[str, Any] | None = None, **attrs: Any) -> Sample:  # fmt: skip
-    return Sample({"X": x, **(tensors or {})}, attrs, grads, name=name, dtypes=dtypes)
+def _ratio(n: e.Number, m: e.Number, corners: bool) -> e.Number:
+    """The distance of two new elements, in old ones; 0 where there is one alone."""
+    return (n - 1) / e.highest(m - 1, 1) * e.lowest(m - 1, 1) if corners else n / m * e.lowest(m - 1, 1)
 
 
-def _image_samples(method: str) -> list[Sample]:
-    x = rand(2, 3, 4, 5)
-    way: dict[str, Any] = {"interp_method": method}
-    half: dict[str, Any] = {**way, "align_corners": False}
-    sizes = {"OutSize": np.array([3, 8], "int32")}
-    return [
-        _sample("larger", x, out_h=7, out_w=9, **way, dtypes=EVERY),
-        _sample("smaller", x, out_h=2, out_w=3, **way, dtypes=WIDE),
-        _sample("edges", x, out_h=7, out_w=3, **half, dtypes=EVERY),
-        _sample("centres", x, out_h=8, out_w=4, **half, align_mode=0, dtypes=WIDE),
-        _sample("one", x, out_h=1, out_w=1, **way),
-        _sample("same", x, out_h=4, out_w=5, **half),
-        _sample("scale", x, scale=1.6, **half),
-        _sample("scale_tensor", x, tensors={"Scale": np.array([2.0], "float32")}, scale=1.5, **half),
-        _sample("sizes", x, tensors=sizes, out_h=2, out_w=2, **way),
-        _sample("size_tensors", x, tensors={"SizeTensor": [np.array([n], "int32") for n in (6, 2)]}, scale=2.0, **way),
-        _sample("nhwc", rand(2, 4, 5, 3), out_h=6, out_w=3, data_layout="NHWC", **half, dtypes=WIDE),
-        _sample("nhwc_scale", rand(1, 3, 2, 70), scale=2.0, data_layout="NHWC", **way),
-        _sample("pixel", rand(1, 2, 1, 1), out_h=3, out_w=2, **way),
-        _sample("wide", rand(2, 2, 40, 75), out_h=90, out_w=150, **half, grads=()),
-        _sample("uint8", ints(1, 2, 4, 4, high=255, dtype="uint8"), out_h=8, out_w=8, **half, dtypes=MIXED, grads=()),
-        _sample("no_images", rand(0, 2, 3, 3), out_h=4, out_w=4, **way, grads=()),
-    ]
+def _taps(method: str, n: e.Number, m: e.Number, corners: bool, centres: bool) -> list[Tap]:
+    """The neighbours of each new element, the nearest in front of it first."""
+    o, ratio = e.cast(e.iota((m,), 0), "float64"), _ratio(n, m, corners)
+    if method == "bicubic":
+        where = o * ratio if corners else (o + 0.5) * ratio - 0.5
+        first = e.floor(where)
+        t, at = where - first, e.cast(first, "int64")
+        return [(at, _near(t)), (at + 1, _near(1 - t)), (at - 1, _far(t + 1)), (at + 2, _far(2 - t))]
+    where = e.maximum((o + 0.5) * ratio - 0.5, 0) if centres and not corners else o * ratio
+    first = e.minimum(e.floor(where), n - 1)
+    t, at = where - first, e.cast(first, "int64")
+    return [(at, 1 - t), (at + 1, t)]
 
 
-def _nearest_samples() -> list[Sample]:
-    x = rand(1, 2, 3, 4)
-    return [*_image_samples("nearest"), _sample("default_method", x, out_h=4, out_w=6)]
+_A = -0.75
+"""The parameter of Keys' convolution."""
 
 
-def _cubic_samples() -> list[Sample]:
-    return [sample for sample in _image_samples("bicubic") if sample.name != "uint8"]
+def _near(d: e.Tensor) -> e.Tensor:
+    return ((_A + 2) * d - (_A + 3)) * d * d + 1
 
 
-def _linear_samples() -> list[Sample]:
-    x = rand(2, 3, 5)
-    way: dict[str, Any] = {"interp_method": "linear"}
-    return [
-        _sample("larger", x, out_w=9, **way, dtypes=EVERY),
-        _sample("edges", x, out_w=3, **way, align_corners=False),
-        _sample("centres", x, out_w=7, **way, align_corners=False, align_mode=0),
-        _sample("scale", x, scale=2.0, **way),
-        _sample("sizes", x, tensors={"OutSize": np.array([4], "int32")}, **way),
-        _sample("last", rand(2, 5, 3), out_w=8, data_layout="NHWC", **way),
-    ]
+def _far(d: e.Tensor) -> e.Tensor:
+    return ((_A * d - 5 * _A) * d + 8 * _A) * d - 4 * _A
 
 
-def _volume_samples() -> list[Sample]:
-    x = rand(1, 2, 3, 2, 4)
-    way: dict[str, Any] = {"interp_method": "trilinear"}
-    return [
-        _sample("larger", x, out_d=4, out_h=3, out_w=5, **way, dtypes=EVERY),
-        _sample("edges", x, out_d=2, out_h=4, out_w=3, **way, align_corners=False),
-        _sample("centres", x, out_d=5, out_h=3, out_w=2, **way, align_corners=False, align_mode=0),
-        _sample("scale", x, scale=2.0, **way),
-        _sample("sizes", x, tensors={"OutSize": np.array([2, 3, 4], "int32")}, **way),
-        _sample("last", rand(1, 3, 2, 2, 3), out_d=2, out_h=3, out_w=4, data_layout="NHWC", **way),
-    ]
+def _mixed(x: e.Tensor, axis: int, taps: Sequence[Tap]) -> e.Tensor:
+    """The sums of neighbours; one of weight 0 adds nothing, even if it is infinite."""
+    weights = e.cast(e.stack([weight for _, weight in taps], 1), x.dtype)
+    at = e.where(weights == 0, -1, e.clamped(e.stack([each for each, _ in taps], 1), x.dims[axis]))
+    names = "abcde"[: x.rank]
+    front, behind = names[:axis], names[axis + 1 :]
+    return e.contract(e.take(x, at, axis, "zero"), weights, f"{front}mk{behind},mk->{front}m{behind}")
 
 
-def _by_method() -> Sample:
-    """The method decides, whatever the operator is called."""
-    return _sample("by_method", rand(1, 2, 3, 2, 2), out_d=4, out_h=3, out_w=3, interp_method="trilinear",
-                   align_corners=False, align_mode=0)  # fmt: skip
+# Operators ----------------------------------------------------------------------------------------------------------
 
 
-def _register(type: str, samples: Callable[[], list[Sample]]) -> None:
-    register_op(
-        type,
-        inputs=("X", *_SLOTS),
-        outputs=("Out",),
-        attrs=_ATTRS,
-        infer=lambda call: {"Out": like(call.spec("X"), _out_dims(call))},
-        grad=GradRule(f"{type}_grad", ("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD"), ("X",)),
+def _interpolated(
+    x: e.Tensor, out_size: e.Numbers | None, size_tensor: Sequence[e.Numbers], scale_: e.Numbers | None, *,
+    data_layout: str, out_d: int, out_h: int, out_w: int, scale: e.Number, interp_method: str,
+    align_corners: bool, align_mode: int,
+) -> e.Tensor:  # fmt: skip
+    """One axis after the other, the last first."""
+    if x.rank not in METHODS:
+        e.fail("X", "rank 3 (a line), 4 (an image) or 5 (a volume)")
+    if interp_method not in METHODS[x.rank]:
+        e.fail_attr("interp_method", f"one of {', '.join(METHODS[x.rank])} for X of rank {x.rank}")
+    first = 1 if data_layout == "NHWC" else 2
+    space = x.dims[first : first + x.rank - 2]
+    for n in space:
+        e.need(n >= 1, "X", "spatial dims of 1 or more")
+    named = SIZES[-len(space) :]
+    attrs = (out_d, out_h, out_w)[-len(space) :]
+    sizes = _sizes(space, attrs, scale, size_tensor, out_size, scale_)
+    exact = interp_method == "nearest"
+    made = x if exact else e.cast(x, "float64" if x.dtype == "float64" else "float32")
+    for i in reversed(range(len(space))):
+        n, m, axis = space[i], sizes[i], first + i
+        expected = "1 or more, or a scale or a tensor that gives it; dim {0} would come out"
+        e.need_attr(e.lowest(m, n) >= 1, named[i], expected, m)
+        if exact:
+            made = e.take(made, _nearest(n, m, align_corners), axis, "clamp")
+        else:
+            made = _mixed(made, axis, _taps(interp_method, n, m, align_corners, align_mode == 0))
+    return made if x.dtype in ALL_FLOATS else e.cast(made, x.dtype)
+
+
+for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
+    operator(
+        f"{_name}_interp", inputs=("X", *_SLOTS), attrs=_ATTRS, reads=(),
         dtypes={"X": (*ALL_FLOATS, "uint8"), **_VALUES},
-        reference=_reference,
-        samples=lambda: [*samples(), _by_method()],
+        stop_gradient={"Scale": "it only says how large Out is"},
         doc="Out = X resampled to other spatial dims by interp_method: nearest, (bi, tri)linear or bicubic",
+        grad_doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
         source="Fluid interpolate_op.cc",
-    )
-    register_op(
-        f"{type}_grad",
-        inputs=(Slot("X", metadata_only=True), *_SLOTS, "Out@GRAD"),
-        outputs=grad_outputs("X"),
-        attrs=_ATTRS,
-        infer=_infer_grad,
-        kernel_dtype="Out@GRAD",
-        dtypes=_VALUES,
-        doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
-    )
-
-
-_register("bilinear_interp", lambda: _image_samples("bilinear"))
-_register("nearest_interp", _nearest_samples)
-_register("bicubic_interp", _cubic_samples)
-_register("linear_interp", _linear_samples)
-_register("trilinear_interp", _volume_samples)
+    )(_interpolated)  # fmt: skip

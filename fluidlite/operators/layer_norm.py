@@ -2,296 +2,264 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, compute_dtype
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, agree, grad_outputs, like, size
-from fluidlite.operators.samples import MIXED, WIDE, rand
-
-Array = np.ndarray[Any, Any]
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.number import number
+from fluidlite.framework.opdef import AS_COMPUTED, Attr, Slot
 
 CHANNELS = "the number of channels of X"
-_OPTIONAL = (Slot("Scale", dispensable=True), Slot("Bias", dispensable=True))
+GRADS = ("X", "Scale", "Bias")
+_INPUTS = ("X", Slot("Scale", dispensable=True), Slot("Bias", dispensable=True))
+_STORED = {"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED}
+
+# What they share ---------------------------------------------------------------------------------------------------
 
 
-def check_parameter(call: Call, slot: str, length: int, what: str) -> None:
-    """Raise unless a slot, if given, is [length] in the dtype in which X is computed."""
-    if not call.has(slot):
-        return
-    wide = compute_dtype(call.dtype("X"))
-    if call.dtype(slot) != wide:
-        call.fail_dtype(slot, f"{wide}: X is {call.dtype('X')}", do="use layers.cast on it")
-    dims = call.dims(slot)
-    if len(dims) != 1 or not agree(dims[0], length):
-        call.fail(slot, f"[{length if length >= 0 else 'n'}], {what}")
+def check_parameters(x: e.Tensor, parameters: Sequence[e.Tensor | None], length: e.Number, what: str) -> None:
+    """Refuse a parameter that is not [length] in the dtype in which X is computed."""
+    wide = compute_dtype(x.dtype)
+    for each in parameters:
+        if each is not None and each.dtype != wide:
+            e.fail_dtype(e.slot(each), f"{wide}: X is {x.dtype}", "use layers.cast on it")
+        if each is not None:
+            e.vector(each, length, what)
 
 
-def channel_axis(call: Call, low: int = 2, high: int = 5) -> int:
-    """Return the axis of the channels of X, whose rank must lie in [low, high]."""
-    rank = len(call.dims("X"))
-    ranks = f"a rank of {low} to {high}" if high < 99 else f"a rank of {low} or more"
-    call.need(low <= rank <= high, "X", ranks + ", batch and channels among its dims")
-    return rank - 1 if call.attrs.get("data_layout") == "NHWC" else 1
+def channel_axis(x: e.Tensor, data_layout: str = "NCHW", low: int = 2, high: int | None = 5) -> int:
+    """The axis of the channels of X, whose rank must lie in [low, high]."""
+    if not low <= x.rank <= (high or x.rank):
+        ranks = f"a rank of {low} to {high}" if high else f"a rank of {low} or more"
+        e.fail("X", ranks + ", batch and channels among its dims")
+    return x.rank - 1 if data_layout == "NHWC" else 1
 
 
-def _graded(*names: str) -> tuple[Slot, ...]:
-    """The gradient's inputs: Scale and Bias may be left out, and of Bias only the dims count."""
-    dispensable = {"Scale": Slot("Scale", dispensable=True), "Bias": Slot("Bias", dispensable=True, metadata_only=True)}
-    return tuple(dispensable.get(name, Slot(name)) for name in names)
+def normalised(
+    x: e.Tensor, axes: Sequence[int], epsilon: float, scale: e.Tensor | None, bias: e.Tensor | None,
+    shape: Sequence[e.Number | int],
+) -> tuple[e.Tensor, e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """(X - mean) / sqrt(variance + epsilon) scale + bias, the mean, the variance, and 1 / sqrt(variance + epsilon).
+
+    Mean and variance are over axes; scale and bias, as far as they are given, of a shape that broadcasts to X.
+    """
+    rough = e.reduce_mean(x, axes, keep=True)
+    centred = x - rough
+    rest = e.reduce_mean(centred, axes, keep=True)  # what the first sum lost, if the mean is far from 0
+    variance = e.maximum(e.reduce_mean(centred * centred, axes, keep=True) - rest * rest, 0)
+    inverse = 1 / e.sqrt(variance + epsilon)
+    weight, shift = (None if each is None else e.reshape(each, shape) for each in (scale, bias))
+    if _alike(axes, shape):  # a factor and a summand serve many elements
+        factor = inverse if weight is None else inverse * weight
+        y = centred * factor + (-rest * factor if shift is None else shift - rest * factor)
+    else:
+        y = centred * inverse - rest * inverse
+        y = y if weight is None else y * weight
+        y = y if shift is None else y + shift
+    return y, rough + rest, variance, inverse
 
 
-def _infer_grad(call: Call) -> Inferred:
-    x = call.spec("X")
-    parameter = Spec.of((_parameter_size(call),), compute_dtype(x.dtype))
-    return {"X@GRAD": like(x), "Scale@GRAD": parameter, "Bias@GRAD": parameter}
+def _alike(axes: Sequence[int], shape: Sequence[e.Number | int]) -> list[int]:
+    """The axes of a mean along which parameters are the same, too."""
+    return [k for k in axes if isinstance(shape[k], int)]
 
 
-def _parameter_size(call: Call) -> int:
-    dims = call.dims("X")
-    if call.attrs.get("begin_norm_axis") is not None:
-        return size(dims[call.attr("begin_norm_axis") :])
-    return dims[channel_axis(call, high=99)]
+def gradients(
+    x: e.Tensor, dy: e.Tensor, mean: e.Tensor, inverse: e.Tensor, scale: e.Tensor | None,
+    axes: Sequence[int], shape: Sequence[e.Number | int],
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """The gradients of X, Scale and Bias, in that shape.
 
+    Parameters
+    ----------
+    mean, inverse : Tensor
+        Of X over ``axes``, which are 1; the latter 1 / sqrt(variance + epsilon).
+    shape : sequence of numbers
+        That of the parameters among the dims of X: Python's 1 where it is 1.
+    """
+    alike = _alike(axes, shape)  # along these a sum serves all gradients
+    others, rest = [k for k in range(x.rank) if isinstance(shape[k], int)], [k for k in axes if k not in alike]
+    centred, weight = x - mean, None if scale is None else e.reshape(scale, shape)
+    if not alike:
+        centred = centred * inverse
+    one, other = e.reduce_sum(dy, alike, keep=True), e.reduce_sum(dy * centred, alike, keep=True)
+    if alike:
+        other = other * inverse
+    left = [k for k in others if k not in alike]
+    dscale, dbias = e.reduce_sum(other, left, keep=True), e.reduce_sum(one, left, keep=True)
+    if weight is not None:
+        one, other = one * weight, other * weight
+    first, second = (e.reduce_sum(part, rest, keep=True) / e.count(x, axes) for part in (one, other))
+    if not alike:
+        return (one - first - centred * second) * inverse, dscale, dbias
+    factor = inverse if weight is None else inverse * weight
+    return dy * factor - centred * (inverse * inverse * second) - inverse * first, dscale, dbias
 
-def _normalised(x: Array, inputs: Mapping[str, Any], epsilon: float, param: tuple[int, ...]) -> tuple[Array, ...]:
-    """Rows of a matrix normalised, then scaled and shifted in the shape of ``param``; with mean and variance."""
-    mean = x.mean(axis=1)
-    variance = ((x - mean[:, None]) ** 2).mean(axis=1)
-    y = ((x.T - mean) / np.sqrt(variance + epsilon)).T.reshape(-1, *param)
-    scale, bias = inputs.get("Scale"), inputs.get("Bias")
-    y = y if scale is None else y * scale.reshape(param)
-    return (y if bias is None else y + bias.reshape(param)), mean, variance
-
-
-def _inputs(dims: tuple[int, ...], length: int, parts: str = "sb", dtype: str = "float32", **options: Any) -> Any:
-    """X of a dtype, and the parameters that ``parts`` names (s: Scale, b: Bias), which are float32."""
-    found = {"X": rand(*dims, seed=len(dims), **options).astype(NUMPY[dtype])}
-    if "s" in parts:
-        found["Scale"] = rand(length, low=0.5, high=1.5, seed=11)
-    if "b" in parts:
-        found["Bias"] = rand(length, seed=12)
-    return found
-
-
-_GRADS = ("X", "Scale", "Bias")
-FAR: dict[str, Any] = {"low": 998.3, "high": 1001.7}
-"""Numbers of mean 1000 and deviation 1: their squares do not differ enough to be subtracted in float32."""
 
 # layer_norm --------------------------------------------------------------------------------------------------------
 
-_LAYER_ATTRS = (
-    Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),
-    Attr("begin_norm_axis", "int", 1, minimum=1, doc="dims from this one on are normalised together"),
-)
+
+def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
+    """Rows, and the elements of each."""
+    return e.product(x.dims[:begin]), e.product(x.dims[begin:])
 
 
-def _infer_layer_norm(call: Call) -> Inferred:
-    x, begin = call.spec("X"), call.attr("begin_norm_axis")
-    call.need(x.rank >= 2, "X", "a rank of 2 or more")
-    if begin >= x.rank:
-        call.fail_attr("begin_norm_axis", f"a dim of X after the first, 1 to {x.rank - 1}: X is {call.shown('X')}")
-    rows, length = size(x.dims[:begin]), size(x.dims[begin:])
-    call.need(length != 0, "X", f"at least one element to normalise from dim {begin} on")
-    for slot in ("Scale", "Bias"):
-        check_parameter(call, slot, length, f"the elements of X from dim {begin} on")
-    statistic = Spec.of((rows,), compute_dtype(x.dtype))
-    return {"Y": like(x), "Mean": statistic, "Variance": statistic}
-
-
-def _reference_layer_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, begin = np.asarray(inputs["X"], "float64"), attrs["begin_norm_axis"]
-    length = int(np.prod(x.shape[begin:]))
-    y, mean, variance = _normalised(x.reshape(-1, length), inputs, attrs["epsilon"], (length,))
-    return {"Y": y.reshape(x.shape), "Mean": mean, "Variance": variance}
-
-
-register_op(
-    "layer_norm",
-    inputs=("X", *_OPTIONAL),
+@operator(
+    "layer_norm", inputs=_INPUTS,
     outputs=(
         "Y",
         Slot("Mean", intermediate=True, content="the mean of each row"),
         Slot("Variance", intermediate=True, content="the variance of each row, without epsilon"),
     ),
-    attrs=_LAYER_ATTRS,
-    infer=_infer_layer_norm,
-    grad=GradRule("layer_norm_grad", ("X", "Scale", "Bias", "Mean", "Variance", "Y@GRAD"), _GRADS),
-    dtypes={"X": ALL_FLOATS},
-    reference=_reference_layer_norm,
-    samples=lambda: [
-        Sample(_inputs((5, 7), 7), {}, _GRADS, name="matrix", dtypes=WIDE),
-        Sample(_inputs((2, 3, 4), 12), {}, _GRADS, name="two_dims"),
-        Sample(_inputs((2, 3, 4), 4), {"begin_norm_axis": 2}, _GRADS, name="last", dtypes=WIDE),
-        Sample(_inputs((4, 6), 6, low=-0.02, high=0.02), {"epsilon": 1e-3}, _GRADS, name="epsilon", dtypes=WIDE),
-        Sample(_inputs((3, 5), 5, "s"), {}, ("X", "Scale"), name="no_bias"),
-        Sample(_inputs((3, 5), 5, "b"), {}, ("X", "Bias"), name="no_scale"),
-        Sample(_inputs((3, 5), 5, ""), {}, ("X",), name="neither"),
-        Sample(_inputs((3, 5), 5), {}, name="y_only", outputs=("Y",)),
-        Sample(_inputs((3, 40), 40, **FAR), {}, name="far", dtypes=WIDE),
-        Sample(_inputs((4, 35), 35), {}, _GRADS, name="wide", dtypes=WIDE),
-        Sample(_inputs((70, 33), 33), {}, name="many"),
-        Sample(_inputs((3, 1), 1), {}, name="one_element"),
-        Sample(_inputs((0, 3), 3), {}, name="no_rows"),
-        *(Sample(_inputs((5, 7), 7, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
-    ],
+    attrs=(
+        Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),
+        Attr("begin_norm_axis", "int", 1, minimum=1, doc="dims from this one on are normalised together"),
+    ),
+    stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED},
+    dtypes={"X": ALL_FLOATS}, source="Fluid layer_norm_op.cc",
     doc="Y = (X - Mean) / sqrt(Variance + epsilon) Scale + Bias, over the dims from begin_norm_axis on",
-    source="Fluid layer_norm_op.cc",
-)
+)  # fmt: skip
+def layer_norm(
+    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, begin_norm_axis: int, epsilon: float
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Rows are normalised."""
+    begin = begin_norm_axis
+    if x.rank < 2:
+        e.fail("X", "a rank of 2 or more")
+    e.need_attr(begin < x.rank, "begin_norm_axis", f"a dim of X after the first, 1 to {x.rank - 1}: X is {{X}}")
+    rows, length = _rows(x, begin)
+    e.need(length != 0, "X", f"at least one element to normalise from dim {begin} on")
+    check_parameters(x, (scale, bias), length, f"the elements of X from dim {begin} on")
+    y, mean, variance, _ = normalised(e.reshape(x, (rows, length)), (1,), epsilon, scale, bias, (1, length))
+    return e.reshape(y, x.dims), e.reshape(mean, (rows,)), e.reshape(variance, (rows,))
 
-register_op(
-    "layer_norm_grad",
-    inputs=_graded("X", "Scale", "Bias", "Mean", "Variance", "Y@GRAD"),
-    outputs=grad_outputs(*_GRADS),
-    attrs=_LAYER_ATTRS,
-    infer=_infer_grad,
+
+@gradient(
+    layer_norm, writes=GRADS, metadata=("Bias",), stored=_STORED,
     doc="with D = (X - Mean) / sqrt(Variance + epsilon) and G = Y@GRAD Scale: "
     "X@GRAD = (G - mean(G) - D mean(G D)) / sqrt(Variance + epsilon); Scale@GRAD = sum(Y@GRAD D) and "
     "Bias@GRAD = sum(Y@GRAD) over the rows",
-)
+)  # fmt: skip
+def layer_norm_grad(
+    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, mean: e.Tensor, variance: e.Tensor, dy: e.Tensor,
+    *, begin_norm_axis: int, epsilon: float,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """Written: the derived one takes twice as many passes over X."""
+    rows, length = _rows(x, begin_norm_axis)
+    x_rows, dy_rows = (e.reshape(each, (rows, length)) for each in (x, dy))
+    mean, variance = (e.reshape(each, (rows, 1)) for each in (mean, variance))
+    inverse = 1 / e.sqrt(variance + epsilon)
+    dx, *others = gradients(x_rows, dy_rows, mean, inverse, scale, (1,), (1, length))
+    dscale, dbias = (e.reshape(each, (length,)) for each in others)
+    return e.reshape(dx, x.dims), dscale, dbias
+
 
 # group_norm --------------------------------------------------------------------------------------------------------
 
-_GROUP_ATTRS = (
-    Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=1.0, doc="is added to the variance"),
-    Attr("groups", "int", minimum=1, doc="how many groups the channels form; it divides their number"),
-    Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="channels are dim 1, or the last dim"),
-)
+
+class _Groups:
+    """X as groups: dims, the axes of a group, the shape of the parameters, and that of a mean."""
+
+    def __init__(self, x: e.Tensor, groups: int, data_layout: str) -> None:
+        axis = channel_axis(x, data_layout, high=None)
+        batch, self.channels = x.dims[0], x.dims[axis]
+        inner = e.product(d for k, d in enumerate(x.dims) if k not in (0, axis))
+        each, last = self.channels // groups, data_layout == "NHWC"
+        many = number(groups)
+        self.dims = (batch, inner, many, each) if last else (batch, many, each, inner)
+        self.axes = (1, 3) if last else (2, 3)
+        self.shape = (1, 1, many, each) if last else (1, many, each, 1)
+        self.mean = (batch, 1, many, 1) if last else (batch, many, 1, 1)
 
 
-def _infer_group_norm(call: Call) -> Inferred:
-    x, groups = call.spec("X"), call.attr("groups")
-    channels = x.dims[channel_axis(call, high=99)]
-    if channels >= 0 and (channels % groups or not channels):
-        call.fail_attr("groups", f"a divisor of {CHANNELS}, {channels}")
-    call.need(0 not in x.dims[1:], "X", "at least one element to normalise in each sample")
-    for slot in ("Scale", "Bias"):
-        check_parameter(call, slot, channels, CHANNELS)
-    statistic = Spec.of((x.dims[0], groups), compute_dtype(x.dtype))
-    return {"Y": like(x), "Mean": statistic, "Variance": statistic}
-
-
-def _reference_group_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, groups = np.asarray(inputs["X"], "float64"), attrs["groups"]
-    first = np.moveaxis(x, -1, 1) if attrs["data_layout"] == "NHWC" else x
-    batch, channels = first.shape[:2]
-    rows = first.reshape(batch * groups, int(np.prod(first.shape[1:])) // groups)
-    plain, mean, variance = _normalised(rows, {}, attrs["epsilon"], rows.shape[1:])
-    param = (channels, *[1] * (x.ndim - 2))
-    y = plain.reshape(first.shape)
-    y = y * inputs["Scale"].reshape(param) if "Scale" in inputs else y
-    y = y + inputs["Bias"].reshape(param) if "Bias" in inputs else y
-    y = np.moveaxis(y, 1, -1) if attrs["data_layout"] == "NHWC" else y
-    return {"Y": y, "Mean": mean.reshape(batch, groups), "Variance": variance.reshape(batch, groups)}
-
-
-_LAST: dict[str, Any] = {"groups": 2, "data_layout": "NHWC"}
-
-register_op(
-    "group_norm",
-    inputs=("X", *_OPTIONAL),
+@operator(
+    "group_norm", inputs=_INPUTS,
     outputs=(
         "Y",
         Slot("Mean", intermediate=True, content="the mean of each group, [batch, groups]"),
         Slot("Variance", intermediate=True, content="the variance of each group, without epsilon"),
     ),
-    attrs=_GROUP_ATTRS,
-    infer=_infer_group_norm,
-    grad=GradRule("group_norm_grad", ("X", "Scale", "Bias", "Mean", "Variance", "Y@GRAD"), _GRADS),
-    dtypes={"X": ALL_FLOATS},
-    reference=_reference_group_norm,
-    samples=lambda: [
-        Sample(_inputs((2, 4, 3, 2), 4), {"groups": 2}, _GRADS, name="first", dtypes=WIDE),
-        Sample(_inputs((2, 3, 2, 4), 4), _LAST, _GRADS, name="last", dtypes=WIDE),
-        Sample(_inputs((2, 4, 3), 4), {"groups": 1}, _GRADS, name="one_group"),
-        Sample(_inputs((2, 3, 5), 3), {"groups": 3}, _GRADS, name="a_group_each"),
-        Sample(_inputs((3, 6), 6), {"groups": 2}, _GRADS, name="matrix"),
-        Sample(_inputs((2, 3, 2, 2, 2), 3), {"groups": 1, "epsilon": 0.5}, _GRADS, name="epsilon", dtypes=WIDE),
-        Sample(_inputs((2, 4, 3), 4, "s"), {"groups": 2}, ("X", "Scale"), name="no_bias"),
-        Sample(_inputs((2, 4, 3), 4, "b"), {"groups": 2}, ("X", "Bias"), name="no_scale"),
-        Sample(_inputs((2, 3, 4), 4, ""), _LAST, ("X",), name="neither_last"),
-        Sample(_inputs((2, 4, 5, 4), 4, **FAR), {"groups": 2}, name="far", dtypes=WIDE),
-        Sample(_inputs((2, 5, 4, 40), 40, **FAR), _LAST, name="far_last", dtypes=WIDE),
-        Sample(_inputs((2, 2, 18), 18), _LAST, _GRADS, name="many_last", dtypes=WIDE),
-        Sample(_inputs((1, 4, 17), 4), {"groups": 2}, _GRADS, name="long", dtypes=WIDE),
-        Sample(_inputs((2, 4, 5, 7), 4), {"groups": 2}, name="y_only", outputs=("Y",)),
-        Sample(_inputs((0, 4, 3), 4), {"groups": 2}, name="no_samples"),
-        *(Sample(_inputs((2, 4, 5), 4, dtype=half), {"groups": 2}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
-        Sample(_inputs((2, 5, 4), 4, dtype="float16"), _LAST, _GRADS, name="half_last", dtypes=MIXED),
-    ],
+    attrs=(
+        Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=1.0, doc="is added to the variance"),
+        Attr("groups", "int", minimum=1, doc="how many groups the channels form; it divides their number"),
+        Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="channels are dim 1, or the last dim"),
+    ),
+    stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED},
+    dtypes={"X": ALL_FLOATS}, source="Fluid group_norm_op.cc",
     doc="Y = (X - Mean) / sqrt(Variance + epsilon) Scale + Bias, over each group of channels of each sample",
-    source="Fluid group_norm_op.cc",
-)
+)  # fmt: skip
+def group_norm(
+    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, groups: int, epsilon: float, data_layout: str
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Groups of channels of a sample are normalised."""
+    seen = _Groups(x, groups, data_layout)
+    for condition in (seen.channels % groups == 0, seen.channels != 0):
+        e.need_attr(condition, "groups", f"a divisor of {CHANNELS}, {{0}}", seen.channels)
+    e.need(e.product(x.dims[1:]) != 0, "X", "at least one element to normalise in each sample")
+    check_parameters(x, (scale, bias), seen.channels, CHANNELS)
+    y, mean, variance, _ = normalised(e.reshape(x, seen.dims), seen.axes, epsilon, scale, bias, seen.shape)
+    statistic = (x.dims[0], groups)
+    return e.reshape(y, x.dims), e.reshape(mean, statistic), e.reshape(variance, statistic)
 
-register_op(
-    "group_norm_grad",
-    inputs=_graded("X", "Scale", "Bias", "Mean", "Variance", "Y@GRAD"),
-    outputs=grad_outputs(*_GRADS),
-    attrs=_GROUP_ATTRS,
-    infer=_infer_grad,
+
+@gradient(
+    group_norm, writes=GRADS, metadata=("Bias",), stored=_STORED,
     doc="as layer_norm_grad, over each group; Scale@GRAD and Bias@GRAD are sums over each channel",
-)
+)  # fmt: skip
+def group_norm_grad(
+    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, mean: e.Tensor, variance: e.Tensor, dy: e.Tensor,
+    *, groups: int, epsilon: float, data_layout: str,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """Written: the derived one takes twice as many passes over X."""
+    seen = _Groups(x, groups, data_layout)
+    inverse = 1 / e.sqrt(e.reshape(variance, seen.mean) + epsilon)
+    dx, *others = gradients(
+        e.reshape(x, seen.dims), e.reshape(dy, seen.dims), e.reshape(mean, seen.mean), inverse, scale, seen.axes,
+        seen.shape,
+    )  # fmt: skip
+    dscale, dbias = (e.reshape(each, (seen.channels,)) for each in others)
+    return e.reshape(dx, x.dims), dscale, dbias
+
 
 # instance_norm -----------------------------------------------------------------------------------------------------
 
-_INSTANCE_ATTRS = (Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),)
 
-
-def _infer_instance_norm(call: Call) -> Inferred:
-    x = call.spec("X")
-    channels = x.dims[channel_axis(call)]
-    call.need(0 not in x.dims[2:], "X", "at least one element to normalise in each channel")
-    for slot in ("Scale", "Bias"):
-        check_parameter(call, slot, channels, CHANNELS)
-    statistic = Spec.of((size(x.dims[:2]),), compute_dtype(x.dtype))
-    return {"Y": like(x), "SavedMean": statistic, "SavedVariance": statistic}
-
-
-def _reference_instance_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    found = _reference_group_norm(inputs, {**attrs, "groups": inputs["X"].shape[1], "data_layout": "NCHW"})
-    deviation = np.sqrt(found["Variance"].reshape(-1) + attrs["epsilon"])
-    return {"Y": found["Y"], "SavedMean": found["Mean"].reshape(-1), "SavedVariance": 1 / deviation}
-
-
-register_op(
-    "instance_norm",
-    inputs=("X", *_OPTIONAL),
+@operator(
+    "instance_norm", inputs=_INPUTS,
     outputs=(
         "Y",
         Slot("SavedMean", intermediate=True, content="the mean of each channel of each sample"),
         Slot("SavedVariance", intermediate=True, content="1 / sqrt(variance + epsilon) of the same"),
     ),
-    attrs=_INSTANCE_ATTRS,
-    infer=_infer_instance_norm,
-    grad=GradRule("instance_norm_grad", ("X", "Scale", "SavedMean", "SavedVariance", "Y@GRAD"), _GRADS),
-    dtypes={"X": ALL_FLOATS},
-    reference=_reference_instance_norm,
-    samples=lambda: [
-        Sample(_inputs((2, 3, 4, 2), 3), {}, _GRADS, name="images", dtypes=WIDE),
-        Sample(_inputs((2, 3, 18), 3), {}, _GRADS, name="rank3"),
-        Sample(_inputs((2, 3, 2, 2, 2), 3), {"epsilon": 1e-3}, _GRADS, name="rank5"),
-        Sample(_inputs((3, 2), 2), {}, ("Scale", "Bias"), name="matrix"),
-        Sample(_inputs((2, 2, 4), 2, low=-0.02, high=0.02), {"epsilon": 1e-3}, _GRADS, name="epsilon", dtypes=WIDE),
-        Sample(_inputs((2, 3, 4), 3, ""), {}, ("X",), name="neither"),
-        Sample(_inputs((2, 3, 40), 3, **FAR), {}, name="far", dtypes=WIDE),
-        Sample(_inputs((0, 3, 4), 3), {}, name="no_samples"),
-        *(Sample(_inputs((2, 3, 5), 3, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
-    ],
+    attrs=(Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),),
+    stored={"SavedMean": AS_COMPUTED, "SavedVariance": AS_COMPUTED},
+    dtypes={"X": ALL_FLOATS}, source="Fluid instance_norm_op.cc",
     doc="Y = (X - mean) / sqrt(variance + epsilon) Scale + Bias, over each channel of each sample",
-    source="Fluid instance_norm_op.cc",
-)
+)  # fmt: skip
+def instance_norm(
+    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, epsilon: float
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Channels of a sample are normalised."""
+    channels, inner = x.dims[channel_axis(x)], e.product(x.dims[2:])
+    e.need(inner != 0, "X", "at least one element to normalise in each channel")
+    check_parameters(x, (scale, bias), channels, CHANNELS)
+    rows, saved = e.reshape(x, (*x.dims[:2], inner)), (x.dims[0] * channels,)
+    y, mean, _, inverse = normalised(rows, (2,), epsilon, scale, bias, (1, channels, 1))
+    return e.reshape(y, x.dims), e.reshape(mean, saved), e.reshape(inverse, saved)
 
-register_op(
-    "instance_norm_grad",
-    inputs=_graded("X", "Scale", "SavedMean", "SavedVariance", "Y@GRAD"),
-    outputs=grad_outputs(*_GRADS),
-    attrs=_INSTANCE_ATTRS,
-    infer=_infer_grad,
+
+@gradient(
+    instance_norm, writes=GRADS, stored=_STORED,
     doc="as layer_norm_grad, over each channel of each sample; Scale@GRAD and Bias@GRAD are sums over each channel",
-)
+)  # fmt: skip
+def instance_norm_grad(
+    x: e.Tensor, scale: e.Tensor | None, saved_mean: e.Tensor, saved_variance: e.Tensor, dy: e.Tensor
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """Written: the derived one takes twice as many passes over X, and reads Bias."""
+    batch, channels, inner = *x.dims[:2], e.product(x.dims[2:])
+    mean, inverse = (e.reshape(each, (batch, channels, 1)) for each in (saved_mean, saved_variance))
+    x_parts, dy_parts = (e.reshape(each, (batch, channels, inner)) for each in (x, dy))
+    dx, *others = gradients(x_parts, dy_parts, mean, inverse, scale, (2,), (1, channels, 1))
+    dscale, dbias = (e.reshape(each, (channels,)) for each in others)
+    return e.reshape(dx, x.dims), dscale, dbias

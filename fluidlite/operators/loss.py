@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.gradients import infer_gradient
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.operators.inference import (
-    Inferred,
-    all_agree,
-    grad_inputs,
-    grad_like,
-    grad_outputs,
-    like,
-    merged,
-    normal_axis,
-    same_dtype,
-)
-from fluidlite.operators.samples import EVERY, WIDE, ints, rand
+from fluidlite.framework.opdef import GRAD, Attr, Slot
 
+LEAST_LOG = -1e20
+"""What Fluid puts for the logarithm of 0, so that one impossible label does not spoil a whole loss."""
 _LABEL_ATTRS = (
     Attr("soft_label", "bool", False, doc="Label holds a probability for each class, not the class"),
     Attr("ignore_index", "int", -100, doc="rows of this class cost 0; of no effect on soft labels"),
 )
 _LABELS = (*INTS, *ALL_FLOATS)
+Dims = tuple[e.Number, ...]
+
+# What they share ---------------------------------------------------------------------------------------------------
 
 
-def check_label(call: Call, scores: str, soft: bool, axis: int = -1, short: bool = False) -> tuple[int, ...]:
-    """Return the dims of a loss of the scores, or raise unless Label suits them.
+def check_label(scores: e.Tensor, label: e.Tensor, soft: bool, axis: int = -1, short: bool = False) -> tuple[int, Dims]:
+    """Return the axis of the classes and the dims of a loss of the scores; refuse a label that does not suit them.
 
     Parameters
     ----------
-    scores : str
-        The slot of the scores, [..., classes, ...].
     soft : bool
         Label is [..., classes, ...], a probability for each class; else [..., 1, ...], the class.
     axis : int
@@ -45,225 +35,149 @@ def check_label(call: Call, scores: str, soft: bool, axis: int = -1, short: bool
     short : bool
         Label may also lack its last dim of 1; the loss lacks it then.
     """
-    dims = call.dims(scores)
-    call.need(len(dims) >= 2, scores, "[..., classes], rank 2 or more")
-    axis = normal_axis(call, "axis", axis, len(dims), scores)
-    call.need(dims[axis] != 0, scores, "[..., classes, ...], one class or more")
-    rows = (*dims[:axis], 1, *dims[axis + 1 :])
+    dims = scores.dims
+    if len(dims) < 2:
+        e.fail(e.slot(scores), "[..., classes], rank 2 or more")
+    at = e.axis("axis", axis, scores)
+    e.need(dims[at] != 0, e.slot(scores), "[..., classes, ...], one class or more")
+    rows = _rows(scores, at)
     if soft:
-        same_dtype(call, "Label", scores)
-        if not all_agree(call.dims("Label"), dims):
-            call.fail("Label", f"{list(dims)}, as {scores}, since soft_label is True")
-        return rows
-    if call.dtype("Label") not in INTS:
-        call.fail_dtype("Label", INTS, do="use soft_label=True for labels that are probabilities")
-    if short and all_agree(call.dims("Label"), dims[:-1]):
-        return merged(dims[:-1], call.dims("Label"))
-    if not all_agree(call.dims("Label"), rows):
-        call.fail("Label", f"{list(rows)}, a class for each row of {scores}")
-    return merged(rows, call.dims("Label"))
+        e.same_dtype(label, scores)
+        if not e.all_agree(label.dims, dims):
+            e.fail("Label", f"{e.shown_dims(dims)}, as {e.slot(scores)}, since soft_label is True")
+        return at, rows
+    if label.dtype not in INTS:
+        e.fail_dtype("Label", ", ".join(INTS), "use soft_label=True for labels that are probabilities")
+    if short and e.all_agree(label.dims, dims[:-1]):
+        return at, dims[:-1]
+    if not e.all_agree(label.dims, rows):
+        e.fail("Label", f"{e.shown_dims(rows)}, a class for each row of {e.slot(scores)}")
+    return at, rows
 
 
-def _picked(table: Any, label: Any, ignore: int) -> Any:
-    """Return table[..., label] with 0 for ignored labels."""
-    flat = table.reshape(-1, table.shape[-1])
-    out = [0.0 if c == ignore else flat[i, c] for i, c in enumerate(label.reshape(-1))]
-    return np.asarray(out, "float64").reshape(label.shape)
+def _rows(scores: e.Tensor, at: int) -> Dims:
+    """The dims of scores with 1 where the classes are."""
+    return (*scores.dims[:at], e.number(1), *scores.dims[at + 1 :])
 
 
-def _one_hot(label: Any, classes: int, dtype: str = "float32") -> Any:
-    return np.asarray(np.eye(classes)[label[..., 0]], dtype)
+def classes(label: e.Tensor, scores: e.Tensor, at: int, ignore_index: int) -> tuple[e.Tensor, e.Tensor]:
+    """The class of each row of scores, 0 in ignored rows; and which these are. Other labels must be classes."""
+    found = e.cast(e.reshape(label, _rows(scores, at)), "int64")
+    ignored = found == ignore_index
+    return e.checked(e.where(ignored, 0, found), scores.dims[at]), ignored
 
 
-def _probabilities(*dims: int, seed: int = 0) -> Any:
-    p = rand(*dims, low=0.2, high=1.0, seed=seed, dtype="float64")
-    return np.asarray(p / p.sum(-1, keepdims=True), "float32")
+def cost_of(probability: e.Tensor) -> e.Tensor:
+    """The negative logarithm, at most 1e20."""
+    return e.minimum(-e.log(probability), -LEAST_LOG)
 
 
 # cross_entropy -----------------------------------------------------------------------------------------------------
 
 
-def _infer_cross_entropy(call: Call) -> Inferred:
-    dims = check_label(call, "X", call.attr("soft_label"), short=True)
-    return {"Y": like(call.spec("X"), dims)}
-
-
-def _reference_cross_entropy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    with np.errstate(divide="ignore"):
-        cost = np.minimum(-np.log(inputs["X"]), 1e20)
-    if attrs["soft_label"]:
-        return {"Y": np.sum(inputs["Label"] * cost, axis=-1, keepdims=True)}
-    return {"Y": _picked(cost, inputs["Label"], attrs["ignore_index"])}
-
-
-def _samples_cross_entropy() -> list[Sample]:
-    p = _probabilities(5, 4)
-    certain = np.asarray([[0.0, 1.0], [1.0, 0.0]], "float32")
-    label = ints(5, 1, high=4)
-    ignored = label.copy()
-    ignored[1] = ignored[3] = -100
-    soft = {"X": p, "Label": _probabilities(5, 4, seed=1)}
-    return [
-        Sample({"X": p, "Label": label}, {}, ("X",), name="hard", dtypes=WIDE),
-        Sample({"X": p, "Label": label.astype("int32")}, {}, ("X",), name="int32"),
-        Sample({"X": p, "Label": ignored}, {}, ("X",), name="ignored"),
-        Sample({"X": p, "Label": label}, {"ignore_index": int(label[0, 0])}, ("X",), name="ignore_index"),
-        Sample(soft, {"soft_label": True}, ("X",), name="soft", dtypes=WIDE),
-        Sample({"X": _probabilities(2, 3, 4), "Label": ints(2, 3, 1, high=4)}, {}, ("X",), name="rank3"),
-        Sample({"X": _probabilities(5, 4), "Label": ints(5, high=4)}, {}, ("X",), name="short"),
-        Sample({"X": _probabilities(2, 3, 4), "Label": ints(2, 3, high=4)}, {}, ("X",), name="short_rank3"),
-        Sample({"X": certain, "Label": ints(2, 1, high=1)}, {}, name="zero_probability"),
-        Sample({"X": rand(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
-    ]
-
-
-register_op(
-    "cross_entropy",
-    inputs=("X", "Label"),
-    outputs=("Y",),
-    attrs=_LABEL_ATTRS,
-    infer=_infer_cross_entropy,
-    grad=GradRule("cross_entropy_grad", ("X", "Label", "Y@GRAD"), ("X",)),
-    dtypes={"X": ALL_FLOATS, "Label": _LABELS},
-    reference=_reference_cross_entropy,
-    samples=_samples_cross_entropy,
-    doc="Y = -log(X[Label]), or -sum(Label log(X)) if soft_label; -log(0) counts as 1e20",
+@operator(
+    "cross_entropy", outputs=("Y",), attrs=_LABEL_ATTRS, dtypes={"X": ALL_FLOATS, "Label": _LABELS},
+    doc="Y = -log(X[Label]), or -sum(Label log(X)) if soft_label; -log(0) counts as 1e20, which as a "
+    "float16 is infinite",
     source="Fluid cross_entropy_op.cc",
-)
+)  # fmt: skip
+def cross_entropy(x: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_index: int) -> e.Tensor:
+    """Of probabilities."""
+    at, dims = check_label(x, label, soft_label, short=True)
+    if soft_label:
+        return e.reduce_sum(label * cost_of(x), at, keep=True)
+    index, ignored = classes(label, x, at, ignore_index)
+    return e.reshape(e.where(ignored, 0, cost_of(e.pick(x, index, at))), dims)
 
-register_op(
-    "cross_entropy_grad",
-    inputs=grad_inputs("X", "Label", "Y@GRAD"),
-    outputs=grad_outputs("X"),
-    attrs=_LABEL_ATTRS,
-    infer=grad_like("X"),
-    doc="X@GRAD = -Y@GRAD / X at the label (0 elsewhere, and in ignored rows), or -Y@GRAD Label / X if soft_label",
-)
+
+@gradient(
+    cross_entropy, writes=("X", "Label"), decomposed=("Label@GRAD",),
+    doc="X@GRAD = -Y@GRAD / X at the label (0 elsewhere, and in ignored rows), or -Y@GRAD Label / X if soft_label; "
+    "then Label@GRAD = -Y@GRAD log(X), which Fluid does not give",
+)  # fmt: skip
+def cross_entropy_grad(
+    x: e.Tensor, label: e.Tensor, dy: e.Tensor, *, soft_label: bool, ignore_index: int
+) -> tuple[e.Tensor, e.Tensor]:
+    """Written: the derived one is NaN where X is 0, and Fluid's is infinite."""
+    at = x.rank - 1
+    cost = e.reshape(dy, _rows(x, at))
+    if soft_label:
+        return -(label * cost) / x, cost_of(x) * cost
+    index, ignored = classes(label, x, at, ignore_index)
+    slope = e.where(ignored, 0, -cost / e.pick(x, index, at))
+    return e.put(slope, index, at, x.dims[at]), _no_gradient(label)
+
+
+def _no_gradient(label: e.Tensor) -> e.Tensor:
+    """For the gradient of classes, which have none."""
+    return e.full(label.dims, 0, e.wide(label).dtype)
+
 
 # softmax_with_cross_entropy ----------------------------------------------------------------------------------------
 
-_ATTRS = (
-    *_LABEL_ATTRS,
-    Attr("numeric_stable_mode", "bool", True, doc="taken for Fluid's sake; the stable formula is always used"),
-    Attr("axis", "int", -1, doc="the axis of the classes; negative ones count from the end"),
-)
 
-
-def _infer_softmax(call: Call) -> Inferred:
-    dims = check_label(call, "Logits", call.attr("soft_label"), call.attr("axis"))
-    logits = call.spec("Logits")
-    return {"Softmax": like(logits), "Loss": like(logits, dims)}
-
-
-def _decompose_softmax(call: Call, build: Any) -> str | None:
-    if call.attr("axis") not in (-1, len(call.dims("Logits")) - 1):
-        return "cross_entropy takes classes along the last axis only"
-    softmax = build.output("Softmax") if call.has("Softmax") else build.temp()
-    build("softmax", {"X": build.input("Logits")}, {"Out": softmax}, {})
-    build(
-        "cross_entropy",
-        {"X": softmax, "Label": build.input("Label")},
-        {"Y": build.output("Loss")},
-        {"soft_label": call.attr("soft_label"), "ignore_index": call.attr("ignore_index")},
-    )
-    return None
-
-
-def _reference_softmax(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    axis = attrs["axis"]
-    logits, label = (np.moveaxis(inputs[slot], axis, -1) for slot in ("Logits", "Label"))
-    shifted = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
-    log_p = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
-    if attrs["soft_label"]:
-        loss = -np.sum(label * log_p, axis=-1, keepdims=True)
-    else:
-        loss = -_picked(log_p, label, attrs["ignore_index"])
-    return {"Softmax": np.moveaxis(np.exp(log_p), -1, axis), "Loss": np.moveaxis(loss, -1, axis)}
-
-
-def _samples_axis() -> list[Sample]:
-    x, label = rand(3, 4, 5, low=-3, high=3, seed=2), ints(3, 1, 5, high=4)
-    ignored = label.copy()
-    ignored[1] = -100
-    soft = np.moveaxis(_probabilities(3, 5, 4, seed=1), 2, 1)
-    planes = {"Logits": rand(2, 3, 5, 7), "Label": ints(2, 1, 5, 7, high=3)}
-    return [
-        Sample({"Logits": x, "Label": label}, {"axis": 1}, ("Logits",), name="axis1", dtypes=EVERY),
-        Sample({"Logits": x, "Label": ignored}, {"axis": -2}, ("Logits",), name="axis_ignored"),
-        Sample({"Logits": x, "Label": soft}, {"axis": 1, "soft_label": True}, ("Logits",), name="axis_soft",
-               dtypes=EVERY),
-        Sample({"Logits": x, "Label": ints(1, 4, 5, high=3)}, {"axis": 0}, ("Logits",), name="axis0"),
-        Sample({"Logits": rand(3, 4, 1), "Label": ints(3, 1, 1, high=4)}, {"axis": 1}, ("Logits",), name="axis_then_1"),
-        Sample(planes, {"axis": 1, "ignore_index": 2}, ("Logits",), name="planes"),
-        Sample({"Logits": rand(3, 9, 8000), "Label": ints(3, 1, 8000, high=9)}, {"axis": 1}, name="axis_blocks",
-               dtypes=("float32", "float16")),
-        Sample({"Logits": rand(300, 300), "Label": ints(300, 1, high=300)}, {"ignore_index": 7}, name="blocks",
-               dtypes=("float32", "bfloat16")),
-        Sample({"Logits": rand(300, 300), "Label": _probabilities(300, 300)}, {"soft_label": True}, name="blocks_soft"),
-        Sample({"Logits": rand(2, 3, 0), "Label": ints(2, 1, 0)}, {"axis": 1}, name="axis_empty"),
-    ]  # fmt: skip
-
-
-def _samples_softmax() -> list[Sample]:
-    x = rand(5, 4, low=-3.0, high=3.0)
-    label = ints(5, 1, high=4)
-    ignored = label.copy()
-    ignored[0] = ignored[4] = -100
-    soft = {"Logits": x, "Label": _probabilities(5, 4, seed=1)}
-    wide = rand(3, 35, low=-80, high=80)
-    one_hot = {"Logits": x, "Label": _one_hot(label, 4)}
-    return [
-        Sample({"Logits": x, "Label": label}, {}, ("Logits",), name="hard", dtypes=EVERY),
-        Sample({"Logits": x, "Label": label.astype("int32")}, {}, ("Logits",), name="int32"),
-        Sample({"Logits": x, "Label": ignored}, {}, ("Logits",), name="ignored"),
-        Sample({"Logits": x, "Label": label}, {"ignore_index": int(label[0, 0])}, ("Logits",), name="ignore_index"),
-        Sample(soft, {"soft_label": True}, ("Logits",), name="soft", dtypes=WIDE),
-        Sample(one_hot, {"soft_label": True, "ignore_index": 1}, ("Logits",), name="one_hot"),
-        Sample(
-            {"Logits": rand(2, 3, 4), "Label": ints(2, 3, 1, high=4)},
-            {"axis": 2, "numeric_stable_mode": False},
-            ("Logits",),
-            name="rank3",
-        ),
-        *_samples_axis(),
-        Sample({"Logits": rand(33, 65, low=90, high=99), "Label": ints(33, 1, high=65)}, {}, name="large"),
-        Sample({"Logits": rand(5, 4, low=-999, high=-900), "Label": label}, {}, name="small"),
-        Sample({"Logits": wide, "Label": ints(3, 1, high=35)}, {}, name="wide", dtypes=("float32", "float16")),
-        Sample(
-            {"Logits": wide, "Label": _probabilities(3, 35, seed=1)},
-            {"soft_label": True},
-            name="wide_soft",
-            dtypes=("float32", "float16"),
-        ),
-        Sample({"Logits": rand(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
-    ]
-
-
-register_op(
+@operator(
     "softmax_with_cross_entropy",
-    inputs=("Logits", "Label"),
     outputs=(Slot("Softmax", dispensable=True, intermediate=True, content="softmax(Logits)"), "Loss"),
-    attrs=_ATTRS,
-    infer=_infer_softmax,
-    grad=GradRule("softmax_with_cross_entropy_grad", ("Softmax", "Label", "Loss@GRAD"), ("Logits",)),
-    decompose=_decompose_softmax,
+    attrs=(
+        *_LABEL_ATTRS,
+        Attr("numeric_stable_mode", "bool", True, doc="taken for Fluid's sake; the stable formula is always used"),
+        Attr("axis", "int", -1, doc="the axis of the classes; negative ones count from the end"),
+    ),
     dtypes={"Logits": ALL_FLOATS, "Label": _LABELS},
-    reference=_reference_softmax,
-    samples=_samples_softmax,
-    doc="Softmax = softmax(Logits); Loss = log(sum(exp(Logits))) - Logits[Label], or sum over soft labels",
+    doc="Softmax = exp(D) / sum(exp(D)), D = Logits - their maximum; Loss = log(sum(exp(D))) - D[Label], or the sum of "
+    "that over soft labels. Fluid takes it from probabilities, with softmax's limit of exp(-64): none is needed here, "
+    "as the derivative is Softmax - Label",
     source="Fluid softmax_with_cross_entropy_op.cc",
 )
+def softmax_with_cross_entropy(
+    logits: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_index: int, axis: int
+) -> tuple[e.Tensor, e.Tensor]:
+    """Shifted by the maximum, so that nothing overflows."""
+    at, _ = check_label(logits, label, soft_label, axis)
+    most = e.reduce_max(logits, at, keep=True, empty=True)
+    shifted = logits - most
+    powers = e.exp(shifted)
+    total = e.reduce_sum(powers, at, keep=True)
+    if soft_label:
+        return powers / total, e.reduce_sum(label * (e.log(total) - shifted), at, keep=True)
+    index, ignored = classes(label, logits, at, ignore_index)
+    cost = e.log(total) - (e.pick(logits, index, at) - most)  # large logits lose no digits
+    return powers / total, e.where(ignored, 0, cost)
 
 
-def _infer_softmax_grad(call: Call) -> Inferred:
-    return {"Logits@GRAD": like(call.spec("Softmax"))}
+_infer_derived = infer_gradient(GRAD)
 
 
-register_op(
-    "softmax_with_cross_entropy_grad",
-    inputs=grad_inputs("Softmax", "Label", "Loss@GRAD"),
-    outputs=grad_outputs("Logits"),
-    attrs=_ATTRS,
-    infer=_infer_softmax_grad,
-    doc="Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; Loss@GRAD (Softmax - Label) if soft",
-)
+def _infer_softmax_grad(call: Call) -> Any:
+    if call.outs.get("Label@GRAD") and not call.has("Logits"):
+        call.fail("Logits", "a value, which Label@GRAD needs")
+    return _infer_derived(call)
+
+
+@gradient(
+    softmax_with_cross_entropy, writes=("Logits", "Label"), dispensable=("Softmax@GRAD",),
+    decomposed=("Softmax@GRAD", "Label@GRAD"), only_for={"Logits": "Label"}, infer=_infer_softmax_grad,
+    doc="Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; of soft labels Loss@GRAD (Softmax "
+    "sum(Label) - Label), where Fluid takes their sum for 1, and Label@GRAD = -Loss@GRAD log(softmax(Logits)), which "
+    "Fluid does not give; what Softmax itself is used for is added to Logits@GRAD",
+)  # fmt: skip
+def softmax_with_cross_entropy_grad(
+    logits: e.Tensor | None, softmax: e.Tensor, label: e.Tensor, dsoftmax: e.Tensor | None, dloss: e.Tensor,
+    *, soft_label: bool, ignore_index: int, axis: int,
+) -> tuple[e.Tensor, e.Tensor]:  # fmt: skip
+    """Written: the derived one reads Logits beside Softmax."""
+    at = e.axis("axis", axis, softmax)
+    cost = e.reshape(dloss, _rows(softmax, at))
+    if soft_label:
+        found = (softmax * e.reduce_sum(label, at, keep=True) - label) * cost
+    else:
+        index, ignored = classes(label, softmax, at, ignore_index)
+        cost = e.where(ignored, 0, cost)
+        found = e.put(-cost, index, at, softmax.dims[at], softmax * cost)
+    if dsoftmax is not None:
+        found = found + softmax * (dsoftmax - e.reduce_sum(softmax * dsoftmax, at, keep=True))
+    if not soft_label or logits is None:
+        return found, _no_gradient(label)
+    shifted = logits - e.reduce_max(logits, at, keep=True, empty=True)
+    return found, (e.log(e.reduce_sum(e.exp(shifted), at, keep=True)) - shifted) * cost

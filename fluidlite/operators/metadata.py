@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.samples import bools, ints, rand
+from fluidlite.expr.calls import numbers
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import OpDef, Slot
 
 
-def _register(
-    type: str, slot: str, dtype: str, tell: Callable[[Spec], tuple[int, ...]], reference: Any, doc: str
-) -> None:
-    """Declare an operator whose output is ``tell(spec of the input)``."""
-
-    def dims(call: Call) -> tuple[int, ...]:
-        return (call.spec(slot).rank,) if type == "shape" else (1,)
-
-    def constant(call: Call) -> Mapping[str, tuple[float, ...] | None]:
-        spec = call.spec(slot)
-        return {"Out": tell(spec) if spec.known else None}
-
-    register_op(
-        type,
-        inputs=(Slot(slot, metadata_only=True),),
-        outputs=("Out",),
-        infer=lambda call: {"Out": Spec.of(dims(call), dtype)},
-        constant=constant,
-        dtypes={slot: ALL},
-        reference=lambda inputs, attrs: {"Out": np.asarray(reference(inputs[slot]), dtype)},
-        samples=lambda: [
-            Sample({slot: rand(3, 4, 5)}, {}, name="rank3"),
-            Sample({slot: rand(7, 2)}, {}, name="matrix", dtypes=("float16", "bfloat16", "float64")),
-            Sample({slot: ints(6)}, {}, name="int64", dtypes=("int64",)),
-            Sample({slot: bools(2, 2)}, {}, name="bool", dtypes=("bool",)),
-            Sample({slot: rand(0, 4)}, {}, name="empty"),
-            Sample({slot: rand()}, {}, name="rank0"),
-        ],
-        doc=doc,
+def _metadata(type: str, slot: str, doc: str) -> Callable[[Callable[..., e.Tensor]], OpDef]:
+    return operator(
+        type, inputs=[Slot(slot, metadata_only=True)], constant=numbers, dtypes={slot: ALL}, doc=doc,
         source=f"Fluid {type}_op.cc",
-    )
+    )  # fmt: skip
 
 
-_register("shape", "Input", "int32", lambda spec: spec.dims, np.shape, "Out = the dims of Input, int32")
-_register("size", "Input", "int64", lambda spec: (spec.size,), lambda x: [x.size],
-          "Out = the number of elements of Input, int64 [1]")  # fmt: skip
-_register("is_empty", "X", "bool", lambda spec: (int(spec.size == 0),), lambda x: [x.size == 0],
-          "Out = whether X has no elements, bool [1]")  # fmt: skip
+@_metadata("shape", "Input", "Out = the dims of Input, int32")
+def shape(input: e.Tensor) -> e.Tensor:
+    """None of a tensor without dims."""
+    for d in input.dims:
+        e.need(d < 2**31, "Input", "dims below 2 ** 31: Out is int32")
+    return e.concat([e.full((1,), d, "int32") for d in input.dims], 0) if input.rank else e.full((0,), 0, "int32")
+
+
+@_metadata("size", "Input", "Out = the number of elements of Input, int64 [1]")
+def size(input: e.Tensor) -> e.Tensor:
+    """1 of a tensor without dims."""
+    return e.full((1,), e.product(input.dims), "int64")
+
+
+@_metadata("is_empty", "X", "Out = whether X has no elements, bool [1]")
+def is_empty(x: e.Tensor) -> e.Tensor:
+    """One dim or more is 0."""
+    return e.full((1,), e.equal(e.product(x.dims), 0), "bool")

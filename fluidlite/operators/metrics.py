@@ -2,142 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, agree, all_agree, same_dtype
-from fluidlite.operators.samples import MIXED, WIDE, ints, rand
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
+from fluidlite.expr.declare import operator
+from fluidlite.framework.opdef import Attr, Slot
 
 # accuracy ----------------------------------------------------------------------------------------------------------
 
 
-def _infer_accuracy(call: Call) -> Inferred:
-    rows, label = call.dims("Indices"), call.dims("Label")
-    call.need(len(rows) == 2, "Indices", "[rows, k], as top_k makes them")
-    if not all_agree(call.dims("Out"), rows):
-        call.fail("Out", f"{list(rows)}, as Indices")
-    call.need(len(label) == 2 and agree(label[1], 1), "Label", "[rows, 1]")
-    if not agree(label[0], rows[0]):
-        call.fail("Label", f"{[rows[0], 1]}, a class for each row of Indices")
-    return {
-        "Accuracy": Spec.of((1,), "float32"),
-        "Correct": Spec.of((1,), "int32"),
-        "Total": Spec.of((1,), "int32"),
-    }
-
-
-def _reference_accuracy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    right = sum(int(label[0] in row) for row, label in zip(inputs["Indices"], inputs["Label"], strict=True))
-    total = len(inputs["Label"])
-    return {
-        "Accuracy": np.asarray([right / total if total else 0.0]),
-        "Correct": np.asarray([right], "int32"),
-        "Total": np.asarray([total], "int32"),
-    }
-
-
-def _sample(name: str, rows: int, k: int, label_type: str = "int64") -> Sample:
-    indices = ints(rows, k, high=6, seed=k)
-    label = np.asarray(indices[:, :1].copy(), label_type)
-    label[::3] = 7
-    return Sample({"Out": rand(rows, k), "Indices": indices, "Label": label}, {}, name=name)
-
-
-def _hit(name: str, column: int) -> Sample:
-    """Rows of three different indices, of which one ``column`` holds the label in every row but the first."""
-    indices = np.asarray([[2, 0, 5], [4, 1, 3], [0, 3, 1], [5, 2, 4]])
-    label = indices[:, column : column + 1].copy()
-    label[0] = 7
-    return Sample({"Out": rand(4, 3), "Indices": indices, "Label": label}, {}, name=name)
-
-
-register_op(
+@operator(
     "accuracy",
     inputs=(Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
     outputs=("Accuracy", Slot("Correct", dispensable=True), Slot("Total", dispensable=True)),
-    infer=_infer_accuracy,
     kernel_dtype="Indices",
     dtypes={"Out": ALL_FLOATS, "Indices": INTS, "Label": INTS},
-    reference=_reference_accuracy,
-    samples=lambda: [
-        _sample("top1", 10, 1),
-        _sample("top3", 7, 3),
-        _sample("int32_label", 5, 2, "int32"),
-        _hit("only_second", 1),
-        _hit("only_last", 2),
-        _sample("one", 1, 1),
-        _sample("many", 130, 1),
-        _sample("no_rows", 0, 2),
-    ],
     doc="Correct = rows whose Label is among Indices, Total = rows, Accuracy = Correct / Total (0 if no rows)",
     memory="where arrays compute, whether each of Indices is the label: a byte an index",
     source="Fluid accuracy_op.cc",
 )
+def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
+    """A row is right if any of its indices is its label."""
+    if indices.rank != 2:
+        e.fail("Indices", "[rows, k], as top_k makes them")
+    if not e.all_agree(out.dims, indices.dims):
+        e.fail("Out", f"{e.shown_dims(indices.dims)}, as Indices")
+    if label.rank != 2 or not e.agree(label.dims[1], 1):
+        e.fail("Label", "[rows, 1]")
+    column = (indices.dims[0], e.number(1))
+    if not e.agree(label.dims[0], column[0]):
+        e.fail("Label", f"{e.shown_dims(column)}, a class for each row of Indices")
+    hit = e.reduce_any(indices == e.reshape(label, column), 1)
+    correct = e.reshape(e.reduce_sum(e.cast(hit, "int32")), (1,))
+    share = e.cast(correct, "float32") / e.highest(indices.dims[0], 1)
+    return share, correct, e.full((1,), indices.dims[0], "int32")
+
 
 # mean_iou ----------------------------------------------------------------------------------------------------------
 
 
-def _infer_iou(call: Call) -> Inferred:
-    dims, classes = call.dims("Predictions"), call.attr("num_classes")
-    same_dtype(call, "Labels", "Predictions")
-    call.need(all_agree(dims, call.dims("Labels")), "Labels", f"{list(dims)}, the dims of Predictions")
-    for slot, expected in (("InWrongs", (classes,)), ("InCorrects", (classes,)), ("InMeanIou", (1,))):
-        fits = all(all_agree(spec.dims, expected) for spec in call.specs(slot))
-        call.need(fits, slot, f"tensors of dims {list(expected)}")
-    return {
-        "OutMeanIou": Spec.of((1,), "float32"),
-        "OutWrong": Spec.of((classes,), "int32"),
-        "OutCorrect": Spec.of((classes,), "int32"),
-    }
-
-
-def _reference_iou(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    classes, predicted, labels = range(attrs["num_classes"]), inputs["Predictions"], inputs["Labels"]
-    hit = predicted == labels
-    correct = np.asarray([np.sum(hit & (labels == c)) for c in classes])
-    wrong = np.asarray([np.sum(~hit & (labels == c)) + np.sum(~hit & (predicted == c)) for c in classes])
-    correct = correct + sum(inputs.get("InCorrects", ()))
-    wrong = wrong + sum(inputs.get("InWrongs", ()))
-    seen = (correct + wrong) > 0
-    mean = np.mean(correct[seen] / (correct + wrong)[seen]) if seen.any() else 0.0
-    return {
-        "OutMeanIou": np.asarray([mean + sum(float(a[0]) for a in inputs.get("InMeanIou", ()))]),
-        "OutWrong": np.asarray(wrong, "int32"),
-        "OutCorrect": np.asarray(correct, "int32"),
-    }
-
-
-def _samples_iou() -> list[Sample]:
-    def inputs(*dims: int, high: int = 4, dtype: str = "int64") -> dict[str, Any]:
-        label = ints(*dims, high=high, seed=1, dtype=dtype)
-        return {"Predictions": np.where(rand(*dims) < 0, label, ints(*dims, high=high, dtype=dtype)), "Labels": label}
-
-    def counted(seed: int) -> list[Any]:
-        return [ints(5, high=9, seed=seed, dtype="int32"), ints(5, high=9, seed=seed + 1, dtype="int32")]
-
-    before = {
-        "InWrongs": counted(2),
-        "InCorrects": counted(4),
-        "InMeanIou": [np.asarray([0.25], "float32"), np.asarray([0.5], "float32")],
-    }
-    return [
-        Sample(inputs(5, 7), {"num_classes": 5}, name="planes"),
-        Sample(inputs(60, dtype="int32"), {"num_classes": 5}, name="int32"),
-        Sample({**inputs(3, 4, 2), **before}, {"num_classes": 5}, name="go_on", dtypes=MIXED),
-        Sample({**inputs(12), "InCorrects": before["InCorrects"][:1]}, {"num_classes": 5}, name="one_list"),
-        Sample(inputs(40, 500, high=300), {"num_classes": 300}, name="large"),
-        Sample(inputs(0, 2), {"num_classes": 2}, name="empty"),
-    ]
-
-
-register_op(
+@operator(
     "mean_iou",
     inputs=(
         Slot("Predictions", doc="the class of each element"),
@@ -148,86 +53,50 @@ register_op(
     ),
     outputs=("OutMeanIou", "OutWrong", "OutCorrect"),
     attrs=(Attr("num_classes", "int", minimum=1, doc="how many classes"),),
-    infer=_infer_iou,
+    stored={"OutWrong": "int32", "OutCorrect": "int32"},
+    stop_gradient={"OutMeanIou": "a metric counts: its derivative is 0 almost everywhere"},
     dtypes={"Predictions": INTS, "Labels": INTS, "InWrongs": ("int32",), "InCorrects": ("int32",),
             "InMeanIou": ("float32",)},
-    reference=_reference_iou,
-    samples=_samples_iou,
     doc="OutCorrect[c], OutWrong[c] = right and wrong predictions of or for class c; OutMeanIou = the mean of "
     "OutCorrect / (OutCorrect + OutWrong) over the classes that occur, 0 if none does",
-    memory="where arrays compute, the pair of classes of each element: 8 bytes an element",
+    memory="where arrays compute, whether each element is right: 8 bytes an element",
     source="Fluid mean_iou_op.cc",
 )  # fmt: skip
+def mean_iou(
+    predictions: e.Tensor, labels: e.Tensor, in_wrongs: Sequence[e.Tensor], in_corrects: Sequence[e.Tensor],
+    in_mean_iou: Sequence[e.Tensor], *, num_classes: int,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """Every element counts for the class that was found, and for the right one if that is another."""
+    e.same_dtype(labels, predictions)
+    if not e.all_agree(predictions.dims, labels.dims):
+        e.fail("Labels", f"{e.shown_dims(predictions.dims)}, the dims of Predictions")
+    for slot, earlier, size in (("InWrongs", in_wrongs, num_classes), ("InCorrects", in_corrects, num_classes),
+                                ("InMeanIou", in_mean_iou, 1)):  # fmt: skip
+        if not all(e.all_agree(each.dims, (e.number(size),)) for each in earlier):
+            e.fail(slot, f"tensors of dims [{size}]")
+    items = e.product(predictions.dims)
+    found, label = (e.checked(e.reshape(x, (items,)), num_classes) for x in (predictions, labels))
+    right, one = e.cast(found == label, "int64"), e.full((items,), 1, "int64")
+    correct = e.add_at(right, found, 0, num_classes)
+    wrong = e.add_at(one, found, 0, num_classes) + e.add_at(one, label, 0, num_classes) - 2 * correct
+    for more in in_corrects:
+        correct = correct + e.reshape(more, (num_classes,))
+    for more in in_wrongs:
+        wrong = wrong + e.reshape(more, (num_classes,))
+    occurs = correct + wrong > 0
+    share = e.cast(correct, "float32") / e.cast(e.where(occurs, correct + wrong, 1), "float32")
+    mean = e.reduce_sum(share, 0, keep=True) / e.maximum(e.reduce_sum(e.cast(occurs, "float32"), 0, keep=True), 1)
+    for more in in_mean_iou:
+        mean = mean + e.reshape(more, (1,))
+    return mean, wrong, correct
+
 
 # precision_recall --------------------------------------------------------------------------------------------------
 
-
-def _infer_precision(call: Call) -> Inferred:
-    probabilities, classes = call.dims("MaxProbs"), call.attr("class_number")
-    call.need(len(probabilities) == 2 and agree(probabilities[1], 1), "MaxProbs", "[rows, 1], as top_k with k=1 makes")
-    for slot in ("Indices", "Labels", "Weights"):
-        if call.has(slot):
-            column = f"{list(probabilities)}, the dims of MaxProbs"
-            call.need(all_agree(call.dims(slot), probabilities), slot, column)
-    for slot in ("Weights", "StatesInfo"):
-        if call.has(slot):
-            same_dtype(call, slot, "MaxProbs")
-    if call.has("StatesInfo"):
-        call.need(all_agree(call.dims("StatesInfo"), (classes, 4)), "StatesInfo", f"[{classes}, 4], a row for a class")
-    return {
-        "BatchMetrics": Spec.of((6,), "float64"),
-        "AccumMetrics": Spec.of((6,), "float64"),
-        "AccumStatesInfo": Spec.of((classes, 4), call.dtype("MaxProbs")),
-    }
+_OUTPUTS = ("BatchMetrics", "AccumMetrics", "AccumStatesInfo")
 
 
-def _scores(states: Any) -> Any:
-    """Precision, recall and F1 as means over the classes, then of the sums over the classes."""
-
-    def rate(right: float, wrong: float) -> float:
-        return right / (right + wrong) if right > 0 or wrong > 0 else 1.0
-
-    def all_three(precision: float, recall: float) -> list[float]:
-        return [precision, recall, 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0]
-
-    mean = [float(np.mean([rate(row[0], row[k]) for row in states])) for k in (1, 3)]
-    tp, fp, _, fn = states.sum(0)
-    return np.asarray([*all_three(*mean), *all_three(rate(tp, fp), rate(tp, fn))])
-
-
-def _reference_precision(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    found, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
-    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(found))
-    states = np.zeros((attrs["class_number"], 4))
-    for c in range(len(states)):
-        for k, chosen in enumerate(
-            ((found == c) & (labels == c), (found == c) & (labels != c), (found != c) & (labels != c),
-             (found != c) & (labels == c))
-        ):  # fmt: skip
-            states[c, k] = weights[chosen].sum()
-    total = states + inputs.get("StatesInfo", 0.0)
-    return {"BatchMetrics": _scores(states), "AccumMetrics": _scores(total), "AccumStatesInfo": total}
-
-
-def _samples_precision() -> list[Sample]:
-    def inputs(rows: int, high: int = 4, dtype: str = "int32", **more: Any) -> dict[str, Any]:
-        label = ints(rows, 1, high=high, seed=1, dtype=dtype)
-        index = np.where(rand(rows, 1) < 0, label, ints(rows, 1, high=high, dtype=dtype))
-        return {"MaxProbs": rand(rows, 1, low=0), "Indices": index, "Labels": label, **more}
-
-    weights, states = rand(20, 1, low=0.2, seed=3), rand(5, 4, low=0, high=30, seed=4)
-    five = {"class_number": 5}
-    return [
-        Sample(inputs(20), five, name="counts", dtypes=WIDE),
-        Sample(inputs(20, dtype="int64", Weights=weights), five, name="weights_int64", dtypes=WIDE),
-        Sample(inputs(20, StatesInfo=states), five, name="states"),
-        Sample(inputs(20, Weights=weights, StatesInfo=states), five, name="weights_states", dtypes=WIDE),
-        Sample(inputs(9000, 30), {"class_number": 31}, name="large"),
-        Sample(inputs(0), five, name="empty"),
-    ]
-
-
-register_op(
+@operator(
     "precision_recall",
     inputs=(
         Slot("MaxProbs", metadata_only=True, doc="the scores that top_k found"),
@@ -236,16 +105,61 @@ register_op(
         Slot("Weights", dispensable=True, doc="how much each row counts; default: 1"),
         Slot("StatesInfo", dispensable=True, doc="AccumStatesInfo of earlier batches, which is added"),
     ),
-    outputs=("BatchMetrics", "AccumMetrics", "AccumStatesInfo"),
+    outputs=_OUTPUTS,
     attrs=(Attr("class_number", "int", minimum=1, doc="how many classes"),),
-    infer=_infer_precision,
+    stop_gradient=dict.fromkeys(_OUTPUTS, "a metric is no part of a loss"),
     kernel_dtype="MaxProbs",
     may_alias={"AccumStatesInfo": "StatesInfo"},
-    dtypes={"MaxProbs": WIDE, "Indices": INTS, "Labels": INTS, "Weights": WIDE, "StatesInfo": WIDE},
-    reference=_reference_precision,
-    samples=_samples_precision,
+    dtypes={"MaxProbs": FLOATS, "Indices": INTS, "Labels": INTS, "Weights": FLOATS, "StatesInfo": FLOATS},
     doc="AccumStatesInfo[c] = true positives, false positives, true and false negatives of class c; BatchMetrics and "
     "AccumMetrics = precision, recall, F1 as means over the classes, then of the sums over them",
     memory="where arrays compute, whether each row is right, and its weight if it is, and if not: up to 32 bytes a row",
     source="Fluid precision_recall_op.cc",
 )
+def precision_recall(
+    max_probs: e.Tensor, indices: e.Tensor, labels: e.Tensor, weights: e.Tensor | None, states_info: e.Tensor | None,
+    *, class_number: int,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    """Four counts of each class."""
+    if max_probs.rank != 2 or not e.agree(max_probs.dims[1], 1):
+        e.fail("MaxProbs", "[rows, 1], as top_k with k=1 makes")
+    for each in (indices, labels, weights):
+        if each is not None and not e.all_agree(each.dims, max_probs.dims):
+            e.fail(e.slot(each), f"{e.shown_dims(max_probs.dims)}, the dims of MaxProbs")
+    for each in (weights, states_info):
+        if each is not None:
+            e.same_dtype(each, max_probs)
+    states_dims = (e.number(class_number), e.number(4))
+    if states_info is not None and not e.all_agree(states_info.dims, states_dims):
+        e.fail("StatesInfo", f"[{class_number}, 4], a row for a class")
+    rows = indices.dims[:1]
+    found, label = (e.checked(e.reshape(x, rows), class_number) for x in (indices, labels))
+    weight = e.full(rows, 1, max_probs.dtype) if weights is None else e.reshape(weights, rows)
+    hit = found == label
+    right, missed = e.where(hit, weight, 0), e.where(hit, 0, weight)
+    tp, fp = (e.add_at(x, found, 0, class_number) for x in (right, missed))
+    fn = e.add_at(missed, label, 0, class_number)
+    states = e.stack([tp, fp, e.reduce_sum(weight) - (tp + fp + fn), fn], 1)
+    total = states if states_info is None else states + e.reshape(states_info, states_dims)
+    return _scores(states), _scores(total), total
+
+
+def _scores(states: e.Tensor) -> e.Tensor:
+    """Precision, recall and F1 as means over the classes, then of the sums over the classes."""
+    tp, fp, fn = (e.slice_axis(states, 1, k, 1) for k in (0, 1, 3))
+    sums = [e.reduce_sum(x, 0, keep=True) for x in (tp, fp, fn)]
+    means = [e.reduce_mean(_rate(tp, wrong), 0, keep=True) for wrong in (fp, fn)]
+    six = [*_all_three(*means), *_all_three(_rate(sums[0], sums[1]), _rate(sums[0], sums[2]))]
+    return e.cast(e.reshape(e.concat(six, 0), (6,)), "float64")
+
+
+def _rate(right: e.Tensor, wrong: e.Tensor) -> e.Tensor:
+    """The part that is right; 1 of nothing."""
+    some = e.logical_or(right > 0, wrong > 0)
+    return e.where(some, right / e.where(some, right + wrong, 1), 1)
+
+
+def _all_three(precision: e.Tensor, recall: e.Tensor) -> list[e.Tensor]:
+    some = e.logical_or(precision > 0, recall > 0)
+    both = e.where(some, precision + recall, 1)
+    return [precision, recall, e.where(some, 2 * precision * recall / both, 0)]

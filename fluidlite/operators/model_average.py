@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.codegen.expr import cast, logical_and, minimum, mod, where
+from fluidlite.expr import cast, logical_and, minimum, mod, where
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample, ScalarRule
+from fluidlite.framework.opdef import Attr, ScalarRule
 from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, all_agree, like, same_dtype
-from fluidlite.operators.samples import WIDE, rand
 from fluidlite.operators.scalar_op import scalar_op
 
 MOST = 16384
@@ -57,40 +53,6 @@ def _average(
     )  # fmt: skip
 
 
-def _reference_average(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    one, two, three = (inputs[slot] for slot in _SUMS)
-    count, old, updates = (int(inputs[slot].reshape(())) for slot in _NUMBERS)
-    count, updates = count + 1, updates + 1
-    sums = [one + inputs["param"], two, three]
-    if updates % MOST == 0:
-        sums = [np.zeros_like(one), one + two, three]
-    if count >= attrs["min_average_window"] and count >= min(
-        attrs["max_average_window"], int(updates * attrs["average_window"])
-    ):
-        sums, count, old = [np.zeros_like(one), np.zeros_like(one), one + two], 0, count
-    return {**dict(zip(_ALIAS, (*sums, *(np.asarray([n], "int64") for n in (count, old, updates))), strict=True))}
-
-
-def _average_samples() -> list[Sample]:
-    def sample(name: str, counts: tuple[int, int, int], *dims: int, **attrs: Any) -> Sample:
-        inputs: dict[str, Any] = {slot: rand(*dims, seed=i) for i, slot in enumerate(("param", *_SUMS))}
-        inputs |= {slot: np.asarray([n], "int64") for slot, n in zip(_NUMBERS, counts, strict=True)}
-        return Sample(inputs, {"max_average_window": 20000, **attrs}, name=name, dtypes=WIDE)
-
-    return [
-        sample("grows", (3, 5, 9), 5, 7),
-        sample("full", (9, 5, 9), 5, 7, min_average_window=10, average_window=0.5),
-        sample("below_rate", (9, 5, 29), 5, 7, min_average_window=5, average_window=0.5),
-        sample("at_rate", (14, 5, 29), 5, 7, min_average_window=5, average_window=0.5),
-        sample("at_most", (9, 5, 29), 5, 7, min_average_window=5, max_average_window=10, average_window=0.9),
-        sample("moves_on", (3, 5, MOST - 1), 5, 7),
-        sample("moves_on_full", (9, 5, MOST - 1), 5, 7, min_average_window=5, max_average_window=10),
-        sample("one", (0, 0, 0), 1),
-        sample("empty", (0, 0, 0), 0, 3),
-        sample("large", (9, 5, 29), 300, 250, min_average_window=5, max_average_window=10),
-    ]
-
-
 register_op(
     "average_accumulates",
     inputs=("param", *_SUMS, *_NUMBERS),
@@ -104,8 +66,6 @@ register_op(
     scalar=ScalarRule(_average, tuple(_ALIAS)),
     must_alias=_ALIAS,
     dtypes={"param": ALL_FLOATS},
-    reference=_reference_average,
-    samples=_average_samples,
     doc="out_sum_1 = in_sum_1 + param, which every 16384 updates moves to out_sum_2; once the window is full, "
     "min(max_average_window, average_window in_num_updates), out_sum_3 = in_sum_1 + in_sum_2 and the others start anew",
     source="Fluid average_accumulates_op.h",
@@ -132,13 +92,6 @@ def _lookahead(fast: Any, slow: Any, step: Any, *, alpha: float, k: int) -> Any:
     return where(due, mixed, fast), where(due, mixed, slow)
 
 
-def _reference_lookahead(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    fast, slow = inputs["Fast"], inputs["Slow"]
-    if int(inputs["Step"].reshape(())) % attrs["k"] == 0:
-        fast = slow = slow + attrs["alpha"] * (fast - slow)
-    return {"FastOut": fast, "SlowOut": slow}
-
-
 scalar_op(
     "lookahead_update",
     _lookahead,
@@ -150,19 +103,6 @@ scalar_op(
     infer=_infer_lookahead,
     must_alias=_LOOKAHEAD,
     dtypes={"Fast": ALL_FLOATS},
-    reference=_reference_lookahead,
-    samples=lambda: [
-        Sample(
-            {"Fast": rand(5, 7, seed=1), "Slow": rand(5, 7, seed=2), "Step": np.asarray([step], dtype)},
-            attrs,
-            name=name,
-            dtypes=WIDE,
-        )
-        for name, step, dtype, attrs in (
-            ("due", 10, "int32", {}), ("not_due", 9, "int32", {}), ("alpha", 5, "int64", {"alpha": 0.2}),
-            ("k", 9, "int64", {"k": 3}),
-        )
-    ],
     doc="where Step mod k is 0, FastOut = SlowOut = alpha Fast + (1 - alpha) Slow; else both stay",
     source="Zhang and others, 2019: Lookahead optimizer",
 )  # fmt: skip

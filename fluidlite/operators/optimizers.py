@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from fluidlite.codegen.expr import abs_, maximum, sign
+from fluidlite.expr import abs_, maximum, sign
 from fluidlite.framework.opdef import Attr
-from fluidlite.operators.updates import update, update_samples
+from fluidlite.operators.updates import update
 
 # sgd ---------------------------------------------------------------------------------------------------------------
 
@@ -17,8 +14,6 @@ update(
     "sgd",
     lambda param, grad, learning_rate: param - learning_rate * grad,
     {"ParamOut": "Param"},
-    reference=lambda inputs, attrs: {"ParamOut": inputs["Param"] - inputs["LearningRate"] * inputs["Grad"]},
-    samples=update_samples({}, {"matrix": {}}),
     doc="ParamOut = Param - LearningRate Grad",
     source="Fluid sgd_op.cc",
 )
@@ -38,15 +33,6 @@ def _momentum(
     return param - learning_rate * speed, speed
 
 
-def _reference_momentum(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    mu, grad, rate = attrs["mu"], inputs["Grad"], inputs["LearningRate"]
-    if attrs["regularization_method"] == "l2_decay":
-        grad = grad + inputs["Param"] * attrs["regularization_coeff"]
-    velocity = mu * inputs["Velocity"] + grad
-    step = grad * rate + mu * velocity * rate if attrs["use_nesterov"] else velocity * rate
-    return {"ParamOut": inputs["Param"] - step, "VelocityOut": velocity}
-
-
 update(
     "momentum",
     _momentum,
@@ -56,15 +42,6 @@ update(
         Attr("use_nesterov", "bool", False, doc="take Nesterov's step"),
         Attr("regularization_method", "str", "", choices=("", "l2_decay"), doc="what Grad is given besides"),
         Attr("regularization_coeff", "float", 0.0, doc="with l2_decay, Grad is Grad + regularization_coeff Param"),
-    ),
-    reference=_reference_momentum,
-    samples=update_samples(
-        {"Velocity": (-1, 1)},
-        {
-            "matrix": {"mu": 0.9},
-            "nesterov": {"mu": 0.5, "use_nesterov": True},
-            "decay": {"mu": 0.5, "regularization_method": "l2_decay", "regularization_coeff": 0.3},
-        },
     ),
     doc="VelocityOut = mu Velocity + Grad; ParamOut = Param - LearningRate VelocityOut, or by Nesterov's step "
     "Param - LearningRate (Grad + mu VelocityOut)",
@@ -84,28 +61,11 @@ def shrunk(param: Any, rate: Any, l1: Any, l2: Any) -> Any:
     return sign(param) * maximum(abs_(param) - rate * maximum(l1, 0), 0) / (1 + rate * l2)
 
 
-def reference_shrunk(param: Any, rate: Any, l1: float, l2: float) -> Any:
-    """Return the proximal step of the two penalties."""
-    kept = param - np.clip(param, -rate * l1, rate * l1) if l1 > 0 else param
-    return kept / (1 + rate * l2)
-
-
-PROXIMAL = {
-    "matrix": {}, "l1": {"l1": 0.9}, "l2": {"l2": 0.7}, "both": {"l1": 3.0, "l2": 0.5}, "below": {"l1": -0.5},
-}  # fmt: skip
-"""Attributes of samples."""
-
 update(
     "proximal_gd",
     lambda param, grad, learning_rate, *, l1, l2: shrunk(param - learning_rate * grad, learning_rate, l1, l2),
     {"ParamOut": "Param"},
     attrs=L1_L2,
-    reference=lambda inputs, attrs: {
-        "ParamOut": reference_shrunk(
-            inputs["Param"] - inputs["LearningRate"] * inputs["Grad"], inputs["LearningRate"], attrs["l1"], attrs["l2"]
-        )
-    },
-    samples=update_samples({}, PROXIMAL),
     doc="p = Param - LearningRate Grad; ParamOut = sign(p) max(|p| - LearningRate l1, 0) / (1 + LearningRate l2)",
     source="Fluid proximal_gd_op.h",
 )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from fluidlite.codegen.expr import abs_, maximum, pow_, sign, sqrt, where
+from fluidlite.expr import abs_, maximum, pow_, sign, sqrt, where
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample
-from fluidlite.operators.optimizers import L1_L2, PROXIMAL, reference_shrunk, shrunk
-from fluidlite.operators.samples import WIDE
-from fluidlite.operators.updates import tensors, update, update_samples
-
-Inputs = Mapping[str, Any]
+from fluidlite.framework.opdef import Attr
+from fluidlite.operators.optimizers import L1_L2, shrunk
+from fluidlite.operators.updates import update
 
 BETAS = (
     Attr("beta1", "float", 0.9, doc="what is kept of the first moment"),
@@ -22,8 +16,6 @@ BETAS = (
 )
 
 # adam --------------------------------------------------------------------------------------------------------------
-
-_ADAM_STATE = {"Moment1": (-1, 1), "Moment2": (0.1, 1), "Beta1Pow": (0.8, 0.82), "Beta2Pow": (0.9, 0.99)}
 
 
 def _adam(
@@ -36,27 +28,6 @@ def _adam(
     second = b2 * moment2 + (1 - b2) * grad * grad
     rate = learning_rate * sqrt(1 - beta2_pow) / (1 - beta1_pow)
     return param - rate * (first / (sqrt(second) + epsilon)), first, second, beta1_pow * b1, beta2_pow * b2
-
-
-def _reference_adam(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    b1, b2 = inputs.get("Beta1Tensor", attrs["beta1"]), inputs.get("Beta2Tensor", attrs["beta2"])
-    grad = inputs["Grad"]
-    m = inputs["Moment1"] * b1 + grad * (1 - b1)
-    v = inputs["Moment2"] * b2 + np.square(grad) * (1 - b2)
-    rate = inputs["LearningRate"] * np.sqrt(1 - inputs["Beta2Pow"]) / (1 - inputs["Beta1Pow"])
-    return {
-        "ParamOut": inputs["Param"] - rate * m / (np.sqrt(v) + attrs["epsilon"]), "Moment1Out": m, "Moment2Out": v,
-        "Beta1PowOut": inputs["Beta1Pow"] * b1, "Beta2PowOut": inputs["Beta2Pow"] * b2,
-    }  # fmt: skip
-
-
-def _adam_samples() -> Iterable[Sample]:
-    attributes = {"matrix": {}, "attributes": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.1}}
-    yield from update_samples(_ADAM_STATE, attributes)()
-    betas = {"Beta1Tensor": (0.5, 0.6), "Beta2Tensor": (0.7, 0.8)}
-    yield Sample(tensors(5, 7, **_ADAM_STATE, **betas), {}, name="betas_given", dtypes=WIDE)
-    outputs = ("ParamOut", "Moment1Out", "Moment2Out")
-    yield Sample(tensors(5, 7, **_ADAM_STATE), {}, name="powers_kept", outputs=outputs)
 
 
 update(
@@ -73,8 +44,6 @@ update(
         Attr("min_row_size_to_use_multithread", "int", 1000, doc="of no effect"),
     ),
     optional=("Beta1Tensor", "Beta2Tensor", "Beta1PowOut", "Beta2PowOut"),
-    reference=_reference_adam,
-    samples=_adam_samples,
     doc="Moment1Out = beta1 Moment1 + (1 - beta1) Grad; Moment2Out = beta2 Moment2 + (1 - beta2) Grad^2; "
     "ParamOut = Param - LearningRate sqrt(1 - Beta2Pow) / (1 - Beta1Pow) Moment1Out / (sqrt(Moment2Out) + epsilon); "
     "Beta1PowOut = beta1 Beta1Pow and Beta2PowOut = beta2 Beta2Pow, if they are asked for",
@@ -93,23 +62,11 @@ def _adamax(
     return param - learning_rate / (1 - beta1_pow) * (first / largest), first, largest
 
 
-def _reference_adamax(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    m = inputs["Moment"] + (1 - attrs["beta1"]) * (inputs["Grad"] - inputs["Moment"])
-    u = np.fmax(np.sqrt(np.square(inputs["Grad"])), inputs["InfNorm"] * attrs["beta2"] + attrs["epsilon"])
-    step = inputs["LearningRate"] * m / (u * (1 - inputs["Beta1Pow"]))
-    return {"ParamOut": inputs["Param"] - step, "MomentOut": m, "InfNormOut": u}
-
-
 update(
     "adamax",
     _adamax,
     {"ParamOut": "Param", "MomentOut": "Moment", "InfNormOut": "InfNorm"},
     attrs=(*BETAS, Attr("epsilon", "float", 1e-8)),
-    reference=_reference_adamax,
-    samples=update_samples(
-        {"Moment": (-1, 1), "InfNorm": (0.1, 1), "Beta1Pow": (0.8, 0.82)},
-        {"matrix": {}, "attributes": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.1}},
-    ),
     doc="MomentOut = beta1 Moment + (1 - beta1) Grad; InfNormOut = max(beta2 InfNorm + epsilon, |Grad|); "
     "ParamOut = Param - LearningRate / (1 - Beta1Pow) MomentOut / InfNormOut",
     source="Fluid adamax_op.h",
@@ -123,13 +80,6 @@ def _adagrad(param: Any, grad: Any, moment: Any, learning_rate: Any, *, epsilon:
     return param - learning_rate * grad / (sqrt(total) + epsilon), total
 
 
-def _reference_adagrad(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    kept, added = attrs.get("decay", 1), 1 - attrs["decay"] if "decay" in attrs else 1
-    moment = kept * inputs["Moment"] + added * np.square(inputs["Grad"])
-    rates = inputs["LearningRate"] / (moment**0.5 + attrs["epsilon"])
-    return {"ParamOut": inputs["Param"] - rates * inputs["Grad"], "MomentOut": moment}
-
-
 _MOMENT = {"ParamOut": "Param", "MomentOut": "Moment"}
 
 update(
@@ -137,8 +87,6 @@ update(
     _adagrad,
     _MOMENT,
     attrs=(Attr("epsilon", "float", 1e-6),),
-    reference=_reference_adagrad,
-    samples=update_samples({"Moment": (0.1, 1)}, {"matrix": {}, "epsilon": {"epsilon": 0.1}}),
     doc="MomentOut = Moment + Grad^2; ParamOut = Param - LearningRate Grad / (sqrt(MomentOut) + epsilon)",
     source="Fluid adagrad_op.h",
 )
@@ -156,8 +104,6 @@ update(
     _decayed_adagrad,
     _MOMENT,
     attrs=(Attr("decay", "float", 0.95), Attr("epsilon", "float", 1e-6)),
-    reference=_reference_adagrad,
-    samples=update_samples({"Moment": (0.1, 1)}, {"matrix": {}, "attributes": {"decay": 0.5, "epsilon": 0.1}}),
     doc="MomentOut = decay Moment + (1 - decay) Grad^2; "
     "ParamOut = Param - LearningRate Grad / (sqrt(MomentOut) + epsilon)",
     source="Fluid decayed_adagrad_op.h",
@@ -169,21 +115,14 @@ def _proximal_adagrad(param: Any, moment: Any, grad: Any, learning_rate: Any, *,
     return shrunk(param - learning_rate * grad / sqrt(total), learning_rate, l1, l2), total
 
 
-def _reference_proximal_adagrad(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    rate, moment = inputs["LearningRate"], inputs["Moment"] + np.square(inputs["Grad"])
-    moved = inputs["Param"] - rate * inputs["Grad"] * moment**-0.5
-    return {"ParamOut": reference_shrunk(moved, rate, attrs["l1"], attrs["l2"]), "MomentOut": moment}
-
-
 update(
     "proximal_adagrad",
     _proximal_adagrad,
     _MOMENT,
     attrs=L1_L2,
-    reference=_reference_proximal_adagrad,
-    samples=update_samples({"Moment": (0.1, 1)}, PROXIMAL),
     doc="MomentOut = Moment + Grad^2; p = Param - LearningRate Grad / sqrt(MomentOut); "
-    "ParamOut = sign(p) max(|p| - LearningRate l1, 0) / (1 + LearningRate l2)",
+    "ParamOut = sign(p) max(|p| - LearningRate l1, 0) / (1 + LearningRate l2). As in Fluid nothing is added to the "
+    "divisor: where Moment and Grad are 0, ParamOut is NaN",
     source="Fluid proximal_adagrad_op.h",
 )
 
@@ -198,25 +137,11 @@ def _adadelta(
     return param - step, grads, rho * avg_squared_update + (1 - rho) * step * step
 
 
-def _reference_adadelta(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    rho, epsilon, old = attrs["rho"], attrs["epsilon"], inputs["AvgSquaredUpdate"]
-    grads = inputs["AvgSquaredGrad"] * rho + np.square(inputs["Grad"]) * (1 - rho)
-    step = -np.sqrt(old + epsilon) / np.sqrt(grads + epsilon) * inputs["Grad"]
-    updates = old * rho + np.square(step) * (1 - rho)
-    return {"ParamOut": inputs["Param"] + step, "AvgSquaredGradOut": grads, "AvgSquaredUpdateOut": updates}
-
-
 update(
     "adadelta",
     _adadelta,
     {"ParamOut": "Param", "AvgSquaredGradOut": "AvgSquaredGrad", "AvgSquaredUpdateOut": "AvgSquaredUpdate"},
     attrs=(Attr("rho", "float", 0.95), Attr("epsilon", "float", 1e-6)),
-    reference=_reference_adadelta,
-    samples=update_samples(
-        {"AvgSquaredGrad": (0.1, 1), "AvgSquaredUpdate": (0.1, 1)},
-        {"matrix": {}, "attributes": {"rho": 0.5, "epsilon": 0.1}},
-        rate=False,
-    ),
     doc="AvgSquaredGradOut = rho AvgSquaredGrad + (1 - rho) Grad^2; "
     "u = sqrt((AvgSquaredUpdate + epsilon) / (AvgSquaredGradOut + epsilon)) Grad; ParamOut = Param - u; "
     "AvgSquaredUpdateOut = rho AvgSquaredUpdate + (1 - rho) u^2",
@@ -239,35 +164,9 @@ def _rmsprop(
     return param - speed, speed, square, mean
 
 
-def _reference_rmsprop(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    decay, grad = attrs["decay"], inputs["Grad"]
-    square = inputs["MeanSquare"] * decay + np.square(grad) * (1 - decay)
-    outputs = {"MeanSquareOut": square}
-    variance = square
-    if "MeanGrad" in inputs:
-        outputs["MeanGradOut"] = inputs["MeanGrad"]
-    if attrs["centered"]:
-        outputs["MeanGradOut"] = inputs["MeanGrad"] * decay + grad * (1 - decay)
-        variance = square - np.square(outputs["MeanGradOut"])
-    speed = attrs["momentum"] * inputs["Moment"] + inputs["LearningRate"] * grad * (variance + attrs["epsilon"]) ** -0.5
-    return {**outputs, "MomentOut": speed, "ParamOut": inputs["Param"] - speed}
-
-
 def _check_rmsprop(call: Call) -> None:
     if call.attr("centered") and not call.has("MeanGrad"):
         call.fail("MeanGrad", "the moving average of Grad, for the attribute centered is True")
-
-
-_RMSPROP_STATE = {"MeanSquare": (1, 2), "Moment": (-1, 1)}
-
-
-def _rmsprop_samples() -> Iterable[Sample]:
-    attributes = {"matrix": {}, "attributes": {"epsilon": 0.1, "decay": 0.5, "momentum": 0.3}}
-    outputs = ("ParamOut", "MomentOut", "MeanSquareOut")
-    yield from update_samples(_RMSPROP_STATE, attributes, outputs)()
-    state = {**_RMSPROP_STATE, "MeanGrad": (-0.5, 0.5)}
-    for name, attrs in (("centered", {"centered": True, "momentum": 0.3}), ("not_centered", {})):
-        yield Sample(tensors(5, 7, **state), attrs, name=name, dtypes=WIDE)
 
 
 update(
@@ -282,8 +181,6 @@ update(
     ),
     optional=("MeanGrad", "MeanGradOut"),
     check=_check_rmsprop,
-    reference=_reference_rmsprop,
-    samples=_rmsprop_samples,
     doc="MeanSquareOut = decay MeanSquare + (1 - decay) Grad^2; v = MeanSquareOut, or, centered, "
     "MeanGradOut = decay MeanGrad + (1 - decay) Grad and v = MeanSquareOut - MeanGradOut^2; "
     "MomentOut = momentum Moment + LearningRate Grad / sqrt(v + epsilon); ParamOut = Param - MomentOut",
@@ -308,29 +205,14 @@ def _ftrl(
     return where(abs_(linear) > bound, shrinking, 0), total, linear
 
 
-def _reference_ftrl(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    l1, l2, power = attrs["l1"] + _TINY, attrs["l2"] + _TINY, -attrs["lr_power"]
-    old, rate = inputs["SquaredAccumulator"], inputs["LearningRate"]
-    total = old + np.square(inputs["Grad"])
-    linear = inputs["LinearAccumulator"] + inputs["Grad"] - (total**power - old**power) / rate * inputs["Param"]
-    moved = np.clip(linear, -l1, l1) - linear
-    return {
-        "ParamOut": moved / (total**power / rate + 2 * l2), "SquaredAccumOut": total, "LinearAccumOut": linear,
-    }  # fmt: skip
-
-
 update(
     "ftrl",
     _ftrl,
     {"ParamOut": "Param", "SquaredAccumOut": "SquaredAccumulator", "LinearAccumOut": "LinearAccumulator"},
     attrs=(*L1_L2, Attr("lr_power", "float", -0.5, static=True, doc="power of the accumulated squares, negated")),
-    reference=_reference_ftrl,
-    samples=update_samples(
-        {"SquaredAccumulator": (0.1, 1), "LinearAccumulator": (-1, 1)},
-        {"matrix": {}, "l1": {"l1": 0.5}, "l2": {"l2": 0.7}, "power": {"l1": 0.2, "lr_power": -0.8}},
-    ),
     doc="SquaredAccumOut = n = SquaredAccumulator + Grad^2; with s = -lr_power, LinearAccumOut = z = "
     "LinearAccumulator + Grad - (n^s - SquaredAccumulator^s) / LearningRate Param; ParamOut = "
-    "(l1 sign(z) - z) / (n^s / LearningRate + 2 l2) where |z| > l1, else 0",
+    "(l1 sign(z) - z) / (n^s / LearningRate + 2 l2) where |z| > l1, else 0; as in Fluid, l1 and l2 are 1e-10 above the "
+    "attributes",
     source="Fluid ftrl_op.h",
 )

@@ -2,242 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS, is_float
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, grad_inputs, grad_like, grad_outputs, like
-from fluidlite.operators.math.numbers import numbers_of
-from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.framework.opdef import Attr, Infer, Slot
+from fluidlite.geometry.numbers import numbers_of
+from fluidlite.operators.inference import Inferred, grad_like, like, number_fits
 
-_VALUE = Attr("pad_value", "float", 0.0, doc="what stands around; it is converted to the dtype")
+_VALUE = Attr("pad_value", "float", 0.0, static=True, doc="what stands around; it is converted to the dtype")
+Size = e.Number | int
 
 
-def _check_value(call: Call, dtype: str) -> None:
-    value = call.attr("pad_value")
-    if not is_float(dtype) and not (isfinite(value) and (dtype == "bool" or _holds(dtype, value))):
-        call.fail_attr("pad_value", f"a finite number in the range of {dtype}, the dtype of Out")
+def _fitting(slot: str) -> Infer:
+    """What stands around must be a number of the dtype."""
+
+    def inferred(call: Call) -> Inferred:
+        number_fits(call, "pad_value", call.dtype(slot))
+        return infer(call)
+
+    return inferred
 
 
-def _holds(dtype: str, value: float) -> bool:
-    return bool(np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max)
+def _around(x: e.Tensor, low: Sequence[Size], high: Sequence[Size], value: float) -> e.Tensor:
+    """A tensor with a number around it, whose fraction is cut off where the dtype has none."""
+    return e.pad(x, low, high, value if is_float(x.dtype) else bool(value) if x.dtype == "bool" else int(value))
 
 
 # pad ---------------------------------------------------------------------------------------------------------------
 
-_PAD_ATTRS = (
-    Attr("paddings", "ints", minimum=0, doc="how much is put in front of and behind each dim, in turn"),
-    _VALUE,
-)
 
-
-def _infer_pad(call: Call) -> Inferred:
-    x, paddings = call.spec("X"), call.attr("paddings")
-    if len(paddings) != 2 * x.rank:
-        call.fail_attr("paddings", f"{2 * x.rank} numbers, two for each dim of X ({call.shown('X')})")
-    _check_value(call, x.dtype)
-    dims = [d + a + b if d >= 0 else -1 for d, a, b in zip(x.dims, paddings[::2], paddings[1::2], strict=True)]
-    return {"Out": Spec.of(dims, x.dtype) if any(paddings[:2]) else like(x, dims)}
-
-
-def _reference_pad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    widths = np.reshape(attrs["paddings"], (-1, 2)).astype("int64")
-    return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype)) if x.ndim else x}
-
-
-register_op(
+@operator(
     "pad",
-    inputs=("X",),
-    outputs=("Out",),
-    attrs=_PAD_ATTRS,
-    infer=_infer_pad,
-    grad=GradRule("pad_grad", ("X", "Out@GRAD"), ("X",)),
-    dtypes={"X": ALL},
-    reference=_reference_pad,
-    samples=lambda: [
-        Sample({"X": rand(2, 3)}, {"paddings": [0, 1, 1, 2]}, ("X",), name="matrix", dtypes=EVERY),
-        Sample({"X": rand(2, 3)}, {"paddings": [1, 0, 2, 1], "pad_value": -1.5}, ("X",), name="value", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 2)}, {"paddings": [0, 0, 1, 2, 0, 1]}, ("X",), name="rank3", dtypes=WIDE),
-        Sample({"X": rand(4)}, {"paddings": [2, 0], "pad_value": 3.0}, ("X",), name="front"),
-        Sample({"X": rand(4)}, {"paddings": [0, 0], "pad_value": 3.0}, ("X",), name="nothing"),
-        Sample({"X": rand()}, {"paddings": []}, ("X",), name="rank0"),
-        Sample({"X": ints(2, 2)}, {"paddings": [1, 1, 0, 1], "pad_value": -7.9}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(5)}, {"paddings": [1, 1], "pad_value": 1.0}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(0, 2)}, {"paddings": [1, 1, 0, 1], "pad_value": 2.0}, name="empty", dtypes=WIDE),
-    ],
-    doc="Out = X with pad_value around it",
-    source="Fluid pad_op.cc",
-)
+    attrs=[Attr("paddings", "ints", minimum=0, doc="how much is put in front of and behind each dim, in turn"), _VALUE],
+    reads=(), infer=_fitting("X"), dtypes={"X": ALL}, doc="Out = X with pad_value around it",
+    grad_doc="X@GRAD = the part of Out@GRAD that X has become", source="Fluid pad_op.cc",
+)  # fmt: skip
+def pad(x: e.Tensor, *, paddings: tuple[int, ...], pad_value: float) -> e.Tensor:
+    """By two numbers a dim."""
+    if len(paddings) != 2 * x.rank:
+        e.fail_attr("paddings", f"{2 * x.rank} numbers, two for each dim of X ({e.shown(x)})")
+    return _around(x, paddings[::2], paddings[1::2], pad_value)
 
-register_op(
-    "pad_grad",
-    inputs=grad_inputs("X", "Out@GRAD", meta=("X",)),
-    outputs=grad_outputs("X"),
-    attrs=_PAD_ATTRS,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD = the part of Out@GRAD that X has become",
-)
 
 # pad_constant_like -------------------------------------------------------------------------------------------------
 
 
-def _infer_pad_like(call: Call) -> Inferred:
-    x, y = call.dims("X"), call.dims("Y")
-    call.need(len(x) == len(y), "Y", f"rank {len(x)}, as X ({call.shown('X')})")
-    for i, (n, d) in enumerate(zip(x, y, strict=True)):
-        if 0 <= n < d:
-            call.fail("Y", f"{n} elements or fewer in dim {i}, as X ({call.shown('X')}) has")
-    _check_value(call, call.dtype("Y"))
-    return {"Out": like(call.spec("X"), x, call.dtype("Y"))}
+@operator(
+    "pad_constant_like", inputs=[Slot("X", metadata_only=True, doc="Out gets its dims"), "Y"], attrs=[_VALUE],
+    infer=_fitting("Y"), kernel_dtype="Y", dtypes={"Y": ALL},
+    doc="Out = Y with pad_value behind it, up to the dims of X", source="Fluid pad_constant_like_op.cc",
+)  # fmt: skip
+def pad_constant_like(x: e.Tensor, y: e.Tensor, *, pad_value: float) -> e.Tensor:
+    """Y is no larger."""
+    if x.rank != y.rank:
+        e.fail("Y", f"rank {x.rank}, as X ({e.shown(x)})")
+    for i, (n, d) in enumerate(zip(x.dims, y.dims, strict=True)):
+        e.need(d <= n, "Y", f"{{0}} elements or fewer in dim {i}, as X ({{X}}) has", numbers=(n,))
+    return _around(y, [0] * y.rank, [n - d for n, d in zip(x.dims, y.dims, strict=True)], pad_value)
 
 
-def _reference_pad_like(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    y = inputs["Y"]
-    out = np.full(inputs["X"].shape, np.asarray(attrs["pad_value"]).astype(y.dtype))
-    out[np.ix_(*map(range, y.shape))] = y
-    return {"Out": out}
+@gradient(pad_constant_like, writes=("Y",), metadata=("Y",), doc="Y@GRAD = the part of Out@GRAD that Y has become")
+def pad_constant_like_grad(y: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """Written: the derived one would take X for its dims."""
+    return e.slices(dout, [0] * y.rank, y.dims)
 
-
-register_op(
-    "pad_constant_like",
-    inputs=(Slot("X", metadata_only=True, doc="Out gets its dims"), "Y"),
-    outputs=("Out",),
-    attrs=(_VALUE,),
-    infer=_infer_pad_like,
-    grad=GradRule("pad_constant_like_grad", ("Y", "Out@GRAD"), ("Y",)),
-    kernel_dtype="Y",
-    dtypes={"Y": ALL},
-    reference=_reference_pad_like,
-    samples=lambda: [
-        Sample({"X": rand(4, 3), "Y": rand(2, 2)}, {}, ("Y",), name="matrix", dtypes=EVERY),
-        Sample({"X": rand(4, 3), "Y": rand(2, 2)}, {"pad_value": -1.0}, ("Y",), name="value", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 2, 3), "Y": rand(1, 3, 1, 3)}, {"pad_value": 2.0}, ("Y",), name="rank4"),
-        Sample({"X": rand(2, 3), "Y": rand(2, 3)}, {}, ("Y",), name="same"),
-        Sample({"X": ints(2, 3), "Y": rand(1, 3)}, {"pad_value": 0.5}, ("Y",), name="other_dtype"),
-        Sample({"X": ints(5), "Y": ints(3)}, {"pad_value": 4.0}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(4, 3), "Y": rand(0, 2)}, {"pad_value": 2.0}, name="empty"),
-    ],
-    doc="Out = Y with pad_value behind it, up to the dims of X",
-    source="Fluid pad_constant_like_op.cc",
-)
-
-register_op(
-    "pad_constant_like_grad",
-    inputs=grad_inputs("Y", "Out@GRAD", meta=("Y",)),
-    outputs=grad_outputs("Y"),
-    attrs=(_VALUE,),
-    infer=grad_like("Y"),
-    kernel_dtype="Out@GRAD",
-    doc="Y@GRAD = the part of Out@GRAD that Y has become",
-)
 
 # pad2d -------------------------------------------------------------------------------------------------------------
 
-_PAD2D_ATTRS = (
+_PADDINGS = Slot("Paddings", dispensable=True, value=True, doc="the paddings, as a tensor")
+
+
+def _infer_pad2d(call: Call) -> Inferred:
+    """Until it is known how many paddings there are, nothing is known of the padded dims."""
+    if numbers_of(call, "paddings", "Paddings") is None and call.spec("X").rank == 4:
+        number_fits(call, "pad_value", call.dtype("X"))
+        first = 2 if call.attr("data_format") == "NCHW" else 1
+        dims = [-1 if i in (first, first + 1) else d for i, d in enumerate(call.dims("X"))]
+        return {"Out": like(call.spec("X"), dims)}
+    return _fitting("X")(call)
+
+
+def _borders(
+    x: e.Tensor, given: tuple[e.Number, ...] | None, stated: Sequence[int], mode: str, data_format: str
+) -> list[tuple[int, Size, Size]]:
+    """For rows and columns: the axis, and how much is put in front of and behind it."""
+    if x.rank != 4:
+        e.fail("X", "rank 4, a batch of images")
+    paddings: Sequence[Size] = stated if given is None else given
+    if len(paddings) != 4:
+        expected = "4 numbers: above, below, left, right"
+        e.fail_attr("paddings", expected) if given is None else e.fail("Paddings", expected)
+    first, found = 2 if data_format == "NCHW" else 1, []
+    for axis, (before, after) in ((first, paddings[:2]), (first + 1, paddings[2:])):
+        for size in (before, after):
+            e.need(e.highest(0, -size) == 0, "Paddings", "numbers of 0 or more")
+        n, most = x.dims[axis], e.highest(before, after)
+        if mode == "reflect":  # nothing to mirror, or enough of it
+            expected = f"more than {{0}} elements in dim {axis}, to be mirrored in the padding"
+            e.need(e.lowest(most, e.highest(most - n + 1, 0)) == 0, "X", expected, numbers=(most,))
+        if mode == "edge":
+            expected = f"1 element or more in dim {axis}, to be repeated in the padding"
+            e.need(e.lowest(most, e.highest(1 - n, 0)) == 0, "X", expected)
+        found.append((axis, before, after))
+    return found
+
+
+def _bordered(x: e.Tensor, borders: Sequence[tuple[int, Size, Size]], mode: str) -> e.Tensor:
+    """Each part of an axis, in the padding and between, with the border of the other axis."""
+    if not borders:
+        return x
+    (axis, before, after), *rest = borders
+    n, parts = x.dims[axis], [x]
+    for in_front, size, near, mirrored in ((True, before, 0, before), (False, after, n - 1, n - 2)):
+        if isinstance(size, int) and size == 0:
+            continue
+        if mode == "edge":
+            line = e.slice_axis(x, axis, near, 1)
+            side = e.broadcast(line, [size if i == axis else d for i, d in enumerate(x.dims)])
+        else:
+            side = e.slice_axis(x, axis, mirrored, size, -1)
+        parts = [side, *parts] if in_front else [*parts, side]
+    return e.concat([_bordered(part, rest, mode) for part in parts], axis)
+
+
+_ATTRS = (
     Attr("paddings", "ints", minimum=0, doc="rows above, rows below, columns left, columns right; unless Paddings is"),
     Attr("mode", "str", "constant", choices=("constant", "reflect", "edge"),
          doc="what stands around: pad_value; the image, mirrored at its border; its border"),
     _VALUE,
     Attr("data_format", "str", "NCHW", choices=("NCHW", "NHWC"), doc="where the rows and columns of X are"),
 )  # fmt: skip
-_PADDINGS = Slot("Paddings", dispensable=True, value=True, doc="the paddings, as a tensor")
 
 
-def _infer_pad2d(call: Call) -> Inferred:
-    x, mode = call.spec("X"), call.attr("mode")
-    call.need(x.rank == 4, "X", "rank 4, a batch of images")
-    paddings = numbers_of(call, "paddings", "Paddings")
-    if paddings is None:
-        paddings = (None,) * 4
-    if len(paddings) != 4:
-        if call.has("Paddings"):
-            call.fail("Paddings", "4 numbers: above, below, left, right")
-        call.fail_attr("paddings", "4 numbers: above, below, left, right")
-    _check_value(call, x.dtype)
-    dims, first = list(x.dims), 2 if call.attr("data_format") == "NCHW" else 1
-    for axis, pair in ((first, paddings[:2]), (first + 1, paddings[2:])):
-        before, after = pair
-        if before is None or after is None:
-            dims[axis] = -1
-            continue
-        n, most = dims[axis], max(pair, key=lambda p: p or 0) or 0
-        if min(before, after) < 0:
-            call.fail("Paddings", "numbers of 0 or more", paddings)
-        if n < 0:
-            continue
-        if mode == "reflect" and most >= n and most:
-            call.fail("X", f"more than {most} elements in dim {axis}, to be mirrored in the padding")
-        if mode == "edge" and most and not n:
-            call.fail("X", f"1 element or more in dim {axis}, to be repeated in the padding")
-        dims[axis] = n + before + after
-    return {"Out": like(x, dims)}
+@operator(
+    "pad2d", inputs=["X", _PADDINGS], attrs=_ATTRS, infer=_infer_pad2d, dtypes={"X": ALL, "Paddings": INTS},
+    doc="Out = each image of X with a border around it", source="Fluid pad2d_op.cc",
+)  # fmt: skip
+def pad2d(
+    x: e.Tensor, paddings_: Any, *, paddings: tuple[int, ...], mode: str, pad_value: float, data_format: str
+) -> e.Tensor:
+    """Rows and columns alone."""
+    borders = _borders(x, paddings_, paddings, mode, data_format)
+    if mode != "constant":
+        return _bordered(x, borders, mode)
+    low, high = ([dict((axis, pair[side]) for axis, *pair in borders).get(i, 0) for i in range(4)] for side in (0, 1))
+    return _around(x, low, high, pad_value)
 
 
-def _reference_pad2d(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, (top, bottom, left, right) = inputs["X"], stated(inputs, attrs, "paddings", "Paddings")
-    inner = [(top, bottom), (left, right)]
-    widths = [(0, 0), (0, 0), *inner] if attrs["data_format"] == "NCHW" else [(0, 0), *inner, (0, 0)]
-    if attrs["mode"] == "constant":
-        return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype))}
-    return {"Out": np.pad(x, widths, attrs["mode"])}
-
-
-def _pad2d(name: str, dims: tuple[int, ...], paddings: Any, check: bool = True, dtypes: tuple[str, ...] = ("float32",),
-           tensor: Any = None, **attrs: Any) -> Sample:  # fmt: skip
-    inputs = {"X": rand(*dims)} if tensor is None else {"X": rand(*dims), "Paddings": np.asarray(tensor, "int32")}
-    return Sample(inputs, {"paddings": paddings, **attrs}, ("X",) if check else (), name=name, dtypes=dtypes)
-
-
-def _pad2d_samples() -> list[Sample]:
-    found = [
-        _pad2d("value", (1, 2, 3, 2), [0, 2, 1, 0], pad_value=-2.5, dtypes=EVERY),
-        _pad2d("nothing", (1, 2, 3, 2), [0, 0, 0, 0], mode="edge"),
-        _pad2d("tensor", (1, 1, 3, 4), [], tensor=[1, 0, 2, 1]),
-        _pad2d("tensor_reflect", (1, 1, 3, 4), [], tensor=[1, 2, 3, 1], mode="reflect"),
-        _pad2d("most_reflected", (1, 1, 3, 4), [2, 2, 3, 3], mode="reflect"),
-        _pad2d("row_reflected", (1, 1, 1, 4), [0, 0, 3, 3], mode="reflect"),
-        _pad2d("pixel_repeated", (1, 2, 1, 1), [3, 4, 2, 1], mode="edge", dtypes=WIDE),
-        _pad2d("empty", (0, 2, 3, 2), [1, 1, 1, 1], check=False, mode="reflect"),
-        _pad2d("empty_image", (1, 2, 0, 2), [1, 1, 0, 1], check=False, pad_value=2.0),
-        Sample({"X": ints(1, 1, 2, 2)}, {"paddings": [1, 0, 0, 1], "mode": "edge"}, name="int64", dtypes=("int64",)),
-        Sample({"X": ints(1, 1, 2, 2)}, {"paddings": [1, 0, 0, 1], "pad_value": 3.0}, name="int64_value",
-               dtypes=("int64",)),
-    ]  # fmt: skip
-    for mode in ("constant", "reflect", "edge"):
-        found.append(_pad2d(mode, (2, 2, 3, 4), [1, 2, 2, 1], mode=mode, dtypes=EVERY))
-        found.append(_pad2d(f"{mode}_nhwc", (2, 3, 4, 2), [2, 0, 1, 3], mode=mode, data_format="NHWC", dtypes=WIDE))
-    return found
-
-
-register_op(
-    "pad2d",
-    inputs=("X", _PADDINGS),
-    outputs=("Out",),
-    attrs=_PAD2D_ATTRS,
-    infer=_infer_pad2d,
-    grad=GradRule("pad2d_grad", ("X", "Paddings", "Out@GRAD"), ("X",)),
-    dtypes={"X": ALL, "Paddings": INTS},
-    reference=_reference_pad2d,
-    samples=_pad2d_samples,
-    doc="Out = each image of X with a border around it",
-    source="Fluid pad2d_op.cc",
-)
-
-register_op(
-    "pad2d_grad",
-    inputs=(Slot("X", metadata_only=True), _PADDINGS, Slot("Out@GRAD")),
-    outputs=grad_outputs("X"),
-    attrs=_PAD2D_ATTRS,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
+@gradient(
+    pad2d, metadata=("X",), infer=grad_like("X"),
     doc="X@GRAD = the sum of Out@GRAD over all that each element of X has become",
-)
+)  # fmt: skip
+def pad2d_grad(
+    x: e.Tensor, paddings_: Any, dout: e.Tensor, *, paddings: tuple[int, ...], mode: str, data_format: str
+) -> e.Tensor:
+    """Written: the derived one adds up nine parts of the size of X, this one two an axis."""
+    for axis, before, after in _borders(x, paddings_, paddings, mode, data_format):
+        n = x.dims[axis]
+        total = e.slice_axis(dout, axis, before, n)
+        sides = ((0, before, 0, 1), (before + n, after, n - 1, n - 1 - after)) if mode != "constant" else ()
+        for start, size, near, mirrored in sides:
+            if isinstance(size, int) and size == 0:
+                continue
+            side = e.slice_axis(dout, axis, start, size)
+            at = near if mode == "edge" else mirrored
+            side = e.reduce_sum(side, axis, keep=True) if mode == "edge" else e.flip(side, axis)
+            low = [at if i == axis else 0 for i in range(4)]
+            high = [n - at - side.dims[axis] if i == axis else 0 for i in range(4)]
+            total = total + e.pad(side, low, high)
+        dout = total
+    return dout

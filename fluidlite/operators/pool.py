@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
-from math import ceil, floor, prod
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, all_agree, grad_outputs, like
-from fluidlite.operators.math.pooling import pool_axes
-from fluidlite.operators.samples import EVERY, WIDE, distinct, rand
-from fluidlite.operators.windows import (
-    PADDING_ALGORITHM,
-    channels_last,
-    channels_to_end,
-    data_format,
-    join_dims,
-    split_dims,
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.framework.opdef import Attr
+from fluidlite.operators.math.spans import (
+    LOWEST,
+    Span,
+    explicit_pads,
+    first_maximum,
+    given_to_all,
+    given_to_one,
+    maximum_of,
+    most_shared,
+    padded,
+    same_pads,
+    total,
+    unpadded,
+    windows,
 )
+from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
 
-_LAYOUT = {4: "[images, channels, height, width]", 5: "[images, channels, depth, height, width]"}
+Ints = tuple[int, ...]
+Spans = tuple[Span, ...]
+_LAYOUT = {2: "[images, channels, height, width]", 3: "[images, channels, depth, height, width]"}
 
 
 def _window_attrs(spatial: int) -> tuple[Attr, ...]:
@@ -40,157 +42,115 @@ def _window_attrs(spatial: int) -> tuple[Attr, ...]:
 
 _ADAPTIVE = Attr("adaptive", "bool", False, doc="ksize windows that divide X as evenly as they can")
 
-
-def _out_dims(call: Call, spatial: int) -> tuple[int, ...]:
-    x = call.spec("X")
-    call.need(x.rank == spatial + 2, "X", f"{_LAYOUT[spatial + 2]} (the order is data_format's)")
-    last = "data_format" in call.attrs and channels_last(call)
-    images, channels, _ = split_dims(x.dims, last)
-    return join_dims(images, channels, [axis.outs for axis in pool_axes(call)], last)
+# Geometry -----------------------------------------------------------------------------------------------------------
 
 
-# The reference ------------------------------------------------------------------------------------------------------
+def _spans(
+    x: e.Tensor, spatial: int, ksize: Ints, global_pooling: bool, strides: Ints, paddings: Ints, adaptive: bool,
+    ceil_mode: bool = False, data_format: str = "NCHW", padding_algorithm: str = "EXPLICIT", **_: Any,
+) -> Spans:  # fmt: skip
+    """The windows along each spatial dim of X."""
+    if x.rank != spatial + 2:
+        e.fail("X", f"{_LAYOUT[spatial]} (the order is data_format's)")
+    first = 1 if data_format in ("NHWC", "NDHWC") else 2
+    axes, one, none = range(first, first + spatial), e.number(1), e.number(0)
+    if global_pooling or adaptive:
+        for axis in axes:
+            e.need(x.dims[axis] >= 1, "X", "spatial dims of 1 or more")
+    if global_pooling:
+        return tuple(Span(axis, x.dims[axis], one, x.dims[axis], 1, none, none) for axis in axes)
+    kernel = e.per_dim("ksize", ksize, spatial)
+    if adaptive:
+        return tuple(
+            Span(axis, x.dims[axis], e.number(outs), most_shared(x.dims[axis], e.number(outs)), 0, none, none)
+            for axis, outs in zip(axes, kernel, strict=True)
+        )
+    pads = explicit_pads(paddings, spatial)
+    if padding_algorithm == "VALID":
+        pads = [(0, 0)] * spatial
+    steps, found = e.per_dim("strides", strides, spatial), []
+    for axis, taps, step, explicit in zip(axes, kernel, steps, pads, strict=True):
+        size, same = x.dims[axis], padding_algorithm == "SAME"
+        before, after = same_pads(size, taps, step) if same else map(e.number, explicit)
+        room = size + before + after - taps
+        outs = (room + (step - 1 if ceil_mode else 0)) // step + 1
+        e.need_attr(outs >= 1, "ksize", "windows that fit in X ({X}) with its paddings")
+        if ceil_mode:
+            after = e.highest((outs - 1) * step + taps - before - size, 0)
+        reach = 0 if same else max(explicit[0], explicit[1] + (step - 1 if ceil_mode else 0))
+        ragged = same or ceil_mode or explicit != (0, 0)
+        found.append(Span(axis, size, outs, e.number(taps), step, before, after, ragged, reach >= taps))
+    return tuple(found)
 
 
-def _reference_windows(size: int, axis: int, attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Windows along a spatial dim, unclipped; of adaptive pooling they never leave X."""
-    k, spatial = attrs["ksize"], len(attrs["strides"])
-    if attrs["global_pooling"]:
-        return [(0, size)]
-    if attrs["adaptive"]:
-        n = k[axis]
-        return [(floor(o * size / n), ceil((o + 1) * size / n)) for o in range(n)]
-    step, pads, algorithm = attrs["strides"][axis], attrs["paddings"], attrs.get("padding_algorithm", "EXPLICIT")
-    before, after = pads[2 * axis : 2 * axis + 2] if len(pads) == 2 * spatial else (pads[axis], pads[axis])
-    if algorithm == "VALID":
-        before = after = 0
-    if algorithm == "SAME":
-        total = max((ceil(size / step) - 1) * step + k[axis] - size, 0)
-        before, after = floor(total / 2), ceil(total / 2)
-    windows = (size + before + after - k[axis]) / step + 1
-    count = ceil(windows) if attrs.get("ceil_mode") else floor(windows)
-    return [(o * step - before, o * step - before + k[axis]) for o in range(count)]
+def _void(spans: Spans, rank: int) -> e.Tensor | None:
+    """Which windows lie wholly in the padding; None where none can."""
+    found = None
+    for span in spans:
+        if span.void:
+            here = span.widths(rank) == 0
+            found = here if found is None else e.logical_or(found, here)
+    return found
 
 
-def _reference_parts(x: Any, attrs: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], Any, tuple[slice, ...], int]]:
-    """Yield (where in Out, the window of every image and channel, where that is, its size with the padding)."""
-    space = x.shape[2:]
-    windows = [_reference_windows(n, axis, attrs) for axis, n in enumerate(space)]
-    for where in product(*(range(len(each)) for each in windows)):
-        bounds = [windows[axis][o] for axis, o in enumerate(where)]
-        inside = tuple(slice(max(a, 0), max(min(b, n), 0)) for (a, b), n in zip(bounds, space, strict=True))
-        yield where, x[(..., *inside)], inside, prod(b - a for a, b in bounds)
+# Maxima -------------------------------------------------------------------------------------------------------------
 
 
-def _counts(x: Any, attrs: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(len(_reference_windows(n, axis, attrs)) for axis, n in enumerate(x.shape[2:]))
+def _levels(x: e.Tensor, spans: Spans) -> list[e.Tensor]:
+    """X, and the maxima along its last spatial dim, along the last two, and so on."""
+    levels = [padded(e.wide(x), spans, -float("inf"))]
+    for span in reversed(spans):
+        levels.append(maximum_of(levels[-1], span))
+    return levels
 
 
-def _reference_pool(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    last = attrs["data_format"] in ("NHWC", "NDHWC")
-    x = np.moveaxis(inputs["X"], -1, 1) if last else inputs["X"]
-    out: Any = np.zeros((*x.shape[:2], *_counts(x, attrs)))
-    for where, part, _, padded in _reference_parts(x, attrs):
-        flat = part.reshape(*x.shape[:2], prod(part.shape[2:]))
-        if attrs["pooling_type"] == "max":
-            out[(..., *where)] = flat.max(-1)
-        else:
-            out[(..., *where)] = flat.sum(-1) / (padded if not attrs["exclusive"] else flat.shape[-1])
-    return {"Out": np.moveaxis(out, 1, -1) if last else out}
+def _maxima(x: e.Tensor, spans: Spans) -> e.Tensor:
+    out, void = padded(e.wide(x), spans, -float("inf")), _void(spans, x.rank)
+    for span in spans:  # the last one, whose windows do not lie side by side, when little is left
+        out = maximum_of(out, span)
+    return out if void is None else e.where(void, LOWEST[x.dtype], out)
 
 
-def _reference_indexed(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    dims = (*x.shape[:2], *_counts(x, attrs))
-    out: Any = np.zeros(dims)
-    mask: Any = np.zeros(dims, "int32")
-    places = np.arange(prod(x.shape[2:])).reshape(x.shape[2:])
-    for where, part, inside, _ in _reference_parts(x, attrs):
-        flat = part.reshape(*x.shape[:2], prod(part.shape[2:]))
-        out[(..., *where)] = flat.max(-1)
-        mask[(..., *where)] = places[inside].reshape(-1)[flat.argmax(-1)]
-    return {"Out": out, "Mask": mask}
+def _some(out: e.Tensor, spans: Spans) -> e.Tensor:
+    """Which windows have a maximum: nothing of a window of NaN equals its maximum."""
+    void, number = _void(spans, out.rank), out == out
+    return number if void is None else e.logical_and(number, e.logical_not(void))
+
+
+def _maxima_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, spans: Spans) -> e.Tensor:
+    d = e.where(_some(out, spans), dout, 0)
+    for span, level in zip(spans, _levels(x, spans)[-2::-1], strict=True):
+        d = given_to_one(d, first_maximum(level, span), span)
+    return unpadded(d, spans)
+
+
+def _means(x: e.Tensor, spans: Spans, exclusive: bool) -> e.Tensor:
+    sums = padded(x, spans, 0.0)
+    for span in spans:
+        sums = total(sums, span)
+    return _divided(sums, spans, exclusive)
+
+
+def _divided(sums: e.Tensor, spans: Spans, exclusive: bool) -> e.Tensor:
+    """Sums over the number of elements; not ``exclusive``, those of the padding too."""
+    fixed = e.product(s.taps for s in spans if not _counted(s, exclusive))
+    for span in spans:
+        if _counted(span, exclusive):
+            sums = sums / e.cast(span.widths(sums.rank), "float64" if sums.dtype == "float64" else "float32")
+    return sums if fixed.key == "1" else sums / fixed
+
+
+def _counted(span: Span, exclusive: bool) -> bool:
+    """Whether windows differ in how many elements count."""
+    return not span.stride or (span.ragged and exclusive)
 
 
 # pool2d and pool3d --------------------------------------------------------------------------------------------------
 
 
-def _sample(name: str, x: Any, *grads: str, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
-    return Sample({"X": x}, attrs, grads or ("X",), name=name, dtypes=dtypes)
-
-
-def _pool2d_samples() -> list[Sample]:
-    x, odd, deep = distinct(2, 3, 6, 6), distinct(1, 2, 7, 5), distinct(2, 5, 6, 3)
-    two: dict[str, Any] = {"ksize": [2, 2], "strides": [2, 2]}
-    three: dict[str, Any] = {"ksize": [3, 3]}
-    return [
-        _sample("max", x, pooling_type="max", **two, dtypes=EVERY),
-        _sample("avg", x, pooling_type="avg", **two, dtypes=EVERY),
-        _sample("max_overlap", odd, pooling_type="max", ksize=[3, 2], strides=[2, 1], dtypes=WIDE),
-        _sample("avg_overlap", odd, pooling_type="avg", ksize=[3, 2], strides=[2, 1], dtypes=WIDE),
-        _sample("max_unit_strides", odd, pooling_type="max", **three, paddings=[1, 1]),
-        _sample("max_padded", odd, pooling_type="max", **three, strides=[2, 2], paddings=[1, 1], dtypes=EVERY),
-        _sample("avg_padded", odd, pooling_type="avg", **three, strides=[2, 2], paddings=[1, 1], dtypes=EVERY),
-        _sample("avg_inclusive", odd, pooling_type="avg", **three, strides=[2, 2], paddings=[1, 1], exclusive=False),
-        _sample("max_gaps", odd, pooling_type="max", ksize=[1, 2], strides=[3, 3]),
-        _sample("avg_gaps", odd, pooling_type="avg", ksize=[1, 2], strides=[3, 3]),
-        _sample("max_global", x, pooling_type="max", ksize=[2, 2], global_pooling=True, paddings=[1, 1], dtypes=WIDE),
-        _sample("avg_global", x, pooling_type="avg", ksize=[-1, -1], global_pooling=True, dtypes=EVERY),
-        _sample("avg_whole", odd, pooling_type="avg", ksize=[7, 5]),
-        _sample("max_long", distinct(1, 2, 16, 18), pooling_type="max", ksize=[8, 9], strides=[8, 9], dtypes=WIDE),
-        _sample("avg_long", distinct(1, 2, 16, 18), pooling_type="avg", ksize=[8, 9], strides=[8, 9], dtypes=WIDE),
-        _sample("max_ceil", odd, pooling_type="max", ksize=[2, 2], strides=[2, 2], ceil_mode=True, dtypes=WIDE),
-        _sample("avg_ceil", odd, pooling_type="avg", ksize=[2, 2], strides=[2, 2], ceil_mode=True),
-        _sample("avg_ceil_inclusive", odd, pooling_type="avg", **two, ceil_mode=True, exclusive=False),
-        _sample("max_uneven", odd, pooling_type="max", **three, strides=[2, 2], paddings=[0, 1, 2, 0]),
-        _sample("avg_uneven", odd, pooling_type="avg", **three, strides=[2, 2], paddings=[0, 1, 2, 0]),
-        _sample("max_same", odd, pooling_type="max", **three, strides=[2, 2], padding_algorithm="SAME"),
-        _sample("avg_same", odd, pooling_type="avg", ksize=[2, 2], strides=[1, 2], padding_algorithm="SAME"),
-        _sample("valid", odd, pooling_type="max", **three, paddings=[1, 1], padding_algorithm="VALID"),
-        _sample("max_adaptive", odd, pooling_type="max", ksize=[3, 2], adaptive=True, dtypes=WIDE),
-        _sample("avg_adaptive", odd, pooling_type="avg", ksize=[3, 2], adaptive=True, dtypes=EVERY),
-        _sample("avg_adaptive_even", x, pooling_type="avg", ksize=[3, 2], adaptive=True),
-        _sample("adaptive_larger", odd, pooling_type="avg", ksize=[9, 3], adaptive=True),
-        _sample("max_nhwc", deep, pooling_type="max", **three, strides=[2, 2], paddings=[1, 1], data_format="NHWC"),
-        _sample("avg_nhwc", deep, pooling_type="avg", **three, strides=[2, 2], paddings=[1, 1], data_format="NHWC",
-                dtypes=EVERY),
-        _sample("adaptive_nhwc", deep, pooling_type="avg", ksize=[2, 4], adaptive=True, data_format="NHWC"),
-        _sample("global_nhwc", deep, pooling_type="avg", ksize=[1, 1], global_pooling=True, data_format="NHWC"),
-        _sample("any_layout", x, pooling_type="max", **two, data_format="AnyLayout"),
-        _sample("avg_all_in_padding", x[:1, :1, :2, :2], pooling_type="avg", ksize=[1, 4], strides=[4, 1],
-                paddings=[2, 1, 0, 2], exclusive=False, ceil_mode=True),
-        _sample("one", distinct(1, 1, 1, 1), pooling_type="max", ksize=[1, 1]),
-        Sample({"X": distinct(2, 3, 70, 150)}, {"pooling_type": "max", **three, "strides": [2, 2]}, name="max_wide"),
-        Sample({"X": rand(2, 3, 70, 150)}, {"pooling_type": "avg", **three, "paddings": [1, 1]}, name="avg_wide"),
-        Sample({"X": rand(0, 3, 4, 4)}, {"pooling_type": "avg", **two}, name="no_images"),
-    ]  # fmt: skip
-
-
-def _pool3d_samples() -> list[Sample]:
-    x, deep = distinct(1, 2, 5, 4, 3), distinct(1, 4, 3, 5, 2)
-    two: dict[str, Any] = {"ksize": [2, 2, 2], "strides": [2, 1, 1]}
-    return [
-        _sample("max", x, pooling_type="max", **two, dtypes=EVERY),
-        _sample("avg", x, pooling_type="avg", **two, dtypes=EVERY),
-        _sample("max_padded", x, pooling_type="max", **two, paddings=[1, 0, 1]),
-        _sample("avg_padded", x, pooling_type="avg", **two, paddings=[1, 0, 1], dtypes=WIDE),
-        _sample("inclusive", x, pooling_type="avg", **two, paddings=[1, 1, 0], exclusive=False),
-        _sample("global", x, pooling_type="avg", ksize=[1, 1, 1], global_pooling=True),
-        _sample("ceil", x, pooling_type="max", **{**two, "strides": [2, 3, 2]}, ceil_mode=True),
-        _sample("uneven", x, pooling_type="avg", **two, paddings=[1, 0, 0, 1, 0, 0]),
-        _sample("same", x, pooling_type="avg", **two, padding_algorithm="SAME"),
-        _sample("max_adaptive", x, pooling_type="max", ksize=[2, 3, 2], adaptive=True),
-        _sample("avg_adaptive", x, pooling_type="avg", ksize=[2, 3, 2], adaptive=True, dtypes=WIDE),
-        _sample("max_ndhwc", deep, pooling_type="max", **two, data_format="NDHWC"),
-        _sample("avg_ndhwc", deep, pooling_type="avg", **two, paddings=[0, 1, 1], data_format="NDHWC"),
-        Sample({"X": rand(2, 0, 4, 4, 4)}, {"pooling_type": "avg", **two}, name="no_channels"),
-    ]
-
-
-def _register_pool(spatial: int, samples: Any) -> None:
-    name = f"pool{spatial}d"
+def _register_pool(spatial: int) -> None:
     attrs = (
-        Attr("pooling_type", "str", choices=("max", "avg"), doc="which: the greatest or the mean of a window"),
+        Attr("pooling_type", "str", choices=("max", "avg"), doc="which: the maximum or the mean of a window"),
         *_window_attrs(spatial),
         Attr("exclusive", "bool", True, doc="the mean counts elements of X, not of the padding"),
         _ADAPTIVE,
@@ -198,105 +158,84 @@ def _register_pool(spatial: int, samples: Any) -> None:
         data_format(spatial),
         PADDING_ALGORITHM,
     )
-    register_op(
-        name,
-        inputs=("X",),
-        outputs=("Out",),
-        attrs=attrs,
-        infer=lambda call: {"Out": like(call.spec("X"), _out_dims(call, spatial))},
-        grad=GradRule(f"{name}_grad", ("X", "Out", "Out@GRAD"), ("X",)),
-        dtypes={"X": ALL_FLOATS},
-        in_layout=channels_to_end("X", "Out"),
-        reference=_reference_pool,
-        samples=samples,
-        doc="Out = the greatest element, or the mean, of each window of X; paddings are never the greatest",
+
+    def pooled(x: e.Tensor, *, pooling_type: str, exclusive: bool, **attrs: Any) -> e.Tensor:
+        spans = _spans(x, spatial, **attrs)
+        return _maxima(x, spans) if pooling_type == "max" else _means(x, spans, exclusive)
+
+    def pooled_grad(
+        x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pooling_type: str, exclusive: bool, **attrs: Any
+    ) -> e.Tensor:
+        """Written: the derived one would give every one of equal maxima the gradient."""
+        spans = _spans(x, spatial, **attrs)
+        e.same_sizes(out, _dims(x, spans), "the dims of Out")
+        e.same_sizes(dout, _dims(x, spans), "the dims of Out")
+        if pooling_type == "max":
+            return _maxima_grad(x, out, dout, spans)
+        d = _divided(e.wide(dout), spans, exclusive)
+        for span in reversed(spans):
+            d = given_to_all(d, span)
+        return unpadded(d, spans)
+
+    made = operator(
+        f"pool{spatial}d", attrs=attrs, dtypes={"X": ALL_FLOATS}, in_layout=channels_to_end("X", "Out"),
+        doc="Out = the maximum, or the mean, of each window of X; paddings are never the maximum",
         source="Fluid pool_op.cc",
-    )
-    register_op(
-        f"{name}_grad",
-        inputs=("X", "Out", "Out@GRAD"),
-        outputs=grad_outputs("X"),
-        attrs=attrs,
-        infer=lambda call: _infer_grad(call, spatial, "Out", "Out@GRAD"),
-        in_layout=channels_to_end("X", "Out", "Out@GRAD", "X@GRAD"),
-        doc="X@GRAD = the sum, over windows, of Out@GRAD at their first greatest element, or divided among all of them",
-    )
+    )(pooled)  # fmt: skip
+    gradient(
+        made, in_layout=channels_to_end("X", "Out", "Out@GRAD", "X@GRAD"),
+        doc="X@GRAD = the sum, over windows, of Out@GRAD at their first maximum, or divided among all of them",
+    )(pooled_grad)  # fmt: skip
 
 
-def _infer_grad(call: Call, spatial: int, *others: str) -> Inferred:
-    dims = _out_dims(call, spatial)
-    for slot in others:
-        if not all_agree(call.dims(slot), dims):
-            call.fail(slot, f"{list(dims)}, the dims of Out")
-    return {"X@GRAD": like(call.spec("X"))}
+def _dims(x: e.Tensor, spans: Spans) -> Sequence[e.Number]:
+    dims = list(x.dims)
+    for span in spans:
+        dims[span.axis] = span.outs
+    return dims
 
 
-_register_pool(2, _pool2d_samples)
-_register_pool(3, _pool3d_samples)
+_register_pool(2)
+_register_pool(3)
 
 # max_pool2d_with_index and max_pool3d_with_index --------------------------------------------------------------------
 
 
-def _infer_indexed(call: Call, spatial: int) -> Inferred:
-    dims = _out_dims(call, spatial)
-    return {"Out": Spec.of(dims, call.dtype("X")), "Mask": Spec.of(dims, "int32")}
-
-
-def _indexed2d_samples() -> list[Sample]:
-    x, odd = distinct(2, 3, 6, 6), distinct(1, 2, 7, 5)
-    ties = np.array([[[[1, 3, 3], [3, 2, 3], [0, 0, 0]]]], "float32")
-    return [
-        _sample("windows", x, ksize=[2, 2], strides=[2, 2], dtypes=EVERY),
-        _sample("overlap", odd, ksize=[3, 2], strides=[2, 1], dtypes=WIDE),
-        _sample("padded", odd, ksize=[3, 3], strides=[2, 2], paddings=[1, 1], dtypes=EVERY),
-        _sample("unit_strides", odd, ksize=[3, 3], paddings=[1, 1]),
-        _sample("global", x, ksize=[2, 2], global_pooling=True, paddings=[1, 1]),
-        _sample("adaptive", odd, ksize=[3, 2], adaptive=True, dtypes=WIDE),
-        _sample("adaptive_even", x, ksize=[2, 3], adaptive=True),
-        Sample({"X": ties}, {"ksize": [2, 2]}, name="ties"),
-        Sample({"X": distinct(2, 3, 70, 150)}, {"ksize": [3, 3], "strides": [2, 2]}, name="wide"),
-        Sample({"X": rand(0, 3, 4, 4)}, {"ksize": [2, 2]}, name="no_images"),
-    ]
-
-
-def _indexed3d_samples() -> list[Sample]:
-    x = distinct(1, 2, 5, 4, 3)
-    return [
-        _sample("windows", x, ksize=[2, 2, 2], strides=[2, 1, 1], dtypes=EVERY),
-        _sample("padded", x, ksize=[2, 3, 2], strides=[2, 1, 1], paddings=[1, 1, 0]),
-        _sample("global", x, ksize=[1, 1, 1], global_pooling=True),
-        _sample("adaptive", x, ksize=[2, 3, 2], adaptive=True, dtypes=WIDE),
-    ]
-
-
-def _register_indexed(spatial: int, samples: Any) -> None:
-    name = f"max_pool{spatial}d_with_index"
+def _register_indexed(spatial: int) -> None:
     attrs = (*_window_attrs(spatial), _ADAPTIVE, Attr("pooling_type", "str", "max", doc="of no effect"))
-    register_op(
-        name,
-        inputs=("X",),
-        outputs=("Out", "Mask"),
-        attrs=attrs,
-        infer=lambda call: _infer_indexed(call, spatial),
-        grad=GradRule(f"{name}_grad", ("X", "Mask", "Out@GRAD"), ("X",)),
-        dtypes={"X": ALL_FLOATS},
-        reference=_reference_indexed,
-        samples=samples,
-        doc="Out = the greatest element of each window of X; Mask = where in its plane the first such element is",
+
+    def pooled(x: e.Tensor, **attrs: Any) -> tuple[e.Tensor, e.Tensor]:
+        spans = _spans(x, spatial, **attrs)
+        levels, places, weight = _levels(x, spans), None, e.number(1)
+        for span, level in zip(reversed(spans), levels, strict=False):
+            found = first_maximum(level, span)
+            here = (e.squeeze(found, span.axis + 1) + span.begins(x.rank)) * weight
+            if places is not None:
+                here = here + e.squeeze(e.pick(windows(places, span), found, span.axis + 1, "clamp"), span.axis + 1)
+            places, weight = here, weight * span.size
+        out = _maxima(x, spans)
+        return out, e.cast(e.where(_some(out, spans), places, -1), "int32")
+
+    def pooled_grad(x: e.Tensor, mask: e.Tensor, dout: e.Tensor, **attrs: Any) -> e.Tensor:
+        """Written: the places are there."""
+        spans = _spans(x, spatial, **attrs)
+        e.same_sizes(mask, _dims(x, spans), "the dims of Out")
+        e.same_sizes(dout, _dims(x, spans), "the dims of Out")
+        planes = [*x.dims[:2], e.number(-1)]
+        size = e.product(x.dims[2:])
+        return e.reshape(e.put(e.reshape(dout, planes), e.reshape(mask, planes), 2, size), x.dims)
+
+    made = operator(
+        f"max_pool{spatial}d_with_index", outputs=("Out", "Mask"), attrs=attrs, dtypes={"X": ALL_FLOATS},
+        doc="Out = the maximum of each window of X; Mask = where in its plane the first such element is",
         source="Fluid pool_with_index_op.cc",
-    )
-    register_op(
-        f"{name}_grad",
-        inputs=(Slot("X", metadata_only=True), "Mask", "Out@GRAD"),
-        outputs=grad_outputs("X"),
-        attrs=attrs,
-        infer=lambda call: _infer_grad(call, spatial, "Mask", "Out@GRAD"),
-        kernel_dtype="Out@GRAD",
-        dtypes={"Mask": ("int32",)},
+    )(pooled)  # fmt: skip
+    gradient(
+        made, metadata=("X",), dtypes={"Mask": ("int32",)},
         doc="X@GRAD = the sum, over windows, of Out@GRAD at the place that Mask names; half types add up in a float32 "
         "copy",
-    )
+    )(pooled_grad)  # fmt: skip
 
 
-_register_indexed(2, _indexed2d_samples)
-_register_indexed(3, _indexed3d_samples)
+_register_indexed(2)
+_register_indexed(3)

@@ -9,21 +9,24 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
+from fluidlite.base.fork import new_lock
 from fluidlite.framework.opdef import GRAD, Attr, Slot
 from fluidlite.framework.operator import EMPTY
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.tensor import Tensor
 
 _functions: list[Callable[..., Any]] = []
+_lock = new_lock()
 
 
 def register_function(function: Callable[..., Any]) -> int:
     """Return the number by which a py_func of this process names a function; the same one has one number."""
-    for number, known in enumerate(_functions):
-        if known is function:
-            return number
-    _functions.append(function)
-    return len(_functions) - 1
+    with _lock:
+        for number, known in enumerate(_functions):
+            if known is function:
+                return number
+        _functions.append(function)
+        return len(_functions) - 1
 
 
 def _function(number: int) -> Callable[..., Any]:
@@ -82,7 +85,8 @@ def _grad(maker: Any) -> None:
     made = [maker.input_grad("X", i) for i in range(len(op.input("X")))]
     if all(name is None for name in made):
         return
-    read = [name for name in (*op.input("X"), *op.output("Out")) if name not in skipped]
+    read = [maker.input("X", i) for i, name in enumerate(op.input("X")) if name not in skipped]
+    read += [maker.output("Out", i) for i, name in enumerate(op.output("Out")) if name not in skipped]
     starts = maker.output_grads("Out")
     outs = [name if name is not None else EMPTY for name in made]
     attrs = {"forward_callable_id": maker.attr("backward_callable_id")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt as root
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.codegen.expr import cast, erf, floor, gaussian, log, mod, uniform
+from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, OpDef, Sample, Slot
+from fluidlite.framework.opdef import Attr, OpDef, Slot
 from fluidlite.framework.registry import register_op
 from fluidlite.framework.spec import Spec
 from fluidlite.operators.creation import LIKE_ATTRS, SHAPE_SLOTS, infer_like, infer_shape
-from fluidlite.operators.inference import Inferred, like, size
-from fluidlite.operators.samples import EVERY, rand
+from fluidlite.operators.inference import Inferred, like, number_fits, size
 from fluidlite.operators.scalar_op import scalar_op
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
@@ -30,7 +28,8 @@ def _truncated(*, mean: float, std: float) -> Any:
     The inverse error function is Giles's polynomial for its central region ("Approximating the erfinv
     function", GPU Computing Gems, 2011); two deviations never leave it.
     """
-    t = erf(root(2)) * (2 * uniform() - 1)
+    bound: Any = erf(root(2))
+    t = bound * (2 * uniform() - 1)
     w = -log((1 - t) * (1 + t)) - 2.5
     p: Any = 2.81022636e-08
     for term in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
@@ -49,8 +48,6 @@ _DIAGONAL = (
     Attr("diag_val", "float", 1.0, doc="their value"),
 )
 _INPUT = (Slot("Input", metadata_only=True),)
-# Of operators that draw numbers samples only say what a call looks like: no reference tells what it gives.
-_LIKE_SAMPLES = [Sample({"Input": np.zeros((5, 2), "float32")}, {"shape": [-1, 3]}, name="rows")]
 
 
 def _infer_uniform(call: Call) -> Inferred:
@@ -103,15 +100,13 @@ def _normal(*, mean: float, std: float) -> Any:
 _with_diagonal(scalar_op(
     "uniform_random", _uniform, random=True, infer=_infer_uniform, slots=SHAPE_SLOTS,
     attrs=(_FREE, *_LIMITS, _FLOAT, *_DIAGONAL), dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
-    samples=[Sample({}, {"shape": [2, 3]}, name="plain"),
-             Sample({}, {"shape": [4, 3], "diag_num": 3, "diag_step": 3, "diag_val": 2.0}, name="diagonal")],
     doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
     source="Fluid uniform_random_op.cc",
 ))  # fmt: skip
 
 _with_diagonal(scalar_op(
     "uniform_random_batch_size_like", _uniform, random=True, infer=_infer_uniform, slots=_INPUT,
-    attrs=(*LIKE_ATTRS, *_LIMITS, _FLOAT, *_DIAGONAL), samples=_LIKE_SAMPLES,
+    attrs=(*LIKE_ATTRS, *_LIMITS, _FLOAT, *_DIAGONAL),
     doc="Out = random numbers, uniform in [min, max); dim output_dim_idx of Out is dim input_dim_idx of Input",
     source="Fluid uniform_random_batch_size_like_op.cc",
 ))  # fmt: skip
@@ -122,7 +117,7 @@ scalar_op("gaussian_random", _normal, random=True, infer=infer_shape, slots=SHAP
           source="Fluid gaussian_random_op.cc")  # fmt: skip
 
 scalar_op("gaussian_random_batch_size_like", _normal, random=True, infer=infer_like, slots=_INPUT,
-          attrs=(*LIKE_ATTRS, *_MOMENTS, _FLOAT), samples=_LIKE_SAMPLES,
+          attrs=(*LIKE_ATTRS, *_MOMENTS, _FLOAT),
           doc="Out = random numbers, normal; dim output_dim_idx of Out is dim input_dim_idx of Input",
           source="Fluid gaussian_random_batch_size_like_op.cc")  # fmt: skip
 
@@ -133,12 +128,22 @@ scalar_op("truncated_gaussian_random", _truncated, random=True, infer=infer_shap
 # randint and randperm ----------------------------------------------------------------------------------------------
 
 
+def _check_most(call: Call, name: str) -> None:
+    """Raise AttributeValueError unless the dtype of Out has the numbers below an attribute's."""
+    dtype = call.attr("dtype")
+    most = int(np.iinfo(dtype).max) + 1
+    if call.attr(name) > most:
+        call.fail_attr(name, f"at most {most}, for Out is {dtype}", do="choose a wider dtype")
+
+
 def _infer_randint(call: Call) -> Inferred:
     low, high = call.attr("low"), call.attr("high")
     if not low < high:
         call.fail_attr("low", f"less than high, which is {high}")
     if low < -(2**63) or high > 2**63 or high - low > 2**48:
         call.fail_attr("high", f"at most low + 2 ** 48, {low + 2**48}, and numbers of 64 bits")
+    number_fits(call, "low", call.attr("dtype"))
+    _check_most(call, "high")
     return infer_shape(call)
 
 
@@ -157,7 +162,7 @@ def _randint(*, low: int, high: int, dtype: str) -> Any:
 scalar_op("randint", _randint, random=True, infer=_infer_randint, slots=SHAPE_SLOTS,
           dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
           attrs=(_FREE, Attr("low", "int", doc="the least"), Attr("high", "int", doc="one more than the largest"),
-                 _WHOLE, _SEED), samples=[Sample({}, {"shape": [2, 3], "low": 0, "high": 10}, name="digits")],
+                 _WHOLE, _SEED),
           doc="Out = random integers, uniform in [low, high)", source="Fluid randint_op.cc")  # fmt: skip
 
 
@@ -172,14 +177,18 @@ def _decompose_randperm(call: Call, build: Any) -> None:
         build("cast", {"X": order}, {"Out": wanted}, {"out_dtype": call.attr("dtype")})
 
 
+def _infer_randperm(call: Call) -> Inferred:
+    _check_most(call, "n")
+    return {"Out": Spec.of((call.attr("n"),), call.attr("dtype"))}
+
+
 register_op(
     "randperm",
     outputs=("Out",),
     attrs=(Attr("n", "int", minimum=1, doc="how many numbers"), _SEED, _WHOLE),
-    infer=lambda call: {"Out": Spec.of((call.attr("n"),), call.attr("dtype"))},
+    infer=_infer_randperm,
     decompose=_decompose_randperm,
     random=True,
-    samples=[Sample({}, {"n": 7}, name="int64"), Sample({}, {"n": 7, "dtype": "int32"}, name="int32")],
     doc="Out = the numbers from 0 to n - 1 in random order",
     memory="the n random numbers, their sorted copy, and places while these are sorted",
     source="Fluid randperm_op.cc",
@@ -196,13 +205,6 @@ def _infer_sampling_id(call: Call) -> Inferred:
     return {"Out": like(x, x.dims[:1], "int64")}
 
 
-def _reference_sampling_id(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The class that every number from min to max gives: samples leave no choice."""
-    sums = np.cumsum(inputs["X"], axis=1)
-    out = [min(int((row <= (attrs["min"] + attrs["max"]) / 2).sum()), row.size - 1) for row in sums]
-    return {"Out": np.asarray(out, "int64")}
-
-
 register_op(
     "sampling_id",
     inputs=("X",),
@@ -215,14 +217,6 @@ register_op(
     infer=_infer_sampling_id,
     random=True,
     dtypes={"X": ALL_FLOATS},
-    reference=_reference_sampling_id,
-    samples=lambda: [
-        Sample({"X": np.eye(5, dtype="float32")[[2, 0, 4]]}, {}, name="certain", dtypes=EVERY),
-        Sample({"X": np.full((3, 4), 0.25, "float32")}, {"min": 0.5, "max": 0.75}, name="third", dtypes=EVERY),
-        Sample({"X": np.full((3, 4), 0.25, "float32")}, {"min": -1.0, "max": 0.25}, name="first"),
-        Sample({"X": np.full((2, 4), 0.125, "float32")}, {"min": 0.75}, lod={"X": ((0, 1, 2),)}, name="short_of_one"),
-        Sample({"X": rand(0, 4)}, {}, name="empty"),
-    ],
     doc="Out = the class of each row at which the running sum of X exceeds a random number in [min, max), or the last",
     memory="where arrays compute, the running sums and whether they exceed the number: up to twice X",
     source="Fluid sampling_id_op.cc",

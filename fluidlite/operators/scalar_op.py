@@ -8,19 +8,18 @@ declares ``relu`` and ``relu_grad``, which reads Out and Out@GRAD and nothing el
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Attr, GradRule, Infer, OpDef, Reference, Sample, ScalarRule, Slot
+from fluidlite.framework.opdef import GRAD, Attr, GradRule, Infer, OpDef, ScalarRule, Slot
 from fluidlite.framework.registry import declared_at, register_op
 from fluidlite.framework.spec import Dims, Spec
 
 Function = Callable[..., Any]
 OutDtype = Union[str, Callable[[Call], str], Mapping[str, Any], None]
-Samples = Union[Callable[[], Iterable[Sample]], Sequence[Sample]]
 Dtypes = Union[Mapping[str, tuple[str, ...]], tuple[str, ...], None]
 Slots = Union[Mapping[str, Slot], Iterable[Slot], None]
 
@@ -41,8 +40,6 @@ def scalar_op(
     outputs: tuple[str, ...] = ("Out",),
     attrs: Iterable[Attr] = (),
     grad: Function | GradRule | None = None,
-    reference: Reference | None = None,
-    samples: Samples = (),
     dtypes: Dtypes = None,
     out_dtype: OutDtype = None,
     infer: Infer | None = None,
@@ -58,6 +55,9 @@ def scalar_op(
     placed: Callable[[Call], Mapping[str, Dims]] | None = None,
     memory: str = "",
     grad_memory: str = "",
+    stop_gradient: Mapping[str, str] | None = None,
+    no_gradient: Mapping[str, str] | None = None,
+    only_for: Mapping[str, str] | None = None,
 ) -> OpDef:
     """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
 
@@ -74,7 +74,7 @@ def scalar_op(
         A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
         returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
         parameter ``maker`` makes gradient operators itself, as in ``register_op``.
-    reference, samples, doc, source, random, must_alias, memory
+    doc, source, random, must_alias, memory, stop_gradient, no_gradient
         As in ``register_op``.
     dtypes : mapping of slot to dtypes, or the dtypes of every input
     out_dtype : str, callable or mapping of output slot to one of these
@@ -95,6 +95,8 @@ def scalar_op(
         Where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
     grad_memory : str
         ``memory`` of the gradient operator.
+    only_for : mapping of slot to slot
+        As in ``GradRule``: ``grad`` is given None for the slot where the gradient of the other is not wanted.
     """
     names, _ = parameters(function)
     special = _by_name(slots)
@@ -110,14 +112,14 @@ def scalar_op(
         differentiable = (inputs[0].name,) if inputs else ()
     rule: Any = grad
     if callable(grad) and not isinstance(grad, GradRule) and parameters(grad)[0] != ("maker",):
-        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, broadcasts)
+        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, broadcasts, only_for)
     op = register_op(
         type, inputs=inputs, outputs=slots_out, attrs=attrs,
         infer=infer or _same(inputs, outputs, out_dtype), grad=rule,
         scalar=ScalarRule(function, outputs, placed=placed),
-        may_alias=may_alias, must_alias=must_alias, random=random, reference=reference, samples=samples,
+        may_alias=may_alias, must_alias=must_alias, random=random,
         dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
-        doc=doc, memory=memory, source=source,
+        doc=doc, memory=memory, source=source, stop_gradient=stop_gradient, no_gradient=no_gradient,
     )  # fmt: skip
     op.origin = _origin()
     if isinstance(rule, GradRule) and callable(grad):
@@ -177,13 +179,15 @@ def _grad_rule(
     outputs: tuple[Slot, ...],
     writes: tuple[str, ...],
     broadcasts: bool,
+    only_for: Mapping[str, str] | None,
 ) -> GradRule:
     known = [slot.name for slot in (*inputs, *outputs)] + [slot.name + GRAD for slot in outputs]
     reads = slots_of(parameters(function)[0], known, f"the gradient of {type!r}")
     dims = tuple(slot for slot in writes if slot not in reads) if broadcasts else ()
     order = (*(slot.name for slot in inputs), *(slot.name for slot in outputs))
     forward = sorted((slot for slot in (*reads, *dims) if not slot.endswith(GRAD)), key=order.index)
-    return GradRule(type + "_grad", (*forward, *(slot for slot in reads if slot.endswith(GRAD))), writes)
+    read = (*forward, *(slot for slot in reads if slot.endswith(GRAD)))
+    return GradRule(type + "_grad", read, writes, only_for=only_for or {})
 
 
 def _register_grad(
@@ -198,16 +202,20 @@ def _register_grad(
     names = {name.rstrip("_") for name in parameters(function)[0]}
     read = {name for name in rule.reads if snake(name) in names}
     first = next(name for name in (*(n for n in rule.reads if n.endswith(GRAD)), *rule.reads))
-    absent = {slot.name for slot in op.inputs if slot.dispensable}
+    absent = {slot.name for slot in op.inputs if slot.dispensable} | set(rule.only_for)
     inputs = tuple(Slot(name, dispensable=name in absent, metadata_only=name not in read) for name in rule.reads)
     grads = tuple(slot + GRAD for slot in rule.writes)
     known = set(rule.reads)
 
     def infer(call: Call) -> dict[str, Spec]:
         found = {}
+        for slot, target in rule.only_for.items():
+            if call.outs.get(target + GRAD) and not call.has(slot):
+                call.fail(slot, f"a value, which {target + GRAD} needs")
         for slot, grad in zip(rule.writes, grads, strict=True):
-            spec = call.spec(slot if slot in known else first)
-            found[grad] = Spec.of(spec.dims, call.dtype(first) if slot not in known else spec.dtype,
+            there = slot in known and call.has(slot)
+            spec = call.spec(slot if there else first)
+            found[grad] = Spec.of(spec.dims, spec.dtype,
                                   lod=spec.lod, lod_level=spec.lod_level)  # fmt: skip
         return found
 
@@ -270,8 +278,7 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
     Since Fluid 1.8 X may be the one of fewer dims: then it is placed among those of Y.
     """
     large, small, axis = "X", "Y", call.attr("axis")
-    one_y = all(d == 1 for d in call.dims("Y"))
-    if len(call.dims("Y")) > len(call.dims("X")) and not (call.dims("X") == () and one_y):
+    if len(call.dims("Y")) > len(call.dims("X")):
         large, small = small, large
     x, y = call.dims(large), call.dims(small)
     if all(d == 1 for d in y) and len(y) <= max(len(x), 1):

@@ -2,244 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import (
-    Inferred,
-    agree,
-    all_agree,
-    grad_inputs,
-    grad_like,
-    grad_outputs,
-    like,
-    same_dtype,
-    size,
-)
-from fluidlite.operators.samples import EVERY, WIDE, ints, rand
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.framework.opdef import Attr
+from fluidlite.operators.index import entries
 
 NUMBERS = (*ALL_FLOATS, *INTS)
 
 # scatter -----------------------------------------------------------------------------------------------------------
 
-_OVERWRITE = (
-    Attr(
-        "overwrite", "bool", True, doc="rows are replaced, of several the last counts; False: they are set to the sum"
-    ),
-)
+
+def _named(ids: e.Tensor, like: e.Tensor) -> e.Tensor:
+    """Whether each row of a tensor is among Ids, beside its other dims."""
+    none, one = e.full(like.dims[:1], 0, "int32"), e.full(ids.dims, 1, "int32")
+    return e.reshape(e.set_at(none, one, ids) > 0, (like.dims[0], *(1,) * (like.rank - 1)))
 
 
-def _infer_scatter(call: Call) -> Inferred:
-    x, ids, updates = call.spec("X"), call.dims("Ids"), call.dims("Updates")
-    call.need(x.rank >= 1, "X", "rank 1 or more")
-    if len(ids) != 1 and not (len(ids) == 2 and agree(ids[1], 1)):
-        call.fail("Ids", "[count] or [count, 1]")
-    wanted = (ids[0], *x.dims[1:])
-    call.need(all_agree(updates, wanted), "Updates", f"{list(wanted)}: a row of X for each of Ids")
-    same_dtype(call, "Updates", "X")
-    call.need(x.dims[0] != 0 or ids[0] <= 0, "Ids", "no entries, since X has no rows")
-    return {"Out": like(x)}
-
-
-def _reference_scatter(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1).tolist()
-    if not attrs["overwrite"]:
-        for row in ids:
-            out[row] = 0
-    for row, update in zip(ids, inputs["Updates"], strict=True):
-        out[row] = update if attrs["overwrite"] else out[row] + update
-    return {"Out": out}
-
-
-def _scatter_samples() -> list[Sample]:
-    every = np.array([4, 0, 4, 5])
-    add = {"overwrite": False}
-
-    def given(ids: Any, *dims: int) -> dict[str, Any]:
-        ids = np.asarray(ids)
-        return {"X": rand(*dims), "Ids": ids, "Updates": rand(ids.shape[0], *dims[1:], seed=3)}
-
-    both = ("X", "Updates")
-    return [
-        Sample(given([4, 0, 5], 6, 3), {}, both, name="rows", dtypes=EVERY),
-        Sample(given(every, 6, 3), {}, both, name="last_wins", dtypes=EVERY),
-        Sample(given(every, 6, 3), add, both, name="added", dtypes=EVERY),
-        Sample(given([[2], [1], [2]], 4), add, both, name="column", dtypes=WIDE),
-        Sample(given(np.array([1, 0, 1], "int32"), 3, 2, 20), {}, both, name="rank3_int32"),
-        Sample({"X": ints(4, 2), "Ids": np.array([1, 1]), "Updates": ints(2, 2, seed=2)}, add, name="int64",
-               dtypes=("int64",)),
-        Sample(given(ints(0), 4, 2), {}, name="none"),
-        Sample(given(ints(0), 4, 2), add, name="none_added"),
-        Sample(given([1, 2], 4, 0), {}, name="empty_rows"),
-    ]  # fmt: skip
-
-
-register_op(
-    "scatter",
-    inputs=("X", "Ids", "Updates"),
-    outputs=("Out",),
-    attrs=_OVERWRITE,
-    infer=_infer_scatter,
-    grad=GradRule("scatter_grad", ("Ids", "Updates", "Out@GRAD"), ("X", "Updates")),
-    kernel_dtype="X",
-    dtypes={"X": NUMBERS, "Ids": INTS},
-    reference=_reference_scatter,
-    samples=_scatter_samples,
+@operator(
+    "scatter", kernel_dtype="X", dtypes={"X": NUMBERS, "Ids": INTS}, source="Fluid scatter_op.cc",
+    attrs=(Attr("overwrite", "bool", True,
+                doc="rows are replaced, of several the last counts; False: they are set to the sum"),),
     doc="Out = X with Out[Ids[i]] = Updates[i], of equal Ids the last; overwrite=False: the sum of those of equal Ids; "
     "an id out of range is an OutOfRangeError",
-    source="Fluid scatter_op.cc",
-)
+)  # fmt: skip
+def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -> e.Tensor:
+    """Rows replaced."""
+    if not x.rank:
+        e.fail("X", "rank 1 or more")
+    if ids.rank != 1 and not (ids.rank == 2 and e.agree(ids.dims[1], 1)):
+        e.fail("Ids", "[count] or [count, 1]")
+    wanted = (ids.dims[0], *x.dims[1:])
+    if not e.all_agree(updates.dims, wanted):
+        e.fail("Updates", f"{e.shown_dims(wanted)}: a row of X for each of Ids")
+    e.same_dtype(updates, x)
+    e.need(e.lowest(x.dims[0], 1) + 1 > e.lowest(ids.dims[0], 1), "Ids", "no entries, since X has no rows")
+    rows, given = entries(ids), e.reshape(updates, wanted)
+    if overwrite:
+        return e.set_at(x, given, rows)
+    return e.where(_named(rows, x), e.add_at(given, e.checked(rows, x.dims[0]), 0, x.dims[0]), x)
 
 
-def _infer_scatter_grad(call: Call) -> Inferred:
-    return {"X@GRAD": like(call.spec("Out@GRAD")), "Updates@GRAD": like(call.spec("Updates"))}
-
-
-register_op(
-    "scatter_grad",
-    inputs=grad_inputs("Ids", "Updates", "Out@GRAD", meta=("Updates",)),
-    outputs=grad_outputs("X", "Updates"),
-    attrs=_OVERWRITE,
-    infer=_infer_scatter_grad,
-    kernel_dtype="Out@GRAD",
+@gradient(
+    scatter, writes=("X", "Updates"), metadata=("Updates",),
     doc="X@GRAD = Out@GRAD, 0 in the rows of Ids; Updates@GRAD[i] = Out@GRAD[Ids[i]], 0 where a later one overwrote "
     "it; takes 4 bytes of temporary memory a row of X, also where only Updates@GRAD is wanted",
-)
+)  # fmt: skip
+def scatter_grad(ids: e.Tensor, updates: e.Tensor, dout: e.Tensor, *, overwrite: bool) -> tuple[e.Tensor, e.Tensor]:
+    """Written: Fluid's does not read X, whose dims are those of Out@GRAD."""
+    rows = entries(ids)
+    dx = e.set_at(dout, e.cast(e.full(updates.dims, 0, "float32"), dout.dtype), rows)
+    dupdates = e.take(dout, rows)
+    if overwrite:
+        last = e.reshape(e.stays(rows, dout.dims[0]), (rows.dims[0], *(1,) * (dout.rank - 1)))
+        dupdates = e.where(last, dupdates, 0)
+    return dx, dupdates
+
 
 # gather_nd ---------------------------------------------------------------------------------------------------------
 
 
-def _depth(call: Call) -> int:
-    """How many dims of X an entry of Index names: -1 where that is unknown."""
-    x, index = call.dims("X"), call.dims("Index")
-    call.need(len(index) >= 1, "Index", "[..., depth]")
-    call.need(index[-1] <= len(x), "Index", f"at most {len(x)} as its last dim: an index for each dim of X")
-    return index[-1]
+def _depth(x: e.Tensor, index: e.Tensor, rank: int, of: str) -> int | None:
+    """How many dims of X an entry of Index names; None if that is not known yet."""
+    if index.rank < rank:
+        e.fail("Index", f"[..., depth]{of}")
+    last = e.known(index.dims[-1])
+    if last is not None and last > x.rank:
+        e.fail("Index", f"at most {x.rank} as its last dim: an index for each dim of X")
+    return next((depth for depth in range(x.rank + 1) if index.dims[-1] == depth), None)
 
 
-def _infer_gather_nd(call: Call) -> Inferred:
-    depth, x, index = _depth(call), call.dims("X"), call.dims("Index")
-    if depth < 0:
-        call.fail("Index", "a known last dim: the rank of Out depends on it")
-    return {"Out": Spec.of((*index[:-1], *x[depth:]), call.dtype("X"))}
+def _parts(x: e.Tensor, index: e.Tensor, depth: int) -> tuple[e.Tensor, e.Tensor]:
+    """X with the dims that Index names as one, and the entries of Index along that."""
+    lead, total = index.dims[:-1], e.product(x.dims[:depth])
+    flat = e.full(lead, 0, "int64")
+    for axis in range(depth):
+        column = e.reshape(e.slice_axis(index, -1, axis, 1), lead)
+        one = e.cast(e.checked(column, x.dims[axis]), "int64")
+        flat = flat * x.dims[axis] + one if axis else one
+    return e.reshape(x, (total, *x.dims[depth:])), e.checked(flat, total)
 
 
-def _reference_gather_nd(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, index = inputs["X"], inputs["Index"]
-    out = np.zeros((*index.shape[:-1], *x.shape[index.shape[-1] :]), x.dtype)
-    for where in np.ndindex(index.shape[:-1]):
-        out[where] = x[tuple(index[where])]
-    return {"Out": out}
+def _read(x: e.Tensor, index: e.Tensor) -> e.Tensor:
+    """Parts by the flat index of the dims that are named."""
+    depth = _depth(x, index, 1, "")
+    if depth is None:
+        e.fail("Index", "a known last dim: the rank of Out depends on it")
+    return e.take(*_parts(x, index, depth))
 
 
-register_op(
-    "gather_nd",
-    inputs=("X", "Index"),
-    outputs=("Out",),
-    infer=_infer_gather_nd,
-    grad=GradRule("gather_nd_grad", ("X", "Index", "Out@GRAD"), ("X",)),
-    kernel_dtype="X",
-    dtypes={"X": ALL, "Index": INTS},
-    reference=_reference_gather_nd,
-    samples=lambda: [
-        Sample({"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]])}, {}, ("X",), name="elements",
-               dtypes=EVERY),
-        Sample({"X": rand(5, 3), "Index": np.array([[4], [0], [4]])}, {}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 4), "Index": np.array([[[1, 2]], [[0, 1]]], "int32")}, {}, ("X",), name="rank3_int32"),
-        Sample({"X": rand(3, 2), "Index": np.array([2])}, {}, ("X",), name="one_entry"),
-        Sample({"X": rand(3, 2), "Index": ints(2, 0)}, {}, ("X",), name="depth0"),
-        Sample({"X": ints(3, 2), "Index": np.array([[2, 1]])}, {}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(3, 2), "Index": ints(0, 2)}, {}, name="none"),
-    ],
+operator(
+    "gather_nd", reads=("Index",), kernel_dtype="X", dtypes={"X": ALL, "Index": INTS}, source="Fluid gather_nd_op.cc",
     doc="Out[i] = X[Index[i, 0], Index[i, 1], ...]; an index out of range is an OutOfRangeError",
     memory="where arrays compute, the place of each row that is read, and a dim of Index: 16 bytes a row",
-    source="Fluid gather_nd_op.cc",
-)  # fmt: skip
+    grad_doc="X@GRAD = 0; X@GRAD[Index[i, 0], Index[i, 1], ...] += Out@GRAD[i]",
+)(_read)  # fmt: skip
 
-register_op(
-    "gather_nd_grad",
-    inputs=grad_inputs("X", "Index", "Out@GRAD", meta=("X",)),
-    outputs=grad_outputs("X"),
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD = 0; X@GRAD[Index[i, 0], Index[i, 1], ...] += Out@GRAD[i]",
-)
 
 # scatter_nd_add ----------------------------------------------------------------------------------------------------
 
 
-def _infer_scatter_nd_add(call: Call) -> Inferred:
-    depth, x, index, updates = _depth(call), call.spec("X"), call.dims("Index"), call.dims("Updates")
-    call.need(len(index) >= 2, "Index", "[..., depth] of rank 2 or more")
-    if depth >= 0:
-        wanted = (*index[:-1], *x.dims[depth:])
-        call.need(all_agree(updates, wanted), "Updates", f"{list(wanted)}: a part of X for each entry of Index")
-    same_dtype(call, "Updates", "X")
-    if depth >= 0 and 0 in x.dims[:depth]:
-        call.need(size(index[:-1]) <= 0, "Index", f"no entries, since X ({call.shown('X')}) has none of what they name")
-    return {"Out": Spec.of(x.dims, x.dtype)}
-
-
-def _reference_scatter_nd_add(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out, index = inputs["X"].copy(), inputs["Index"]
-    for where in np.ndindex(index.shape[:-1]):
-        out[tuple(index[where])] += inputs["Updates"][where]
-    return {"Out": out}
-
-
-def _scatter_nd_samples() -> list[Sample]:
-    elements = {"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]]), "Updates": rand(3, seed=3)}
-    rows = {"X": rand(5, 3), "Index": np.array([[4], [0], [4]]), "Updates": rand(3, 3, seed=3)}
-    inner = {"X": rand(2, 3, 4), "Index": np.array([[[1, 2]], [[0, 1]]], "int32"), "Updates": rand(2, 1, 4, seed=3)}
-    both = ("X", "Updates")
-    return [
-        Sample(elements, {}, both, name="elements", dtypes=EVERY),
-        Sample(rows, {}, both, name="rows", dtypes=EVERY),
-        Sample(inner, {}, both, name="rank3_int32"),
-        Sample({"X": rand(2, 2), "Index": ints(2, 0), "Updates": rand(2, 2, 2, seed=3)}, {}, both, name="depth0"),
-        Sample({"X": ints(4), "Index": np.array([[2], [2]]), "Updates": ints(2, seed=2)}, {}, name="int64",
-               dtypes=("int64",)),
-        Sample({"X": rand(3), "Index": ints(0, 1), "Updates": rand(0)}, {}, name="none"),
-    ]  # fmt: skip
-
-
-register_op(
-    "scatter_nd_add",
-    inputs=("X", "Index", "Updates"),
-    outputs=("Out",),
-    infer=_infer_scatter_nd_add,
-    grad=GradRule("scatter_nd_add_grad", ("Index", "Updates", "Out@GRAD"), ("X", "Updates")),
-    kernel_dtype="X",
-    dtypes={"X": NUMBERS, "Index": INTS},
-    reference=_reference_scatter_nd_add,
-    samples=_scatter_nd_samples,
+@operator(
+    "scatter_nd_add", kernel_dtype="X", dtypes={"X": NUMBERS, "Index": INTS}, source="Fluid scatter_nd_add_op.cc",
     doc="Out = X; Out[Index[i, 0], Index[i, 1], ...] += Updates[i], in this order; "
     "an index out of range is an OutOfRangeError",
-    source="Fluid scatter_nd_add_op.cc",
-)
+)  # fmt: skip
+def scatter_nd_add(x: e.Tensor, index: e.Tensor, updates: e.Tensor) -> e.Tensor:
+    """Parts added at the flat index of the dims that are named."""
+    depth = _depth(x, index, 2, " of rank 2 or more")
+    e.same_dtype(updates, x)
+    if depth is None:
+        return x  # whose dims Out has, whatever Index names; it is computed once that is known
+    wanted = (*index.dims[:-1], *x.dims[depth:])
+    if not e.all_agree(updates.dims, wanted):
+        e.fail("Updates", f"{e.shown_dims(wanted)}: a part of X for each entry of Index")
+    count, places = e.product(index.dims[:-1]), e.product(x.dims[:depth])
+    none = f"no entries, since X ({e.shown(x)}) has none of what they name"
+    e.need(e.lowest(places, 1) + 1 > e.lowest(count, 1), "Index", none)
+    table, rows = _parts(x, index, depth)
+    return e.reshape(e.add_at(e.reshape(updates, wanted), rows, 0, places, table), x.dims)
 
 
-def _decompose_scatter_nd_add_grad(call: Call, build: Any) -> None:
-    dout = build.input("Out@GRAD")
-    if call.has("X@GRAD"):
-        build("assign", {"X": dout}, {"Out": build.output("X@GRAD")})
-    if call.has("Updates@GRAD"):
-        build("gather_nd", {"X": dout, "Index": build.input("Index")}, {"Out": build.output("Updates@GRAD")})
-
-
-register_op(
-    "scatter_nd_add_grad",
-    inputs=grad_inputs("Index", "Updates", "Out@GRAD", meta=("Updates",)),
-    outputs=grad_outputs("X", "Updates"),
-    infer=_infer_scatter_grad,
-    decompose=_decompose_scatter_nd_add_grad,
-    kernel_dtype="Out@GRAD",
+@gradient(
+    scatter_nd_add, writes=("X", "Updates"), metadata=("Updates",),
     doc="X@GRAD = Out@GRAD; Updates@GRAD[i] = Out@GRAD[Index[i, 0], Index[i, 1], ...]",
-)
+)  # fmt: skip
+def scatter_nd_add_grad(index: e.Tensor, updates: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+    """Written: Fluid's does not read X, whose dims are those of Out@GRAD."""
+    depth = _depth(dout, index, 2, " of rank 2 or more")
+    if depth is None:
+        return dout, e.full(updates.dims, 0, "float32")  # for their dims
+    return dout, e.take(*_parts(dout, index, depth))

@@ -6,20 +6,21 @@ whose gradient reads XShape, so that X can be freed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NoReturn
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Reference, Sample, Slot
-from fluidlite.framework.registry import register_op
+from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.framework.spec import Dims, Spec
-from fluidlite.operators.inference import Inferred, grad_inputs, grad_like, grad_outputs, like, size
-from fluidlite.operators.math.numbers import Number, numbers_of
-from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.geometry.numbers import Number, numbers_of
+from fluidlite.operators.inference import Inferred, like, size
 
 _X_SHAPE = Slot("XShape", intermediate=True, dispensable=True, content="dims (0, *dims of X) and X's LoD; no bytes")
 
@@ -31,11 +32,11 @@ def _infer_from_x_shape(call: Call) -> Inferred:
 
 def register_pair(
     type: str,
+    function: Callable[..., e.Tensor],
+    back: Callable[..., e.Tensor],
     out: Callable[[Call], Spec],
     *,
     attrs: tuple[Attr, ...],
-    reference: Reference,
-    samples: Callable[[], Iterable[Sample]],
     doc: str,
     grad_doc: str,
     source: str,
@@ -47,46 +48,56 @@ def register_pair(
     Parameters
     ----------
     type : str
+    function : callable
+        Out, of X and the other inputs.
+    back : callable
+        ``back(dout, dims, **attrs)``: X@GRAD, of the dims of X.
     out : callable
         ``out(call)``: the spec of Out.
     slots : tuple of Slot
         Inputs beside X, of integers.
     view : bool
         Whether Out has the bytes of X.
-    attrs, reference, samples, doc, grad_doc, source
+    attrs, doc, grad_doc, source
         Of both operators.
     """
-    for name, kept in ((type, "X"), (type + "2", "XShape")):
-        outputs: tuple[Slot | str, ...] = ("Out", _X_SHAPE) if kept == "XShape" else ("Out",)
 
-        def infer(call: Call, shaped: bool = kept == "XShape") -> Inferred:
-            x, found = call.spec("X"), {"Out": out(call)}
-            return {**found, "XShape": like(x, (0, *x.dims))} if shaped else found
+    @functools.wraps(function)
+    def shaped(x: e.Tensor, *others: Any, **values: Any) -> tuple[e.Tensor, e.Tensor]:
+        return function(x, *others, **values), e.full((0, *x.dims), 0, "float32")
 
-        register_op(
-            name,
-            inputs=("X", *slots),
-            outputs=outputs,
-            attrs=attrs,
-            infer=infer,
-            grad=GradRule(f"{name}_grad", (kept, "Out@GRAD"), ("X",)),
-            view=("Out", "X") if view else None,
-            dtypes={"X": ALL, **dict.fromkeys((slot.name for slot in slots), INTS)},
-            reference=reference,
-            samples=samples,
-            doc=doc,
-            source=source,
-        )
-        register_op(
-            f"{name}_grad",
-            inputs=grad_inputs(kept, "Out@GRAD", meta=(kept,)),
-            outputs=grad_outputs("X"),
-            attrs=attrs,
-            infer=grad_like("X") if kept == "X" else _infer_from_x_shape,
-            kernel_dtype="Out@GRAD",
-            view=("X@GRAD", "Out@GRAD") if view else None,
-            doc=grad_doc,
-        )
+    def inferred(call: Call) -> Inferred:
+        x, found = call.spec("X"), {"Out": out(call)}
+        return {**found, "XShape": like(x, (0, *x.dims))} if call.op.output("XShape") else found
+
+    def from_x(x: e.Tensor, dout: e.Tensor, **values: Any) -> e.Tensor:
+        return back(dout, x.dims, **values)
+
+    def from_shape(xshape: e.Tensor, dout: e.Tensor, **values: Any) -> e.Tensor:
+        return back(dout, xshape.dims[1:], **values)
+
+    seen, shared = ("Out", "X") if view else None, ("X@GRAD", "Out@GRAD") if view else None
+    dtypes = {"X": ALL, **dict.fromkeys((slot.name for slot in slots), INTS)}
+    common: dict[str, Any] = {"attrs": attrs, "infer": inferred, "view": seen, "dtypes": dtypes, "doc": doc}
+    first = operator(type, inputs=("X", *slots), source=source, **common)(function)
+    gradient(first, metadata=("X",), view=shared, doc=grad_doc)(_taking(back, from_x))
+    second = operator(f"{type}2", inputs=("X", *slots), outputs=("Out", _X_SHAPE), source=source, **common)(shaped)
+    gradient(second, metadata=("XShape",), infer=_infer_from_x_shape, view=shared, doc=grad_doc)(
+        _taking(back, from_shape)
+    )
+
+
+def _taking(like: Callable[..., e.Tensor], function: Any) -> Callable[..., e.Tensor]:
+    """A function of two tensors, which takes the attributes that another does."""
+    attrs = [p for p in inspect.signature(like).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    operands = list(inspect.signature(function).parameters.values())[:2]
+    function.__signature__ = inspect.Signature([*operands, *attrs])
+    return function  # type: ignore[no-any-return]
+
+
+def with_other_dims(x: e.Tensor) -> e.Tensor:
+    """X under the dims of Out."""
+    return e.reshape(x, e.results("Out")[0])
 
 
 def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
@@ -98,18 +109,6 @@ def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
 # reshape -----------------------------------------------------------------------------------------------------------
 
 _SHAPES = ("ShapeTensor", "Shape")
-
-
-def _wanted(call: Call) -> tuple[Number, ...]:
-    """Return the dims asked for; of those that a tensor will say, what the attribute says of them."""
-    found, stated = numbers_of(call, "shape", *_SHAPES), call.attr("shape")
-    if found is None:
-        if not stated:
-            call.fail("Shape", "known dims, [rank of Out]", do="give shape too, with -1 for what Shape says")
-        found = (None,) * len(stated)
-    if len(found) != len(stated):
-        return found
-    return tuple(d if n is None and d >= 0 else n for n, d in zip(found, stated, strict=True))
 
 
 def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
@@ -132,7 +131,8 @@ def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     if None in shape:
         return tuple(dims)
     # Dims of X that are unknown and copied stand on both sides, so what remains is known without them.
-    copied = {i for i, d in enumerate(shape) if d == 0 and x[i] < 0}
+    # So do those of 0, where a dim is inferred: an empty batch is reshaped as any other.
+    copied = {i for i, d in enumerate(shape) if d == 0 and (x[i] < 0 or (x[i] == 0 and -1 in shape))}
     total = size([d for i, d in enumerate(x) if i not in copied])
     rest = prod(d for i, d in enumerate(dims) if i not in copied and shape[i] != -1)
     if -1 not in shape:
@@ -146,41 +146,46 @@ def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     return tuple(dims)
 
 
-def _reference_reshape(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    dims = [x.shape[i] if d == 0 else d for i, d in enumerate(stated(inputs, attrs, "shape", *_SHAPES))]
-    return {"Out": x.reshape(dims) if x.size else np.zeros([max(d, 0) for d in dims], x.dtype)}
+def _reshape_dims(call: Call) -> Dims:
+    """Return the dims of Out.
 
-
-def _numbers(*values: int) -> list[Any]:
-    return [np.asarray([value], "int32") for value in values]
+    Programs are built on the dims above 0 that the attribute states, so a tensor that says otherwise is refused. -1
+    and 0 state nothing beside a tensor: in Fluid's programs the tensor may say any dim for them.
+    """
+    x, stated = call.dims("X"), call.attr("shape")
+    wanted, slot = numbers_of(call, "shape", *_SHAPES), next((slot for slot in _SHAPES if call.has(slot)), None)
+    if slot is None or not stated:
+        if wanted is None:
+            call.fail("Shape", "known dims, [rank of Out]", do="give shape too, with -1 for what Shape says")
+        return reshaped(call, x, wanted)
+    if wanted is None:
+        wanted = (None,) * len(stated)
+    do = "give shape as -1 where the tensor says the dim"
+    if len(wanted) != len(stated):
+        call.fail(slot, f"{len(stated)} dims, as shape states ({list(stated)})", list(wanted), do=do)
+    dims = reshaped(call, x, [d if n is None and d > 0 else n for n, d in zip(wanted, stated, strict=True)])
+    for i, (n, d) in enumerate(zip(dims, stated, strict=True)):
+        if n >= 0 and d > 0 and n != d:
+            call.fail(slot, f"{d} for dim {i} of Out, as shape states ({list(stated)})", list(wanted), do=do)
+    return dims
 
 
 register_pair(
     "reshape",
-    lambda call: with_dims(call.spec("X"), reshaped(call, call.dims("X"), _wanted(call))),
+    lambda x, shape, shape_tensor: with_other_dims(x),
+    e.reshape,
+    lambda call: with_dims(call.spec("X"), _reshape_dims(call)),
     slots=(
-        Slot("Shape", dispensable=True, value=True, doc="the dims of Out, as a tensor; they go before shape"),
+        Slot("Shape", dispensable=True, value=True, doc="the dims of Out, as a tensor"),
         Slot("ShapeTensor", duplicable=True, dispensable=True, value=True, doc="the dims of Out, a tensor each"),
     ),
-    attrs=(Attr("shape", "ints", (), minimum=-1, doc="dims of Out; 0: as in X; one may be -1: what remains"),),
-    reference=_reference_reshape,
-    samples=lambda: [
-        Sample({"X": rand(4, 6)}, {"shape": [3, 8]}, ("X",), name="plain", dtypes=EVERY),
-        Sample({"X": rand(4, 6)}, {"shape": [0, 2, -1]}, ("X",), name="copied_and_inferred"),
-        Sample({"X": rand(2, 3, 4)}, {"shape": [-1]}, ("X",), name="flat"),
-        Sample({"X": ints(6)}, {"shape": [2, 3]}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(6)}, {"shape": [6, 1]}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(1)}, {"shape": []}, name="rank0"),
-        Sample({"X": rand()}, {"shape": [1, -1]}, name="from_rank0"),
-        Sample({"X": rand(0, 4)}, {"shape": [-1, 2]}, name="empty"),
-        Sample({"X": rand(0, 4)}, {"shape": [0, 2, 2]}, name="empty_copied"),
-        Sample({"X": rand(4, 0)}, {"shape": [2, 0, 2]}, name="empty_columns"),
-        Sample({"X": rand(4, 6), "Shape": np.asarray([2, -1, 3])}, {"shape": [-1, 4, 3]}, ("X",), name="shape"),
-        Sample({"X": rand(4, 6), "Shape": np.asarray([0, 6], "int32")}, {"shape": [4, 6]}, ("X",), name="shape_alone"),
-        Sample({"X": rand(4, 6), "ShapeTensor": _numbers(8, 3)}, {"shape": [-1, 3]}, ("X",), name="shapes"),
-        Sample({"X": rand(4, 6), "ShapeTensor": _numbers(0, -1, 2)}, {}, ("X",), name="shapes_alone"),
-    ],
+    attrs=(
+        Attr(
+            "shape", "ints", (), minimum=-1,
+            doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
+            "0 and -1 say nothing, and the others must be its",
+        ),
+    ),
     doc="Out = X with other dims; the bytes are the same",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
     source="Fluid reshape_op.cc",
@@ -189,31 +194,30 @@ register_pair(
 # transpose ---------------------------------------------------------------------------------------------------------
 
 
-def _transposed(call: Call) -> Spec:
-    x, axis = call.spec("X"), call.attr("axis")
+def _transpose(x: e.Tensor, *, axis: tuple[int, ...]) -> e.Tensor:
     if sorted(axis) != list(range(x.rank)):
-        call.fail_attr("axis", f"a permutation of {list(range(x.rank))}, the dims of X ({call.shown('X')})")
-    return Spec.of([x.dims[i] for i in axis], x.dtype)
+        e.fail_attr("axis", f"a permutation of {list(range(x.rank))}, the dims of X ({e.shown(x)})")
+    return e.transpose(x, axis)
+
+
+def _transpose_back(dout: e.Tensor, dims: Sequence[e.Number], *, axis: tuple[int, ...]) -> e.Tensor:
+    return e.transpose(dout, [axis.index(i) for i in range(dout.rank)])
+
+
+def _transposed(call: Call) -> Spec:
+    """Rows in another order of dims are no sequences of X."""
+    found = infer(call)["Out"]
+    assert isinstance(found, Spec)
+    return found.with_(lod=())
 
 
 register_pair(
     "transpose",
+    _transpose,
+    _transpose_back,
     _transposed,
     view=False,
     attrs=(Attr("axis", "ints", doc="which dim of X each dim of Out is"),),
-    reference=lambda inputs, attrs: {"Out": np.moveaxis(inputs["X"], attrs["axis"], range(len(attrs["axis"])))},
-    samples=lambda: [
-        Sample({"X": rand(4, 6)}, {"axis": [1, 0]}, ("X",), name="matrix", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 4)}, {"axis": [2, 0, 1]}, ("X",), name="cycle", dtypes=WIDE),
-        Sample({"X": rand(2, 3, 4, 5)}, {"axis": [0, 2, 3, 1]}, ("X",), name="nhwc"),
-        Sample({"X": rand(2, 3)}, {"axis": [0, 1]}, ("X",), name="identity"),
-        Sample({"X": rand(33, 65)}, {"axis": [1, 0]}, name="tiles"),
-        Sample({"X": rand(5)}, {"axis": [0]}, name="vector"),
-        Sample({"X": rand()}, {"axis": []}, name="rank0"),
-        Sample({"X": ints(2, 3)}, {"axis": [1, 0]}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(2, 3)}, {"axis": [1, 0]}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(0, 4)}, {"axis": [1, 0]}, name="empty"),
-    ],
     doc="Out = X with its dims in the order axis",
     grad_doc="X@GRAD = Out@GRAD with its dims in the inverse order",
     source="Fluid transpose_op.cc",

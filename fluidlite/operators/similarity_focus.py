@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Sample
+from fluidlite.framework.opdef import Attr
 from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like
-from fluidlite.operators.samples import WIDE, distinct
 
 
 def _infer(call: Call) -> Inferred:
@@ -25,40 +19,6 @@ def _infer(call: Call) -> Inferred:
     return {"Out": like(x)}
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], attrs["axis"]
-    out = np.zeros(x.shape)
-    for n in range(len(x)):
-        mask = np.moveaxis(out[n], axis - 1, 0)
-        for index in attrs["indexes"]:
-            plane = np.moveaxis(x[n], axis - 1, 0)[index]
-            rows, columns = set[int](), set[int]()
-            for cell in np.argsort(-plane, axis=None, kind="stable"):
-                row, column = divmod(int(cell), plane.shape[1])
-                if row not in rows and column not in columns:
-                    rows.add(row)
-                    columns.add(column)
-                    mask[:, row, column] = 1
-    return {"Out": out}
-
-
-def _case(name: str, dims: tuple[int, ...], axis: int, *indexes: int, **options: Any) -> Sample:
-    return Sample({"X": distinct(*dims)}, {"axis": axis, "indexes": list(indexes)}, name=name, **options)
-
-
-def _samples() -> list[Sample]:
-    equal = {"X": np.ones((2, 2, 3, 4), "float32")}
-    special = np.asarray([[[[-np.inf, np.nan, 1], [np.inf, 2, -np.inf]]]], "float32")
-    return [
-        _case("first", (2, 3, 4, 5), 1, 0, dtypes=WIDE), _case("first_two", (2, 3, 4, 5), 1, 0, 2),
-        _case("second", (2, 3, 4, 5), 2, 3, 1, dtypes=WIDE), _case("third", (2, 3, 4, 5), 3, 4, 4),
-        _case("one", (1, 1, 1, 1), 1, 0), _case("large", (2, 3, 20, 16), 1, 1), _case("line", (2, 3, 1, 6), 1, 2),
-        _case("no_samples", (0, 2, 3, 4), 1, 0), _case("no_plane", (2, 2, 0, 4), 1, 0),
-        Sample(equal, {"axis": 1, "indexes": [1]}, name="equal"),
-        Sample({"X": special}, {"axis": 1, "indexes": [0]}, name="special"),
-    ]  # fmt: skip
-
-
 register_op(
     "similarity_focus",
     inputs=("X",),
@@ -68,9 +28,8 @@ register_op(
         Attr("indexes", "ints", doc="the planes that are looked at; what any of them chooses counts"),
     ),
     infer=_infer,
+    stop_gradient={"X": "Out is 0 or 1: its derivative is 0 almost everywhere"},
     dtypes={"X": FLOATS},
-    reference=_reference,
-    samples=_samples,
     doc="Out = 1 at the cells that are chosen, all along the axis, else 0: of each plane the greatest cell, then the "
     "greatest in rows and columns that have none yet, until there are no more; of equal ones the first, NaN last",
     source="Fluid similarity_focus_op.cc",

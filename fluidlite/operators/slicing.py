@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.derivatives import derivatives
+from fluidlite.expr.number import number as as_number
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import (
-    Inferred,
-    agree,
-    grad_like,
-    grad_outputs,
-    like,
-    normal_axis,
-)
-from fluidlite.operators.math.boxes import slice_window
-from fluidlite.operators.math.numbers import numbers_of
-from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.framework.spec import Spec, specs_of
+from fluidlite.geometry.boxes import slice_window
+from fluidlite.geometry.numbers import numbers_of
+from fluidlite.operators.inference import Inferred, agree, all_agree, grad_like, like, normal_axis
 
 # slice and strided_slice -------------------------------------------------------------------------------------------
 
@@ -97,142 +90,102 @@ def _infer_slice(call: Call) -> Inferred:
     return {"Out": like(x, kept)}
 
 
-def _reference_slice(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    for axis, start, end, flag in zip(attrs["axes"], starts, ends, [*attrs["infer_flags"], *starts], strict=False):
-        if (start, end, flag) == (-1, 0, -1) and axis in attrs["decrease_axis"]:
-            end = out.shape[axis]
-        keep = range(out.shape[axis])[start:end]
-        out = np.take(out, list(keep), axis) if keep else np.delete(out, np.s_[:], axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
+def _infer_slice_grad(call: Call) -> Inferred:
+    (out,) = specs_of(_infer_slice(call)["Out"])
+    if not all_agree(call.dims("Out@GRAD"), out.dims):
+        call.fail("Out@GRAD", f"{list(out.dims)}, the dims of Out")
+    return grad_like("Input")(call)
 
 
-def _reference_strided(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
-    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
-        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
-            kept = [out.shape[axis] - 1]
-        else:
-            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
-        out = np.take(out, np.asarray(kept, "int64"), axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,))}
+Numbers = Sequence[e.Number | int]
+
+
+def _numbers(each: Any, whole: Any, stated: tuple[int, ...]) -> Numbers:
+    """The numbers of tensors of one, or of one tensor, or of an attribute."""
+    return [one for (one,) in each] if each else stated if whole is None else whole
 
 
 def _cut(
-    name: str,
-    dims: tuple[int, ...],
-    axes: Any,
-    starts: Any,
-    ends: Any,
-    strides: Any = None,
-    drop: Any = (),
-    flags: Any = (),
-    check: bool = True,
-    dtypes: tuple[str, ...] = ("float32",),
-    **tensors: Any,
-) -> Sample:
-    """Return a sample with the attributes that are not empty."""
-    attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": strides}
-    attrs |= {"decrease_axis": drop, "infer_flags": flags}
-    given = {attr: value for attr, value in attrs.items() if value not in ((), None)}
-    return Sample({"Input": rand(*dims), **tensors}, given, ("Input",) if check else (), name=name, dtypes=dtypes)
+    x: e.Tensor, dims: Sequence[e.Number], dropped: tuple[int, ...], bounds: dict[int, tuple[Any, Any]]
+) -> e.Tensor:
+    """The part of a tensor that has these dims, ``dropped`` left out; ``bounds`` are start and step of an axis."""
+    left, gone = iter(dims), {axis % x.rank for axis in dropped}
+    sizes = [as_number(1) if axis in gone else next(left) for axis in range(x.rank)]
+    starts: list[e.Number | int] = [0] * x.rank
+    steps = [1] * x.rank
+    for axis, (start, stride) in bounds.items():
+        n, step = x.dims[axis], e.exactly(stride)
+        behind = n if step > 0 else n - 1
+        from_end = bool(start < 0)
+        starts[axis] = e.highest(n + start, behind - n) if from_end else e.lowest(start, behind)
+        steps[axis] = step
+    sizes = [d if axis in bounds or axis in gone else x.dims[axis] for axis, d in enumerate(sizes)]
+    return e.reshape(e.slices(x, starts, sizes, steps), dims)
 
 
-def _vector(*numbers: int, dtype: str = "int32") -> Any:
-    return np.asarray(numbers, dtype)
-
-
-register_op(
-    "slice",
-    inputs=("Input", *_SLICE_SLOTS),
-    outputs=("Out",),
-    attrs=_SLICE_ATTRS,
-    infer=_infer_slice,
-    grad=GradRule("slice_grad", ("Input", *_names(_SLICE_SLOTS), "Out@GRAD"), ("Input",)),
+@operator(
+    "slice", inputs=["Input", *_SLICE_SLOTS], attrs=_SLICE_ATTRS, infer=_infer_slice,
     dtypes={"Input": ALL, **dict.fromkeys(_names(_SLICE_SLOTS), INTS)},
-    reference=_reference_slice,
-    samples=lambda: [
-        _cut("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
-        _cut("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
-        _cut("negative", (5, 6, 3), [1, 0], [-4, -3], [-1, 9]),
-        _cut("clamped", (5, 6), [1], [-99], [99]),
-        _cut("decreased", (5, 6, 3), [1], [2], [3], drop=[1]),
-        _cut("decreased_all", (5, 6), [0, 1], [2, -1], [3, 99], drop=[0, 1]),
-        _cut("nothing", (5, 6), [1], [4], [2]),
-        _cut("empty", (0, 6), [1], [2], [4], check=False),
-        _cut("by_tensors", (5, 6), [0, 1], (), (), StartsTensor=_vector(1, -4), EndsTensor=_vector(4, 6)),
-        _cut("by_lists", (5, 6), [1, 0], [2, 1], [5, 9], StartsTensorList=[_vector(2), _vector(1)],
-             EndsTensorList=[_vector(4, dtype="int64"), _vector(-1)], flags=[-1, -1]),
-        _cut("last_by_tensor", (5, 6), [0], [7], [8], drop=[0], flags=[-1], StartsTensorList=[_vector(-1)],
-             EndsTensorList=[_vector(0)]),
-        Sample({"Input": ints(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="int64", dtypes=("int64",)),
-        Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
-    ],
-    doc="Out = Input[..., start:end, ...] in each of axes",
-    source="Fluid slice_op.cc",
+    doc="Out = Input[..., start:end, ...] in each of axes", source="Fluid slice_op.cc",
 )  # fmt: skip
+def slice_(
+    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, starts_tensor_list: Any, ends_tensor_list: Any, *,
+    axes: tuple[int, ...], starts: tuple[int, ...], decrease_axis: tuple[int, ...],
+) -> e.Tensor:  # fmt: skip
+    """From the starts on, as much as was inferred."""
+    first = _numbers(starts_tensor_list, starts_tensor, starts)
+    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first))
 
-register_op(
-    "slice_grad",
-    inputs=(Slot("Input", metadata_only=True), *_SLICE_SLOTS, Slot("Out@GRAD")),
-    outputs=grad_outputs("Input"),
-    attrs=_SLICE_ATTRS,
-    infer=grad_like("Input"),
-    kernel_dtype="Out@GRAD",
+
+def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers | None = None) -> dict[int, Any]:
+    pairs = zip(starts, steps or [1] * len(axes), strict=True)
+    return dict(zip((axis % x.rank for axis in axes), pairs, strict=True))
+
+
+def _put_back(x: e.Tensor, dout: e.Tensor, dropped: tuple[int, ...], bounds: dict[int, Any]) -> Any:
+    """What was cut has its gradient, all else 0."""
+    return derivatives([_cut(x, dout.dims, dropped, bounds)], [dout], [x])[0]
+
+
+@gradient(
+    slice_, writes=("Input",), metadata=("Input",), infer=_infer_slice_grad,
     doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)
+)  # fmt: skip
+def slice_grad(
+    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, starts_tensor_list: Any, ends_tensor_list: Any,
+    dout: e.Tensor, *, axes: tuple[int, ...], starts: tuple[int, ...], decrease_axis: tuple[int, ...],
+) -> Any:  # fmt: skip
+    """Written: it takes the sizes of Out@GRAD."""
+    first = _numbers(starts_tensor_list, starts_tensor, starts)
+    return _put_back(input, dout, decrease_axis, _bounds(input, axes, first))
 
-register_op(
-    "strided_slice",
-    inputs=("Input", *_STRIDED_SLOTS),
-    outputs=("Out",),
-    attrs=_STRIDED_ATTRS,
-    infer=_infer_slice,
-    grad=GradRule("strided_slice_grad", ("Input", *_names(_STRIDED_SLOTS), "Out@GRAD"), ("Input",)),
+
+@operator(
+    "strided_slice", inputs=["Input", *_STRIDED_SLOTS], attrs=_STRIDED_ATTRS, infer=_infer_slice,
     dtypes={"Input": ALL, **dict.fromkeys(_names(_STRIDED_SLOTS), INTS)},
-    reference=_reference_strided,
-    samples=lambda: [
-        _cut("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
-        _cut("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
-        _cut("backwards", (8, 3), [0], [6], [1], [-2], dtypes=EVERY),
-        _cut("backwards_columns", (2, 8), [1], [-1], [-6], [-1]),
-        _cut("to_the_first", (3, 8), [1], [99], [-1], [-3]),
-        _cut("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
-        _cut("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
-        _cut("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
-        _cut("last_by_tensor", (5, 6), [0], [7], [8], [1], drop=[0], flags=[-1], StartsTensorList=[_vector(-1)],
-             EndsTensorList=[_vector(0)]),
-        _cut("by_tensors", (5, 6), [0, 1], (), (), StartsTensor=_vector(1, -1), EndsTensor=_vector(4, 0),
-             StridesTensor=_vector(2, -2)),
-        _cut("by_lists", (5, 6), [1], (), [5], StartsTensorList=[_vector(1)], StridesTensorList=[_vector(2)],
-             flags=[-1]),
-        _cut("rank1", (6,), [0], [0], [6], [4]),
-        _cut("empty", (0, 6), [1], [1], [4], [2], check=False),
-        _cut("empty_axis", (0, 6), [0], [1], [4], [2], check=False),
-        Sample({"Input": ints(7)}, {"axes": [0], "starts": [5], "ends": [1], "strides": [-3]}, name="int64",
-               dtypes=("int64",)),
-        Sample({"Input": bools(7)}, {"axes": [0], "starts": [0], "ends": [7], "strides": [3]}, name="bool",
-               dtypes=("bool",)),
-    ],
-    doc="Out = Input[..., start:end:stride, ...] in each of axes",
-    source="Fluid strided_slice_op.cc",
+    doc="Out = Input[..., start:end:stride, ...] in each of axes", source="Fluid strided_slice_op.cc",
 )  # fmt: skip
+def strided_slice(
+    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, strides_tensor: Any, starts_tensor_list: Any,
+    ends_tensor_list: Any, strides_tensor_list: Any, *,
+    axes: tuple[int, ...], starts: tuple[int, ...], strides: tuple[int, ...], decrease_axis: tuple[int, ...],
+) -> e.Tensor:  # fmt: skip
+    """As slice, with steps."""
+    first = _numbers(starts_tensor_list, starts_tensor, starts)
+    steps = _numbers(strides_tensor_list, strides_tensor, strides)
+    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first, steps))
 
-register_op(
-    "strided_slice_grad",
-    inputs=(Slot("Input", metadata_only=True), *_STRIDED_SLOTS, Slot("Out@GRAD")),
-    outputs=grad_outputs("Input"),
-    attrs=_STRIDED_ATTRS,
-    infer=grad_like("Input"),
-    kernel_dtype="Out@GRAD",
+
+@gradient(
+    strided_slice, writes=("Input",), metadata=("Input",), infer=_infer_slice_grad,
     doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)
+)  # fmt: skip
+def strided_slice_grad(
+    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, strides_tensor: Any, starts_tensor_list: Any,
+    ends_tensor_list: Any, strides_tensor_list: Any, dout: e.Tensor, *,
+    axes: tuple[int, ...], starts: tuple[int, ...], strides: tuple[int, ...], decrease_axis: tuple[int, ...],
+) -> Any:  # fmt: skip
+    """Written: it takes the sizes of Out@GRAD."""
+    first = _numbers(starts_tensor_list, starts_tensor, starts)
+    steps = _numbers(strides_tensor_list, strides_tensor, strides)
+    return _put_back(input, dout, decrease_axis, _bounds(input, axes, first, steps))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
+from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, grad_inputs, grad_like, grad_outputs, like, normal_axis, size
-from fluidlite.operators.samples import EVERY, WIDE, distinct, ints, rand
+from fluidlite.operators.inference import Inferred, like, normal_axis, size
 
 NUMBERS = (*ALL_FLOATS, *INTS)
 
@@ -32,69 +29,28 @@ def _infer_argsort(call: Call) -> Inferred:
     return {"Out": like(x), "Indices": like(x, dtype="int64")}
 
 
-def _reference_argsort(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    lines = np.moveaxis(inputs["X"], attrs["axis"], -1)
-    order = np.zeros(lines.shape, "int64")
-    for where in np.ndindex(lines.shape[:-1]):
-        line = lines[where].tolist()
-        sign = -1 if attrs["descending"] else 1
-        order[where] = sorted(range(len(line)), key=lambda j: (line[j] != line[j], sign * line[j], j))
-    out = np.take_along_axis(lines, order, -1)
-    return {"Out": np.moveaxis(out, -1, attrs["axis"]), "Indices": np.moveaxis(order, -1, attrs["axis"])}
-
-
-def _argsort_samples() -> list[Sample]:
-    nan, inf = np.nan, np.inf
-    return [
-        Sample({"X": distinct(4, 7)}, {}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": distinct(5, 7)}, {"descending": True}, ("X",), name="descending", dtypes=EVERY),
-        Sample({"X": distinct(5, 4)}, {"axis": 0}, ("X",), name="columns", dtypes=EVERY),
-        Sample({"X": distinct(2, 5, 3)}, {"axis": -2, "descending": True}, ("X",), name="middle"),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {}, name="ties", dtypes=WIDE),
-        Sample({"X": ints(3, 90, high=9).astype("float32")}, {"descending": True}, name="ties_descending", dtypes=WIDE),
-        Sample({"X": np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32")}, {}, name="special", dtypes=EVERY),
-        Sample({"X": np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32")}, {"descending": True},
-               name="special_descending", dtypes=EVERY),
-        Sample({"X": distinct(1500)}, {}, name="long", dtypes=WIDE),
-        Sample({"X": distinct(3, 333)}, {"descending": True}, name="long_rows", dtypes=WIDE),
-        Sample({"X": distinct(70, 3)}, {"axis": 0}, name="long_columns"),
-        Sample({"X": np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32")}, {"descending": True}, name="int32",
-               dtypes=("int32",)),
-        Sample({"X": np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64")}, {"descending": True}, name="int64",
-               dtypes=("int64",)),
-        Sample({"X": ints(3, 80, low=-50, high=50)}, {}, name="small_int64", dtypes=("int64",)),
-        Sample({"X": rand(3, 4)}, {}, lod={"X": ((0, 1, 3),)}, name="sequences"),
-        Sample({"X": rand(0, 4)}, {}, name="empty"),
-        Sample({"X": rand(4, 0)}, {}, name="empty_rows"),
-        Sample({"X": rand(4, 1)}, {}, name="one"),
-    ]  # fmt: skip
-
-
-register_op(
+_argsort = register_op(
     "argsort",
     inputs=("X",),
     outputs=("Out", "Indices"),
     attrs=_SORT,
     infer=_infer_argsort,
-    grad=GradRule("argsort_grad", ("X", "Indices", "Out@GRAD"), ("X",)),
     dtypes={"X": NUMBERS},
-    reference=_reference_argsort,
-    samples=_argsort_samples,
     doc="Out = X sorted along the axis, NaN last; Indices = where each element was; equal ones keep their order; "
     "takes temporary memory of both outputs, asked for one of them twice that",
     source="Fluid argsort_op.cc",
 )
 
-register_op(
-    "argsort_grad",
-    inputs=grad_inputs("X", "Indices", "Out@GRAD", meta=("X",)),
-    outputs=grad_outputs("X"),
-    attrs=_SORT,
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
+
+@gradient(
+    _argsort, metadata=("X",), doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
     memory="where arrays compute, Indices as places in all of X: twice as much as X in float32",
-)
+)  # fmt: skip
+def argsort_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
+    """Each element to where it was."""
+    at = axis % x.rank
+    return e.put(dout, e.checked(indices, x.dims[at]), at, x.dims[at])
+
 
 # top_k -------------------------------------------------------------------------------------------------------------
 
@@ -114,127 +70,54 @@ def _infer_top_k(call: Call) -> Inferred:
     return {"Out": like(x, dims), "Indices": like(x, dims, "int64")}
 
 
-def _reference_top_k(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, k = inputs["X"], int(inputs["K"][0]) if "K" in inputs else attrs["k"]
-    order = np.zeros((*x.shape[:-1], k), "int64")
-    for where in np.ndindex(x.shape[:-1]):
-        row = x[where].tolist()
-        order[where] = sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
-    return {"Out": np.take_along_axis(x, order, -1), "Indices": order}
-
-
-register_op(
+_top_k = register_op(
     "top_k",
     inputs=("X", Slot("K", dispensable=True, value=True, doc="how many of the largest, [1]; wins over k")),
     outputs=("Out", "Indices"),
     attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest"),),
     infer=_infer_top_k,
-    grad=GradRule("top_k_grad", ("X", "Indices", "Out@GRAD"), ("X",), attrs=lambda attrs: {}),
     kernel_dtype="X",
     dtypes={"X": NUMBERS, "K": INTS},
-    reference=_reference_top_k,
-    samples=lambda: [
-        Sample({"X": distinct(5, 7)}, {}, ("X",), name="largest", dtypes=EVERY),
-        Sample({"X": distinct(5, 7)}, {"k": 3}, ("X",), name="three", dtypes=EVERY),
-        Sample({"X": np.array([[1, 3, 3, 2, 3]], "float32")}, {"k": 4}, name="ties", dtypes=WIDE),
-        Sample({"X": distinct(2, 3, 6)}, {"k": 6}, ("X",), name="all"),
-        Sample({"X": distinct(4)}, {"k": 2}, ("X",), name="vector"),
-        Sample({"X": distinct(5, 7), "K": np.array([2], "int32")}, {}, ("X",), name="k_tensor"),
-        Sample({"X": distinct(2, 300)}, {"k": 40}, name="many_of_a_row", dtypes=WIDE),
-        Sample({"X": ints(3, 5, dtype="int32")}, {"k": 2}, name="int32", dtypes=("int32",)),
-        Sample({"X": rand(0, 5)}, {"k": 2}, name="no_rows"),
-    ],
     doc="Out = the k largest of each row of X, largest first; Indices = where they are (of equal ones, the first)",
     memory="where arrays compute, a copy of X in which what was found is hidden",
     source="Fluid top_k_op.cc",
 )
 
-register_op(
-    "top_k_grad",
-    inputs=grad_inputs("X", "Indices", "Out@GRAD", meta=("X",)),
-    outputs=grad_outputs("X"),
-    infer=grad_like("X"),
-    kernel_dtype="Out@GRAD",
-    doc="X@GRAD[..., Indices[..., j]] = Out@GRAD[..., j], else 0",
-)
+
+@gradient(_top_k, metadata=("X",), doc="X@GRAD[..., Indices[..., j]] = Out@GRAD[..., j], else 0")
+def top_k_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """Each element to where it was."""
+    return e.put(dout, e.checked(indices, x.dims[-1]), -1, x.dims[-1])
+
 
 # arg_max, arg_min --------------------------------------------------------------------------------------------------
 
 
-def _infer_arg(call: Call) -> Inferred:
-    x = call.spec("X")
-    call.need(x.rank >= 1, "X", "rank 1 or more")
-    dims = list(x.dims)
-    if call.attr("flatten"):
-        wanted, dims = size(dims), []
-    else:
-        axis = normal_axis(call, "axis", call.attr("axis"), x.rank)
-        wanted = dims[axis]
-        dims[axis : axis + 1] = [1] if call.attr("keepdims") else []
-    if not wanted and (not dims or size(dims)):
-        call.fail("X", "one element or more to choose from")
-    return {"Out": Spec.of(dims or (1,), call.attr("dtype") or "int64")}
-
-
-def _reference_arg(better: Callable[[Any, Any], bool]) -> Callable[..., dict[str, Any]]:
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        x = inputs["X"].reshape(-1) if attrs["flatten"] else np.moveaxis(inputs["X"], attrs["axis"], -1)
-        out = np.zeros(x.shape[:-1], attrs["dtype"] or "int64")
-        for where in np.ndindex(out.shape):
-            best = 0
-            for j, value in enumerate(x[where]):
-                held = x[where][best]
-                if held == held and (better(value, held) or value != value):
-                    best = j
-            out[where] = best
-        if attrs["keepdims"] and not attrs["flatten"]:
-            out = np.expand_dims(out, attrs["axis"])
-        return {"Out": out.reshape(out.shape or (1,))}
-
-    return reference
-
-
-def _arg_samples() -> list[Sample]:
-    nan, inf = np.nan, np.inf
-    return [
-        Sample({"X": distinct(5, 7)}, {"axis": 1}, name="rows", dtypes=EVERY),
-        Sample({"X": distinct(5, 7)}, {"axis": 0}, name="columns", dtypes=EVERY),
-        Sample({"X": distinct(3, 4, 5)}, {"axis": -2, "keepdims": True}, name="middle_kept", dtypes=WIDE),
-        Sample({"X": distinct(3, 4)}, {"axis": 0, "flatten": True}, name="flat"),
-        Sample({"X": distinct(3, 4)}, {"axis": -1, "dtype": "int32"}, name="int32_out"),
-        Sample({"X": ints(4, 9, high=3).astype("float32")}, {"axis": 1}, name="ties", dtypes=EVERY),
-        Sample({"X": ints(9, 4, high=3).astype("float32")}, {"axis": 0}, name="ties_in_columns", dtypes=EVERY),
-        Sample({"X": np.array([[1, nan, 2, nan], [inf, 1, inf, -inf]], "float32")}, {"axis": 1}, name="special"),
-        Sample({"X": np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32")}, {"axis": 0},
-               name="special_in_columns"),
-        Sample({"X": distinct(6)}, {"axis": 0}, name="vector"),
-        Sample({"X": distinct(2, 3000)}, {"axis": 1}, name="long"),
-        Sample({"X": ints(4, 9, low=-9)}, {"axis": 1}, name="int64", dtypes=("int64",)),
-        Sample({"X": ints(4, 9, low=-9, dtype="int32")}, {"axis": 0}, name="int32", dtypes=("int32",)),
-        Sample({"X": ints(4, 9, high=200, dtype="uint8")}, {"axis": 0}, name="uint8", dtypes=("uint8",)),
-        Sample({"X": rand(0, 4)}, {"axis": 1}, name="empty"),
-    ]  # fmt: skip
-
-
-for _name, _better, _word in (
-    ("arg_max", lambda value, held: value > held, "largest"),
-    ("arg_min", lambda value, held: value < held, "least"),
-):
-    register_op(
-        _name,
-        inputs=("X",),
-        outputs=("Out",),
-        attrs=(
+def _index_of(type: str, find: Callable[..., e.Tensor], word: str) -> None:
+    @operator(
+        type,
+        attrs=[
             Attr("axis", "int", doc="the axis along which to look; negative ones count from the end"),
             Attr("keepdims", "bool", False, doc="keep the axis as 1"),
             Attr("flatten", "bool", False, doc="look at X as one row, whatever axis says; Out is [1]"),
             Attr("dtype", "dtype", optional=True, choices=INTS, doc="dtype of Out; none, or -1: int64"),
-        ),
-        infer=_infer_arg,
+        ],
         dtypes={"X": (*ALL_FLOATS, *ALL_INTS)},
-        reference=_reference_arg(_better),
-        samples=_arg_samples,
-        memory="where arrays compute, along a dim that is not the last: blocks of X by rows, of 4 MB",
-        doc=f"Out = where X is {_word} along the axis: the first of equal ones, the first NaN if there is one",
+        doc=f"Out = where X is {word} along the axis: the first of equal ones, the first NaN if there is one",
         source="Fluid arg_min_max_op_base.h",
     )
+    def index_of(x: e.Tensor, *, axis: int, keepdims: bool, flatten: bool, dtype: str | None) -> e.Tensor:
+        """Along an axis of X, or of all its elements in a row."""
+        if not x.rank:
+            e.fail("X", "rank 1 or more")
+        line = e.reshape(x, (e.product(x.dims),)) if flatten else x
+        at = 0 if flatten else e.axis("axis", axis, x)
+        results = e.product(d for i, d in enumerate(line.dims) if i != at)
+        nothing = e.lowest(results, 1) * (1 - e.lowest(line.dims[at], 1))
+        e.need(nothing == 0, "X", "one element or more to choose from")
+        found = find(e.wide(line), at, keepdims and not flatten)
+        return e.cast(found if found.rank else e.reshape(found, (1,)), dtype or "int64")
+
+
+_index_of("arg_max", e.argmax, "largest")
+_index_of("arg_min", e.argmin, "least")

@@ -4,130 +4,99 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.inference import Inferred, agree, all_agree, like, merged, normal_axis
-from fluidlite.operators.samples import EVERY, WIDE, bools, ints, rand
+from fluidlite.framework.opdef import Attr, Infer, Slot
+from fluidlite.operators.inference import Inferred, normal_axis
 
 _AXIS = Attr("axis", "int", 0, doc="the axis along which they lie")
-_OUTS = Slot("X@GRAD", duplicable=True, dispensable=True)
+Tensors = tuple[e.Tensor, ...]
 
 
-def _joined(call: Call, slot: str) -> Inferred:
-    """Return the spec of the tensors of ``slot``, stacked."""
-    specs = call.specs(slot)
-    if not specs:
-        call.fail(slot, "one tensor or more")
-    first = specs[0]
-    axis = call.attr("axis")
+def _joined(parts: Tensors, axis: int, slot: str) -> e.Tensor:
+    """Tensors of equal dims side by side along a new axis."""
+    if not parts:
+        e.fail(slot, "one tensor or more")
+    first = parts[0]
     if not -first.rank - 1 <= axis <= first.rank:
-        call.fail_attr("axis", f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {first!r}")
-    known = first.dims
-    for spec in specs:
-        if spec.dtype != first.dtype:
-            call.fail_dtype(slot, f"{first.dtype} in all of them")
-        if not all_agree(known, spec.dims):
-            call.fail(slot, "tensors of equal dims")
-        known = merged(known, spec.dims)
-    axis %= first.rank + 1
-    dims = (*known[:axis], len(specs), *known[axis:])
-    out = "Y" if slot == "X" else "X@GRAD"
-    return {out: like(first, dims) if axis else Spec.of(dims, first.dtype)}
+        expected = f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {e.shown(first)}"
+        e.fail_attr("axis", expected)
+    for part in parts[1:]:
+        if part.dtype != first.dtype:
+            e.fail_dtype(slot, f"{first.dtype} in all of them")
+        e.need(part.rank == first.rank, slot, "tensors of equal dims")
+        for mine, other in zip(first.dims, part.dims, strict=False):
+            e.need(mine == other, slot, "tensors of equal dims")
+    return e.stack(parts, axis)
 
 
-def _divided(call: Call, slot: str, out: str, count: int) -> Inferred:
-    """Return the specs of the parts of ``slot``, which are ``count`` where it is known (-1: as many as there are)."""
-    x = call.spec(slot)
-    axis = normal_axis(call, "axis", call.attr("axis"), x.rank, slot)
-    dims = (*x.dims[:axis], *x.dims[axis + 1 :])
-    part = like(x, dims) if axis else Spec.of(dims, x.dtype)
-    found = x.dims[axis] if x.dims[axis] >= 0 else count if count >= 0 else call.count(out)
-    return {out: [part] * found}
+def _divided(x: e.Tensor, axis: int) -> Tensors:
+    """The parts of a tensor along an axis, without it."""
+    at = e.axis("axis", axis, x)
+    return tuple(e.squeeze(e.slice_axis(x, at, i, 1), at) for i in range(e.exactly(x.dims[at])))
+
+
+def _infer_parts(slot: str, out: str) -> Infer:
+    """An axis whose size is not known has as many parts as there are variables for them."""
+
+    def inferred(call: Call) -> Inferred:
+        x, count = call.spec(slot), call.count(out)
+        axis = normal_axis(call, "axis", call.attr("axis"), x.rank, slot)
+        size = count if x.dims[axis] < 0 else x.dims[axis]
+        if size > 65536 or count not in (0, size):  # before as many specs are made
+            call.fail(slot, f"{count} parts along axis {axis}, as many as {out} has variables")
+        whole = x.with_(dims=(*x.dims[:axis], size, *x.dims[axis + 1 :]))
+        return infer(Call(call.op, {slot: (whole,)}, call.outs, call.attrs, call.place, call.training))
+
+    return inferred
 
 
 # stack -------------------------------------------------------------------------------------------------------------
 
-register_op(
-    "stack",
-    inputs=(Slot("X", duplicable=True),),
-    outputs=("Y",),
-    attrs=(_AXIS,),
-    infer=lambda call: _joined(call, "X"),
-    grad=GradRule("stack_grad", ("Y@GRAD",), ("X",)),
-    dtypes={"X": ALL},
-    reference=lambda inputs, attrs: {"Y": np.stack(inputs["X"], attrs["axis"])},
-    samples=lambda: [
-        Sample({"X": [rand(2, 3), rand(2, 3, seed=1)]}, {}, ("X",), name="first", dtypes=EVERY),
-        Sample({"X": [rand(2, 3), rand(2, 3, seed=1), rand(2, 3)]}, {"axis": 1}, ("X",), name="middle", dtypes=WIDE),
-        Sample({"X": [rand(2, 3), rand(2, 3, seed=1)]}, {"axis": -1}, ("X",), name="last"),
-        Sample({"X": [rand(2, 3), rand(2, 3, seed=1)]}, {"axis": -3}, ("X",), name="most_negative"),
-        Sample({"X": [rand(3)]}, {}, ("X",), name="single"),
-        Sample({"X": [rand(), rand(seed=1)]}, {}, ("X",), name="rank0"),
-        Sample({"X": [ints(3), ints(3, seed=1)]}, {"axis": 1}, name="int64", dtypes=("int64",)),
-        Sample({"X": [bools(3), bools(3, seed=1)]}, {}, name="bool", dtypes=("bool",)),
-        Sample({"X": [rand(0, 3), rand(0, 3)]}, {"axis": 1}, name="empty"),
-    ],
-    doc="Y = the tensors X side by side along a new axis",
-    source="Fluid stack_op.cc",
-)
 
-register_op(
-    "stack_grad",
-    inputs=("Y@GRAD",),
-    outputs=(_OUTS,),
-    attrs=(_AXIS,),
-    infer=lambda call: _divided(call, "Y@GRAD", "X@GRAD", -1),
-    doc="X@GRAD[i] = the part of Y@GRAD that X[i] has become",
-)
+@operator(
+    "stack", inputs=[Slot("X", duplicable=True)], outputs=["Y"], attrs=[_AXIS], dtypes={"X": ALL},
+    doc="Y = the tensors X side by side along a new axis", source="Fluid stack_op.cc",
+)  # fmt: skip
+def stack(x: Tensors, *, axis: int) -> e.Tensor:
+    """One or more."""
+    return _joined(x, axis, "X")
+
+
+@gradient(stack, infer=_infer_parts("Y@GRAD", "X@GRAD"), doc="X@GRAD[i] = the part of Y@GRAD that X[i] has become")
+def stack_grad(dy: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """Written: it takes the dims of Y@GRAD, and X is not read."""
+    return (_divided(dy, axis),)
+
 
 # unstack -----------------------------------------------------------------------------------------------------------
-
-_NUM = Attr("num", "int", minimum=1, maximum=65536, doc="how many parts there are: X's dim at axis")
 
 
 def _infer_unstack(call: Call) -> Inferred:
     axis = normal_axis(call, "axis", call.attr("axis"), call.spec("X").rank)
-    if not agree(call.dims("X")[axis], call.attr("num")):
+    if call.dims("X")[axis] not in (-1, call.attr("num")):
         call.fail_attr("num", f"{call.dims('X')[axis]}, dim {axis} of X ({call.shown('X')})")
-    return _divided(call, "X", "Y", call.attr("num"))
+    return _infer_parts("X", "Y")(call)
 
 
-register_op(
-    "unstack",
-    inputs=("X",),
-    outputs=(Slot("Y", duplicable=True),),
-    attrs=(_AXIS, _NUM),
-    infer=_infer_unstack,
-    grad=GradRule("unstack_grad", ("Y@GRAD",), ("X",)),
-    dtypes={"X": ALL},
-    reference=lambda inputs, attrs: {"Y": list(np.moveaxis(inputs["X"], attrs["axis"], 0))},
-    samples=lambda: [
-        Sample({"X": rand(3, 4)}, {"num": 3}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 4)}, {"axis": 1, "num": 3}, ("X",), name="middle", dtypes=WIDE),
-        Sample({"X": rand(2, 3, 4)}, {"axis": -1, "num": 4}, ("X",), name="last"),
-        Sample({"X": rand(3)}, {"num": 3}, ("X",), name="rank0"),
-        Sample({"X": rand(1, 4)}, {"num": 1}, ("X",), name="single"),
-        Sample({"X": ints(2, 3)}, {"num": 2}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(2, 3)}, {"num": 2}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(0, 3)}, {"axis": 1, "num": 3}, name="empty"),
-    ],
-    doc="Y = the parts of X along axis, without it",
-    source="Fluid unstack_op.cc",
-)
+@operator(
+    "unstack", outputs=[Slot("Y", duplicable=True)], infer=_infer_unstack, dtypes={"X": ALL},
+    attrs=[_AXIS, Attr("num", "int", minimum=1, maximum=65536, doc="how many parts there are: X's dim at axis")],
+    doc="Y = the parts of X along axis, without it", source="Fluid unstack_op.cc",
+)  # fmt: skip
+def unstack(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """As many parts as X has along the axis."""
+    return (_divided(x, axis),)
 
-register_op(
-    "unstack_grad",
-    inputs=(Slot("Y@GRAD", duplicable=True),),
-    outputs=(Slot("X@GRAD", dispensable=True),),
-    attrs=(_AXIS, _NUM),
-    infer=lambda call: _joined(call, "Y@GRAD"),
-    doc="X@GRAD = the gradients Y@GRAD side by side along axis",
-)
+
+@gradient(unstack, infer=infer, doc="X@GRAD = the gradients Y@GRAD side by side along axis")
+def unstack_grad(dy: Tensors, *, axis: int) -> e.Tensor:
+    """Written: it takes the dims of Y@GRAD, and X is not read."""
+    return _joined(dy, axis, "Y@GRAD")
+
 
 # unbind ------------------------------------------------------------------------------------------------------------
 
@@ -137,23 +106,10 @@ def _grad_unbind(maker: Any) -> None:
     maker.op("stack", {"X": given}, {"Y": maker.input_grad("X")}, {"axis": maker.attr("axis")})
 
 
-register_op(
-    "unbind",
-    inputs=("X",),
-    outputs=(Slot("Out", duplicable=True),),
-    attrs=(_AXIS,),
-    infer=lambda call: _divided(call, "X", "Out", -1),
-    grad=_grad_unbind,
-    dtypes={"X": ALL},
-    reference=lambda inputs, attrs: {"Out": list(np.moveaxis(inputs["X"], attrs["axis"], 0))},
-    samples=lambda: [
-        Sample({"X": rand(3, 4)}, {}, ("X",), name="rows", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 4)}, {"axis": 1}, ("X",), name="middle", dtypes=WIDE),
-        Sample({"X": rand(2, 3)}, {"axis": -1}, ("X",), name="last"),
-        Sample({"X": ints(2, 3)}, {}, name="int64", dtypes=("int64",)),
-        Sample({"X": bools(2, 3)}, {}, name="bool", dtypes=("bool",)),
-        Sample({"X": rand(0, 3)}, {"axis": 1}, name="empty"),
-    ],
-    doc="Out = the parts of X along axis, without it",
-    source="Fluid unbind_op.cc",
-)
+@operator(
+    "unbind", outputs=[Slot("Out", duplicable=True)], attrs=[_AXIS], infer=_infer_parts("X", "Out"), grad=_grad_unbind,
+    dtypes={"X": ALL}, doc="Out = the parts of X along axis, without it", source="Fluid unbind_op.cc",
+)  # fmt: skip
+def unbind(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """As unstack, but for the attribute that says how many parts there are."""
+    return (_divided(x, axis),)

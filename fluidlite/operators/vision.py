@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
+from fluidlite.expr.declare import gradient, operator
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, Sample, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Lod, Spec
-from fluidlite.operators.inference import (
-    Inferred,
-    agree,
-    all_agree,
-    grad_inputs,
-    grad_like,
-    grad_outputs,
-    like,
-    same_dtype,
-)
-from fluidlite.operators.math.unfolding import image_runs
-from fluidlite.operators.samples import EVERY, WIDE, rand
+from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.framework.spec import Spec
+from fluidlite.geometry.unfolding import image_runs
+from fluidlite.operators.inference import Inferred, agree, all_agree, grad_like
+
+_MAX_SEQUENCES = 1 << 18
+Ints = tuple[int, ...]
 
 # im2sequence -------------------------------------------------------------------------------------------------------
 
@@ -37,150 +28,203 @@ _UNFOLD_ATTRS = (
 )
 
 
-def _unfolded(call: Call) -> Spec:
-    """Metadata of Out: a sequence for each image."""
+def _infer_unfold(call: Call) -> Inferred:
+    """Metadata of Out: a sequence for each image. It is known how many rows there are where Y's numbers are."""
     x = call.spec("X")
     call.need(x.rank == 4, "X", "[images, channels, height, width]")
     if call.has("Y"):
         y = call.dims("Y")
         call.need(len(y) == 2 and agree(y[0], x.dims[0]) and agree(y[1], 2), "Y", f"{[x.dims[0], 2]}, sizes of X")
+    call.need(x.dims[0] <= _MAX_SEQUENCES, "X", f"at most {_MAX_SEQUENCES:,} images: each is a sequence of Out")
     runs = image_runs(call)
     columns = -1 if x.dims[1] < 0 else x.dims[1] * prod(call.attr("kernels"))
     if runs is None:
-        return Spec.of((-1, columns), x.dtype, lod_level=1)
+        return {"Out": Spec.of((-1, columns), x.dtype, lod_level=1)}
     offsets = [0]
     for run in runs:
         offsets += [offsets[-1] + run.height * run.width * (i + 1) for i in range(run.images)]
-    return Spec.of((offsets[-1], columns), x.dtype, lod=(tuple(offsets),))
+    return {"Out": Spec.of((offsets[-1], columns), x.dtype, lod=(tuple(offsets),))}
 
 
 def _infer_unfold_grad(call: Call) -> Inferred:
-    dims = _unfolded(call).dims
-    if not all_agree(call.dims("Out@GRAD"), dims):
-        call.fail("Out@GRAD", f"{list(dims)}, the dims of Out")
+    out = _infer_unfold(call)["Out"]
+    assert isinstance(out, Spec)
+    if not all_agree(call.dims("Out@GRAD"), out.dims):
+        call.fail("Out@GRAD", f"{list(out.dims)}, the dims of Out")
     return grad_like("X")(call)
 
 
-def _reference_unfold(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, (kh, kw), (sh, sw) = inputs["X"], attrs["kernels"], attrs["strides"]
-    up, left, down, right = attrs["paddings"]
-    rows = []
-    for image, pixels in enumerate(x):
-        height, width = pixels.shape[1:]
-        if "Y" in inputs and len(x) > 1:
-            height, width = np.ceil(inputs["Y"][image] / np.asarray(attrs["out_stride"])).astype(int)
-        bottom, beyond = max(height + down, pixels.shape[1]), max(width + right, pixels.shape[2])
-        whole = np.zeros((len(pixels), up + bottom, left + beyond))
-        whole[:, up : up + pixels.shape[1], left : left + pixels.shape[2]] = pixels
-        for top in range(0, height + up + down - kh + 1, sh):
-            for side in range(0, width + left + right - kw + 1, sw):
-                rows.append(whole[:, top : top + kh, side : side + kw].reshape(-1))
-    return {"Out": np.asarray(rows).reshape(len(rows), x.shape[1] * kh * kw)}
+class _Windows(NamedTuple):
+    """The windows of images of one size, one image behind the other: so many rows of them, and in each so many.
+
+    ``stops``: how many elements of X, from the padding above and left on, they reach.
+    """
+
+    first: e.Numeric
+    images: e.Numeric
+    counts: tuple[e.Number, e.Number]
+    stops: tuple[e.Number, e.Number]
+
+    @property
+    def rows(self) -> e.Number:
+        """Rows of Out."""
+        return self.counts[0] * self.counts[1] * self.images
 
 
-def _unfold(name: str, x: Any, y: Any = None, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
-    inputs = {"X": x} if y is None else {"X": x, "Y": np.asarray(y, "float32")}
-    return Sample(inputs, attrs, ("X",), name=name, dtypes=dtypes)
+def _windows(
+    x: e.Tensor, y: Sequence[e.Number] | None, kernels: Ints, strides: Ints, paddings: Ints, out_stride: Ints
+) -> list[_Windows]:
+    """The windows of equal images in a row; Y says sizes of several images, by whole numbers."""
+    several = y is not None and len(y) > 2
+    sizes = [(x.dims[2], x.dims[3])]
+    if y is not None and several:
+        ends = [-(-e.whole(n) // out_stride[k % 2]) for k, n in enumerate(y)]
+        sizes = list(zip(ends[::2], ends[1::2], strict=True))
+    found: list[_Windows] = []
+    for image, size in enumerate(sizes):
+        counts, stops = [], []
+        for n, taps, step, before, after in zip(size, kernels, strides, paddings[:2], paddings[2:], strict=True):
+            counts.append(e.highest(e.window_count(n + (before + after), taps, step), 1))  # images there are have one
+            stops.append((counts[-1] - 1) * step + taps)
+        last = found[-1] if found else None
+        if last is not None and e.all_agree(last.counts, counts):
+            found[-1] = last._replace(images=last.images + 1)
+        else:
+            images = 1 if several else x.dims[0]
+            found.append(_Windows(image, images, (counts[0], counts[1]), (stops[0], stops[1])))
+    return found
 
 
-register_op(
+@operator(
     "im2sequence",
     inputs=(Slot("X", doc="images, [images, channels, height, width]"),
-            Slot("Y", dispensable=True, value=True, doc="heights and widths of the images, [images, 2]; they "
-            "count where there are several images")),
-    outputs=("Out",),
-    attrs=_UNFOLD_ATTRS,
-    infer=lambda call: {"Out": _unfolded(call)},
-    grad=GradRule("im2sequence_grad", ("X", "Y", "Out@GRAD"), ("X",)),
+            Slot("Y", dispensable=True, value=True, doc="heights and widths of the images, [images, 2], of "
+            "which the fractions are left out; they count where there are several images")),
+    attrs=_UNFOLD_ATTRS, infer=_infer_unfold,
+    stop_gradient={"Y": "it only says how large the images are"},
     dtypes={"X": ALL_FLOATS, "Y": (*FLOATS, *INTS)},
-    reference=_reference_unfold,
-    samples=lambda: [
-        _unfold("plain", rand(2, 2, 3, 3), kernels=[2, 2], dtypes=EVERY),
-        _unfold("strides", rand(2, 3, 4, 5), kernels=[2, 1], strides=[2, 1], paddings=[2, 1, 2, 1], dtypes=WIDE),
-        _unfold("uneven", rand(1, 2, 4, 5), kernels=[3, 2], strides=[2, 3], paddings=[0, 1, 2, 0]),
-        _unfold("one_pixel", rand(3, 4, 2, 2), kernels=[1, 1]),
-        _unfold("sizes", rand(2, 2, 3, 3), [[6, 6], [4, 3]], kernels=[2, 2], paddings=[1, 0, 1, 0], out_stride=[2, 2]),
-        _unfold("sizes_beyond", rand(3, 1, 4, 5), [[8, 10], [5, 8], [5, 8]], kernels=[2, 1]),
-        _unfold("sizes_of_one", rand(1, 3, 4, 5), [[8, 10]], kernels=[2, 1], strides=[2, 1], out_stride=[2, 2]),
-        Sample({"X": rand(0, 2, 3, 3)}, {"kernels": [2, 2]}, name="no_images"),
-    ],
     doc="Out = a row for each window of each image, [channels, height, width] flat; one sequence an image",
     source="Fluid im2sequence_op.cc",
 )  # fmt: skip
+def im2sequence(
+    x: e.Tensor, y: Sequence[e.Number] | None, *, kernels: Ints, strides: Ints, paddings: Ints, out_stride: Ints
+) -> e.Tensor:
+    """Channels come last, so that they lie side by side where windows are read; images end where their windows do."""
+    (up, left), parts = paddings[:2], []
+    for each in _windows(x, y, kernels, strides, paddings, out_stride):
+        image = e.transpose(e.slice_axis(x, 0, each.first, each.images), (0, 2, 3, 1))
+        behind = (each.stops[0] - up - x.dims[2], each.stops[1] - left - x.dims[3])
+        image = e.pad(image, (0, up, left, 0), (0, *behind, 0))
+        image = e.window(e.window(image, 2, kernels[1], strides[1]), 1, kernels[0], strides[0])
+        rows = e.transpose(image, (0, 1, 3, 5, 2, 4))
+        parts.append(e.reshape(rows, (each.rows, x.dims[1] * prod(kernels))))
+    return e.concat(parts, 0)
 
-register_op(
-    "im2sequence_grad",
-    inputs=(Slot("X", metadata_only=True), Slot("Y", dispensable=True, value=True), "Out@GRAD"),
-    outputs=grad_outputs("X"),
-    attrs=_UNFOLD_ATTRS,
-    infer=_infer_unfold_grad,
-    kernel_dtype="Out@GRAD",
+
+@gradient(
+    im2sequence, metadata=("X",), infer=_infer_unfold_grad,
     doc="X@GRAD = the sum of Out@GRAD over the windows in which an element lies",
-)
+)  # fmt: skip
+def im2sequence_grad(
+    x: e.Tensor, y: Sequence[e.Number] | None, dout: e.Tensor, *, kernels: Ints, strides: Ints, paddings: Ints,
+    out_stride: Ints,
+) -> e.Tensor:  # fmt: skip
+    """Written: where images differ, the derived one adds up as many tensors of the dims of X."""
+    (up, left), (height, width), parts = paddings[:2], x.dims[2:], []
+    at = e.number(0)
+    for each in _windows(x, y, kernels, strides, paddings, out_stride):
+        rows = e.slice_axis(dout, 0, at, each.rows)
+        at = at + each.rows
+        image = e.transpose(e.reshape(rows, (each.images, *each.counts, x.dims[1], *kernels)), (0, 1, 4, 2, 5, 3))
+        image = e.unwindow(image, 3, each.stops[1], strides[1])
+        image = e.transpose(e.unwindow(image, 1, each.stops[0], strides[0]), (0, 3, 1, 2))
+        behind = (height + up - each.stops[0], width + left - each.stops[1])
+        parts.append(e.pad(image, (0, 0, -up, -left), (0, 0, *behind)))
+    return e.concat(parts, 0)
+
 
 # row_conv ----------------------------------------------------------------------------------------------------------
 
 
-def _check_rows(call: Call) -> Spec:
-    x, weights = call.spec("X"), call.dims("Filter")
-    call.need(x.rank in (2, 3), "X", "[rows, width] with LoD, or [batch, steps, width]")
-    if x.rank == 2 and not x.lod_level:
-        call.fail(
-            "X", "a LoD tensor: its sequences", do="declare the data with lod_level=1, or use [batch, steps, width]"
-        )
-    if len(weights) != 2 or not agree(weights[1], x.dims[-1]) or weights[0] == 0:
-        call.fail("Filter", f"{['context', x.dims[-1]]}: as wide as X, and of one row or more")
-    same_dtype(call, "Filter", "X")
-    return x
+def _check_rows(x: e.Tensor, filter_: e.Tensor) -> None:
+    if x.rank not in (2, 3):
+        e.fail("X", "[rows, width] with LoD, or [batch, steps, width]")
+    if x.rank == 2 and not e.lod_level(x):
+        e.fail("X", "a LoD tensor: its sequences", do="declare the data with lod_level=1, or use [batch, steps, width]")
+    width = x.dims[-1]
+    expected = "['context', {0}]: as wide as X, and of one row or more"
+    if filter_.rank != 2:
+        e.fail("Filter", expected.format(e.shown_dims((width,))[0]))
+    e.need(filter_.dims[1] == width, "Filter", expected, numbers=(width,))
+    e.need(filter_.dims[0] >= 1, "Filter", expected, numbers=(width,))
+    e.same_dtype(filter_, x)
 
 
-def _infer_rows_grad(call: Call) -> Inferred:
-    x = _check_rows(call)
-    if not all_agree(call.dims("Out@GRAD"), x.dims):
-        call.fail("Out@GRAD", f"{list(x.dims)}, the dims of Out")
-    return grad_like("X", "Filter")(call)
+class _Sequences:
+    """Sequences as lines of steps, [batch, steps, width]; those of a LoD tensor are one line, with zeros between them.
+
+    A window of ``reach`` steps that begins, or that ends, at a step of a sequence so reads no other one.
+    """
+
+    def __init__(self, x: e.Tensor, reach: e.Number) -> None:
+        self.reach, self.steps = reach, x.dims[-2]
+        self.places: tuple[e.Tensor, e.Tensor] | None = None
+        starts = e.offsets(x) if x.rank == 2 else None
+        if starts is None or starts.dims[0] == 2:  # one sequence needs no zeros
+            return
+        count, gap, rows = starts.dims[0] - 1, reach - 1, x.dims[0]
+        self.steps = rows + count * gap
+        steps, begins = e.iota((self.steps,), 0), starts + e.iota((count + 1,), 0) * gap
+        of = e.segment_of(begins, self.steps)
+        row, end = steps - of * gap, e.take(starts, of + 1, 0, "clamp")
+        step = e.iota((rows,), 0) + e.segment_of(starts, rows) * gap
+        self.places = e.where(row < end, row, -1), step
+
+    def spread(self, x: e.Tensor, before: e.Numeric, after: e.Numeric) -> e.Tensor:
+        """The lines of sequences, with zeros in front and behind."""
+        x = e.wide(x)
+        if self.places is None:
+            return e.pad(x if x.rank == 3 else e.unsqueeze(x, 0), (0, before, 0), (0, after, 0))
+        return e.unsqueeze(e.take(x, e.pad(self.places[0], (before,), (after,), -1), 0, "zero"), 0)
+
+    def windows(self, lines: e.Tensor) -> e.Tensor:
+        """The windows that begin at the steps of lines, [batch, steps, reach, width]; zeros in front count, too."""
+        return e.slice_axis(e.window(lines, 1, self.reach), 1, 0, self.steps)
+
+    def gathered(self, lines: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
+        """The steps of lines as they were given."""
+        if self.places is None:
+            return e.reshape(lines, dims)
+        return e.take(e.squeeze(lines, 0), self.places[1], 0, "clamp")
 
 
-def _reference_rows(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, weights = inputs["X"], inputs["Filter"]
-    sequences = list(x) if x.ndim == 3 else [x[a:b] for a, b in pairwise(lod["X"][-1])]
-    outs = []
-    for sequence in sequences:
-        ahead = np.concatenate([sequence, np.zeros_like(weights)])
-        outs += [(ahead[t : t + len(weights)] * weights).sum(0) for t in range(len(sequence))]
-    return {"Out": np.asarray(outs).reshape(x.shape)}
-
-
-register_op(
-    "row_conv",
-    inputs=("X", "Filter"),
-    outputs=("Out",),
-    infer=lambda call: {"Out": like(_check_rows(call))},
-    grad=GradRule("row_conv_grad", ("X", "Filter", "Out@GRAD"), ("X", "Filter")),
-    dtypes={"X": ALL_FLOATS, "Filter": ALL_FLOATS},
-    reference=_reference_rows,
-    samples=lambda: [
-        Sample({"X": rand(7, 4), "Filter": rand(3, 4, seed=1)}, {}, ("X", "Filter"), {"X": ((0, 2, 2, 7),)},
-               name="sequences", dtypes=EVERY),
-        Sample({"X": rand(2, 5, 3), "Filter": rand(2, 3, seed=1)}, {}, ("X", "Filter"), name="batch", dtypes=EVERY),
-        Sample({"X": rand(6, 70), "Filter": rand(4, 70, seed=1)}, {}, ("X", "Filter"),
-               {"X": ((0, 1, 3), (0, 1, 3, 6))}, name="wide", dtypes=WIDE),
-        Sample({"X": rand(2, 2, 3), "Filter": rand(5, 3, seed=1)}, {}, ("X", "Filter"), name="long_context"),
-        Sample({"X": rand(3, 2), "Filter": rand(1, 2, seed=1)}, {}, ("X", "Filter"), {"X": ((0, 3),)},
-               name="no_context"),
-        Sample({"X": rand(0, 2), "Filter": rand(2, 2)}, {}, (), {"X": ((0,),)}, name="no_rows"),
-    ],
+@operator(
+    "row_conv", dtypes={"X": ALL_FLOATS, "Filter": ALL_FLOATS}, source="Fluid row_conv_op.cc",
     doc="Out[t] = the sum over w of Filter[w] X[t + w], as far as the sequence reaches",
-    memory="where arrays compute, X padded and a product before it is added: twice as much as X",
-    source="Fluid row_conv_op.cc",
+    memory="where arrays compute, X with zeros behind each sequence, and the result of these",
 )  # fmt: skip
+def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
+    """Each step's window ahead times the filter."""
+    _check_rows(x, filter_)
+    ahead = filter_.dims[0]
+    sequences = _Sequences(x, ahead)
+    windows = sequences.windows(sequences.spread(x, 0, ahead))  # a zero more: of no steps, too, one window fits
+    return sequences.gathered(e.contract(windows, e.wide(filter_), "ntwd,wd->ntd"), x.dims)
 
-register_op(
-    "row_conv_grad",
-    inputs=grad_inputs("X", "Filter", "Out@GRAD"),
-    outputs=grad_outputs("X", "Filter"),
-    infer=_infer_rows_grad,
+
+@gradient(
+    row_conv, writes=("X", "Filter"),
     doc="X@GRAD[t] = the sum over w of Filter[w] Out@GRAD[t - w]; "
     "Filter@GRAD[w] = the sum over t of X[t + w] Out@GRAD[t]",
-    memory="as row_conv",
-)
+    memory="as row_conv, of X and of Out@GRAD",
+)  # fmt: skip
+def row_conv_grad(x: e.Tensor, filter_: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+    """Written: the derived one makes the gradients of all windows, and adds them up; it is faster to read windows."""
+    _check_rows(x, filter_)
+    e.same_sizes(dout, x.dims, "the dims of Out")
+    ahead = filter_.dims[0]
+    sequences = _Sequences(x, ahead)
+    windows, spread = sequences.windows(sequences.spread(x, 0, ahead)), sequences.spread(dout, ahead - 1, 1)
+    dx = e.contract(sequences.windows(spread), e.flip(e.wide(filter_), 0), "ntwd,wd->ntd")
+    given = e.slice_axis(spread, 1, ahead - 1, sequences.steps)
+    return sequences.gathered(dx, x.dims), e.contract(windows, given, "ntwd,ntd->wd")

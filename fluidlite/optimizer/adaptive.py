@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from fluidlite.clip import BaseGradientClipAttr
-from fluidlite.framework.program import Block
 from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.optimizer.base import ParamsGrads, State, Updater
-from fluidlite.optimizer.order import either_order
-from fluidlite.regularizer import WeightDecayRegularizer
-
-Parameters = Sequence["Variable | str"]
+from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
+from fluidlite.optimizer.order import hyperparameters
 
 
 class _Moments(Updater):
-    """An optimiser with beta1, beta2 and epsilon."""
+    """An optimiser with beta1 and beta2, which may be Variables where it says so."""
 
-    def _set_betas(self, beta1: Any, beta2: Any, epsilon: Any, variables: bool = False) -> None:
-        for argument, beta in (("beta1", beta1), ("beta2", beta2)):
-            if variables and isinstance(beta, Variable):
-                continue
-            if isinstance(beta, (bool, str, Variable)) or not 0.0 <= beta < 1.0:
-                self._refuse(argument, beta, "a number in [0, 1)")
-        self._beta1, self._beta2, self._epsilon = beta1, beta2, self._number("epsilon", epsilon)
+    beta_variables = False
 
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"beta1": float(self._beta1), "beta2": float(self._beta2), "epsilon": self._epsilon}
-
-    def _raise_powers(self, block: Block, pairs: ParamsGrads, *names: str) -> None:
-        """Multiply powers of beta by beta, where the operator does not."""
-        for param, _ in pairs:
-            for name, beta in zip(names, (self._beta1, self._beta2), strict=False):
-                power = self._get_accumulator(name, param)
-                block.append_op("scale", {"X": power}, {"Out": power}, {"scale": float(beta)})
+    def _number(self, argument: str, value: Any) -> Any:
+        if argument not in ("beta1", "beta2"):
+            return super()._number(argument, value)
+        if self.beta_variables and isinstance(value, Variable):
+            return value
+        if isinstance(value, (bool, str, Variable)) or not hasattr(value, "__float__") or not 0.0 <= value < 1.0:
+            self._refuse(argument, value, "a number in [0, 1)")
+        return float(value)
 
 
 class AdamOptimizer(_Moments):
@@ -53,44 +41,24 @@ class AdamOptimizer(_Moments):
     """
 
     type = "adam"
+    beta_variables = True
+    states = (
+        State("moment1", "Moment1"),
+        State("moment2", "Moment2"),
+        State("beta1_pow_acc", "Beta1Pow", fill="beta1", number=True),
+        State("beta2_pow_acc", "Beta2Pow", fill="beta2", number=True),
+    )
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable = 0.001,
-        beta1: float | Variable = 0.9,
-        beta2: float | Variable = 0.999,
-        epsilon: float = 1e-8,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-        lazy_mode: bool = False,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._set_betas(beta1, beta2, epsilon, variables=True)
-        self._lazy_mode = bool(lazy_mode)
-
-    def _states(self) -> tuple[State, ...]:
-        first, second = (
-            default if isinstance(beta, Variable) else float(beta)  # as Fluid starts
-            for beta, default in ((self._beta1, 0.9), (self._beta2, 0.999))
-        )
-        return (
-            State("moment1", "Moment1", "Moment1Out"),
-            State("moment2", "Moment2", "Moment2Out"),
-            State("beta1_pow_acc", "Beta1Pow", "Beta1PowOut", first, number=True),
-            State("beta2_pow_acc", "Beta2Pow", "Beta2PowOut", second, number=True),
-        )
+        self, learning_rate: Rate = 0.001, beta1: Rate = 0.9, beta2: Rate = 0.999, epsilon: float = 1e-8,
+        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
+        name: str | None = None, lazy_mode: bool = False,
+    ) -> None: ...  # fmt: skip
 
     def _inputs(self) -> dict[str, Variable]:
-        betas = {"Beta1Tensor": self._beta1, "Beta2Tensor": self._beta2}
+        betas = {"Beta1Tensor": self._values["beta1"], "Beta2Tensor": self._values["beta2"]}
         return {slot: beta for slot, beta in betas.items() if isinstance(beta, Variable)}
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        betas = {"beta1": self._beta1, "beta2": self._beta2}
-        numbers = {name: float(beta) for name, beta in betas.items() if not isinstance(beta, Variable)}
-        return {**numbers, "epsilon": self._epsilon, "lazy_mode": self._lazy_mode}
 
 
 class AdamaxOptimizer(_Moments):
@@ -107,31 +75,18 @@ class AdamaxOptimizer(_Moments):
     """
 
     type = "adamax"
+    states = (
+        State("moment", "Moment"),
+        State("inf_norm", "InfNorm"),
+        State("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
+    )
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
+        self, learning_rate: Rate = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
         name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._set_betas(beta1, beta2, epsilon)
-
-    def _states(self) -> tuple[State, ...]:
-        return (
-            State("moment", "Moment", "MomentOut"),
-            State("inf_norm", "InfNorm", "InfNormOut"),
-            State("beta1_pow_acc", "Beta1Pow", "", float(self._beta1), number=True),
-        )
-
-    def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
-        self._raise_powers(block, parameters_and_grads, "beta1_pow_acc")
+    ) -> None: ...  # fmt: skip
 
 
 class AdagradOptimizer(Updater):
@@ -148,27 +103,20 @@ class AdagradOptimizer(Updater):
     """
 
     type = "adagrad"
+    states = (State("moment", "Moment", fill="initial_accumulator_value"),)
+    renamed = (("initial_accumulator_value", ""),)
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        epsilon: float = 1e-6,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
+        self, learning_rate: Rate, epsilon: float = 1e-6, parameter_list: Parameters = None,
+        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
         initial_accumulator_value: float = 0.0,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._epsilon = self._number("epsilon", epsilon)
-        self.initial_accumulator_value = self._number("initial_accumulator_value", initial_accumulator_value)
+    ) -> None: ...  # fmt: skip
 
-    def _states(self) -> tuple[State, ...]:
-        return (State("moment", "Moment", "MomentOut", self.initial_accumulator_value),)
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"epsilon": self._epsilon}
+    @property
+    def initial_accumulator_value(self) -> float:
+        """First value of the sums."""
+        return float(self._values["initial_accumulator_value"])
 
 
 class DecayedAdagradOptimizer(Updater):
@@ -185,26 +133,13 @@ class DecayedAdagradOptimizer(Updater):
     """
 
     type = "decayed_adagrad"
+    states = (State("moment", "Moment"),)
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        decay: float = 0.95,
-        epsilon: float = 1e-6,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._decay, self._epsilon = self._number("decay", decay), self._number("epsilon", epsilon)
-
-    def _states(self) -> tuple[State, ...]:
-        return (State("moment", "Moment", "MomentOut"),)
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"decay": self._decay, "epsilon": self._epsilon}
+        self, learning_rate: Rate, decay: float = 0.95, epsilon: float = 1e-6, parameter_list: Parameters = None,
+        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 class AdadeltaOptimizer(Updater):
@@ -222,29 +157,13 @@ class AdadeltaOptimizer(Updater):
 
     type = "adadelta"
     rate_slot = None
+    states = (State("_avg_squared_grad", "AvgSquaredGrad"), State("_avg_squared_update", "AvgSquaredUpdate"))
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        epsilon: float = 1e-6,
-        rho: float = 0.95,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._epsilon, self._rho = self._number("epsilon", epsilon), self._number("rho", rho)
-
-    def _states(self) -> tuple[State, ...]:
-        return (
-            State("_avg_squared_grad", "AvgSquaredGrad", "AvgSquaredGradOut"),
-            State("_avg_squared_update", "AvgSquaredUpdate", "AvgSquaredUpdateOut"),
-        )
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"epsilon": self._epsilon, "rho": self._rho}
+        self, learning_rate: Rate, epsilon: float = 1e-6, rho: float = 0.95, parameter_list: Parameters = None,
+        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 class RMSPropOptimizer(Updater):
@@ -264,35 +183,15 @@ class RMSPropOptimizer(Updater):
     """
 
     type = "rmsprop"
+    states = (State("momentum", "Moment"), State("mean_square", "MeanSquare"), State("mean_grad", "MeanGrad"))
+    renamed = (("rho", "decay"),)
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        rho: float = 0.95,
-        epsilon: float = 1e-6,
-        momentum: float = 0.0,
-        centered: bool = False,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._rho, self._epsilon = self._number("rho", rho), self._number("epsilon", epsilon)
-        self._momentum, self._centered = self._number("momentum", momentum), bool(centered)
-
-    def _states(self) -> tuple[State, ...]:
-        return (
-            State("momentum", "Moment", "MomentOut"),
-            State("mean_square", "MeanSquare", "MeanSquareOut"),
-            State("mean_grad", "MeanGrad", "MeanGradOut"),
-        )
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {
-            "epsilon": self._epsilon, "decay": self._rho, "momentum": self._momentum, "centered": self._centered,
-        }  # fmt: skip
+        self, learning_rate: Rate, rho: float = 0.95, epsilon: float = 1e-6, momentum: float = 0.0,
+        centered: bool = False, parameter_list: Parameters = None, regularization: Decay = None,
+        grad_clip: Clip = None, name: str | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 class FtrlOptimizer(Updater):
@@ -309,31 +208,17 @@ class FtrlOptimizer(Updater):
     """
 
     type = "ftrl"
+    states = (
+        State("squared", "SquaredAccumulator", "SquaredAccumOut"),
+        State("linear", "LinearAccumulator", "LinearAccumOut"),
+    )
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        lr_power: float = -0.5,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
+        self, learning_rate: Rate, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5,
+        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
         name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._l1, self._l2 = self._number("l1", l1), self._number("l2", l2)
-        self._lr_power = self._number("lr_power", lr_power)
-
-    def _states(self) -> tuple[State, ...]:
-        return (
-            State("squared", "SquaredAccumulator", "SquaredAccumOut"),
-            State("linear", "LinearAccumulator", "LinearAccumOut"),
-        )
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"l1": self._l1, "l2": self._l2, "lr_power": self._lr_power}
+    ) -> None: ...  # fmt: skip
 
 
 class LambOptimizer(_Moments):
@@ -355,37 +240,23 @@ class LambOptimizer(_Moments):
     """
 
     type = "lamb"
+    states = (
+        State("moment1", "Moment1"),
+        State("moment2", "Moment2"),
+        State("beta1_pow_acc", "Beta1Pow", "", "beta1", number=True),
+        State("beta2_pow_acc", "Beta2Pow", "", "beta2", number=True),
+    )
+    renamed = (("lamb_weight_decay", "weight_decay"),)
+    _exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable = 0.001,
-        lamb_weight_decay: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        parameter_list: Parameters | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
+        self, learning_rate: Rate = 0.001, lamb_weight_decay: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
+        epsilon: float = 1e-6, parameter_list: Parameters = None, regularization: Decay = None,
+        grad_clip: Clip = None, exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._set_betas(beta1, beta2, epsilon)
-        self._weight_decay = self._number("lamb_weight_decay", lamb_weight_decay)
-        self._exclude_from_weight_decay_fn = exclude_from_weight_decay_fn
-
-    def _states(self) -> tuple[State, ...]:
-        return (
-            State("moment1", "Moment1", "Moment1Out"),
-            State("moment2", "Moment2", "Moment2Out"),
-            State("beta1_pow_acc", "Beta1Pow", "", float(self._beta1), number=True),
-            State("beta2_pow_acc", "Beta2Pow", "", float(self._beta2), number=True),
-        )
+    ) -> None: ...  # fmt: skip
 
     def _attrs(self, param: Parameter) -> dict[str, Any]:
         excluded = self._exclude_from_weight_decay_fn is not None and self._exclude_from_weight_decay_fn(param)
-        return {**super()._attrs(param), "weight_decay": 0.0 if excluded else self._weight_decay}
-
-    def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
-        self._raise_powers(block, parameters_and_grads, "beta1_pow_acc", "beta2_pow_acc")
+        return {**super()._attrs(param), "weight_decay": 0.0} if excluded else super()._attrs(param)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fluidlite.clip import BaseGradientClipAttr
-from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.optimizer.base import State, Updater
-from fluidlite.optimizer.order import either_order
-from fluidlite.regularizer import WeightDecayRegularizer
+from fluidlite.framework.variable import Parameter
+from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
+from fluidlite.optimizer.order import hyperparameters
 
-_VELOCITY = State("velocity", "Velocity", "VelocityOut", wide=False)
+_VELOCITY = State("velocity", "Velocity", wide=False)
 
 
 class SGDOptimizer(Updater):
@@ -34,27 +32,14 @@ class MomentumOptimizer(Updater):
     """
 
     type = "momentum"
+    states = (_VELOCITY,)
+    renamed = (("momentum", "mu"),)
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        momentum: float,
-        parameter_list: Sequence[Variable | str] | None = None,
-        use_nesterov: bool = False,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._momentum = self._number("momentum", momentum)
-        self._use_nesterov = bool(use_nesterov)
-
-    def _states(self) -> tuple[State, ...]:
-        return (_VELOCITY,)
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"mu": self._momentum, "use_nesterov": self._use_nesterov}
+        self, learning_rate: Rate, momentum: float, parameter_list: Parameters = None, use_nesterov: bool = False,
+        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
+    ) -> None: ...  # fmt: skip
 
 
 class LarsMomentumOptimizer(Updater):
@@ -76,37 +61,20 @@ class LarsMomentumOptimizer(Updater):
     """
 
     type = "lars_momentum"
+    states = (_VELOCITY,)
+    renamed = (("momentum", "mu"),)
+    _exclude_from_weight_decay: Sequence[str] | None
 
-    @either_order
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable,
-        momentum: float,
-        lars_coeff: float = 0.001,
-        lars_weight_decay: float = 0.0005,
-        parameter_list: Sequence[Variable | str] | None = None,
-        regularization: WeightDecayRegularizer | None = None,
-        grad_clip: BaseGradientClipAttr | None = None,
-        name: str | None = None,
-        exclude_from_weight_decay: Sequence[str] | None = None,
-        epsilon: float = 0,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self._momentum = self._number("momentum", momentum)
-        self._lars_coeff = self._number("lars_coeff", lars_coeff)
-        self._lars_weight_decay = self._number("lars_weight_decay", lars_weight_decay)
-        self._exclude_from_weight_decay = list(exclude_from_weight_decay or ())
-        self._epsilon = self._number("epsilon", epsilon)
-
-    def _states(self) -> tuple[State, ...]:
-        return (_VELOCITY,)
+        self, learning_rate: Rate, momentum: float, lars_coeff: float = 0.001, lars_weight_decay: float = 0.0005,
+        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
+        name: str | None = None, exclude_from_weight_decay: Sequence[str] | None = None, epsilon: float = 0,
+    ) -> None: ...  # fmt: skip
 
     def _attrs(self, param: Parameter) -> dict[str, Any]:
-        excluded = any(part in param.name for part in self._exclude_from_weight_decay)
-        return {
-            "mu": self._momentum, "lars_coeff": self._lars_coeff, "epsilon": self._epsilon,
-            "lars_weight_decay": 0.0 if excluded else self._lars_weight_decay,
-        }  # fmt: skip
+        excluded = any(part in param.name for part in self._exclude_from_weight_decay or ())
+        return {**super()._attrs(param), "lars_weight_decay": 0.0} if excluded else super()._attrs(param)
 
 
 class DpsgdOptimizer(Updater):
@@ -127,18 +95,8 @@ class DpsgdOptimizer(Updater):
 
     type = "dpsgd"
 
+    @hyperparameters
     def __init__(
-        self,
-        learning_rate: float | Variable = 0.001,
-        clip: float = 0.9,
-        batch_size: float = 0.999,
-        sigma: float = 1e-8,
-        parameter_list: Sequence[Variable | str] | None = None,
-    ) -> None:
-        super().__init__(learning_rate, parameter_list)
-        self._clip = self._number("clip", clip)
-        self._batch_size = self._number("batch_size", batch_size)
-        self._sigma = self._number("sigma", sigma)
-
-    def _attrs(self, param: Parameter) -> dict[str, Any]:
-        return {"clip": self._clip, "batch_size": self._batch_size, "sigma": self._sigma}
+        self, learning_rate: Rate = 0.001, clip: float = 0.9, batch_size: float = 0.999, sigma: float = 1e-8,
+        parameter_list: Parameters = None,
+    ) -> None: ...  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arguments by position, in the order of Fluid 1.8 or in that of Fluid 1.1."""
+"""The arguments of optimisers: by position in the order of Fluid 1.8 or of Fluid 1.1, and told once, by a signature."""
 
 from __future__ import annotations
 
@@ -33,3 +33,21 @@ def either_order(init: Init) -> Init:
         init(self, *args, **kwargs)
 
     return _either  # type: ignore[return-value]  # wraps keeps the signature
+
+
+def hyperparameters(init: Init) -> Init:
+    """Make an optimiser's ``__init__`` of its signature alone, which :func:`either_order` reads.
+
+    ``_set_hyperparameters(values, defaults)`` gets all arguments.
+    """
+    signature = inspect.signature(init)
+    defaults = {name: each.default for name, each in signature.parameters.items()}
+
+    @wraps(init)
+    def _init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)  # raises what Python says of wrong arguments
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        self._set_hyperparameters(dict(list(given.arguments.items())[1:]), defaults)
+
+    return either_order(_init)  # type: ignore[return-value]  # wraps keeps the signature

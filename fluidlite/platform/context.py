@@ -6,7 +6,6 @@ handles and the status word for late errors. Attributes it does not know are the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +16,13 @@ import numpy as np
 from fluidlite.base.bounded import Bounded, CacheInfo
 from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError, OutOfRangeError
-from fluidlite.platform.device import Event, Span
+from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
+from fluidlite.platform.device import DoneEvent, Event, Span
 from fluidlite.platform.devices import Unit
 
 _STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused
+_PATIENCE = 5.0
+"""Seconds for which closing waits for a run of another thread to end."""
 _MOST_COMPILED = 4096
 _MOST_PREPARED = 4096
 
@@ -73,16 +75,15 @@ class Context:
         self.xp: Any = unit.array.xp if unit.array is not None else None
         self.dialect = unit.dialect
         self.counts = Counts()
-        self.lock = threading.RLock()
+        self.lock = new_rlock()
         self.memory: Any = None
         self.spare_blocks: dict[int, list[Any]] = {}
         self.idle_tensors: dict[int, list[Any]] = {}
         self.idle_bytes = 0
         self.idle_count = 0
-        self.ordered: set[Any] = set()  # allocations of others that the present run is ordered after
         self.closed = False
-        self.prepared: Bounded[Any] = Bounded(_MOST_PREPARED)
-        self._compiled: Bounded[Any] = Bounded(_MOST_COMPILED)
+        self.prepared: Bounded[Any] = Bounded(_MOST_PREPARED, "prepared kernels", 8 << 20)
+        self._compiled: Bounded[Any] = Bounded(_MOST_COMPILED, "compiled kernels", 64 << 20)
         self._handles: dict[str, Any] = {}
         self._status: Span | None = None
         self._status_words: Any = None
@@ -165,10 +166,15 @@ class Context:
     # Order
 
     def record(self) -> Event:
-        """Mark this point of the queue."""
-        with self.guarded("recording an event"):
-            event: Event = self.raw.record()
-            return event
+        """Mark this point of the queue; all work of a closed one is done."""
+        try:
+            with self.guarded("recording an event"):
+                event: Event = self.raw.record()
+                return event
+        except DeviceError:
+            if not self.closed:  # by its own thread, meanwhile
+                raise
+            return DoneEvent()
 
     def wait_for(self, event: Event) -> None:
         """Make later work wait for the event."""
@@ -300,7 +306,7 @@ class Context:
     def check_index(self, indices: Any, bound: int, io: Any) -> Any:
         """Return indices made safe: one out of range raises at once on eager places, else is recorded and clipped."""
         xp = self.xp
-        if not indices.size:
+        if 0 in indices.shape:  # not `size`: a method of some arrays
             return indices
         if self.array.eager:
             if int(xp.min(indices)) < 0 or int(xp.max(indices)) >= bound:
@@ -324,11 +330,35 @@ class Context:
         self.idle_bytes = self.idle_count = 0
 
     def close(self) -> None:
-        """Let go of the queue and its handles."""
-        if self.closed:
+        """Let go of the queue and its handles; those of a parent process stay as they are.
+
+        It is closed once its work is done: others take what it wrote, and its memory, as done then.
+        """
+        if is_new_child():  # its thread is not here, and its work is half done
+            self.closed = True
+            keep_for_ever(self)
             return
-        self.closed = True
-        epoch.begin()
+        held = self.lock.acquire(timeout=_PATIENCE)  # nobody is about to wait for the queue; a run that hangs may be
+        try:
+            if self.closed:
+                return
+            if self.unit.inherited:
+                self.closed = True
+                epoch.begin()
+                keep_for_ever(self)
+                return
+            try:
+                if self.unit.lost is None:
+                    self.raw.wait()
+            finally:
+                self.closed = True
+                epoch.begin()
+                self._let_go()
+        finally:
+            if held:
+                self.lock.release()
+
+    def _let_go(self) -> None:
         self.drop_idle()
         self._compiled.clear()
         self._handles.clear()

@@ -32,6 +32,8 @@ class DeviceInfo:
     relative tolerance, per dtype. ``host`` says that its raw handles are host memory
     with the buffer protocol (the fallback place and the home of feeds and fetches is the device that says so).
     ``dlpack`` is the device type number of the DLPack standard, where arrays are exchanged by it.
+    ``fork_safe`` says that what was made of the device before a ``fork()`` works in the child, closing it included.
+    Otherwise a child of a process that has used it gets an error at once, and nothing of the parent's is let go there.
     """
 
     name: str
@@ -45,6 +47,7 @@ class DeviceInfo:
     tolerance: Mapping[str, float] = field(default_factory=dict)
     host: bool = False
     dlpack: int | None = None
+    fork_safe: bool = False
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory))
@@ -67,9 +70,11 @@ class DoneEvent:
     """The event of work that has already finished."""
 
     def done(self) -> bool:
+        """Return True."""
         return True
 
     def wait(self) -> None:
+        """Return at once."""
         return None
 
 
@@ -152,28 +157,35 @@ class ContextBase:
         self.place = place
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Enqueue host to device; to be defined. ``src`` (contiguous bytes) may be reused on return."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_in")
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Enqueue device to host; to be defined. ``dst`` is valid after ``wait`` or a later event."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_out")
 
     def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy inside the place: here through the host, which a device does better itself."""
         host = memoryview(bytearray(src.nbytes))
         self.copy_out(host, src)
         self.wait()
         self.copy_in(dst, host)
 
     def copy_peer(self, dst: Span, dst_context: DeviceContext, src: Span) -> bool:
+        """Copy straight to another place; False: the framework goes through the host."""
         return False
 
     def record(self) -> Event:
+        """Mark this point of the queue: here by waiting for it."""
         self.wait()
         return DoneEvent()
 
     def wait_for(self, event: Event) -> None:
+        """Make later work wait for an event: here the host waits."""
         event.wait()
 
     def wait(self) -> None:
+        """Block until the queue is idle; to be defined. Raise what failed, DeviceLost if the device is gone."""
         raise NotImplementedError(f"{type(self).__name__} must define wait")
 
     def close(self) -> None:
@@ -216,6 +228,7 @@ class ArrayBase:
     eager = False
 
     def extra(self, name: str) -> Any:
+        """Return a function beyond the standard by its name, or None: here none."""
         return None
 
     def adopt(self, array: Any) -> Any:
@@ -356,35 +369,58 @@ class Device(Protocol):
         """Return the dialect capability, or None."""
         ...
 
+    def supports(self, call: Any) -> str | None:
+        """Return why kernels for its array namespace or its dialect, generated ones too, cannot run a call, or None.
+
+        A pure function of metadata: ``call.op.type``, dims (-1 where they are not known yet), dtypes, attributes, and
+        ``call.place``. Kernels that are registered for its kind, and those that only copy, are not asked about. A call
+        that is refused is said with other operators or runs on the fallback place; ``explain`` shows the reason.
+        """
+        ...
+
 
 class DeviceBase:
     """Defaults of a device: no array namespace, no dialect, minimal facts.
 
     Attributes
     ----------
+    place_name : str
+        What ``fluidlite`` calls its places: with ``"AcmePlace"``, ``fluid.AcmePlace(1)`` is ``Place(kind, 1)`` as soon
+        as the plugin is loaded. "": it has no such name. A subclass, whose kind is another, does not inherit it.
     extras : mapping of str to str
         Names of dialects that need an optional package, each with what to install for it.
     """
 
     kind = ""
+    place_name = ""
     extras: Mapping[str, str] = {}
 
     def probe(self) -> int:
+        """Return how many devices there are; to be defined. Raise DeviceUnavailable(reason) if none can be used."""
         raise NotImplementedError(f"{type(self).__name__} must define probe")
 
     def info(self, index: int) -> DeviceInfo:
+        """Return the facts of a device: here a name, and defaults for the rest."""
         return DeviceInfo(name=f"{self.kind} {index}")
 
     def allocator(self, index: int) -> Any:
+        """Make an allocator of a device's raw memory; to be defined."""
         raise NotImplementedError(f"{type(self).__name__} must define allocator")
 
     def context(self, index: int, queue: int) -> Any:
+        """Make a context on queue ``queue``, 0 <= queue < info.queues; to be defined."""
         raise NotImplementedError(f"{type(self).__name__} must define context")
 
     def array(self, index: int) -> Any:
+        """Return the array capability, or None: here none."""
         return None
 
     def dialect(self, index: int) -> Any:
+        """Return the dialect capability, or None: here none."""
+        return None
+
+    def supports(self, call: Any) -> str | None:
+        """Return why its namespace or dialect cannot run a call, or None: here it runs every one."""
         return None
 
     def place(self, index: int) -> Place:

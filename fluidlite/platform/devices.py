@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import threading
+import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fluidlite.base.bell import ensure_loaded
 from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
-from fluidlite.platform.device import DeviceInfo
-from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
+from fluidlite.platform.device import DeviceBase, DeviceInfo
+from fluidlite.platform.place import FLUID_PLACES, Place, PlaceLike
 
 
 class Unit:
@@ -24,6 +27,8 @@ class Unit:
     info : DeviceInfo
     array : ArrayNamespace or None
     dialect : Dialect or None
+    supports : callable or None
+        ``Device.supports``; None where the device refuses nothing.
     """
 
     def __init__(self, place: Place, device: Any, info: DeviceInfo) -> None:
@@ -36,7 +41,10 @@ class Unit:
         self.dialect: Any = device.dialect(place.index)
         if self.dialect is not None:
             _check_dialect(self.dialect)
+        refuses_nothing = getattr(type(device), "supports", None) in (None, DeviceBase.supports)
+        self.supports: Any = None if refuses_nothing else device.supports
         self._lost: str | None = None
+        self._process = os.getpid()
         self.checked = False
         self.removed = False
 
@@ -50,6 +58,19 @@ class Unit:
         self._lost = why
         epoch.begin()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork of the one that used the device, and the device does not allow that."""
+        return not self.info.fork_safe and self._process != os.getpid()
+
+    def disown(self) -> None:
+        """In a forked child: leave the device to the parent. What belongs to it here is neither used nor let go."""
+        self.lost = (
+            f"this process is a fork of process {self._process}, which has used it"
+            '\n  Do: start the process with multiprocessing\'s "spawn" method, or use the place in the child only'
+        )
+        keep_for_ever(self)
+
     def capabilities(self) -> tuple[str, ...]:
         """Names of the capabilities it has, in the order in which generic kernels are tried."""
         found = []
@@ -62,9 +83,11 @@ class Unit:
     def raise_if_lost(self) -> None:
         """Raise DeviceLost if the device is gone."""
         if self._lost is not None:
-            raise DeviceLost(f"{self.place} is lost: {self._lost}\n  Other places go on; restart to use {self.place}.")
+            advice = "" if self.inherited else f"\n  Other places go on; restart to use {self.place}."
+            raise DeviceLost(f"{self.place} is lost: {self._lost}{advice}")
 
 
+_PLACE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*Place")
 _WORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "prologue")
 _TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
 
@@ -90,7 +113,7 @@ class DeviceTable:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self.generation = 0
 
     def add(self, device: Any, origin: str = "") -> None:
@@ -100,9 +123,30 @@ class DeviceTable:
             other = self._entries.get(kind)
             if other is not None and other.device is not device:
                 raise RegistryError(f"device kind {kind!r} is registered twice: by {other.origin} and by {origin}")
+            self._check_place_name(kind, device, origin)
             self._entries.setdefault(kind, _Entry(device, origin))
             self.generation += 1
             epoch.begin()
+
+    def _check_place_name(self, kind: str, device: Any, origin: str) -> None:
+        name = place_name_of(device)
+        if not name:
+            return
+        if not isinstance(name, str) or not _PLACE_NAME.fullmatch(name):
+            raise RegistryError(f"place_name of device {kind!r} is {name!r}; expected a word such as 'AcmePlace'")
+        if FLUID_PLACES.get(name, kind) != kind:
+            raise RegistryError(f"place_name {name!r} of device {kind!r}, by {origin}, is the name of another place")
+        for other, entry in self._entries.items():
+            if other != kind and place_name_of(entry.device) == name:
+                raise RegistryError(f"place_name {name!r} is registered twice: by {entry.origin} and by {origin}")
+
+    def kind_named(self, place_name: str) -> str | None:
+        """The kind of the device whose places are called so, or None."""
+        ensure_loaded()
+        for kind, entry in list(self._entries.items()):
+            if place_name_of(entry.device) == place_name:
+                return kind
+        return None
 
     def remove(self, device: Any) -> None:
         """Take a device out again."""
@@ -172,10 +216,21 @@ class DeviceTable:
             entry.units = units
             return units
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: give up the devices that the parent has asked, but for those that stand a fork."""
+        for entry in self._entries.values():
+            for unit in entry.units or ():
+                if unit.inherited:
+                    unit.disown()
+
     def places(self) -> list[Place]:
-        """Every usable place, in the order of registration."""
+        """Every usable place, in the order of registration; not those that were lost."""
+        return [unit.place for unit in self.units() if unit.lost is None]
+
+    def units(self) -> list[Unit]:
+        """Every device that was usable when it was probed, those that were lost since too."""
         ensure_loaded()
-        return [unit.place for entry in list(self._entries.values()) for unit in self._probed(entry)]
+        return [unit for entry in list(self._entries.values()) for unit in self._probed(entry)]
 
     def kinds(self) -> dict[str, str]:
         """Every registered kind with the reason why it cannot be used; "" for a usable one."""
@@ -199,8 +254,46 @@ class DeviceTable:
 
 
 devices = DeviceTable()
+first_in_child(devices.leave_to_parent)
+
+
+def place_name_of(device: Any) -> Any:
+    """The ``place_name`` that a device or its class says; a class does not inherit it, since its kind is another."""
+    return getattr(device, "__dict__", {}).get("place_name", vars(type(device)).get("place_name", ""))
 
 
 def places() -> list[Place]:
     """Every place that can be used here, plugins' included."""
     return devices.places()
+
+
+def named_place(name: str, module: str) -> Callable[[int], Place]:
+    """What makes places of the device whose ``place_name`` is ``name``, for a module's ``__getattr__``.
+
+    Returns
+    -------
+    callable
+        ``AcmePlace(index=0)`` returns ``Place(kind, index)``; whether such a device is there shows when it is used.
+
+    Raises
+    ------
+    AttributeError
+        No plugin that is loaded has a device of that name.
+    """
+    if not _PLACE_NAME.fullmatch(name):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    kind = devices.kind_named(name)
+    if kind is None:
+        guess = name.removesuffix("Place").lower()
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}: no plugin that is loaded brings a device of that name"
+            f"\n  Do: pip install fluidlite-{guess}, if that is the plugin; `fluidlite plugins` shows what was left out"
+            " and why"
+        )
+
+    def make(index: int = 0) -> Place:
+        return Place(kind, index)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Return ``Place({kind!r}, index)``; whether such a device is there shows when it is used."
+    return make

@@ -8,6 +8,8 @@ from typing import Any, Union
 from fluidlite.base.errors import PlaceError
 
 _KIND = re.compile(r"[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)*\Z")
+MOST_INDEX = 10**9
+"""The highest index of a place: texts with more digits are refused, and so are such places."""
 
 
 class Place:
@@ -32,8 +34,8 @@ class Place:
     def __init__(self, kind: str, index: int = 0) -> None:
         if not isinstance(kind, str) or not _KIND.match(kind):
             raise PlaceError(f"{kind!r} is not a place kind; a kind is lower-case words, such as 'cpu' or 'torch:mps'")
-        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            raise PlaceError(f"the index of place {kind!r} is {index!r}; it must be an int of 0 or more")
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= MOST_INDEX:
+            raise PlaceError(f"the index of place {kind!r} is {index!r:.40}; it must be an int from 0 to {MOST_INDEX}")
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "_hash", hash((kind, index)))
@@ -55,7 +57,7 @@ class Place:
         if not isinstance(text, str):
             raise PlaceError(f"{text!r} is not a place; give a Place or text such as 'cpu' or 'opencl:0'")
         kind, colon, last = text.rpartition(":")
-        if colon and last.isdecimal() and last.isascii():
+        if colon and last.isdecimal() and last.isascii() and len(last) <= len(str(MOST_INDEX)):
             return Place(kind, int(last))
         if colon and last[:1].isdecimal():
             raise PlaceError(f"{text!r} is not a place; its index {last!r} is not a number")
@@ -90,11 +92,10 @@ def CUDAPlace(index: int = 0) -> Place:
     return Place("cuda", index)
 
 
-def OpenCLPlace(index: int = 0) -> Place:
-    """Return ``Place("opencl", index)``; whether such a device is there shows when it is used."""
-    return Place("opencl", index)
-
-
 def CUDAPinnedPlace() -> Place:
     """Fluid's name for host memory that a GPU reads quickly; here it is the CPU's place."""
     return CPUPlace()
+
+
+FLUID_PLACES = {"CPUPlace": "cpu", "CUDAPlace": "cuda", "CUDAPinnedPlace": "cpu"}
+"""Fluid's names, which are always there, and the kind that each means; devices may name others."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from fluidlite.base.errors import DeviceError
+from fluidlite.base.errors import DeviceError, PlaceError
+from fluidlite.base.fork import new_rlock
 from fluidlite.base.log import logger
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Span
 from fluidlite.platform.devices import Unit, devices
 from fluidlite.platform.place import Place, PlaceLike
 
 _local = threading.local()
-_all: weakref.WeakSet[Context] = weakref.WeakSet()
+_all: WeakObjects[Context] = WeakObjects()
 _queues: dict[Place, itertools.count[int]] = {}
-_lock = threading.RLock()
+_lock = new_rlock()
 _at_close: list[Callable[[], None]] = []
 
 
@@ -54,12 +56,42 @@ def get_context(place: PlaceLike) -> Context:
     return context
 
 
-def new_context(place: PlaceLike) -> Context:
-    """Make a further context of a place; devices with few queues share them in turn."""
+@contextmanager
+def using(context: Context) -> Iterator[None]:
+    """Make a context this thread's default one of its place inside the block."""
+    place = context.place
+    before = get_context(place)
+    mine: _PerThread = _local.contexts
+    mine[place] = context
+    try:
+        yield
+    finally:
+        mine[place] = before
+
+
+def new_context(place: PlaceLike, queue: int | None = None) -> Context:
+    """Make a further context of a place.
+
+    Parameters
+    ----------
+    place : Place or str
+    queue : int, optional
+        The device's queue that it works on, from 0; contexts that are not told one share the queues in turn.
+
+    Raises
+    ------
+    PlaceError
+        If the device has no such queue.
+    """
     unit = devices.unit(place)
     unit.raise_if_lost()
+    queues = max(unit.info.queues, 1)
+    if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < queues):
+        has = f"{queues} queues; expected a number from 0 to {queues - 1}" if queues > 1 else "one queue; expected 0"
+        raise PlaceError(f"{unit.place} has no queue {queue!r}: it has {has}")
     with _lock:
-        queue = next(_queues.setdefault(unit.place, itertools.count())) % max(unit.info.queues, 1)
+        if queue is None:
+            queue = next(_queues.setdefault(unit.place, itertools.count())) % queues
         try:
             raw = unit.device.context(unit.place.index, queue)
         except DeviceError:
@@ -99,7 +131,7 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
 
 def open_contexts() -> list[Context]:
     """Every context that is open now."""
-    return [context for context in list(_all) if not context.closed]
+    return [context for context in _all if not context.closed]
 
 
 def at_close(function: Callable[[], None]) -> None:

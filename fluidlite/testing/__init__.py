@@ -1,4 +1,4 @@
-"""The conformance kit: every operator's samples, and raw checks of a device, on any place.
+"""What tests use: every operator's samples and raw checks of a device, on any place; gradients of any program.
 
 A plugin's whole test file is::
 
@@ -9,20 +9,19 @@ A plugin's whole test file is::
 
 from __future__ import annotations
 
-from fluidlite.testing.cases import Case, cases
-from fluidlite.testing.check import (
-    ConformanceError,
-    check_gradient,
-    check_sample,
-    compare,
-    gradient_tolerance,
-    tolerance,
-)
-from fluidlite.testing.kit import Check, checks, conformance, read_known_failures
-from fluidlite.testing.random_bits import random_checks
-from fluidlite.testing.raw_device import device_checks
+from fluidlite.conformance.cases import Case, cases
+from fluidlite.conformance.check import check_sample, compare
+from fluidlite.conformance.checks import Check, checks, read_known_failures
+from fluidlite.conformance.device_checks import device_checks
+from fluidlite.conformance.random_bits import random_checks
+from fluidlite.conformance.samples import Sample, reference_of, register_samples, samples_of
+from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance, tolerances
+from fluidlite.testing.check import check_gradient
+from fluidlite.testing.gradient_check import GradientMismatch, GradientReport, InputGradient
+from fluidlite.testing.pytest_checks import conformance
 
 __all__ = [
-    "Case", "Check", "ConformanceError", "cases", "check_gradient", "check_sample", "checks", "compare", "conformance",
-    "device_checks", "gradient_tolerance", "random_checks", "read_known_failures", "tolerance",
+    "Case", "Check", "ConformanceError", "GradientMismatch", "GradientReport", "InputGradient", "Sample", "cases",
+    "check_gradient", "check_sample", "checks", "compare", "conformance", "device_checks", "gradient_tolerance",
+    "random_checks", "read_known_failures", "reference_of", "register_samples", "samples_of", "tolerance", "tolerances",
 ]  # fmt: skip

@@ -12,7 +12,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 for an error of the user's (a message, no traceback); 2 for wrong usage, or if an extra is missing.
+        0; 1 if a command found faults (`certify`, `fuzz`); 2 for arguments that are wrong, or if an extra is missing: a
+        message, no traceback.
     """
     try:
         import rich  # noqa: F401
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (FluidError, OSError) as exc:
         print(f"{type(exc).__name__}: {exc}", file=sys.stderr)
-        return 1
+        return 2
     except SystemExit as exc:
         if exc.code is None or isinstance(exc.code, int):
             return exc.code or 0

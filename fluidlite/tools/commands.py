@@ -1,8 +1,10 @@
-"""The commands: places, plugins, ops, op, explain, passes, sources, demo."""
+"""The commands: places, plugins, ops, op, explain, passes, sources, certify, bench, new-plugin, fuzz, demo."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +14,8 @@ from rich.table import Table
 
 from fluidlite.base.errors import FeedError
 from fluidlite.executor.explain import explain as explain_program
-from fluidlite.framework.program import Program
 from fluidlite.framework.registry import ops as registry
-from fluidlite.io.files import read_bytes
-from fluidlite.io.inference_model import MODEL_FILE
+from fluidlite.io.inference_model import read_program
 from fluidlite.tools.matrix import WAYS, kernel_matrix, totals
 from fluidlite.tools.operator_facts import as_data, family_of, forward_of, gradient_of
 from fluidlite.tools.reports import in_bytes, places_report, plugins_report
@@ -25,8 +25,28 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
 
+PluginModules = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A plugin that is not installed: its module, or a file module.py."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 _WIDE = 200
+
+
+def _file(path: Path | None) -> Path | None:
+    """A file that can be written, known before anything runs for it."""
+    if path is not None and path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder")
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+    return path
+
+
+def _folder(path: Path) -> Path:
+    """A folder, or where one can be made."""
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is a file")
+    return path
 
 
 def console() -> Console:
@@ -90,7 +110,8 @@ def plugins(
     for row in rows:
         out.print(f"\n{row['name']}: {row['origin']}, plugin API {row['api']}")
         for kind, names in row["brought"].items():
-            out.print(f"  {kind}: {', '.join(names)}")
+            counted = (f"{name} ({n} of them)" if n > 1 else name for name, n in Counter(names).items())
+            out.print(f"  {kind}: {', '.join(counted)}")
         for note in row["notes"]:
             out.print(f"  note: {note}")
         if row["traceback"]:
@@ -110,6 +131,11 @@ def ops(
     """Show the kernel matrix: how each operator gets its kernel on each place."""
     for word in set(how or ()) - set(WAYS):
         raise typer.BadParameter(f"--how {word}: expected one of {', '.join(WAYS)}")
+    families = {family_of(each) for each in registry}
+    for name in set(family or ()) - families:
+        raise typer.BadParameter(
+            f"--family {name}: there is no such operator; families are {', '.join(sorted(families))}"
+        )
     rows = [
         row
         for row in kernel_matrix(place or None, patterns or ())
@@ -135,11 +161,13 @@ def ops(
             ]
         )
         return
-    if not rows:
-        wanted = f"no operator is called {', '.join(patterns)}" if patterns else "there is no such operator"
-        asked = family or how or not gradients
-        raise typer.BadParameter(wanted + (", with what the options ask" if patterns and asked else ""))
     out = console()
+    if not rows:
+        if patterns and not any(fnmatchcase(each.type, pattern) for each in registry for pattern in patterns):
+            raise typer.BadParameter(f"no operator is called {', '.join(patterns)}")
+        asked = [*(f"--family {name}" for name in family or ()), *(f"--how {word}" for word in how or ())]
+        out.print(f"no operator is of {' '.join([*asked, *([] if gradients else ['--no-gradients'])])}")
+        return
     columns = list(rows[0].cells)
     made = table("operator", *map(str, columns))
     for row in rows:
@@ -197,15 +225,15 @@ def explain(
     place: Annotated[str, typer.Option("--place", "-p")] = "cpu",
     feed: Annotated[list[str] | None, typer.Option("--feed", "-f", help="name=64x784, once for each fed name.")] = None,
     refused: Annotated[bool, typer.Option(help="Show the candidates that were left out, and why.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write the report to an HTML file too.")] = None,
+    html: Annotated[Path | None, typer.Option(callback=_file, help="Write the report to an HTML file too.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show, without running it, which kernel would run each operator of a saved model, and what would move."""
-    program = Program.from_json(read_bytes(model / MODEL_FILE if model.is_dir() else model))
+    program = read_program(model)
     feeds = dict(_feed(item) for item in feed or ())
     report = explain_program(program, place, feed=feeds, fetch_list=program.fetch_names or None)
     if html is not None:
-        html.write_text(report.html(), encoding="utf-8")
+        html.write_text(f'<!doctype html><meta charset="utf-8"><title>{model.name}</title>{report.html()}', "utf-8")
     if as_json:
         _print_json({"summary": report.summary, "operators": report.data()})
         return
@@ -223,7 +251,7 @@ def passes(
     """Show a program before and after each pass of a transformer, without running it."""
     from fluidlite.tools.passes_report import passes_report
 
-    program = Program.from_json(read_bytes(model / MODEL_FILE if model.is_dir() else model))
+    program = read_program(model)
     report = passes_report(program, place, fetch or ())
     known = {step.name for step in report.steps}
     for name in only or ():
@@ -238,7 +266,7 @@ def passes(
 @app.command()
 def sources(
     model: Annotated[Path, typer.Argument(help="A directory of save_inference_model, or a program's JSON file.")],
-    to: Annotated[Path, typer.Option(help="The folder for the files.")],
+    to: Annotated[Path, typer.Option(callback=_folder, help="The folder for the files.")],
     place: Annotated[str, typer.Option("--place", "-p")] = "cpu",
     codegen: Annotated[str | None, typer.Option(help="Whose kernels; the place's best if left out.")] = None,
     feed: Annotated[list[str] | None, typer.Option("--feed", "-f", help="name=64x784, for open dims.")] = None,
@@ -248,7 +276,7 @@ def sources(
     """Write the sources of all that a saved model runs to files: it runs once, on zeros."""
     from fluidlite.tools.sources_report import write_sources
 
-    program = Program.from_json(read_bytes(model / MODEL_FILE if model.is_dir() else model))
+    program = read_program(model)
     written = write_sources(program, place, codegen, dict(_feed(item) for item in feed or ()), fetch or (), to)
     if as_json:
         _print_json([str(path) for path in written])
@@ -263,6 +291,83 @@ def _feed(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or not all(part.isdecimal() for part in parts):
         raise FeedError(f"--feed {text!r} is not name=dims; write it like image=64x784")
     return name, tuple(map(int, parts))
+
+
+@app.command()
+def certify(
+    place: Annotated[str, typer.Argument(help="The place, such as cpu or acme:0.")],
+    op: Annotated[list[str] | None, typer.Option(help="Only this operator; * and ? match.")] = None,
+    check: Annotated[list[str] | None, typer.Option(help="Only this check: relu[rank4:float64].")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes; one a core, at most 4.")] = None,
+    plugin: PluginModules = None,
+    known_failures: Annotated[Path | None, typer.Option(help="A file of lines `op[sample]: reason`.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a check may take.")] = 300.0,
+    html: Annotated[
+        Path | None, typer.Option(callback=_file, help="Write the certificate to an HTML file too.")
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="No table of operators.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a place: its copies, events and launches, then every operator's samples against float64 references."""
+    from fluidlite.tools.certify_view import show
+
+    raise typer.Exit(
+        show(console(), place, op or (), check or (), jobs, plugin or (), known_failures, timeout, html, as_json, brief)
+    )
+
+
+@app.command()
+def fuzz(
+    place: Annotated[str, typer.Option("--place", "-p")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other programs.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Number of the first program of the seed.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many programs.")] = 100,
+    shrinking: Annotated[float, typer.Option(min=0, help="Seconds spent on cutting down each finding.")] = 30.0,
+    plugin: PluginModules = None,
+    operators: Annotated[bool, typer.Option(help="List how often each operator type ran.")] = False,
+) -> None:
+    """Run random programs compiled, interpreted and by float64 references, and compare; exits with 1 on a finding."""
+    from fluidlite.tools.fuzz_command import run_fuzz
+
+    raise typer.Exit(run_fuzz(console(), place, seed, first, count, shrinking, plugin or [], operators))
+
+
+@app.command()
+def bench(
+    op: Annotated[str, typer.Argument(help="An operator type; a gradient operator's too.")],
+    place: Annotated[str, typer.Option("--place", "-p")] = "cpu",
+    sample: Annotated[list[str] | None, typer.Option(help="Only this sample of the operator.")] = None,
+    dims: Annotated[list[str] | None, typer.Option(help="Other dims of an input: X=64x128.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of floating inputs.")] = None,
+    attr: Annotated[list[str] | None, typer.Option(help="Another attribute: axis=1.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.001, help="How long to time each kernel.")] = 0.1,
+    plugin: PluginModules = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time every kernel of an operator on a place side by side, and say which one is taken and why."""
+    from fluidlite.conformance import load_plugin_modules
+    from fluidlite.tools.bench_view import read_attr, read_dims, show
+
+    load_plugin_modules(plugin or ())
+    sizes, attrs = dict(map(read_dims, dims or ())), dict(map(read_attr, attr or ()))
+    show(console(), op, place, sample or (), sizes, dtype, attrs, seconds, as_json)
+
+
+@app.command("new-plugin")
+def new_plugin(
+    name: Annotated[str, typer.Argument(help="Lower-case words, such as acme: the package is fluidlite-acme.")],
+    kind: Annotated[str, typer.Option(help="What it brings: device, library or operator.")],
+    to: Annotated[Path, typer.Option(callback=_folder, help="Where the package's folder is made.")] = Path(),
+) -> None:
+    """Write a plugin's package, with tests that pass: a device, a library of kernels, or an operator."""
+    from fluidlite.conformance.scaffold import new_plugin as write
+
+    written = write(name, kind, to)
+    out = console()
+    for path in written:
+        out.print(str(path), soft_wrap=True)
+    folder = written[0].parent
+    out.print(f"\nNext:\n  pip install -e '{folder}[test]'\n  pytest {folder}", soft_wrap=True)
 
 
 @app.command()

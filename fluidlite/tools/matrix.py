@@ -12,19 +12,21 @@ import numpy as np
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import FluidError
+from fluidlite.conformance.cases import Case
+from fluidlite.conformance.op_harness import OneOperator, build
+from fluidlite.conformance.reference import Oracle
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.framework.backward import gradients
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice, choose
-from fluidlite.framework.opdef import GradRule, OpDef, Sample
+from fluidlite.framework.choice import Choice
+from fluidlite.framework.choose import choose
+from fluidlite.framework.opdef import GradRule, OpDef
 from fluidlite.framework.policy import HOWS, Policy
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place, PlaceLike
-from fluidlite.testing.cases import Case
-from fluidlite.testing.expected import Oracle
-from fluidlite.testing.run import OneOperator, build
 
 CONTROL = "control"
 """An operator that runs itself (``run(frame, op)``), or marks where values enter and leave."""
@@ -84,7 +86,7 @@ def sample_calls(op: OpDef) -> dict[str, list[Call]]:
     found: dict[str, list[Call]] = {}
     wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
     for one in _programs(op):
-        for type, call in _calls(one):
+        for type, call in program_calls(one):
             if type in wanted:
                 found.setdefault(type, []).append(call)
     return found
@@ -102,14 +104,18 @@ def gradient_types(op: OpDef) -> list[str]:
 
 def _programs(op: OpDef) -> Iterator[OneOperator]:
     """For each sample, a program of the operator and those of its gradient."""
-    for sample in op.all_samples() or _plain_sample(op):
-        case = Case(op, sample, sample.name, sample.dtypes[0])
+    for sample in samples_of(op.type) or _plain_sample(op):
         try:
-            one = build(case, _counts(case))
-            _append_gradients(case, one)
+            yield sample_program(Case(op, sample, sample.name, sample.dtypes[0]))
         except FluidError:
             continue
-        yield one
+
+
+def sample_program(case: Case) -> OneOperator:
+    """The program of a case's operator, and of the operators of its gradient."""
+    one = build(case, _counts(case))
+    _append_gradients(case, one)
+    return one
 
 
 def _plain_sample(op: OpDef) -> list[Sample]:
@@ -122,7 +128,7 @@ def _plain_sample(op: OpDef) -> list[Sample]:
 
 def _counts(case: Case) -> dict[str, int]:
     wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
-    if not any(slot.duplicable for slot in case.op.outputs) or case.op.reference is None:
+    if not any(slot.duplicable for slot in case.op.outputs) or reference_of(case.op.type) is None:
         return dict.fromkeys(wanted, 1)
     outputs = Oracle(case).outputs
     return {slot: len(outputs.get(slot, (None,))) for slot in wanted}
@@ -144,7 +150,7 @@ def _append_gradients(case: Case, one: OneOperator) -> None:
         gradients(targets, sources, starts)
 
 
-def _calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
+def program_calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
     """The calls of a program with exact dims and with the numbers of metadata slots, as a run would know them."""
     given = {**one.feed, **one.state}
     known = {name: _spec(value) for name, value in given.items() if not name.endswith(_START)}
@@ -163,7 +169,7 @@ def _calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
                 ins[name] = tuple(s.with_(value=v) for s, v in zip(ins[name], values, strict=True))
         declared = {slot: tuple(op.block.var(n)._spec() for n in names) for slot, names in op.outputs.items()}
         results = infer(Call(op.definition, ins, declared, op.attrs))
-        outs = {slot: (r,) if isinstance(r := results[slot], Spec) else tuple(r) for slot in declared}
+        outs = {slot: specs_of(results[slot]) for slot in declared}
         for slot, names in op.outputs.items():
             known.update(zip(names, outs[slot], strict=True))
         yield op.type, Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))

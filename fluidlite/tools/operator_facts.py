@@ -166,6 +166,10 @@ def traits(op: OpDef) -> Iterator[str]:
         yield f"{out} is {given}, written in place."
     for out, given in op.may_alias.items():
         yield f"{out} may share the memory of {given}."
+    for slot, why in op.stop_gradient.items():
+        yield f"No derivative flows through {slot}: {why}."
+    for slot, instead in op.no_gradient.items():
+        yield f"Backward raises on a path through {slot}; do {instead}."
     for each in (op, gradient_of(op)):
         if each is not None and each.memory:
             yield f"Memory of {each.type}: {each.memory}."

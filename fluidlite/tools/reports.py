@@ -10,7 +10,7 @@ from fluidlite.platform.devices import devices
 
 
 def places_report() -> list[dict[str, Any]]:
-    """A dict for each usable place, then one for each kind that cannot be used, with the reason."""
+    """A dict for each usable place, then one for each place that was lost and each kind that cannot be used."""
     rows: list[dict[str, Any]] = []
     for place in devices.places():
         unit = devices.unit(place)
@@ -29,6 +29,9 @@ def places_report() -> list[dict[str, Any]]:
                 "notes": devices.notes(place.kind),
             }
         )
+    for unit in devices.units():
+        if unit.lost is not None:
+            rows.append({"place": str(unit.place), "usable": False, "reason": f"it was lost: {unit.lost}"})
     for kind, reason in devices.kinds().items():
         if reason:
             rows.append({"place": kind, "usable": False, "reason": reason})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fluidlite.base.errors import DeviceError
@@ -14,11 +15,13 @@ from fluidlite.framework.interpreter import (
     random_words,
     relaid,
     run_control,
+    run_kernel,
     run_move,
     see_as_plain,
     take_arrays,
 )
 from fluidlite.framework.io import IO
+from fluidlite.framework.kernel_checks import CheckKernels, kernel_check
 from fluidlite.framework.kernels import Run
 from fluidlite.framework.plan import Control, Launch, Move, Output, Plan, Step
 from fluidlite.framework.spec import Spec
@@ -72,6 +75,7 @@ class Binder:
         given: Mapping[str, Tensor],
         make_tensor: MakeTensor = DeviceTensor.at,
     ) -> None:
+        self._check = kernel_check()
         self._suspects = set(frame.contexts if given else ())
         """Places where a kernel before may have recorded a late error: in a stage behind others, all of them."""
         self.lifespans = lifespans
@@ -85,15 +89,15 @@ class Binder:
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {**given, **state}
         for name in feeds:
-            life = lifespans.of[name]
+            key = plan.feed_keys[name]
+            life = lifespans.of[key]
             if not life.loose:
-                self.fixed[name] = self._tensor(life, plan.feeds[name])
+                self.fixed[key] = self._tensor(life, plan.feeds[name])
         for index, step in enumerate(plan.steps):
             before = len(self.actions)
             if isinstance(step, Launch):
                 self._launch(index, step)
-                kernel = step.choice.kernel
-                if kernel is not None and kernel.indexes:
+                if step.choice.indexes(step.call):
                     self._suspects.add(step.choice.place)
             elif isinstance(step, Move):
                 self._move(step)
@@ -147,6 +151,8 @@ class Binder:
         space = self.lifespans.workspaces.get(index)
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
         if any(map(self._loose, step.ins)) or any(target is None for target in targets):
+            if run is not None and self._check is not None:
+                run = _checked(step, run, self._check)
             if run is not None and step.random is None and not step.blind and None not in targets:
                 self.actions.append(self._fed(step, run, context, targets, workspace))
             else:
@@ -187,27 +193,29 @@ class Binder:
         if step.random is not None:
             random, frame = step.random, self.frame
 
+            drawn = run if self._check is None else _checked(step, run, self._check)
+
             def draw() -> None:
                 io.random = random_words(random, frame.scope)
-                result = run(context, io)
+                result = drawn(context, io)
                 if result is not None:
                     take_arrays(result, made, context)
 
             return draw
-        launches = recorded(step, run, context, io, context.place in self._suspects)
-        if launches is not None:
-            return launches
+        action: Action | None = recorded(step, run, context, io, context.place in self._suspects)
         bind = getattr(run, "bind", None)
-        if bind is not None:
-            bound: Action = bind(context, io)
-            return bound
+        if action is None and bind is not None:
+            action = bind(context, io)
+        if action is None:
 
-        def action() -> None:
-            result = run(context, io)
-            if result is not None:
-                take_arrays(result, made, context)
+            def action() -> None:
+                result = run(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
 
-        return action
+        if self._check is None:
+            return action
+        return partial(self._check.launch, step, context, tensors, made, action)
 
     def _fed(
         self, step: Launch, run: Run, context: Context, targets: Sequence[Tensor | None], workspace: Tensor | None
@@ -246,6 +254,17 @@ class Binder:
         assert source is not None
         given, copy = source, transfer.transfer
         self.actions.append(lambda: copy(given, context, held))
+
+
+def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:
+    """A prepared kernel that is checked whenever it runs."""
+    inputs = len(step.ins)
+
+    def checked(context: Context, io: IO) -> None:
+        made = io.tensors[inputs:]
+        check.launch(step, context, io.tensors[:inputs], made, lambda: run_kernel(run, context, io, made))
+
+    return checked
 
 
 def _loose_launch(

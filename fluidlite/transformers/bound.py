@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 from weakref import ref
 
 import numpy as np
 
+from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import OutOfMemoryError, ProgramError
 from fluidlite.framework import transfer
-from fluidlite.framework.interpreter import Frame, fail, go_on, prepare_step, raise_late, run_steps, what
+from fluidlite.framework.interpreter import (
+    Frame,
+    fail,
+    go_on,
+    prepare_step,
+    raise_late,
+    run_steps,
+    uses_of_state,
+    what,
+)
 from fluidlite.framework.kernels import Run
+from fluidlite.framework.observe import observers
 from fluidlite.framework.plan import Launch, Move, Plan, Step
 from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
+from fluidlite.memory import memory_of
+from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
+from fluidlite.memory.bump import Piece
+from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import ContextBase
 from fluidlite.platform.place import Place
@@ -35,6 +50,20 @@ MOST_NEXT = 8
 """Bound continuations of a stage that are kept."""
 
 Fetched = list[tuple[Any, Spec]]
+
+
+class Latest:
+    """What ran last.
+
+    Attributes
+    ----------
+    bound : Bound or None
+    """
+
+    __slots__ = ("bound",)
+
+    def __init__(self) -> None:
+        self.bound: Bound | None = None
 
 
 class Storages(Protocol):
@@ -73,6 +102,8 @@ class Bound:
     memory : MemoryPlan
     attached : int
         How often its steps were bound: once, and again whenever memory of state or of an arena became another.
+    arenas : tuple
+        What :func:`arenas_of` said of its places when it was bound: its memory is there.
     begun : DeviceBufferStorage
         The storage that is busy while it runs.
     way : weak reference to Direct, or None
@@ -100,6 +131,7 @@ class Bound:
             self.frame.contexts = {place: get_context(place) for place in plan.places}
         self.contexts: list[Context] = list(self.frame.contexts.values())
         given = before.given() if before is not None else {}
+        self.arenas = arenas_of(plan.places)
         self.begun = storages.of(self.frame.contexts[plan.place])
         self.way: ref[Any] | None = None
         self.tried = 0
@@ -109,17 +141,23 @@ class Bound:
             self.lifespans = Lifespans(plan, self._prepare(), self._feeds, given, storages.copy)
         self.memory = MemoryPlan(plan, self.lifespans)
         self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
-        self._written = written_state(plan)
-        self._state = HeldState(sorted(self.lifespans.state), self._written)
+        self._written = plan.written
+        self._state = HeldState(sorted(self.lifespans.state), self._written, plan.given)
         self._next: OrderedDict[Plan, Bound | None] = OrderedDict()
         self._stamps: list[tuple[DeviceBufferStorage, int]] = []
         self._given: Mapping[str, Tensor] | None = None
         self.attached = 0
+        self._bound = False
+        self._turn: object = None
+        """The epoch in which it was its turn to use the memory of its state."""
+        self._uses: list[Use] = []
+        self._touched = plan.touched(program)
+        self._changed: list[Tensor] = []
         self.actions: list[Action] = []
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {}
         self._copies: list[tuple[str, Any]] = []
-        self._loose: list[str] = []
+        self._loose: list[tuple[str, str]] = []
 
     def _prepare(self) -> dict[int, int]:
         """Prepare the kernels; return the bytes of workspace by step."""
@@ -149,13 +187,31 @@ class Bound:
     # Whether it can run, and binding again
 
     def ready(self, scope: Scope) -> bool:
-        """See that its memory is where it was, or bind again; False if the interpreter has to run it."""
-        if self.attached and self.settled(scope):
+        """See that its memory is where it was, or bind again; False if the interpreter has to run it.
+
+        Its contexts are held: what it saw stays so until they are let go.
+        """
+        if self.valid(scope):
             return True
         if not self._state.look_up(scope):
             return False
-        with held(self.contexts):
-            self._attach()
+        self._attach()
+        self._uses = list(self._uses_of_state(scope))
+        return True
+
+    def _uses_of_state(self, scope: Scope) -> Iterator[Use]:
+        return uses_of_state(self._touched, scope, self.frame.contexts)
+
+    def in_turn(self, scope: Scope) -> bool:
+        """Whether it may use the memory of its state without waiting for another; its contexts are held."""
+        now = epoch.now  # before the look
+        if self._turn is now:
+            return True
+        uses = self._uses if self.plan.pending is None else list(self._uses_of_state(scope))
+        if not all([use.note() for use in uses]):
+            return False
+        if self.plan.pending is None:
+            self._turn = now
         return True
 
     @property
@@ -164,16 +220,21 @@ class Bound:
         return any(life.loose for life in self.lifespans.of.values())
 
     @property
-    def foreign(self) -> bool:
-        """Whether some of its state was written by another context, and has to be waited for."""
-        return bool(self._foreign)
+    def resettable(self) -> bool:
+        """Whether some of its memory lies in an arena."""
+        held = [storage.allocation for storage in self._storages.values()]
+        held += [tensor.allocation for tensor in self._state.tensors.values()]
+        return any(isinstance(each, Piece) for each in held)
 
     @property
     def busy(self) -> bool:
         """Whether a run is under way: an operator of it calls back."""
         return self.begun.busy
 
-    def settled(self, scope: Scope) -> bool:
+    def valid(self, scope: Scope) -> bool:
+        """Whether it is bound, and to the memory that its state and temporaries have now."""
+        if not self._bound:
+            return False
         for storage, generation in self._stamps:
             if storage.generation != generation:
                 return False
@@ -183,6 +244,7 @@ class Bound:
 
     def _attach(self) -> None:
         self.block_way()
+        self._bound = False
         for place, storage in self._storages.items():
             try:
                 storage.fit(self.memory.arenas[place])
@@ -198,17 +260,20 @@ class Bound:
         )  # fmt: skip
         self.actions, self.owners, self.fixed = binder.actions, binder.owners, binder.fixed
         self._changed = [self._state.tensors[name] for name in self._written]
-        self._foreign = [tensor for tensor in self._state.tensors.values() if self._is_foreign(tensor)]
-        self._copies = [(name, self.fixed[name].array()) for name in self._feeds if name in self.fixed]
-        self._loose = [name for name in self._feeds if name not in self.fixed]
+        self._turn = None
+        keys = [(name, self.plan.feed_keys[name]) for name in self._feeds]
+        self._copies = [(name, self.fixed[key].array()) for name, key in keys if key in self.fixed]
+        self._loose = [(name, key) for name, key in keys if key not in self.fixed]
         self._same = self.plan.pending is None and not self.varies
         if self.before is None:
             self.frame.values = dict(self.fixed)
         self.attached += 1
+        self._bound = True
 
     def detach(self) -> None:
         """Let go of the memory; the next call binds again."""
         self.block_way()
+        self._bound = False
         self.actions, self.owners, self.fixed = [], [], {}
         self._copies = []
         if self.before is None:
@@ -229,43 +294,60 @@ class Bound:
     @property
     def loose_feeds(self) -> Sequence[str]:
         """Feeds that are read where the caller has them."""
-        return self._loose
+        return [name for name, _ in self._loose]
 
     @property
     def state(self) -> list[tuple[str, Tensor, bool]]:
         """The tensors of the scope that it reads or writes, by name, and whether it writes them."""
         return [(name, tensor, name in self._written) for name, tensor in self._state.tensors.items()]
 
-    def _is_foreign(self, tensor: Tensor) -> bool:
-        context = self.frame.contexts.get(tensor.place) if tensor.place is not None else None
-        return tensor.allocation is not None and tensor.allocation.context is not context
-
     # A call
 
-    def run(self, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
-        """Run it, after :meth:`ready` said yes; returns what ``run_plan`` does."""
-        for tensor in (*self._foreign, *feeds.values()):  # before a lock is held
-            if self._is_foreign(tensor):
-                assert tensor.place is not None
-                context = self.frame.contexts.get(tensor.place) or get_context(tensor.place)
-                transfer.ready(tensor, context)
-                context.ordered.add(tensor.allocation)
+    def run(
+        self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None = None
+    ) -> tuple[Fetched, Plan] | None:
+        """Run it, bound again if memory became another; returns what ``run_plan`` does.
+
+        None: the interpreter has to run it, as an operator of it calls back, or state has no memory that fits.
+        Whether it is valid is asked while the queue is held: until then another thread may take its memory.
+        """
+        contexts = self.frame.contexts
+        for tensor in feeds.values():  # before a lock is held
+            place, allocation = tensor.place, tensor.allocation
+            assert place is not None and allocation is not None
+            if allocation.sharing is not None or allocation.context is not contexts.get(place):
+                transfer.ready(tensor, contexts.get(place) or get_context(place))
         if len(self.contexts) > 1:
             with held(self.contexts):
-                return self._call(feeds, scope)
-        (context,) = self.contexts  # spelled out: a stack costs as much as ten small operators
-        with context.lock, context.raw.activate():
-            return self._call(feeds, scope)
+                if self.busy or not self.ready(scope):
+                    return None
+                if self.in_turn(scope):
+                    return self._call(feeds, scope, latest)
+        else:
+            (context,) = self.contexts  # spelled out: a stack costs as much as ten small operators
+            with context.lock, context.raw.activate():
+                if self.busy or not self.ready(scope):
+                    return None
+                if self._turn is epoch.now or self.in_turn(scope):
+                    return self._call(feeds, scope, latest)
+        while True:
+            with held(self.contexts, lambda: self._uses_of_state(scope)):
+                if self.busy or not self.ready(scope):
+                    return None
+                if self.in_turn(scope):
+                    return self._call(feeds, scope, latest)
 
-    def _call(self, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
+    def _call(self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None) -> tuple[Fetched, Plan]:
         frame = self.frame
+        if latest is not None:
+            latest.bound = self
         ran: list[Bound] = []
         self.begin(scope)
         try:
             for name, array in self._copies:
                 array[...] = feeds[name].array()
-            for name in self._loose:
-                frame.values[name] = feeds[name]
+            for name, key in self._loose:
+                frame.values[key] = feeds[name]
             last = self._stages(ran)
             return self._fetch(last), frame.plan
         except BaseException:
@@ -290,8 +372,6 @@ class Bound:
                 tensor.version += 1
         if not self._same:
             frame.plan, frame.values = self.plan, dict(self.fixed)
-        for context in self.contexts:
-            context.ordered.clear()
 
     def _stages(self, ran: list[Bound]) -> Bound | None:
         """Run this stage and those behind it; return the last one, or None if the interpreter ran it."""
@@ -307,10 +387,10 @@ class Bound:
                 break
             stage = found
             frame.values.update(stage.fixed)
-        run_steps(frame, [])
+        run_steps(frame, observers())
         while frame.plan.pending is not None:
             go_on(frame, frame.plan.pending)
-            run_steps(frame, [])
+            run_steps(frame, observers())
         return None
 
     def act(self) -> None:
@@ -345,7 +425,8 @@ class Bound:
             tensor = frame.values.get(key)
             if tensor is None:
                 raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
-            if context.unit.info.host and context.xp is not None and context.array.eager and tensor.contiguous:
+            there = tensor.allocation is not None and tensor.contiguous  # what has no elements may have no memory
+            if there and context.unit.info.host and context.xp is not None and context.array.eager:
                 if not self.storages.copy and last is not None and last.fixed.get(key) is tensor:
                     view = np.asarray(tensor.array()).view()
                     view.flags.writeable = False
@@ -368,30 +449,24 @@ class Bound:
 
 
 @contextmanager
-def held(contexts: Sequence[Context]) -> Iterator[None]:
-    """Hold queues, as a run does."""
+def held(contexts: Sequence[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
+    """Hold queues, as a run does, and have the turn of what is used."""
     with ExitStack() as stack:
+        stack.enter_context(turn(contexts, uses))
         for context in contexts:
-            stack.enter_context(context.lock)
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
         yield
 
 
-def written_state(plan: Plan) -> dict[str, tuple[Spec, Place]]:
-    """State that a plan writes, with what it is afterwards."""
-    found: dict[str, tuple[Spec, Place]] = {}
-    for step in plan.steps:
-        if isinstance(step, Launch):
-            found.update({out.key: (out.spec, step.choice.place) for out in step.outs if out.state})
-        elif isinstance(step, Move) and step.into_state:
-            found[step.to_key] = (step.spec, step.target)
-    return found
+def arenas_of(places: Iterable[Place]) -> tuple[Arena | None, ...]:
+    """The arenas that this thread allocates from on some places; () if there are none."""
+    return tuple([current_arena(memory_of(place)) for place in places]) if arenas_in_use() else ()
 
 
 def refusal(plan: Plan, scope: Scope) -> str | None:
     """Why a plan cannot be bound at all, or None. What makes state, as startup programs do, runs once in any case."""
-    for name in written_state(plan):
+    for name in plan.written:
         variable = scope.find_var(name)
         if variable is None or variable.tensor.allocation is None:
             return f"it makes state {name!r}"

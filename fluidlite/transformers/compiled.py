@@ -8,6 +8,7 @@ from fluidlite.base.bounded import Bounded, CacheInfo
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.framework.choose import generation
 from fluidlite.framework.planner import needed_operators
+from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Program
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
@@ -29,10 +30,15 @@ class CompiledPrograms:
     def __init__(self, make_passes: Callable[[], PassList] = default_passes, place: Place | None = None) -> None:
         self._make_passes = make_passes
         self._place = place
-        self._programs: Bounded[tuple[Program, Compiled]] = Bounded(MOST_PROGRAMS)
+        self._programs: Bounded[tuple[Program, Compiled]] = Bounded(MOST_PROGRAMS, "programs", 64 << 20)
 
-    def get(self, program: Program, fetches: tuple[str, ...]) -> Compiled:
+    def get(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Compiled:
         """Return the program that computes the fetches, and the names that they have there.
+
+        Parameters
+        ----------
+        preferences : Policy
+            Of who runs it: which kernels there will be decides what passes do.
 
         Raises
         ------
@@ -40,18 +46,19 @@ class CompiledPrograms:
             If a pass breaks it; the pass is named.
         """
         sizes = tuple(len(block.ops) for block in program.blocks)
-        key = (program.serial, program.edits, sizes, program.random_seed, fetches, generation())
-        found = self._programs.get(key, lambda: (program, self._make(program, fetches)))  # alive: its serial is the key
+        key = (program.serial, program.edits, sizes, program.random_seed, fetches, preferences, generation())
+        # the program is kept alive: its serial is the key
+        found = self._programs.get(key, lambda: (program, self._make(program, fetches, preferences)))
         return found[1]
 
-    def _make(self, program: Program, fetches: tuple[str, ...]) -> Compiled:
+    def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Compiled:
         if not Graph.supports(program):
             return program, fetches
         try:
             check_places(program)
         except (PlaceError, DeviceUnavailable):  # the planner says so, if a fetch needs it
             return program, fetches
-        graph = Graph(program, fetches, self._place)
+        graph = Graph(program, fetches, self._place, preferences)
         self._make_passes().run(graph)
         made, names = graph.to_program()
         block = program.global_block()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import FeedError, ProgramError
 from fluidlite.framework.operator import Operator
+from fluidlite.framework.policy import policy
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.variable import Variable
 from fluidlite.transformers.arguments import Argument, argument
@@ -75,7 +76,9 @@ class Computation:
             return
         if Graph.supports(self.program):  # control flow runs as it is
             check_places(self.program)
-            graph = Graph(self.program, self.fetches, self.transformer.place)
+            graph = Graph(
+                self.program, self.fetches, self.transformer.place, self.transformer.preferences(policy())
+            )  # fmt: skip
             self.transformer.run_registered_graph_passes(graph)
             self.transformed, self.transformed_fetches = graph.to_program()
         transformer = self.transformer
@@ -206,8 +209,12 @@ class Computation:
                 raise FeedError("a computation takes positional arguments or feed_dict=, not both")
             if not isinstance(feed_dict, Mapping):
                 raise FeedError(f"feed_dict is {type(feed_dict).__name__}; expected a mapping of values to arrays")
-            known = {variable.name for variable in self.parameters}
-            unknown = [key for key in feed_dict if not isinstance(key, Variable) or key.name not in known]
+            known = {variable.name: variable for variable in self.parameters}
+            unknown = [
+                key
+                for key in feed_dict
+                if not isinstance(key, Variable) or key.name not in known or not key.stands_for(known[key.name])
+            ]
             if unknown:
                 raise FeedError(f"feed_dict names {_named(unknown[0])}, which is no parameter of it; {self._expects()}")
             by_name = {variable.name: value for variable, value in feed_dict.items()}
@@ -263,7 +270,10 @@ def _parameters(parameters: Sequence[Any]) -> tuple[Variable, ...]:
 
 
 def _block(items: Sequence[Root]) -> Block:
-    programs = {id(item.block.program): item.block.program for item in items}
-    if len(programs) > 1:
-        raise ProgramError("the results and arguments of a computation belong to different programs")
-    return next(iter(programs.values()), Program()).global_block()
+    for item in items[1:]:
+        if item.block.program is not items[0].block.program:
+            both = " and ".join(
+                each.made_at() if isinstance(each, Variable) else str(each) for each in (items[0], item)
+            )
+            raise ProgramError(f"{both}, results or arguments of one computation, belong to different programs")
+    return (items[0].block.program if items else Program()).global_block()

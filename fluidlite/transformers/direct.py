@@ -21,7 +21,7 @@ from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.transfer import borrow
 from fluidlite.platform.pool import get_context
-from fluidlite.transformers.bound import Bound
+from fluidlite.transformers.bound import Bound, Latest, arenas_of
 from fluidlite.transformers.chain import Launches
 from fluidlite.transformers.prologue import CALL, CHAIN, COPIED, GIVEN, MARKING, VIEWED, Form, texts
 
@@ -48,15 +48,19 @@ class Watch:
         now, bound, scope = epoch.now, self.bound, self._scope()
         if scope is None or self._world != (generation(), policy()) or observers():
             return False
-        if self._context.closed or self._context is not get_context(bound.plan.place) or not bound.settled(scope):
+        if arenas_of(bound.plan.places) != bound.arenas:
+            return False
+        if self._context.closed or self._context is not get_context(bound.plan.place) or not bound.valid(scope):
+            return False
+        if not bound.in_turn(scope):
             return False
         self.epoch = now
         return True
 
-    def settled(self) -> bool:
+    def valid(self) -> bool:
         """Look at state, tensor by tensor."""
         scope = self._scope()
-        return scope is not None and self.bound.settled(scope)
+        return scope is not None and self.bound.valid(scope)
 
     def raise_late(self) -> None:
         """Raise what kernels have recorded, if they have."""
@@ -156,20 +160,6 @@ class Signature:
     fetches: tuple[str, ...] = ()
 
 
-class Latest:
-    """What ran last.
-
-    Attributes
-    ----------
-    bound : Bound or None
-    """
-
-    __slots__ = ("bound",)
-
-    def __init__(self) -> None:
-        self.bound: Bound | None = None
-
-
 def direct(bound: Bound, scope: Scope, called: Signature, latest: Latest, copy: bool = True) -> Direct | None:
     """Return the shortest way through a bound program, or None where it has to look something up at each call.
 
@@ -184,7 +174,7 @@ def direct(bound: Bound, scope: Scope, called: Signature, latest: Latest, copy: 
         Results are copies, not views.
     """
     plan, program = bound.plan, called.program
-    if bound.stage or plan.pending is not None or len(bound.contexts) != 1 or bound.foreign or not bound.attached:
+    if bound.stage or plan.pending is not None or len(bound.contexts) != 1 or not bound.attached:
         return None
     (context,) = bound.contexts
     if not context.unit.info.host or context.xp is None or not context.array.eager:
@@ -193,6 +183,8 @@ def direct(bound: Bound, scope: Scope, called: Signature, latest: Latest, copy: 
         return None
     if set(called.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
         return None
+    if any(key != name for name, key in plan.feed_keys.items()):
+        return None  # fed in place of state: the text would have to tell the two apart
     if any(name not in bound.fixed and name not in bound.loose_feeds for name in called.arguments):
         return None
     ways = tuple([_leaves(bound, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
@@ -204,6 +196,7 @@ def direct(bound: Bound, scope: Scope, called: Signature, latest: Latest, copy: 
         tuple([_kind(action) for action in bound.actions]),
         called.fetches if program is not None else None, len(program.blocks) if program is not None else 1,
         called.alone and len(ways) == 1, called.lock is not None,
+        bound.resettable,
     )  # fmt: skip
     names = _names_of_run(bound, scope, latest)
     if called.lock is not None:

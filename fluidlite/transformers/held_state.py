@@ -23,12 +23,17 @@ class HeldState:
     tensors : dict of name to Tensor
     """
 
-    def __init__(self, names: Sequence[str], written: Mapping[str, tuple[Spec, Place]]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        written: Mapping[str, tuple[Spec, Place]],
+        given: Mapping[str, tuple[Spec, Place]],
+    ) -> None:
         self.names = names
         self.written = written
         self.tensors: dict[str, Tensor] = {}
         self._list: list[Tensor] = []
-        self._facts: dict[str, tuple[Spec | None, Place | None]] = {}
+        self._facts: dict[str, tuple[Spec | None, Place | None]] = dict(given)
         self._expected: list[Any] = []
         self._scopes: tuple[int, ...] = ()
 
@@ -50,7 +55,7 @@ class HeldState:
             tensor = variable.tensor if variable is not None else None
             if tensor is None or tensor.allocation is None or tensor.allocation.block is None:
                 return False
-            if not tensor.allocation.cacheable or not tensor.contiguous:
+            if not tensor.contiguous:
                 return False
             facts = tensor.spec, tensor.place
             if self.written.get(name, facts) != facts or self._facts.get(name, facts) != facts:
@@ -59,7 +64,7 @@ class HeldState:
             holders.setdefault(id(tensor.allocation), []).append(name)
         if any(len(names) > 1 and not self.written.keys().isdisjoint(names) for names in holders.values()):
             return False
-        self._facts = {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
+        self._facts |= {name: (tensor.spec, tensor.place) for name, tensor in tensors.items()}
         self.tensors, self._list = tensors, list(tensors.values())
         self._scopes = _generations(scope)
         self._expected = [_memory(tensor) for tensor in self._list]

@@ -97,7 +97,7 @@ class Lifespans:
         for key, loose in given.items():
             self.of[key] = Life([key], plan.place, 0, -1, -1, "given", loose=loose)
         for name, place in fed.items():
-            self._begin(name, plan.feeds[name], place, -1).kind = "feed"
+            self._begin(plan.feed_keys[name], plan.feeds[name], place, -1).kind = "feed"
         for index, step in enumerate(plan.steps):
             if isinstance(step, Launch):
                 self._launch(index, step, workspaces.get(index, 0))
@@ -198,9 +198,10 @@ class Lifespans:
         """Copy small feeds of the host to the arena; others stay where they are."""
         read = {key for step in self.plan.steps if isinstance(step, Launch) for key in step.ins}
         for name in fed:
-            life = self.of[name]
+            key = self.plan.feed_keys[name]
+            life = self.of[key]
             small = life.nbytes <= SMALL_FEED and devices.unit(life.place).info.host
-            life.loose = life.loose or not small or name not in read
+            life.loose = life.loose or not small or key not in read
 
     def _merge_views(self) -> None:
         """Let outputs that have the bytes of an input under other dims be views of it, where nobody writes between."""

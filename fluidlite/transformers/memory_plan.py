@@ -11,6 +11,7 @@ from fluidlite.framework.plan import Control, Launch, Move, Plan, Step
 from fluidlite.platform.devices import devices
 from fluidlite.platform.place import Place
 from fluidlite.transformers.lifespans import Life, Lifespans
+from fluidlite.transformers.memory_verifier import MemoryVerifier
 from fluidlite.transformers.offsets import best, lower_bound
 from fluidlite.transformers.picture import picture
 
@@ -59,6 +60,7 @@ class MemoryPlan:
     """
 
     def __init__(self, plan: Plan, lifespans: Lifespans) -> None:
+        self._plan, self._views = plan, lifespans.views
         self.steps = tuple(_text(step) for step in plan.steps)
         self.arenas: dict[Place, int] = {}
         self.at: dict[Life, int] = {}
@@ -98,6 +100,16 @@ class MemoryPlan:
         mine = [buffer for buffer in self.buffers if buffer.place == place]
         starts = sorted({max(buffer.start, 0) for buffer in mine})  # between them it only becomes less
         return max(starts, key=lambda step: sum(b.nbytes for b in mine if b.start <= step <= b.end), default=0)
+
+    def verify(self) -> None:
+        """Prove that no value is written over before its last reader, by a walk that knows only steps and offsets.
+
+        Raises
+        ------
+        ProgramError
+            With the step, the values and the bytes.
+        """
+        MemoryVerifier(self._plan, self.buffers, self.arenas, self._views).verify()
 
     def data(self) -> Mapping[str, Any]:
         """All of it as plain dicts."""

@@ -17,6 +17,7 @@ from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.variable import Variable
 from fluidlite.framework.whereabouts import users_line
+from fluidlite.transformers.arguments import holds
 
 
 def _sequential_grad(maker: Any) -> None:
@@ -76,7 +77,9 @@ class Node(Variable):
         if isinstance(self.initial, Variable):
             facts["initial_of"] = self.initial.name
         elif isinstance(self.initial, np.ndarray):
-            wide = self.initial.astype("float64") if is_float(str(self.initial.dtype)) else self.initial
+            one = self.initial.size and not any(self.initial.strides)  # a number, everywhere
+            held = self.initial[(0,) * self.initial.ndim] if one else self.initial
+            wide = held.astype("float64") if is_float(str(held.dtype)) else held
             facts["initial"] = wide.tolist()
         elif self.initial is not None and not callable(self.initial):
             facts["initial"] = self.initial
@@ -106,8 +109,16 @@ def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool],
     elif "initial" in facts:
         if spec is None or not spec.known:
             raise SavedModelError(f"not a program: {name!r} has an initial value and no dims")
-        array = np.asarray(facts["initial"]).astype(NUMPY[spec.dtype])
-        made.initial = np.broadcast_to(array, spec.dims).copy() if not array.ndim else array.reshape(spec.dims)
+        array = np.asarray(facts["initial"])
+        if array.ndim and array.shape != spec.dims:
+            raise SavedModelError(
+                f"not a valid program: {name!r} has dims {spec.dims}, its initial value {array.shape}"
+            )
+        if array.dtype.kind not in "biuf" or not holds(spec.dtype, array):
+            raise SavedModelError(
+                f"not a valid program: the initial value of {name!r} holds numbers that are no {spec.dtype}"
+            )
+        made.initial = np.broadcast_to(array.astype(NUMPY[spec.dtype]), spec.dims)  # a number takes no memory by it
     return made
 
 

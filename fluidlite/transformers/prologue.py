@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import linecache
 import re
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import count
 from types import CodeType
+
+from fluidlite.base.bounded import Bounded
 
 MOST_TEXTS = 256
 """Compiled texts that are kept."""
@@ -46,6 +47,8 @@ class Form:
         The one result comes by itself, not in a list.
     locked : bool
         The caller has a lock of its own.
+    queued : bool
+        The queue is held though nothing is written: memory may be taken back by who holds it.
     """
 
     feeds: tuple[tuple[str, bool], ...]
@@ -56,6 +59,7 @@ class Form:
     blocks: int = 1
     alone: bool = False
     locked: bool = False
+    queued: bool = False
 
     @property
     def native(self) -> bool:
@@ -129,7 +133,7 @@ def _looks(form: Form) -> list[str]:
 def _settled(form: Form) -> list[str]:
     """Look whether state is where it was."""
     if len(form.state) > MOST_LINES:
-        return ["        if not watch.settled():", "            return None"]
+        return ["        if not watch.valid():", "            return None"]
     lines = []
     for i, (variable, _) in enumerate(form.state):
         name = f"state{i}"
@@ -144,9 +148,8 @@ def _settled(form: Form) -> list[str]:
 
 def _locked(form: Form) -> list[str]:
     """Hold what a run holds, look at the world, run."""
-    written = any(written for _, written in form.state)
     locks = ["mine"] if form.locked else []
-    if not form.locked or written or not form.native:  # readers in other threads wait for the queue
+    if not form.locked or form.state or not form.native or form.queued:  # others hold the queue to take their turn
         locks.append("queue")
     lines = ["    if get_ident() != thread:", "        return None", *(f"    acquire_{name}()" for name in locks)]
     lines += [
@@ -215,26 +218,22 @@ class Texts:
     """Texts that were compiled, each with a name that tracebacks find it by."""
 
     def __init__(self, most: int = MOST_TEXTS) -> None:
-        self._most = most
-        self._codes: OrderedDict[Form, tuple[str, CodeType]] = OrderedDict()
-        self._lock = threading.Lock()
-        self._made = 0
+        self._codes: Bounded[tuple[str, CodeType]] = Bounded(most, "straight ways", 16 << 20, self._forget)
+        self._numbers = count(1)
 
     def of(self, form: Form) -> tuple[str, CodeType]:
         """Return the text of a form, and its code."""
-        with self._lock:
-            found = self._codes.get(form)
-            if found is not None:
-                self._codes.move_to_end(form)
-                return found
-            self._made += 1
-            text, name = text_of(form), f"<fluidlite straight way {self._made}>"
-            found = self._codes[form] = text, compile(text, name, "exec")
-            linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-            if len(self._codes) > self._most:
-                _, (_, old) = self._codes.popitem(last=False)
-                linecache.cache.pop(old.co_filename, None)
-            return found
+        return self._codes.get(form, lambda: self._make(form))
+
+    def _make(self, form: Form) -> tuple[str, CodeType]:
+        text, name = text_of(form), f"<fluidlite straight way {next(self._numbers)}>"
+        code = compile(text, name, "exec")
+        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        return text, code
+
+    @staticmethod
+    def _forget(old: tuple[str, CodeType]) -> None:
+        linecache.cache.pop(old[1].co_filename, None)
 
 
 texts = Texts()

@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from time import perf_counter
 from typing import Any
 from weakref import proxy, ref
 
-from fluidlite.base.bounded import CacheInfo
+from fluidlite.base.bounded import CacheInfo, count_cache, total
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import first_in_child, holds, keep_for_ever, new_lock
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.framework.interpreter import run_plan
+from fluidlite.framework.kernel_checks import one_by_one
 from fluidlite.framework.observe import observers
 from fluidlite.framework.plan import Plan
 from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.tensor import Tensor
+from fluidlite.memory import memory_of
+from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
 from fluidlite.platform.context import Context
 from fluidlite.platform.pool import get_context
 from fluidlite.transformers.bind import MakeTensor
-from fluidlite.transformers.bound import Bound, Fetched, refusal
-from fluidlite.transformers.direct import Latest, Signature, direct
+from fluidlite.transformers.bound import Bound, Fetched, Latest, arenas_of, held, refusal
+from fluidlite.transformers.direct import Signature, direct
 from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.transformers.ways import Ways
 
 MOST_BOUND = 32
-"""Bound programs that are kept by one replay; the one used longest ago goes first."""
+"""Bound programs that one replay keeps for each context; the one used longest ago goes first.
 
+Counted by context, threads do not evict what others run.
+"""
+
+MOST_BYTES = 32 << 20
+"""Of the plans of those, by their weight."""
 
 MOST_KEYS = 1024
 """Keys of earlier runs that are kept."""
 
-_Key = tuple[Plan, "ref[Scope]", Context]
+_Around = tuple[tuple[Arena | None, ...], tuple[Context, ...]]
+_Key = tuple[Plan, "ref[Scope]", Context, _Around]
 Sign = Callable[[], Signature]
+
+
+def _around(plan: Plan) -> _Around:
+    """What a plan is bound to beside its context: arenas, and the contexts that this thread has of its other places."""
+    others = [get_context(place) for place in plan.places if place != plan.place] if len(plan.places) > 1 else ()
+    return arenas_of(plan.places), tuple(others)
 
 
 class Replay:
@@ -71,8 +87,8 @@ class Replay:
         self._make_tensor = make_tensor
         self._bound: OrderedDict[_Key, Bound | None] = OrderedDict()
         self._quick: dict[Hashable, tuple[Any, _Key]] = {}
-        self._storages: dict[tuple[Context, int], DeviceBufferStorage] = {}
-        self._lock = threading.Lock()
+        self._storages: dict[tuple[Context, int, Arena | None], DeviceBufferStorage] = {}
+        self._lock = new_lock()
         mine = ref(self)
 
         def ended(_: ref[Scope]) -> None:
@@ -85,6 +101,7 @@ class Replay:
                     replay._lock.release()
 
         self._ended = ended
+        _replays.add(self)
 
     def run(
         self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
@@ -97,11 +114,20 @@ class Replay:
             Returns the signature of a straight way that later calls may take.
         """
         if observers():
-            return run_plan(plan, program, feeds, scope)
+            return self._watched(plan, program, feeds, scope)
         bound = self._find(plan, program, feeds, scope)
-        if bound is None or bound.busy or not bound.ready(scope):
+        found = self._run(bound, feeds, scope, sign) if bound is not None else None
+        return found if found is not None else run_plan(plan, program, feeds, scope)
+
+    def _watched(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
+        """Run a plan for observers: one operator after another; bound, for once, where only kernels are checked."""
+        if one_by_one() or refusal(plan, scope) is not None:
             return run_plan(plan, program, feeds, scope)
-        return self._run(bound, feeds, scope, sign)
+        bound = Bound(plan, program, feeds, self, self._make_tensor)
+        try:
+            return bound.run(feeds, scope) or run_plan(plan, program, feeds, scope)
+        finally:
+            bound.detach()
 
     @property
     def last(self) -> Bound | None:
@@ -129,9 +155,11 @@ class Replay:
         stamp : object
             What must be equal, and seldom changes: the registry's generation, the policy.
         """
-        if len(self._quick) > MOST_KEYS:
-            self._quick.clear()
-        self._quick[key, id(scope)] = stamp, (plan, ref(scope), get_context(plan.place))
+        entry = stamp, (plan, ref(scope), get_context(plan.place), _around(plan))
+        with self._lock:
+            if len(self._quick) > MOST_KEYS:
+                self._quick.clear()
+            self._quick[key, id(scope)] = entry
 
     def again(
         self, key: Hashable, stamp: Any, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None
@@ -140,8 +168,8 @@ class Replay:
         found = self._quick.get((key, id(scope)))
         if found is None or found[0] != stamp or observers():
             return None
-        plan, where, context = found[1]
-        if where() is not scope:
+        plan, where, context, around = found[1]
+        if where() is not scope or around != _around(plan):
             return None
         with self._lock:
             bound = self._bound.get(found[1])
@@ -149,22 +177,31 @@ class Replay:
                 return None
             self._bound.move_to_end(found[1])
             self.hits += 1
-        if bound.busy or not bound.ready(scope):
-            return None
         return self._run(bound, feeds, scope, sign)
 
-    def _run(self, bound: Bound, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None) -> tuple[Fetched, Plan]:
-        self.last = bound
-        found = bound.run(feeds, scope)
-        if sign is not None and bound.tried != bound.attached and not observers():
-            bound.tried = bound.attached
-            way = direct(bound, scope, sign(), self._latest, self.copy)
-            if way is not None:
-                self.ways.put(way)
+    def _run(
+        self, bound: Bound, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None
+    ) -> tuple[Fetched, Plan] | None:
+        found = bound.run(feeds, scope, self._latest)
+        if found is not None and sign is not None and bound.tried != bound.attached and not observers():
+            self._make_way(bound, scope, sign())
         return found
 
+    def _make_way(self, bound: Bound, scope: Scope, called: Signature) -> None:
+        """Look for a straight way, unless another thread took the memory or the place in the cache meanwhile."""
+        with held(bound.contexts):
+            if not bound.valid(scope) or not bound.in_turn(scope):
+                return
+            bound.tried = bound.attached
+            way = direct(bound, scope, called, self._latest, self.copy)
+            if way is None:
+                return
+            with self._lock:
+                if any(kept is bound for kept in self._bound.values()):
+                    self.ways.put(way)
+
     def _find(self, plan: Plan, program: Program, feeds: Mapping[str, Tensor], scope: Scope) -> Bound | None:
-        key = (plan, ref(scope), get_context(plan.place))
+        key = (plan, ref(scope), get_context(plan.place), _around(plan))
         with self._lock:
             if key in self._bound:
                 self._bound.move_to_end(key)
@@ -177,19 +214,28 @@ class Replay:
             self.binds += 1
             self.seconds += perf_counter() - began
         with self._lock:
-            self._bound[plan, ref(scope, self._ended), key[2]] = bound
+            self._bound[plan, ref(scope, self._ended), key[2], key[3]] = bound
             self._drop_ended()
-            if len(self._bound) > MOST_BOUND:
-                _, old = self._bound.popitem(last=False)
-                if old is not None:
-                    old.block_way()
-                    self.ways.sweep()
-                self._drop_keys()
-                self._shrink()
+            self._evict([each for each in self._bound if each[2] is key[2]])
         return bound
 
+    def _evict(self, mine: list[_Key]) -> None:
+        """Drop what one context used longest ago, beyond the bounds; the newest stays."""
+        weight = sum([key[0].weight for key in mine])
+        gone = 0
+        while gone < len(mine) - 1 and (len(mine) - gone > MOST_BOUND or weight > MOST_BYTES):
+            old = self._bound.pop(mine[gone])
+            weight -= mine[gone][0].weight
+            gone += 1
+            if old is not None:
+                old.block_way()
+        if gone:
+            self.ways.sweep()
+            self._drop_keys()
+            self._shrink()
+
     def _drop_ended(self) -> None:
-        for old in [old for old in self._bound if old[1]() is None or old[2].closed]:
+        for old in [old for old in self._bound if old[1]() is None or any(c.closed for c in (old[2], *old[3][1]))]:
             bound = self._bound.pop(old)
             if bound is self.last:
                 self.last = None
@@ -209,24 +255,26 @@ class Replay:
     # Memory
 
     def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
-        """The storage of a context, for a stage of programs."""
+        """The storage of a context, for a stage of programs; in the arena that this thread allocates from there."""
+        arena = current_arena(memory_of(context.place, context)) if arenas_in_use() else None
         with self._lock:
             for closed in [known for known in self._storages if known[0].closed]:
                 self._storages.pop(closed).release()
-            found = self._storages.get((context, stage))
+            found = self._storages.get((context, stage, arena))
             if found is None:
                 found = self._make_storage(context)
                 if not isinstance(found, DeviceBufferStorage):
                     raise ProgramError(f"device_buffer_storage gave {found!r}; expected a DeviceBufferStorage")
-                self._storages[context, stage] = found
+                found.arena = arena
+                self._storages[context, stage, arena] = found
             return found
 
     def _shrink(self) -> None:
         """Give back arenas that are larger than what is still bound needs; the next call allocates anew."""
-        for (context, stage), storage in self._storages.items():
+        for (context, stage, arena), storage in self._storages.items():
             kept = [b for b in self._bound.values() if b is not None and b.frame.contexts.get(context.place) is context]
             needed = max((b.memory.arenas.get(context.place, 0) for b in kept), default=0)
-            if stage or storage.nbytes <= needed or not context.lock.acquire(blocking=False):
+            if stage or arena is not None or storage.nbytes <= needed or not context.lock.acquire(blocking=False):
                 continue
             try:  # a run of another thread holds the queue while it uses the arena
                 if not storage.busy:
@@ -235,19 +283,60 @@ class Replay:
                 context.lock.release()
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; memory that another thread's run uses goes when that run has ended."""
         with self._lock:
             self.ways.close()
             self._bound.clear()
             self._quick.clear()
-            for storage in self._storages.values():
-                storage.release()
-            self._storages.clear()
+            storages, self._storages = self._storages, {}
             self.last = None
+        for (context, *_), storage in storages.items():  # without our lock: a run may wait for it
+            with context.lock:
+                storage.release()
+
+    def begin_anew(self) -> None:
+        """In a forked child: drop what is bound, for other threads' runs were cut off, and native threads are gone.
+
+        What a run of this thread uses stays, as does what belongs to a device that is the parent's.
+        """
+        self.ways.close()
+        self._quick.clear()
+        for key, bound in list(self._bound.items()):
+            if bound is not None and any(context.unit.inherited for context in bound.contexts):
+                keep_for_ever(bound)
+            elif bound is not None and not any(holds(context.lock) for context in bound.contexts):
+                bound.detach()
+            del self._bound[key]
+        for (context, *_), storage in self._storages.items():
+            if not holds(context.lock) and not context.unit.inherited:
+                storage.busy = False
+                storage.release()
 
     def info(self) -> CacheInfo:
         """What the cache of bound programs tells of itself."""
-        return CacheInfo(len(self), MOST_BOUND, self.hits, self.binds, self.seconds)
+        keys = list(self._bound)
+        contexts = max(len({key[2] for key in keys}), 1)
+        return CacheInfo(
+            len(self), contexts * MOST_BOUND, self.hits, self.binds, self.seconds,
+            sum([key[0].weight for key in keys]), contexts * MOST_BYTES,
+        )  # fmt: skip
+
+    def keys_info(self) -> CacheInfo:
+        """What the cache of keys of earlier runs tells of itself."""
+        return CacheInfo(len(self._quick), MOST_KEYS, 0, 0)
 
     def __len__(self) -> int:
         return sum(bound is not None for bound in self._bound.values())
+
+
+_replays: WeakObjects[Replay] = WeakObjects()
+
+
+count_cache("bound programs", lambda: total(replay.info() for replay in _replays))
+count_cache("keys of bound programs", lambda: total(replay.keys_info() for replay in _replays))
+
+
+@first_in_child
+def _begin_anew() -> None:
+    for replay in _replays:
+        replay.begin_anew()

@@ -12,13 +12,14 @@ import numpy as np
 from fluidlite.base.bounded import Bounded
 from fluidlite.base.errors import FallbackWarning, FetchError, ProgramError
 from fluidlite.framework.choose import generation
-from fluidlite.framework.observe import observers
+from fluidlite.framework.interpreter import MOST_TRIES, StateMovedError
+from fluidlite.framework.kernel_checks import one_by_one
 from fluidlite.framework.plan import Plan
 from fluidlite.framework.planner import plan_block, updates
 from fluidlite.framework.policy import Policy, policy
 from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.state import state_of
 from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
@@ -68,7 +69,7 @@ class Runner:
         used = {n for b in program.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
         used.update(fetches)
         self._state = tuple(v.name for v in program.list_vars() if v.persistable and v.name in used)
-        self.plans: Bounded[Plan] = Bounded(_MOST_PLANS)
+        self.plans: Bounded[Plan] = Bounded(_MOST_PLANS, "plans", 8 << 20)
         self._warned = False
 
     def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
@@ -77,9 +78,16 @@ class Runner:
         stamp = generation(), self._policy()
         again = self.replay.again((key, get_context(self.place)), stamp, arguments, self.scope, self.sign)
         if again is None:
-            plan = self._plan(arguments)
-            again = self.replay.run(plan, self.program, arguments, self.scope, self.sign)
+            for left in reversed(range(MOST_TRIES)):
+                plan = self._plan(arguments)
+                try:
+                    again = self.replay.run(plan, self.program, arguments, self.scope, self.sign)
+                    break
+                except StateMovedError:
+                    if not left:
+                        raise
             self.replay.remember((key, get_context(self.place)), stamp, plan, self.scope)
+        assert again is not None
         fetched, plan = again
         self._warn(plan)
         for name, (_, spec) in zip(self.fetches, fetched, strict=True):
@@ -135,13 +143,9 @@ class Runner:
         return self._policies[1]
 
     def _plan(self, arguments: Mapping[str, Tensor]) -> Plan:
-        state: dict[str, tuple[Spec, Place]] = {}
-        for name in self._state:
-            variable = self.scope.find_var(name)
-            if variable is not None and variable.tensor.allocation is not None:
-                state[name] = (variable.tensor._known(), variable.tensor.place)  # type: ignore[assignment]
+        state = state_of(self.scope, self._state)
         given = {name: (tensor._known(), tensor.place) for name, tensor in arguments.items()}
-        wanted, inplace = self._policy(), not observers()
+        wanted, inplace = self._policy(), not one_by_one()
         if inplace and self._trains:
             wanted = replace(wanted, repeated=True)
         key = (generation(), tuple(given.items()), tuple(state.items()), wanted, inplace)
@@ -156,7 +160,7 @@ class Runner:
         if self._warned or policy().fallback != "warn":
             return
         self._warned = True
-        fallen = [line.op.type for line in plan.lines if line.how == "fallback"]
+        fallen = [line.op.type for line in plan.lines if line.lacks_kernel]
         if fallen:
             warnings.warn(
                 f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "

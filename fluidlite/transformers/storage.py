@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from typing import Any, Protocol
-from weakref import WeakSet
 
 import numpy as np
 
 from fluidlite.base.epoch import epoch
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.tensor import Tensor
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
+from fluidlite.memory.arena import Arena
+from fluidlite.memory.bump import Piece
 from fluidlite.platform.context import Context
 
 TRIM_FROM = 1 << 20
@@ -39,6 +41,8 @@ class DeviceBufferStorage:
         Rises when the memory becomes another: what is bound to the old one binds again.
     busy : bool
         A run is under way that began here.
+    arena : Arena or None
+        Where its memory comes from; None: the place.
     users : set of User
         What is bound to it now.
     """
@@ -49,7 +53,8 @@ class DeviceBufferStorage:
         self.generation = 0
         self.busy = False
         self.allocation: Allocation | None = None
-        self.users: WeakSet[User] = WeakSet()
+        self.arena: Arena | None = None
+        self.users: WeakObjects[User] = WeakObjects()
 
     def fit(self, nbytes: int, exactly: bool = False) -> None:
         """Have room for ``nbytes``, or (``exactly``) for no more.
@@ -64,9 +69,14 @@ class DeviceBufferStorage:
         large = self.nbytes >= TRIM_FROM
         self.release()
         memory = memory_of(self.context.place, self.context)
-        if large:
-            memory.trim()
-        self.allocation = memory.alloc(nbytes, self.context)
+        if self.arena is not None:
+            self.allocation = self.arena.alloc(nbytes, self.context)
+        else:
+            if large:
+                memory.trim()
+            self.allocation = memory.alloc(nbytes, self.context)
+        if isinstance(self.allocation, Piece):
+            self.allocation.bump.holders.add(self)
         self.nbytes = nbytes
 
     def release(self) -> None:
@@ -76,7 +86,7 @@ class DeviceBufferStorage:
         self.nbytes = 0
         for user in list(self.users):
             user.detach()
-        if self.allocation is not None and self.allocation.block is not None:
+        if self.allocation is not None and self.allocation.block is not None and self.allocation.owned:
             memory_of(self.context.place, self.context).free(self.allocation)
         self.allocation = None
 

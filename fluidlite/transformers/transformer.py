@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 from fluidlite.base.bounded import CacheReport, total
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import new_rlock
 from fluidlite.framework.generators import generator_capability
 from fluidlite.framework.operator import Operator
+from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Program, default_startup_program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.spec import Spec
@@ -77,7 +78,7 @@ class Transformer:
         self.scope = Scope()
         self.computations: list[Computation] = []
         self._graph_passes = default_passes()
-        self.lock = threading.RLock()
+        self.lock = new_rlock()
         self.closed = False
         self._initialised = False
         self._calls = 0  # under way: more than one, where an operator calls back
@@ -128,6 +129,10 @@ class Transformer:
 
     def _runner(self, program: Program, fetches: Sequence[str], replay: Replay | None = None) -> Runner:
         return Runner(program, fetches, self.place, self.scope, replay, self._capability)
+
+    def preferences(self, policy: Policy) -> Policy:
+        """A policy with the generator of code that this transformer was made with."""
+        return policy if self._capability is None else policy.with_codegen(self.place.kind, self._capability)
 
     @property
     def runs_itself(self) -> bool:

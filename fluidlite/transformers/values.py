@@ -17,10 +17,11 @@ from typing import Any, Union
 import numpy as np
 
 from fluidlite import unique_name
-from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.call import Call
 from fluidlite.framework.operator import EMPTY, Operator, check_attrs
+from fluidlite.framework.policy import Policy, policy
 from fluidlite.framework.program import Block, Program
 from fluidlite.framework.program_edit import sub_blocks
 from fluidlite.framework.registry import ops as registry
@@ -78,7 +79,7 @@ class GraphValue:
             return np.asarray(float(number)).astype(kind).item()
         whole = isinstance(number, str) and number.strip().lstrip("+-").isdigit()
         exact = int(number) if whole else float(number)
-        low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+        low, high = integer_limits(self.spec.dtype)
         return 0 if exact != exact else int(min(max(exact, low), high))
 
     def __repr__(self) -> str:
@@ -164,10 +165,15 @@ class Graph:
         Where it comes from; it stays as it is.
     place : Place
         Where it is to run, but for what the user put elsewhere.
+    policy : Policy
+        The preferences of who runs it: passes ask with these which kernels it will run.
     """
 
-    def __init__(self, program: Program, fetches: Sequence[str], place: Place | None = None) -> None:
+    def __init__(
+        self, program: Program, fetches: Sequence[str], place: Place | None = None, preferences: Policy | None = None
+    ) -> None:
         self.program = program
+        self.policy = preferences if preferences is not None else policy()
         self.place = place if place is not None else devices.host()
         self.block: Block = program.global_block()
         self.ops: list[GraphOp] = []

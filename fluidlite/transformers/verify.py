@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.call import Call, located
-from fluidlite.framework.operator import check_dtypes
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.operator import check_inputs
+from fluidlite.framework.spec import Spec, specs_of
 
 if TYPE_CHECKING:
     from fluidlite.transformers.values import Graph, GraphOp, GraphValue
@@ -39,9 +39,9 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
         ins[slot] = specs
     outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items()}
     call = Call(definition, ins, outs, op.attrs)
-    check_dtypes(call)
+    check_inputs(call)
     found = definition.infer(call) if definition.infer is not None else {}
-    return {slot: (specs,) if isinstance(specs, Spec) else tuple(specs) for slot, specs in found.items()}
+    return {slot: specs_of(specs) for slot, specs in found.items()}
 
 
 def agree(one: Spec, other: Spec) -> bool:

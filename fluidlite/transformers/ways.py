@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable
 from typing import Any
 
+from fluidlite.base.fork import new_rlock
 from fluidlite.transformers.direct import NO_WAY, Direct
 
 
@@ -47,7 +47,7 @@ class Ways:
 
     def __init__(self) -> None:
         self._lanes: dict[Hashable, Lane] = {}
-        self._lock = threading.RLock()  # scopes that end while it is held come back here
+        self._lock = new_rlock()  # scopes that end while it is held come back here
         self.get = self._lanes.get
 
     def lane(self, key: Hashable) -> Lane:

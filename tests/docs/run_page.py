@@ -25,7 +25,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import textwrap
 import traceback
 import warnings
 from dataclasses import dataclass, field
@@ -107,7 +106,7 @@ def run(page: Page, folder: Path) -> None:
     for number, block in enumerate(page.blocks):
         if block.kind == "python" and "from" in block.options:
             source = (ROOT / block.options["from"]).read_text(encoding="utf-8")
-            if textwrap.dedent(block.text).strip() not in source:
+            if _lines(block.text) not in _lines(source):
                 page.problems.append(f"{page.path}:{block.first + 1}: this is no longer in {block.options['from']}")
         elif block.kind == "python" and "file" in block.options:
             (folder / block.options["file"]).write_text(block.text, encoding="utf-8")
@@ -119,6 +118,11 @@ def run(page: Page, folder: Path) -> None:
         elif block.kind == "text" and printed is not None:
             _compare(page, block, printed)
         printed = None
+
+
+def _lines(text: str) -> str:
+    """The lines of a text without indentation and empty ones: a quoted method is formatted as if it stood alone."""
+    return "\n".join(["", *(line.strip() for line in text.splitlines() if line.strip()), ""])
 
 
 def _execute(page: Page, block: Block, number: int, names: dict[str, object]) -> str:

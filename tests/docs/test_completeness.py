@@ -77,6 +77,19 @@ def test_the_layer_reference_is_up_to_date() -> None:
     tool("layer_reference.py", "--check")
 
 
+def test_the_reference_of_the_plugin_api_is_up_to_date() -> None:
+    tool("plugin_reference.py", "--check")
+
+
+@pytest.mark.parametrize("script", ["array_namespace.py", "tensor_primitives.py"])
+def test_the_pages_of_tables_are_up_to_date(script: str) -> None:
+    tool(script, "--check")
+
+
+def test_everything_of_the_plugin_api_has_a_docstring() -> None:
+    assert tool("plugin_reference.py", "--missing").split() == []
+
+
 def test_every_attribute_is_described() -> None:
     """By its ``doc``, or by the operator's formula, which names it."""
     assert tool("operator_reference.py", "--missing") == ""

@@ -58,7 +58,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_listed() -> None:
-    lists = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md", *REFERENCE.glob("*.md")]
+    hubs = (ROOT / "README.md", ROOT / "docs" / "plugins.md", ROOT / "docs" / "decisions" / "README.md")
+    lists = [*hubs, *REFERENCE.glob("*.md")]
     links = ((page, target) for page in lists for target, _ in LINK.findall(page.read_text("utf-8")))
     targets = {(page.parent / target).resolve() for page, target in links}
     assert not [str(page.relative_to(ROOT)) for page in PAGES if page not in targets | {ROOT / "README.md"}]

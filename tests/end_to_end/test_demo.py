@@ -71,7 +71,7 @@ def test_the_command_prints_table_and_plan(capsys: pytest.CaptureFixture[str]) -
 def test_errors_are_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlaceError):
         demo.run(["abacus"])
-    assert main(["demo", "--place", "abacus"]) == 1
+    assert main(["demo", "--place", "abacus"]) == 2
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingExtraError, match=r"fluidlite\[demo\]"):
         demo.run(["cpu"])

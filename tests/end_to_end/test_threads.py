@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import memory
-from fluidlite.base.errors import OutOfRangeError
+from fluidlite.base.errors import OutOfRangeError, ProgramError
+from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
 from fluidlite.platform.pool import get_context, open_contexts
+from fluidlite.transformers.replay import MOST_BOUND
 
 layers = fluid.layers
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
@@ -27,11 +30,11 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
     return f"{request.param}:0"
 
 
-def together(work: Callable[[int], Any]) -> list[Any]:
+def together(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
     """Do the work in several threads at once; what they return, or the first error."""
-    results: list[Any] = [None] * THREADS
+    results: list[Any] = [None] * count
     failures: list[BaseException] = []
-    barrier = threading.Barrier(THREADS)
+    barrier = threading.Barrier(count)
 
     def run(number: int) -> None:
         try:
@@ -40,7 +43,7 @@ def together(work: Callable[[int], Any]) -> list[Any]:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -187,3 +190,119 @@ def test_tensors_cross_threads(place: str) -> None:
     for number in range(5):
         tensor.set(np.full(1000, number, "float32"), place)
         assert together(read) == [[1000.0 * number] * 20] * THREADS
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads change places a hundred times as often as they do by default."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def several(count: int) -> tuple[list[tuple[fluid.Program, Any, dict[str, Any]]], fluid.Scope]:
+    """Programs that differ in sizes and result, what to feed them, and the scope of their parameters."""
+    startup, found = fluid.Program(), []
+    startup.random_seed = 11
+    for k in range(count):
+        main = fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard(f"p{k}_"):
+            x = layers.data("x", [6 + k])
+            y = layers.reduce_sum(layers.scale(layers.tanh(layers.fc(x, 8 + k)), float(k + 1)))
+        found.append((main, y, {"x": np.random.default_rng(k).standard_normal((3, 6 + k)).astype("float32")}))
+    scope = fluid.Scope()
+    fluid.Executor("cpu").run(startup, scope=scope)
+    return found, scope
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("programs", [3, MOST_BOUND + 4])
+def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs: int) -> None:
+    """Together they run many times as many bound programs as an executor keeps of one thread."""
+    found, scope = several(programs)
+    exe = fluid.Executor(place, fallback="allow")
+    right = [exe.run(main, feed, [y], scope=scope)[0].tolist() for main, y, feed in found]
+
+    def work(number: int) -> int:
+        child, turns = scope.new_scope(), np.random.default_rng(number)
+        for _ in range(200 if programs < MOST_BOUND else 3 * MOST_BOUND):
+            k = int(turns.integers(programs))
+            main, y, feed = found[k]
+            assert exe.run(main, feed, [y], scope=child)[0].tolist() == right[k]
+        return len(exe._replay._bound)  # type: ignore[union-attr]
+
+    assert max(together(work, 16)) <= 17 * MOST_BOUND
+    gc.collect()
+    exe.run(*found[0][:1], found[0][2], [found[0][1]], scope=scope)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_executor_that_is_closed_while_others_run_it(place: str) -> None:
+    found, scope = several(3)
+    right = [fluid.Executor(place, fallback="allow").run(main, feed, [y], scope=scope) for main, y, feed in found]
+    exe = fluid.Executor(place, fallback="allow")
+
+    def work(number: int) -> int:
+        child = scope.new_scope()
+        for turn in range(300):
+            if number == 0 and turn == 40:
+                exe.close()
+            main, y, feed = found[turn % 3]
+            try:
+                assert exe.run(main, feed, [y], scope=child) == right[turn % 3]
+            except ProgramError as error:
+                assert str(error) == "the executor is closed"
+                return turn
+        return 300
+
+    assert together(work, 8)[0] == 40
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_scope_that_several_threads_train_and_read(place: str) -> None:
+    """Reading threads see parameters between two steps, never half of one, though their memory moves meanwhile."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        pair = [layers.create_global_var([64], 0.0, "float32", persistable=True, name=name) for name in ("a", "b")]
+        for each in pair:
+            layers.assign(layers.scale(each, 1.0, 1.0), each)
+    exe, scope = fluid.Executor(place, fallback="allow"), fluid.Scope()
+    exe.run(startup, scope=scope)
+    exe.run(main, scope=scope)
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            with lock:  # a step is the user's to keep apart; the executor's caches are not
+                exe.run(main, scope=scope)
+                if number == 0 and turn % 5 == 0:
+                    scope.find_var("a").get_tensor().move_to("cpu")  # type: ignore[union-attr]
+
+    together(work, 8)
+    values = [scope.find_var(name).get_tensor().numpy() for name in ("a", "b")]  # type: ignore[union-attr]
+    assert [set(value.tolist()) for value in values] == [{241.0}, {241.0}]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_what_is_listed_while_others_add_to_it() -> None:
+    class Thing:
+        pass
+
+    things: WeakObjects[Thing] = WeakObjects()
+
+    def work(number: int) -> int:
+        kept = []
+        for turn in range(400):
+            kept.append(Thing())
+            things.add(kept[-1])
+            things.add(kept[-1])
+            if turn % 3 == 0:
+                del kept[turn % len(kept)]
+            assert all(isinstance(each, Thing) for each in things)
+        things.discard(kept.pop())
+        return len(kept)
+
+    assert sum(together(work)) > 0
+    gc.collect()
+    assert len(things) == 0

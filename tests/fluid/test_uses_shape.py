@@ -20,7 +20,8 @@ for shape, dims in (([6, 4], (6, 4)), ([-1, 6], (4, 6)), ([0, -1], (2, 12)), ([0
         Use("reshape2", {"X": x}, {"Out": x.reshape(dims), "XShape": x}, {"shape": shape}, "X", skip=["XShape"])
     )
 USES += [
-    Use("reshape2", {"X": x, "Shape": np.array([4, 6], "int32")}, {"Out": x.reshape(4, 6)}, {"shape": [2, 12]}, "X"),
+    Use("reshape2", {"X": x, "Shape": np.array([1, 6, 4], "int32")}, {"Out": x.reshape(1, 6, 4)},
+        {"shape": [0, -1, 4]}, "X"),
     Use("reshape2", {"X": x, "ShapeTensor": [("s0", np.array([4], "int32")), ("s1", np.array([6], "int32"))]},
         {"Out": x.reshape(4, 6)}, {"shape": [-1, -1]}),
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from fluidlite import loader
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.lower import _cache as traces
 from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.conformance.check import operators_with_samples
 from fluidlite.framework.kernels import Kernel, kernels
 from fluidlite.framework.opdef import OpDef, ScalarRule
 from fluidlite.framework.registry import ops
@@ -36,7 +37,6 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.pool import open_contexts
 from fluidlite.plugin import DeviceInfo
 from fluidlite.testing import Check, checks
-from fluidlite.testing.check import operators_with_samples
 
 SEED = 21
 EACH = 10
@@ -51,11 +51,11 @@ EQUIVALENT_EXPRESSIONS: dict[str, str] = {
 
 EQUIVALENT_ARRAY: dict[str, str] = {
     r"top_k\._order_on_host: .*(FEW|k \* 4|flat\[at\] > least)": "it only chooses the faster of two ways",
+    r"top_k\._among_the_largest: floating and .* is floating or": "floats are all sorted then, which is slower",
     r"top_k\..*: -1 is \+1": "rows are matrices there: their last axis is 1",
     r"sorting\._word: 2 is 3": "only lines of thousands of elements need so few bits, which have a test of their own",
     r"sampling\.random_crop: -1 is \+1": "its seed is one number",
-    r"interpolate\._order: ": "in which order the axes are taken only matters to speed and to the last bit",
-    r"expanding\.(_is_short|_expand_grad: .*_BLOCK)": "it only chooses the faster of two ways, and how much at once",
+    r"where\._from_table: 1 is 2": "one row more of a table of which the last one is nobody's; others of them raise",
 }
 """Patterns of ``module.function: line -> changed line`` that give the same values, with the reason."""
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.framework.opdef import OpDef, Sample
+from fluidlite.conformance.op_harness import build
+from fluidlite.conformance.reference import Oracle
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.registry import ops
 from fluidlite.testing import Case
-from fluidlite.testing.expected import Oracle
-from fluidlite.testing.run import build
 from fluidlite.tools.operator_facts import is_own
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +43,7 @@ def changed(array: Array) -> Iterator[tuple[str, Array]]:
 
 def uses(op: OpDef) -> Iterator[tuple[str, str, Case]]:
     """The operator's first samples, each with one input changed; and the slot's name."""
-    for sample in op.all_samples()[:2]:
+    for sample in samples_of(op.type)[:2]:
         if sample.lod:
             continue
         given = {slot: list(v) if isinstance(v, (list, tuple)) else [v] for slot, v in sample.inputs.items()}
@@ -69,7 +70,7 @@ def problem(slot: str, case: Case, counts: dict[str, int]) -> str | None:
         return None if f"operator {case.op.type} " in text and named else f"unclear: {text}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    if slot in ONE_NUMBER or case.op.reference is None or case.op.random:
+    if slot in ONE_NUMBER or reference_of(case.op.type) is None or case.op.random:
         return None
     try:
         expected = Oracle(case).outputs
@@ -88,11 +89,11 @@ def problem(slot: str, case: Case, counts: dict[str, int]) -> str | None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("type", sorted(op.type for op in ops if op.all_samples() and is_own(op) and op.run is None))
+@pytest.mark.parametrize("type", sorted(op.type for op in ops if samples_of(op.type) and is_own(op) and op.run is None))
 def test_inputs_that_differ(type: str) -> None:
     op = ops.get(type)
-    first = op.all_samples()[0]
-    outputs = Oracle(Case(op, first, "", "as given")).outputs if op.reference is not None else {}
+    first = samples_of(op.type)[0]
+    outputs = Oracle(Case(op, first, "", "as given")).outputs if reference_of(op.type) is not None else {}
     found = []
     for slot, name, case in uses(op):
         slots = case.sample.outputs or tuple(each.name for each in op.outputs)

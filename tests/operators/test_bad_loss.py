@@ -4,7 +4,6 @@ every place when it runs; and a step that failed changes no state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,6 @@ from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, O
 layers = fluid.layers
 PLACES = [str(place) for place in fluid.places()]
 F, L, J = "float32", "int64", "int32"
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    with (
-        fluid.unique_name.guard(),
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-    ):
-        yield
 
 
 def append(type: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> None:

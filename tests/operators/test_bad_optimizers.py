@@ -152,17 +152,7 @@ def test_lookahead_update(change: Any, attrs: dict[str, Any], error: type[Progra
 
 
 PARTS: list[tuple[str, tuple[str, ...], tuple[str, ...], dict[str, Any], dict[str, str]]] = [
-    ("param_grad_squares", ("Grad",), (), {}, {"ParamSquares": "", "GradSquares": ""}),
-    (
-        "lars_momentum_step", ("Grad", "Velocity"), ("LearningRate", "ParamSquares", "GradSquares"), {"mu": 0.9},
-        {"ParamOut": "Param", "VelocityOut": "Velocity"},
-    ),
-    (
-        "lamb_direction", ("Grad", "Moment1", "Moment2"), (), {"weight_decay": 0.1},
-        {"Moment1Out": "Moment1", "Moment2Out": "Moment2", "Direction": "", "ParamSquares": ""},
-    ),
-    ("lamb_step", ("Direction",), ("LearningRate", "ParamSquares", "DirectionSquares"), {}, {"ParamOut": "Param"}),
-    ("dpsgd_step", ("Grad",), ("LearningRate", "GradSquares", "Noise"), {}, {"ParamOut": "Param"}),
+    ("dpsgd_step", ("Grad",), ("LearningRate", "Noise"), {}, {"ParamOut": "Param"}),
 ]  # fmt: skip
 
 

@@ -30,6 +30,14 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], type[FluidError], str]
     ("stride of zero", "pool2d", {"X": IMAGE}, {**POOL, "strides": [0, 1]}, AttributeValueError, "strides"),
     ("negative stride", "pool2d", {"X": IMAGE}, {**POOL, "strides": [1, -1]}, AttributeValueError, "strides"),
     ("negative padding", "pool2d", {"X": IMAGE}, {**POOL, "paddings": [-1, 0]}, AttributeValueError, "paddings"),
+    (
+        "negative padding that VALID does not use", "pool2d", {"X": IMAGE},
+        {**POOL, "paddings": [-1, 0], "padding_algorithm": "VALID"}, AttributeValueError, "paddings",
+    ),
+    (
+        "three paddings that SAME does not use", "pool2d", {"X": IMAGE},
+        {**POOL, "paddings": [1, 1, 1], "padding_algorithm": "SAME"}, AttributeValueError, "paddings",
+    ),
     ("three paddings", "pool2d", {"X": IMAGE}, {**POOL, "paddings": [1, 1, 1]}, AttributeValueError, "paddings"),
     ("large windows", "pool2d", {"X": IMAGE}, {**POOL, "ksize": [7, 2]}, AttributeValueError, "ksize.*fit in X"),
     ("large windows of channels last", "pool2d", {"X": (2, 3, 6, 5)}, {**POOL, "ksize": [4, 2], "data_format": "NHWC"},

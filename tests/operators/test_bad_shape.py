@@ -85,7 +85,7 @@ BUILDING: list[Case] = [
     ("crop_tensor", {"X": f(5, 6)}, {"shape": [2, 2], "offsets": [-1, 0]}, S, "from -1 on"),
     ("pad", {"X": f(2, 3)}, {"paddings": [1, 1]}, A, "4 numbers"),
     ("pad", {"X": f(2)}, {"paddings": [1, -1]}, A, "0 or more"),
-    ("pad", {"X": i(2)}, {"paddings": [1, 1], "pad_value": float("nan")}, A, "a finite number"),
+    ("pad", {"X": i(2)}, {"paddings": [1, 1], "pad_value": float("nan")}, A, "a number from"),
     ("pad2d", {"X": f(2, 3)}, {"paddings": [1, 1, 1, 1]}, S, "rank 4"),
     ("pad2d", {"X": f(1, 1, 2, 3)}, {"paddings": [1, 1, 1]}, A, "4 numbers"),
     ("pad2d", {"X": f(1, 1, 2, 3)}, {"paddings": [2, 0, 0, 0], "mode": "reflect"}, S, "more than 2 elements in dim 2"),

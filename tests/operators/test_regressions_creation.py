@@ -26,34 +26,38 @@ def run(place: str, type: str, feed: dict[str, Any], attrs: dict[str, Any]) -> A
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_whole_numbers_are_filled_in_as_cast_makes_them(place: str, dtype: str) -> None:
-    limits = np.iinfo(dtype)
-    for value, expected in ((INF, limits.max), (-INF, limits.min), (1e30, limits.max), (NAN, 0), (-2.7, -2)):
+def test_whole_numbers_are_filled_in_or_refused(place: str, dtype: str) -> None:
+    for value, expected in ((-2.7, -2), (2.7, 2), (INF, None), (-INF, None), (1e30, None), (NAN, None)):
         one = {"value": value, "dtype": dtype}
         like = {"X": np.zeros((2, 3), "float32")}
         batch = {"Input": np.zeros((2, 3), "float32")}
-        found = [
-            run(place, "fill_constant", {}, {"shape": [2], **one}),
-            run(place, "fill_constant", {}, {"shape": [2], "str_value": str(value), "dtype": dtype}),
-            run(place, "fill_any_like", like, one),
-            run(place, "fill_constant_batch_size_like", batch, {"shape": [-1, 2], **one}),
-            run(place, "fill", {}, {"shape": [1], "value": [value], "dtype": dtype}),
-        ]
-        for array in found:
-            assert array.dtype == dtype
-            assert set(array.ravel().tolist()) == {int(expected)}, value
+        for type, feed, attrs in (
+            ("fill_constant", {}, {"shape": [2], **one}),
+            ("fill_constant", {}, {"shape": [2], "str_value": str(value), "dtype": dtype}),
+            ("fill_any_like", like, one),
+            ("fill_constant_batch_size_like", batch, {"shape": [-1, 2], **one}),
+            ("fill", {}, {"shape": [1], "value": [value], "dtype": dtype}),
+        ):
+            if expected is None:
+                with pytest.raises(AttributeValueError, match=f"expected a? ?numbers? from -.*{dtype}"):
+                    run(place, type, feed, attrs)
+            else:
+                array = run(place, type, feed, attrs)
+                assert array.dtype == dtype
+                assert set(array.ravel().tolist()) == {expected}, value
 
 
 def test_truth_is_filled_in() -> None:
     for value in (INF, NAN, 0.5):
         assert run("cpu:0", "fill_constant", {}, {"shape": [2], "value": value, "dtype": "bool"}).all()
+        assert run("cpu:0", "fill", {}, {"shape": [2], "value": [value] * 2, "dtype": "bool"}).all()
 
 
 @pytest.mark.parametrize("value", [INF, 1e30, -1e12])
 def test_a_padding_that_the_dtype_does_not_hold(value: float) -> None:
     block = fluid.Program().global_block()
     x = block.create_var("x", [2], "int32")
-    with pytest.raises(AttributeValueError, match="in the range of int32"):
+    with pytest.raises(AttributeValueError, match="becomes one of int32"):
         block.append_op("pad", {"X": x}, {"Out": block.create_var("out")}, {"paddings": [1, 1], "pad_value": value})
 
 

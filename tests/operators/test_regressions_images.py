@@ -7,7 +7,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import ShapeError
-from fluidlite.framework.opdef import Sample
+from fluidlite.conformance.samples import Sample
 from fluidlite.framework.registry import ops
 from fluidlite.testing import Case, check_sample
 

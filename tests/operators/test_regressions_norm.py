@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.opdef import Sample
+from fluidlite.conformance.sample_helpers import rand
+from fluidlite.conformance.samples import Sample
 from fluidlite.framework.registry import ops
-from fluidlite.operators.samples import rand
 from fluidlite.testing import Case, check_sample
 
 PLACES = [str(place) for place in fluid.places()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.opdef import Sample
+from fluidlite.conformance.samples import Sample
 from fluidlite.framework.registry import ops
 from fluidlite.testing import Case, check_sample
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import ShapeError
-from fluidlite.framework.opdef import Sample
+from fluidlite.conformance.samples import Sample
 from fluidlite.framework.registry import ops
 from fluidlite.testing import Case, check_sample
 
@@ -80,3 +81,18 @@ def test_integers_wrap(place: str, dtype: str) -> None:
     block.append_op("scatter_nd_add", inputs, {"Out": block.create_var("out")})
     (found,) = fluid.Executor(place).run(block.program, feed, ["out"])
     assert found.tolist() == [low + 5, 0]
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_the_mean_of_nothing_is_no_number(place: str, dtype: str, mode: str) -> None:
+    """As NumPy has it, whatever the dtype."""
+    program = fluid.Program()
+    block = program.global_block()
+    x, out = block.create_var("x", [0, 2], dtype, is_data=True), block.create_var("out")
+    block.append_op("reduce_mean", {"X": x}, {"Out": out}, {"dim": [0], "keep_dim": True})
+    exe = fluid.Executor(place, fallback="allow", mode=mode)
+    (found,) = exe.run(program, {"x": np.zeros((0, 2), NUMPY[dtype])}, [out])
+    assert found.dtype == NUMPY[dtype]
+    assert np.isnan(found.astype("float64")).tolist() == [[True, True]]

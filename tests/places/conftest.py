@@ -41,6 +41,17 @@ def load_plugin() -> Iterator[Callable[[str, str], None]]:
         loader.unload(name)
 
 
+@pytest.fixture(params=("cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga", "strict"))
+def kind(request: pytest.FixtureRequest, load_plugin: Callable[[str, str], None], require: Callable[..., None]) -> str:
+    """Every kind of place that there is, one after the other; "strict" has an array namespace alone."""
+    if request.param == "strict":
+        pytest.importorskip("array_api_strict")
+        if fluid.Place("strict") not in fluid.places():
+            load_plugin("strict", "strict_device")
+    require(request.param)
+    return str(request.param)
+
+
 @pytest.fixture
 def no_fallback() -> Iterator[None]:
     """Operators without a kernel raise."""

@@ -16,6 +16,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.codegen.dialect_kernel import DialectGenerator
+from fluidlite.conformance.check import operators_with_samples
+from fluidlite.conformance.samples import reference_of, samples_of
 from fluidlite.framework.call import Call
 from fluidlite.framework.kernels import Kernel, kernels
 from fluidlite.framework.opdef import GradRule
@@ -25,7 +27,6 @@ from fluidlite.platform.devices import devices
 from fluidlite.platform.pool import get_context
 from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span, numpy_dtype
 from fluidlite.testing import ConformanceError, checks
-from fluidlite.testing.check import operators_with_samples
 
 ARCHITECTURE = "compute_80"
 PLACE = fluid.Place("nvrtc")
@@ -57,6 +58,8 @@ class Context(ContextBase):
 
 class Dialect(CUDADialect):
     """CUDA's, which compiles for a model that need not be there."""
+
+    chain = None  # type: ignore[assignment]  # a graph is captured from a stream, and there is none
 
     def __init__(self) -> None:
         self.sources: set[str] = set()
@@ -117,7 +120,7 @@ def dialect() -> Iterator[Dialect]:
     get_context(PLACE)  # which looks whether the device keeps what is written
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Context, "blank", True)
-        patch.setattr("fluidlite.testing.check.compare", lambda *args: None)  # nothing was computed
+        patch.setattr("fluidlite.conformance.check.compare", lambda *args: None)  # nothing was computed
         note_what_is_prepared(patch, device._dialect.prepared)
         yield device._dialect
     fluid.set_fallback(before)
@@ -147,13 +150,13 @@ def with_a_source() -> set[str]:
     return {op.type for op in ops if op.type in written or op.scalar is not None}
 
 
-RANDOM = sorted(type for type in with_a_source() if ops.get(type).random and ops.get(type).reference is None)
+RANDOM = sorted(type for type in with_a_source() if ops.get(type).random and reference_of(type) is None)
 
 
 def with_a_check(operator: str) -> set[str]:
     """The operators that an operator's checks run: itself, and its gradient operator."""
     rule = ops.get(operator).grad
-    if not any(sample.grads for sample in ops.get(operator).all_samples()):
+    if not any(sample.grads for sample in samples_of(operator)):
         return {operator}
     return {operator, rule.type if isinstance(rule, GradRule) else f"{operator}_grad"}
 

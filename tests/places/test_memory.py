@@ -6,6 +6,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite import memory
 from fluidlite.base.errors import AllocationError, FallbackWarning, FluidError, OutOfMemoryError
+from fluidlite.memory.sharing import Use, turn
+from fluidlite.platform.context import Context
 from fluidlite.platform.devices import devices
 from fluidlite.platform.pool import get_context, new_context
 
@@ -135,15 +138,19 @@ def test_an_arena(place: str) -> None:
     arena.close()
 
 
+def uses(one: memory.Allocation, context: Context) -> list[Use]:
+    return [Use(one, context, False)]
+
+
 def test_a_block_used_by_two_contexts_is_right(place: str) -> None:
-    """What one context wrote, another reads after ``ready_for``, many times over."""
+    """What one context wrote, another reads when it has its turn, many times over."""
     mine, other = get_context(place), new_context(place)
     for number in range(50):
         one = memory.alloc(place, 4096, mine)
         mine.copy_in(one.span(), np.full(4096, number, np.uint8).data)
-        one.ready_for(other)
         back = np.zeros(4096, np.uint8)
-        other.copy_out(back.data, one.span())
+        with turn((other,), partial(uses, one, other)):
+            other.copy_out(back.data, one.span())
         memory.free(one)  # the other context may not have read it yet
         two = memory.alloc(place, 4096, mine)
         mine.copy_in(two.span(), np.full(4096, 255, np.uint8).data)

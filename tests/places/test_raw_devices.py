@@ -47,7 +47,7 @@ def test_every_queue_makes_a_context(bench: Any) -> None:
 def test_a_missing_driver_is_a_reason(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyopencl", "cupy"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(DeviceUnavailable, match=rf"pip install fluidlite\[{kind.kind}\]"):
+    with pytest.raises(DeviceUnavailable, match=rf"pip install '?fluidlite\[{kind.kind}"):
         kind().probe()
 
 
@@ -100,19 +100,12 @@ def test_opencl_names_its_limit(bench: Any) -> None:
         bench.allocator.allocate(bench.allocator._limit + 1)
 
 
-def test_a_pool_reuses_and_trims(bench: Any) -> None:
+def test_a_pool_of_the_library_trims(bench: Any) -> None:
     span = bench.span(noise(1 << 20))
     bench.context.wait()
     bench.allocator.release(span.handle)
     del span
-    if bench.device.kind == "opencl":
-        pool = bench.allocator._pool
-        assert (pool.held_blocks, pool.active_blocks) == (1, 0)
-        bench.allocator.release(bench.allocator.allocate(1 << 20))
-        assert (pool.held_blocks, pool.active_blocks) == (1, 0)
     bench.allocator.trim()
-    if bench.device.kind == "opencl":
-        assert pool.held_blocks == 0
     if bench.device.kind == "cuda":
         assert bench.allocator._pool.total_bytes() == 0  # the pool counts references: ours are gone
 

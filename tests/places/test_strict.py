@@ -10,7 +10,11 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError
-from fluidlite.testing import Check, checks
+from fluidlite.framework.kernels import kernels
+from fluidlite.framework.opdef import GradRule
+from fluidlite.framework.registry import ops
+from fluidlite.platform.pool import get_context
+from fluidlite.testing import Check, check_gradient, check_sample, checks
 
 pytest.importorskip("array_api_strict")
 PLACE = fluid.Place("strict")
@@ -45,3 +49,27 @@ def test_an_index_out_of_range_is_found_after_the_run() -> None:
     np.testing.assert_array_equal(
         exe.run(program, {"x": values, "index": np.asarray([2, 0], "int32")}, [rows])[0], values[[2, 0]]
     )
+
+
+FORWARD = {op.grad.type: op.type for op in ops if isinstance(op.grad, GradRule)}
+INDEXED = sorted({kernel.op for kernel in kernels if kernel.indexes and "array" in kernel.places})
+
+
+@pytest.mark.parametrize("op", INDEXED)
+def test_the_size_of_an_array_may_be_a_method(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from array_api_strict._array_object import Array
+
+    monkeypatch.setattr(Array, "size", lambda array, dim=None: array.shape if dim is None else array.shape[dim])
+    forward = FORWARD.get(op, op.removesuffix("_grad"))
+    check_sample(forward, PLACE)
+    if forward != op:
+        check_gradient(forward, PLACE)
+
+
+def test_no_indices_are_right_where_the_size_of_an_array_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    import array_api_strict as xp
+    from array_api_strict._array_object import Array
+
+    monkeypatch.setattr(Array, "size", lambda array: array.shape)
+    none = xp.zeros((0,), dtype=xp.int32)
+    assert get_context(PLACE).check_index(none, 3, None) is none

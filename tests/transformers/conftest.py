@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
+from fluidlite import loader
 from fluidlite.transformers import Transformer, make_transformer_factory, replay
 from fluidlite.transformers.direct import Direct, direct
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 PLACES = ("cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga")
-
-
-@pytest.fixture(autouse=True)
-def _own_programs() -> Iterator[None]:
-    with fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+STRICT = "strict"
+"""The kind of the test-only device whose arrays have nothing but the Array-API standard's functions."""
 
 
 @pytest.fixture
@@ -38,6 +35,29 @@ def transformer(request: pytest.FixtureRequest, require: Callable[..., None]) ->
     require(request.param)
     with make_transformer_factory(request.param)() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def _strict() -> Iterator[None]:
+    """The test-only plugin, till the module ends."""
+    fluid.places()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
+        record = loader.load("strict", "strict_device")
+    assert record.state == "loaded", record.traceback
+    yield
+    loader.unload("strict")
+
+
+@pytest.fixture(params=(*PLACES, STRICT))
+def any_place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
+    """Every kind of place that there is, one after the other."""
+    if request.param == STRICT:
+        pytest.importorskip("array_api_strict")
+        request.getfixturevalue("_strict")
+    else:
+        require(request.param)
+    return str(request.param)
 
 
 @pytest.fixture

@@ -12,20 +12,18 @@ import numpy as np
 import fluidlite as fluid
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import FluidError
+from fluidlite.conformance.samples import samples_of
 from fluidlite.framework import policy as policies
 from fluidlite.framework.opdef import GRAD, OpDef
 from fluidlite.framework.registry import ops
 from fluidlite.transformers import FuseElementwise, make_transformer_factory
-
-INTERNAL = ("data_norm_apply", "data_norm_apply_grad")
-"""Parts of decompositions, whose inference trusts what makes them."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def elementwise() -> list[OpDef]:
     """Every operator that has an expression."""
-    return [op for op in ops if op.scalar is not None and op.type not in INTERNAL]
+    return [op for op in ops if op.scalar is not None]
 
 
 class Draw:
@@ -77,7 +75,7 @@ class Draw:
                 new.append(made)
             elif pair in inputs:
                 outputs[slot.name] = inputs[pair]
-        samples = op.all_samples()
+        samples = samples_of(op.type)
         attrs = dict(self.rng.choice(samples).attrs) if samples else {}
         before = len(self.block.ops)
         try:
@@ -116,7 +114,7 @@ class Draw:
 
 def sample_program(op: OpDef, dtype: str) -> tuple[fluid.Program, Arrays, list[Any]] | None:
     """Return an operator on its first sample of a dtype, with others around it; None if there is no such sample."""
-    fit = [s for s in op.all_samples() if dtype in s.dtypes and not s.lod and s.name not in ("empty", "large")]
+    fit = [s for s in samples_of(op.type) if dtype in s.dtypes and not s.lod and s.name not in ("empty", "large")]
     fit = [s for s in fit if all(isinstance(array, np.ndarray) and array.size for array in s.inputs.values())]
     if not fit:
         return None

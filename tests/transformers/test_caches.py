@@ -32,7 +32,7 @@ llvm = pytest.mark.skipif("llvm" not in codegen_choices(), reason="llvmlite and 
 
 
 def test_a_bounded_cache_counts() -> None:
-    cache: Bounded[int] = Bounded(2)
+    cache: Bounded[int] = Bounded(2, "test")
     for key in (1, 2, 1, 3, 2, 1):
         assert cache.get(key, lambda key=key: 10 * key) == 10 * key  # type: ignore[misc]
     info = cache.info()
@@ -43,7 +43,7 @@ def test_a_bounded_cache_counts() -> None:
 
 
 def test_what_cannot_be_made_is_not_kept() -> None:
-    cache: Bounded[int] = Bounded(2)
+    cache: Bounded[int] = Bounded(2, "test")
     with pytest.raises(ZeroDivisionError):
         cache.get(1, lambda: 1 // 0)
     assert (len(cache), cache.misses) == (0, 0)
@@ -51,7 +51,7 @@ def test_what_cannot_be_made_is_not_kept() -> None:
 
 
 def test_threads_share_a_bounded_cache() -> None:
-    cache: Bounded[int] = Bounded(8)
+    cache: Bounded[int] = Bounded(8, "test")
 
     def work() -> None:
         for turn in range(2000):

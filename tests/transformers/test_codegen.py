@@ -374,7 +374,7 @@ def test_the_command_writes_files(model: str, tmp_path: Path, capsys: pytest.Cap
 def test_bad_options(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: Sequence[str], said: str
 ) -> None:
-    assert said in command(capsys, "sources", model, "--to", str(tmp_path / "to"), *options, code=1)
+    assert said in command(capsys, "sources", model, "--to", str(tmp_path / "to"), *options, code=2)
     assert not (tmp_path / "to").exists()
 
 

@@ -106,14 +106,16 @@ def test_random_programs(way: str) -> None:
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("seed", range(4))
-def test_random_programs_on_opencl(seed: int) -> None:
-    drawn = programs.Draw(1000 + seed, 10, ELEMENTWISE)
-    given = drawn.program, drawn.feeds, drawn.results
-    expected, before = programs.run("opencl", *given, False)
-    found, after = programs.run("opencl", *given, True)
-    programs.assert_same(found, expected, f"seed {seed}")
-    assert len(after) < len(before)
+def test_random_programs_on_opencl() -> None:
+    apart = together = 0
+    for seed in range(4):
+        drawn = programs.Draw(1000 + seed, 10, ELEMENTWISE)
+        given = drawn.program, drawn.feeds, drawn.results
+        expected, before = programs.run("opencl", *given, False)
+        found, after = programs.run("opencl", *given, True)
+        programs.assert_same(found, expected, f"seed {seed}")
+        apart, together = apart + len(before), together + len(after)
+    assert together < 0.7 * apart
 
 
 def test_random_programs_on_array_api_functions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,3 +575,15 @@ def test_sizes_that_are_not_known_are_not_counted_up_to() -> None:
     (found,) = exe.run(program, {"image": given}, [windows], return_numpy=False)
     assert tuple(found.dims) == (8, 4)
     assert found.lod() == [[0, 4, 8]]
+
+
+def test_several_unknown_dims_of_one_value_fuse() -> None:
+    """What stands for unknown dims is larger than any tensor: it meets no limit of real ones."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [-1, -1, -1], append_batch_size=False)
+        y = layers.exp(x) + x
+        exe = fluid.Executor("cpu")
+        for dims in ((2, 3, 4), (1, 5, 1)):
+            fed = np.ones(dims, "float32")
+            np.testing.assert_allclose(exe.run(feed={"x": fed}, fetch_list=[y])[0], np.exp(fed) + fed, rtol=1e-6)
+        assert exe.explain_last().summary["operators"] == 1

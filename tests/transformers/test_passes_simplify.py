@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.framework.observe import debug
+from fluidlite.framework.kernel_checks import debug
 from fluidlite.graph.value import emit as append
 from fluidlite.transformers import (
     CommonSubexpressions,

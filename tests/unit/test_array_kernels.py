@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_strict
 import numpy as np
@@ -17,18 +18,20 @@ import pytest
 
 from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, dtype_name
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError, RegistryError
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.framework.call import Call
+from fluidlite.framework.generators import generators
 from fluidlite.framework.kernels import Kernel, kernels_of
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef, Sample
+from fluidlite.framework.opdef import GRAD, GradRule, OpDef
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.kernels import array as array_plugin
-from fluidlite.kernels import plain as plain_plugin
+from fluidlite.framework.spec import Spec, specs_of
+from fluidlite.kernels import opaque
 from fluidlite.operators.math import Functor
 from fluidlite.platform.context import Context
 from fluidlite.platform.cpu import CPUContext, CPUDevice, NumPyArrays
 from fluidlite.platform.device import ArrayBase, DeviceInfo, Span
 from fluidlite.platform.place import Place
+from fluidlite.render import blocks
 
 Array = np.ndarray[Any, Any]
 FORWARD = (
@@ -43,8 +46,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-
 
 def _kernels() -> dict[str, Kernel]:
     found: dict[str, Kernel] = {}
-    for plugin in (array_plugin, plain_plugin):
-        plugin.register_kernels(lambda module: found.update({kernel.op: kernel for kernel in kernels_of(module)}))
+    opaque.register_kernels(lambda module: found.update({kernel.op: kernel for kernel in kernels_of(module)}))
     return found
 
 
@@ -138,11 +140,7 @@ def make_call(
     call = Call(op, ins, wanted, clean, Place("cpu"))
     assert op.infer is not None
     inferred = op.infer(call)
-    outs = {
-        slot: (specs,) if isinstance(specs, Spec) else tuple(specs)
-        for slot, specs in inferred.items()
-        if want is None or slot in want
-    }
+    outs = {slot: specs_of(specs) for slot, specs in inferred.items() if want is None or slot in want}
     return call.with_outs(outs)
 
 
@@ -150,7 +148,8 @@ def execute(call: Call, context: Context, inputs: Mapping[str, list[Array]]) -> 
     io: Any = Buffers(call, context, inputs)
     if all(spec.size == 0 for specs in call.outs.values() for spec in specs):
         return {slot: [io.host[slot, i] for i in range(len(specs))] for slot, specs in call.outs.items()}
-    run = KERNELS[call.op.type].prepare(call, context)
+    prepare = KERNELS[call.op.type].prepare if call.op.expression is None else generators["array"].prepare
+    run = prepare(call, context)
     with np.errstate(all="ignore"):
         assert run(context, io) is None
     failed = context.end_status(context.begin_status())
@@ -178,7 +177,7 @@ def wide(inputs: Mapping[str, list[Array]], sample: Sample) -> dict[str, Any]:
 
 
 def reference(call: Call, inputs: Mapping[str, Any]) -> dict[str, list[Array]]:
-    function = call.op.reference
+    function = reference_of(call.op.type)
     assert function is not None
     if "lod" in inspect.signature(function).parameters:
         return lists(function(inputs, dict(call.attrs), {slot: call.lod(slot) for slot in call.ins}))
@@ -189,9 +188,10 @@ def cases() -> Iterator[Any]:
     for type in FORWARD:
         if type not in ops:
             continue
-        for sample in ops.get(type).all_samples():
+        for sample in samples_of(type):
             for dtype in sample.dtypes:
-                for namespace in NAMESPACES if "cpu" not in KERNELS[type].places else ("numpy",):
+                kernel = KERNELS.get(type)  # none where the operator is an expression
+                for namespace in NAMESPACES if kernel is None or "cpu" not in kernel.places else ("numpy",):
                     if namespace == "strict" and {dtype, sample.attrs.get("dtype")} & set(HALVES):
                         continue  # the standard has no half types
                     yield pytest.param(type, sample, dtype, namespace, id=f"{type}-{sample.name}-{dtype}-{namespace}")
@@ -221,33 +221,84 @@ def test_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
         check_gradients(call, context, sample, inputs, dtype)
 
 
-def check_gradients(call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]], dtype: str) -> None:
-    """Hold the gradient kernel against central differences of the reference, along one random direction a slot."""
+def expressions() -> Iterator[Any]:
+    for type in sorted(op.type for op in ops if op.expression is not None and not op.type.endswith("_grad")):
+        for sample in samples_of(type):
+            if reference_of(type) is not None and (ops.get(type).scalar is None or _of_tensors(type, sample)):
+                yield pytest.param(type, sample, id=f"{type}-{sample.name}")
+
+
+def _of_tensors(type: str, sample: Sample) -> bool:
+    """Whether an operator's expression computes a sample, rather than its function of scalars."""
+    return make_call(type, lists(sample.inputs), sample.attrs, sample.outputs or None, sample.lod).of_tensors
+
+
+@pytest.mark.parametrize(("type", "sample"), list(expressions()))
+def test_sample_row_by_row(type: str, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expressions whose rows are taken to be independent are right on one row at a time, and so are gradients.
+
+    These are what they are at once, in float64 where it may be: central differences say less.
+    """
+    dtype = "float64" if "float64" in sample.dtypes else "float32"
+    inputs, found = lists(sample.inputs, dtype), list[Gradients | None]()
+    for most in (blocks.MOST, 1):
+        monkeypatch.setattr(blocks, "MOST", most)
+        call = make_call(type, inputs, sample.attrs, sample.outputs or None, sample.lod)
+        found.append(gradients(call, make_context("numpy"), sample, inputs) if sample.grads else None)
+    test_sample(type, replace(sample, grads=()), "float32", "numpy")
+    whole, parts = found
+    for slot, several in (whole.found if whole else {}).items():
+        for a, b in zip(several, parts.found[slot] if parts else [], strict=True):
+            np.testing.assert_allclose(
+                b.astype(np.float64), a.astype(np.float64), *[TOLERANCE[dtype]] * 2, err_msg=slot
+            )
+
+
+class Gradients(NamedTuple):
+    """What a gradient kernel gives, and what it was given for the outputs."""
+
+    found: dict[str, list[Array]]
+    weights: dict[str, list[Array]]
+
+
+def gradients(call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]]) -> Gradients | None:
+    """Run the gradient kernel of a call with random gradients of the outputs; None if there is none."""
     rule = call.op.grad
-    if not isinstance(rule, GradRule) or rule.type not in KERNELS:
-        return
-    random = np.random.default_rng(5)
-    exact, outputs = wide(inputs, sample), execute(call, context, inputs)
+    if not isinstance(rule, GradRule) or (rule.type not in KERNELS and ops.get(rule.type).expression is None):
+        return None
+    grad_op = ops.get(rule.type)
+    slots = [slot for slot in sample.grads if slot + GRAD not in grad_op.decomposed]  # kernels do not know the others
+    random, outputs = np.random.default_rng(5), execute(call, context, inputs)
     given: dict[str, list[Array]] = {}
     weights: dict[str, list[Array]] = {}
-    for name in rule.reads:
+    for name in rule.read_for(slots):
+        if name in grad_op.decomposed:
+            continue
         if name.endswith(GRAD):
             slot = name.removesuffix(GRAD)
             weights[slot] = [np.asarray(random.uniform(0.5, 1.5, a.shape), a.dtype) for a in outputs[slot]]
             given[name] = weights[slot]
         elif name in inputs or name in outputs:
             given[name] = inputs[name] if name in inputs else outputs[name]
-    wanted = {name + GRAD for name in sample.grads}
-    grad_op = ops.get(rule.type)
     attrs = {attr.name: call.attrs[attr.name] for attr in grad_op.attrs}
-    grads = execute(make_call(rule.type, given, attrs, wanted, sample.lod), context, given)
+    made = make_call(rule.type, given, attrs, {slot + GRAD for slot in slots}, sample.lod)
+    found = execute(made, context, given)
+    return Gradients({slot: found[slot + GRAD] for slot in slots}, weights)
+
+
+def check_gradients(call: Call, context: Context, sample: Sample, inputs: dict[str, list[Array]], dtype: str) -> None:
+    """Hold the gradient kernel against central differences of the reference, along one random direction a slot."""
+    made = gradients(call, context, sample, inputs)
+    if made is None:
+        return
+    exact, random = wide(inputs, sample), np.random.default_rng(6)
 
     def objective(changed: dict[str, Any]) -> float:
         found = reference(call, changed)
-        return sum(float(np.sum(a * w)) for s, ws in weights.items() for a, w in zip(found[s], ws, strict=True))
+        return sum(float(np.sum(a * w)) for s, ws in made.weights.items() for a, w in zip(found[s], ws, strict=True))
 
-    for slot in sample.grads:
-        for i, got in enumerate(grads[slot + GRAD]):
+    for slot, several in made.found.items():
+        for i, got in enumerate(several):
             direction = random.uniform(-1, 1, got.shape)
             ends = []
             for step in (1e-6, -1e-6):

@@ -329,3 +329,118 @@ def test_what_backward_reads_is_what_the_rule_says(program: Any) -> None:
     fluid.gradients([y], [x])
     reads = {op.type: set(op.inputs) for op in program.global_block().ops if op.type.endswith("_grad")}
     assert reads == {"tanh_grad": {"Out", "Out@GRAD"}, "relu_grad": {"Out", "Out@GRAD"}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "inputs", "wanted", "absent"),
+    [
+        ("margin_rank_loss_grad", ("X1", "Label", "Activated", "Out@GRAD"), "Label@GRAD", "X2"),
+        ("modified_huber_loss_grad", ("Y", "IntermediateVal", "Out@GRAD"), "Y@GRAD", "X"),
+        ("softmax_with_cross_entropy_grad", ("Softmax", "Label", "Loss@GRAD"), "Label@GRAD", "Logits"),
+    ],
+)
+def test_a_gradient_without_what_it_alone_reads_is_refused(
+    type_: str, inputs: tuple[str, ...], wanted: str, absent: str
+) -> None:
+    """What is read for one gradient alone may be absent where that one is not wanted, and only there."""
+    main = fluid.Program()
+    block = main.global_block()
+    for name in inputs:
+        block.create_var(
+            name, [4, 1] if type_ != "softmax_with_cross_entropy_grad" else [4, 3], "float32", is_data=True
+        )
+    attrs = {"soft_label": True} if type_.startswith("softmax") else {}
+    if type_.startswith("softmax"):
+        block.vars["Loss@GRAD"].spec = block.vars["Loss@GRAD"].spec.with_(dims=(4, 1))
+    block.create_var("out")
+    with pytest.raises(fluid.FluidError, match=f"{absent} is absent; expected a value, which {wanted} needs"):
+        block.append_op(type_, {name: name for name in inputs}, {wanted: "out"}, attrs)
+
+
+# --- names that are written more than once ---------------------------------------------------------------------------
+
+
+def overwrite(source: Any, target: Any, **attrs: float) -> None:
+    """``target = scale(source)``, under the name that it has."""
+    target.block.append_op("scale", {"X": source}, {"Out": target}, {"bias": 0.5, **attrs})
+
+
+def test_a_value_made_of_the_one_that_it_overwrites() -> None:
+    x = data("x")
+    a = layers.assign(x)
+    overwrite(layers.tanh(a), a, scale=2.0)
+    (gradient,) = fluid.gradients([a + 1.0], [x])
+    np.testing.assert_allclose(value([gradient], x=X)[0], 2 * (1 - np.tanh(X) ** 2))
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_each_value_of_a_name_has_a_gradient_of_its_own(readers: int) -> None:
+    x = data("x")
+    a = layers.scale(x, 3.0)
+    before = layers.sums([layers.exp(layers.scale(a, 0.1)) for _ in range(readers)])
+    overwrite(layers.sin(x), a, scale=5.0)
+    after = layers.sums([layers.cos(layers.scale(a, 1.0)) for _ in range(readers)])
+    of_x, of_a = fluid.gradients([before + after], [x, a])
+    found = value([of_x, of_a], x=X)
+    last = 5 * np.sin(X) + 0.5
+    wanted_a = -readers * np.sin(last)  # of what it holds last
+    np.testing.assert_allclose(found[1], wanted_a, rtol=1e-12)
+    np.testing.assert_allclose(found[0], readers * 0.3 * np.exp(0.3 * X) + wanted_a * 5 * np.cos(X), rtol=1e-12)
+
+
+def test_state_that_is_read_and_then_written() -> None:
+    x = data("x")
+    state = layers.create_global_var([3], 0.25, "float64", persistable=True)
+    state.stop_gradient = False
+    first = layers.exp(state + x)
+    layers.assign(x, output=state)
+    y = first + x * state
+    (gradient,) = fluid.gradients([y], [x])
+    scope = fluid.Scope()
+    exe = fluid.Executor("cpu")
+    exe.run(fluid.default_startup_program(), scope=scope)
+    (found,) = exe.run(feed={"x": X}, fetch_list=[gradient], scope=scope)
+    np.testing.assert_allclose(found, np.exp(0.25 + X) + 2 * X)
+
+
+def test_a_parameter_that_is_assigned_has_the_gradient_of_its_new_value() -> None:
+    w = layers.create_parameter([3], "float64", name="w")
+    layers.assign(layers.clip(w, -1.0, 1.0), output=w)
+    ((parameter, gradient),) = fluid.append_backward(layers.reduce_sum(layers.square(w)))
+    exe, scope = fluid.Executor("cpu"), fluid.Scope()
+    scope.var("w").get_tensor().set(np.asarray([-3.0, 0.5, 2.0]), "cpu")
+    (found,) = exe.run(fetch_list=[gradient], scope=scope)
+    assert parameter.name == "w"
+    np.testing.assert_allclose(found, [-2, 1, 2])
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_a_loss_whose_parameters_another_minimize_updates_first(place: str, mode: str) -> None:
+    """Both losses are of the parameters as they were: the second backward reads what they were, not the updates."""
+    x = layers.data("x", [3], append_batch_size=True)
+    fixed = fluid.initializer.NumpyArrayInitializer(np.linspace(-1, 1, 12).reshape(3, 4).astype("float32"))
+    hidden = layers.fc(x, 4, act="tanh", bias_attr=False, param_attr=fluid.ParamAttr(name="a", initializer=fixed))
+    last = fluid.ParamAttr(name="b", initializer=fluid.initializer.Constant(0.5))
+    out = layers.fc(hidden, 1, bias_attr=False, param_attr=last)
+    first, second = layers.mean(out), layers.mean(layers.square(out))
+    fluid.optimizer.SGD(0.5).minimize(first, parameter_list=["b"])
+    ((_, gradient),) = fluid.append_backward(second, ["a"])
+    exe, scope = fluid.Executor(place, mode=mode), fluid.Scope()
+    exe.run(fluid.default_startup_program(), scope=scope)
+    values = np.float32([[1, -2, 0.5], [0.25, 1, 2]])
+    (found,) = exe.run(feed={"x": values}, fetch_list=[gradient], scope=scope)
+    a, b = np.linspace(-1, 1, 12).reshape(3, 4), np.full((4, 1), 0.5)
+    h = np.tanh(values @ a)
+    wanted = values.T @ ((h @ b) @ b.T * (1 - h * h))  # mean over two rows of the square: 2 / 2
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_a_function_of_python_whose_input_is_overwritten(program: Any) -> None:
+    x = data("x")
+    y = layers.scale(x, 2.0)
+    out = program.global_block().create_var("out", [3], "float64")
+    layers.py_func(lambda v: np.asarray(v) ** 2, y, out, lambda v, o, g: 2 * np.asarray(v) * np.asarray(g))
+    overwrite(x, y, scale=5.0)
+    with pytest.raises(GradientError, match=r"operator py_func .*reads X .*operator scale \(.*overwrites"):
+        fluid.gradients([out + y], [x])

@@ -14,11 +14,11 @@ from fluidlite.base.dtypes import dtype_name
 from fluidlite.framework.call import Call
 from fluidlite.framework.io import IO
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.framework.tensor import Tensor
+from fluidlite.geometry import Gemm, gemms_of
 from fluidlite.kernels.blas import batches, cblas
 from fluidlite.kernels.blas import linear_algebra as blas
-from fluidlite.operators.math import Gemm, gemms_of
 from fluidlite.platform.place import Place
 from fluidlite.platform.pool import get_context
 
@@ -53,7 +53,7 @@ def execute(type: str, inputs: dict[str, Array], attrs: dict[str, Any], bound: b
     clean = {attr.name: attr.check(attrs.get(attr.name, attr.default)) for attr in op.attrs}
     call = Call(op, specs, {}, clean, place)
     assert op.infer is not None
-    call = call.with_outs({slot: (spec,) for slot, spec in op.infer(call).items()})  # type: ignore[misc]
+    call = call.with_outs({slot: specs_of(found) for slot, found in op.infer(call).items()})
     kernel = {"mul": blas.mul, "mul_grad": blas.mul_grad, "matmul": blas.matmul, "matmul_grad": blas.matmul_grad}[type]
     assert kernel.supports is not None
     assert kernel.supports(call) is None

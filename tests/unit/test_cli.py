@@ -68,7 +68,7 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[1:6]] == ["mean", "relu", "relu6", "relu6_grad", "relu_grad"]
     assert lines[2].split() == ["relu", "generated", "array"]
-    assert lines[-1] == "cpu:0: 5 operators: 4 generated, 1 generic"
+    assert lines[-1] == "cpu:0: 5 operators: 5 generated"
     rows = json.loads(output(capsys, "ops", "relu", "--json"))
     assert rows[0]["places"]["cpu:0"]["libraries"] == ["array"]
 
@@ -82,6 +82,9 @@ def test_ops_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown("--family", "crf", "--how", "pinned", "linear*") == ["linear_chain_crf", "linear_chain_crf_grad"]
     assert "pinned" in output(capsys, "ops", "--how", "dance", code=2)
     assert "there is no such operator" in output(capsys, "ops", "--family", "dance", code=2)
+    assert output(capsys, "ops", "--place", "cpu", "--how", "fallback") == "no operator is of --how fallback\n"
+    assert shown("--how", "fallback") == []
+    assert "no operator is called dance" in output(capsys, "ops", "dance", code=2)
 
 
 def test_op(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +100,7 @@ def test_op(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["inputs"]["Offsets"] == "optional, numbers read when planning, int32, int64"
     assert data["attrs"]["offsets"]["allowed"] == "0 or more"
     assert data["gradient"] == "crop_grad reads Out@GRAD and only the dims of X, Offsets; writes X@GRAD"
-    assert data["kernels"]["crop"] == {"cpu:0": "generic plain"}
+    assert data["kernels"]["crop"] == {"cpu:0": "generated array"}
 
 
 def test_the_matrix_covers_every_operator() -> None:
@@ -124,14 +127,21 @@ def test_explain(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (("explain", "/nowhere/at/all"), 1, "SavedModelError: there is no file /nowhere/at/all"),
-        (("explain", "{model}", "--place", "gpu"), 1, "PlaceError: no device serves place 'gpu:0'"),
-        (("explain", "{model}", "--place", "CPU!"), 1, "PlaceError: 'CPU!'"),
-        (("explain", "{model}", "--feed", "x=ab"), 1, "FeedError: --feed 'x=ab'"),
-        (("explain", "{model}", "--feed", "y=3x3"), 1, "no variable 'y'"),
+        (("explain", "/nowhere/at/all"), 2, "SavedModelError: there is no file /nowhere/at/all"),
+        (("explain", "{model}", "--place", "gpu"), 2, "PlaceError: no device serves place 'gpu:0'"),
+        (("explain", "{model}", "--place", "CPU!"), 2, "PlaceError: 'CPU!'"),
+        (("explain", "{model}", "--feed", "x=ab"), 2, "FeedError: --feed 'x=ab'"),
+        (("explain", "{model}", "--feed", "y=3x3"), 2, "no variable 'y'"),
         (("ops", "nothing_like_it"), 2, "no operator is called nothing_like_it"),
-        (("ops", "--place", "gpu"), 1, "PlaceError"),
-        (("op", "reluu"), 1, "did you mean relu"),
+        (("ops", "--place", "gpu"), 2, "PlaceError"),
+        (("op", "reluu"), 2, "did you mean relu"),
+        (("explain", "{model}", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
+        (("certify", "cpu", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
+        (("certify", "cpu", "--html", "/"), 2, "/ is a folder"),
+        (("sources", "{model}", "--to", __file__), 2, "is a file"),
+        (("new-plugin", "acme", "--kind", "device", "--to", __file__), 2, "is a file"),
+        (("fuzz", "--count", "-1"), 2, "--count"),
+        (("bench", "relu", "--place", "gpu"), 2, "PlaceError"),
         (("dance",), 2, "No such command"),
         (("demo", "--epochs", "0"), 2, "epochs"),
     ],
@@ -209,8 +219,8 @@ def test_passes_of_a_program_with_actions(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("options", "code", "expected"),
     [
-        (("--fetch", "nobody"), 1, "FetchError: the program has no variable 'nobody' to fetch"),
-        (("--place", "abacus"), 1, "PlaceError: there is no transformer 'abacus' here; the choices are "),
+        (("--fetch", "nobody"), 2, "FetchError: the program has no variable 'nobody' to fetch"),
+        (("--place", "abacus"), 2, "PlaceError: there is no transformer 'abacus' here; the choices are "),
         (("--pass", "Undo"), 2, "--pass Undo: expected one of"),
     ],
 )
@@ -232,6 +242,6 @@ def test_passes_of_a_program_with_control_flow(capsys: pytest.CaptureFixture[str
     path = tmp_path / "loop.json"
     path.write_text(program.to_json())
     try:
-        assert "control flow: it runs as it is, without passes" in output(capsys, "passes", str(path), code=1)
+        assert "control flow: it runs as it is, without passes" in output(capsys, "passes", str(path), code=2)
     finally:
         ops.remove(definition)

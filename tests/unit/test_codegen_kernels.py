@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from codegen_harness import ArrayContext, CContext, call_of, execute, unit_of
 
+from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.codegen import expr
 from fluidlite.codegen.array import BLOCK
 from fluidlite.codegen.generate import generators
 from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
@@ -321,7 +321,7 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("context", list(CONTEXTS))
 def test_constant_and_copied_outputs(context: str) -> None:
-    op = define(lambda x: (expr.zeros(x), x, 1, expr.cast(x > 1, "uint8")), ("X",),
+    op = define(lambda x: (expr.zeros_like(x), x, 1, expr.cast(x > 1, "uint8")), ("X",),
                 {"A": ("X", None), "B": ("X", None), "C": ("X", "uint8"), "D": ("X", "uint8")})  # fmt: skip
     x = rand(4, 5)
     got = execute(CONTEXTS[context], op, {"X": x})
@@ -368,3 +368,22 @@ def test_limits_by_numbers(context: str, dims: tuple[int, ...], dtype: str) -> N
     for top in (4.0, 2.0):
         got = execute(CONTEXTS[context], op, {"X": x}, {"top": top})["Out"]
         np.testing.assert_array_equal(got, np.clip(x, 0, x.dtype.type(top)))
+
+
+@pytest.mark.parametrize("steps", [1, 8, 9, 10, 20, 100])
+@pytest.mark.parametrize("context", list(CONTEXTS))
+def test_blocks_read_what_is_computed_before_them(context: str, steps: int) -> None:
+    """An operand of that alone has no part in a block, whatever the names of other values begin with."""
+
+    def function(x: Any, y: Any) -> Any:
+        for _ in range(steps):
+            y = expr.sqrt(y + 1)
+        return (x - y) * y
+
+    x, y = rand(*LARGE), rand(LARGE[0], 1, seed=1)
+    wanted = y.astype("float64")
+    for _ in range(steps):
+        wanted = np.sqrt(wanted + 1)
+    op = define(function, ("X", "Y"), {"Out": ("X", None)})
+    got = execute(CONTEXTS[context], op, {"X": x, "Y": y})["Out"]
+    np.testing.assert_allclose(got, (x - wanted) * wanted, rtol=1e-4, atol=1e-5)

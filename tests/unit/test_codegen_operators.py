@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from codegen_harness import ArrayContext, call_of, execute
 
+from fluidlite import expr
 from fluidlite.base.errors import DtypeError, RegistryError, ShapeError
-from fluidlite.codegen import expr
-from fluidlite.codegen.expr import scalar_reads, snake, trace
+from fluidlite.codegen.expr import Expr, constant, scalar_reads, snake, trace
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import evaluate, number, promote
 from fluidlite.framework.call import Call
@@ -67,7 +67,7 @@ def test_binary_gradient_reads_only_dims(made: Any) -> None:
     [
         ((-1, 5), (5,), -1, (-1, 5)), ((-1, 5), (-1,), 0, (-1, 5)), ((-1, 1), (-1, 4), -1, (-1, 4)),
         ((2, 3, 4), (3, 1), 1, (2, 3, 4)), ((), (), -1, ()), ((-1, 5), (1,), -1, (-1, 5)), ((-1,), (5,), -1, (5,)),
-        ((1, 5), (-1, 5), -1, (-1, 5)), ((0, 3), (3,), -1, (0, 3)), ((), (1,), -1, ()),
+        ((1, 5), (-1, 5), -1, (-1, 5)), ((0, 3), (3,), -1, (0, 3)), ((), (1,), -1, (1,)),
         ((4, 3), (2, 4, 3), -1, (2, 4, 3)), ((4,), (2, -1, 3), 1, (2, 4, 3)), ((1,), (2, 3), -1, (2, 3)),
     ],
 )  # fmt: skip
@@ -147,7 +147,7 @@ def test_snake() -> None:
 
 
 def test_symbols_have_no_truth_and_do_not_change() -> None:
-    x = expr.Expr("input", (), "X")
+    x = Expr("input", (), "X")
     with pytest.raises(TypeError, match="where"):
         bool(x > 0)
     with pytest.raises(AttributeError):
@@ -185,10 +185,10 @@ def test_what_is_not_wanted_is_not_computed(made: Any) -> None:
 
 
 def test_host_arithmetic_and_promotion() -> None:
-    a = expr.Expr("param", (), "a")
+    a = Expr("param", (), "a")
     assert evaluate(expr.where(a > 1, a, -a), {"a": 0.5}) == -0.5
     assert evaluate(expr.cast(a, "int32"), {"a": -2.7}) == -2
-    assert evaluate(expr.constant(1) / expr.constant(2), {}) == 0.5
+    assert evaluate(constant(1) / constant(2), {}) == 0.5
     assert number(3e10, "int32") == 2**31 - 1 and number(float("nan"), "int8") == 0 and number(300, "uint8") == 44
     assert number(-1.9, "int64") == -1 and number(2, "bool") is True
     assert promote("uint8", "int8") == "int16" and promote("int64", "float32") == "float32"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from codegen_harness import DeviceContext, call_of, execute
 
+from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.codegen import dialect_kernel, expr
+from fluidlite.codegen import dialect_kernel
 from fluidlite.codegen.dialect_stream import BLOCK
 from fluidlite.codegen.generate import generators
 from fluidlite.codegen.llvm import c_to_llvm

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.conformance.samples import reference_of
 from fluidlite.framework.operator import check_attrs
 from fluidlite.framework.registry import ops
 from fluidlite.framework.whereabouts import NOWHERE
@@ -39,20 +40,22 @@ def values(type: str, x: Any, w: Any, attrs: dict[str, Any], place: str, library
         return list(executor.run(fluid.default_main_program(), feed={"x": x, "w": w}, fetch_list=fetched))
 
 
-@pytest.mark.parametrize(("library", "bound"), [("blas", "UNROLLED"), ("plain", "COLUMNS")])
+@pytest.mark.parametrize(("library", "bound"), [("blas", "UNROLLED"), ("plain", "COPIED")])
 @pytest.mark.parametrize(("type", "x", "w", "attrs"), CASES)
 def test_rows_at_a_time(
     type: str, x: Any, w: Any, attrs: dict[str, Any], library: str, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fluidlite.kernels.array import conv as plain
     from fluidlite.kernels.blas import conv as blas
+    from fluidlite.render import contractions as plain
 
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal(x), rng.standard_normal(w)
     whole = values(type, *arrays, attrs, "cpu", library)
     op = ops.get(type)
-    assert op.reference is not None
-    expected = op.reference({"Input": arrays[0], "Filter": arrays[1]}, check_attrs(op, attrs, NOWHERE)[0])["Output"]
+    assert reference_of(op.type) is not None
+    expected = reference_of(op.type)({"Input": arrays[0], "Filter": arrays[1]}, check_attrs(op, attrs, NOWHERE)[0])[
+        "Output"
+    ]
     np.testing.assert_allclose(whole[0], expected, rtol=1e-10, atol=1e-10)
     for nbytes in (1, 4000):
         monkeypatch.setattr({"blas": blas, "plain": plain}[library], bound, nbytes)

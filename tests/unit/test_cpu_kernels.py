@@ -22,6 +22,7 @@ pytest.importorskip("pycparser")
 from fluidlite.platform.cpu.cache import DiskCache
 from fluidlite.platform.cpu.dialect import MANY, LLVMDialect
 from fluidlite.platform.cpu.team import ALONE, ENTRIES, team
+from fluidlite.platform.pool import get_context
 
 SOURCE = """
 void count(long* restrict out, const long add, const long items) {
@@ -297,3 +298,18 @@ print("done")
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout == "done\n", done.stderr
+
+
+def test_numpy_s_state_in_a_run_is_restored() -> None:
+    activate = get_context("cpu").raw.activate
+    with np.errstate(over="raise", divide="warn"):
+        np.setbufsize(4096)
+        before = np.geterr()
+        with activate():
+            assert set(np.geterr().values()) == {"ignore"}
+            assert np.getbufsize() < 4096
+            with np.errstate(over="raise"), pytest.raises(FloatingPointError), activate():
+                np.float32(3e38) * np.float32(3e38)
+                raise FloatingPointError
+            assert set(np.geterr().values()) == {"ignore"}
+        assert (np.geterr(), np.getbufsize()) == (before, 4096)

@@ -19,11 +19,12 @@ import pytest
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import DeviceUnavailable, OutOfRangeError
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.framework.call import Call
 from fluidlite.framework.kernels import Kernel, kernels_of
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef, Sample
+from fluidlite.framework.opdef import GRAD, GradRule, OpDef
 from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.kernels import dialect as plugin
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import ContextBase, DeviceInfo, DialectBase, Span
@@ -197,7 +198,7 @@ def make_call(type: str, inputs: Mapping[str, list[Array]], attrs: Mapping[str, 
     call = Call(op, ins, {slot.name: () for slot in op.outputs}, clean, Place("opencl"))
     assert op.infer is not None
     inferred = op.infer(call).items()
-    outs = {slot: (specs,) if isinstance(specs, Spec) else tuple(specs) for slot, specs in inferred}
+    outs = {slot: specs_of(specs) for slot, specs in inferred}
     return call.with_outs({slot: specs for slot, specs in outs.items() if want is None or slot in want})
 
 
@@ -273,7 +274,7 @@ def samples(types: Sequence[str], gradients: bool = False) -> list[Any]:
     return [
         pytest.param(type, sample, id=f"{type}-{sample.name}")
         for type in types
-        for sample in ops.get(type).all_samples()
+        for sample in samples_of(type)
         if sample.grads or not gradients
     ]
 
@@ -281,9 +282,9 @@ def samples(types: Sequence[str], gradients: bool = False) -> list[Any]:
 DIFFERENTIABLE = [op for op in FORWARD if op + "_grad" in KERNELS and isinstance(ops.get(op).grad, GradRule)]
 
 
-def reference_of(op: OpDef, lod: Any) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
+def reference_with_lod(op: OpDef, lod: Any) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]:
     """The reference of inputs and attributes; one that takes LoD has the sample's."""
-    function = op.reference
+    function = reference_of(op.type)
     assert function is not None
     if "lod" not in inspect.signature(function).parameters:
         return function
@@ -293,7 +294,7 @@ def reference_of(op: OpDef, lod: Any) -> Callable[[Mapping[str, Any], Mapping[st
 @pytest.mark.parametrize(("type", "sample"), samples(FORWARD))
 def test_values_are_the_references(machine: Machine, type: str, sample: Sample) -> None:
     attrs = {attr.name: attr.default for attr in ops.get(type).attrs}
-    reference = reference_of(ops.get(type), sample.lod)
+    reference = reference_with_lod(ops.get(type), sample.lod)
     for dtype in sample.dtypes:
         inputs = {slot: converted(value, dtype) for slot, value in sample.inputs.items()}
         want = reference({slot: widened(value) for slot, value in inputs.items()}, {**attrs, **sample.attrs})
@@ -310,20 +311,23 @@ def test_gradients_are_the_references_slopes(machine: Machine, type: str, sample
     op = ops.get(type)
     rule = op.grad
     assert isinstance(rule, GradRule)
-    reference = reference_of(op, sample.lod)
+    reference = reference_with_lod(op, sample.lod)
     full = {**{attr.name: attr.default for attr in op.attrs}, **sample.attrs}
     rng = np.random.default_rng(3)
     inputs = {slot: converted(value, "float64") for slot, value in sample.inputs.items()}
     outputs = execute(machine, type, inputs, sample.attrs, lod=sample.lod)
+    left_out = ops.get(rule.type).decomposed  # kernels do not know these slots
+    slots = [slot for slot in sample.grads if slot + GRAD not in left_out]
+    reads = [name for name in rule.read_for(slots) if name not in left_out]
     weights = {
         name: [rng.standard_normal(a.shape) for a in outputs[name.removesuffix(GRAD)]]
-        for name in rule.reads
+        for name in reads
         if name.endswith(GRAD)
     }
     values = {**inputs, **outputs, **weights}
-    given = {name: values[name] for name in rule.reads if name in values}
+    given = {name: values[name] for name in reads if name in values}
     known = {name: value for name, value in sample.attrs.items() if ops.get(rule.type).attr(name)}
-    grads = execute(machine, rule.type, given, known, [slot + GRAD for slot in sample.grads], lod=sample.lod)
+    grads = execute(machine, rule.type, given, known, [slot + GRAD for slot in slots], lod=sample.lod)
 
     def total(moved: Mapping[str, Any]) -> float:
         out, found = reference(moved, full), 0.0
@@ -333,7 +337,7 @@ def test_gradients_are_the_references_slopes(machine: Machine, type: str, sample
             found += sum(float(np.sum(a * b)) for a, b in zip(values, parts, strict=True))
         return found
 
-    for slot in sample.grads:
+    for slot in slots:
         arrays = inputs[slot] if isinstance(inputs[slot], list) else [inputs[slot]]
         for i, array in enumerate(arrays):
             direction = rng.standard_normal(array.shape)

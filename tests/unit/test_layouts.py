@@ -157,13 +157,13 @@ def test_what_a_kernel_prefers_has_a_name_too() -> None:
 def test_a_kernel_in_vectors_is_for_dialects_that_have_them() -> None:
     from types import SimpleNamespace
 
-    from fluidlite.framework.choose import _no_vectors
     from fluidlite.framework.policy import Policy
+    from fluidlite.framework.refusals import no_vectors
 
     kernel: Any = SimpleNamespace(vectors=True)
     without: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=None), array=None)
     with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=(16, 32)), array=None)
     call: Any = None
-    assert _no_vectors(kernel, call, without, Policy()) == "cpu has no dialect that names vector registers"
-    assert _no_vectors(kernel, call, with_them, Policy()) is None
-    assert _no_vectors(kernel, call, with_them, Policy(exclude=("dialect",))) == "excluded by the policy"
+    assert no_vectors(kernel, call, without, Policy()) == "cpu has no dialect that names vector registers"
+    assert no_vectors(kernel, call, with_them, Policy()) is None
+    assert no_vectors(kernel, call, with_them, Policy(exclude=("dialect",))) == "excluded by the policy"

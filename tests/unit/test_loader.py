@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +87,7 @@ def test_hooks_are_called_once_in_order_and_all_is_kept() -> None:
     assert plugin.order == ["devices", "libraries", "operators", "kernels", "passes"]
     assert record.brought == {
         "devices": [device.kind], "libraries": ["test_lib"], "operators": ["test_loaded"],
-        "kernels": ["test_loaded"], "passes": ["test_pass"],
+        "kernels": ["test_loaded"], "passes": ["test_pass"], "samples": [], "strategies": [],
     }  # fmt: skip
     assert fluid.Place(device.kind) in fluid.places()
     assert "test_loaded" in ops
@@ -185,11 +187,25 @@ def test_a_module_is_taken_whole() -> None:
     assert [k.library for k in kernels.of("test_loaded")] == ["test_a", "test_b"]
 
 
+def test_what_a_module_imports_from_others_is_not_its_own() -> None:
+    mean, theirs = ops.get("mean"), next(iter(kernels.of("conv2d")))
+    module = ModuleType("test_module_plugin")
+    module.__file__ = __file__
+    module.mean, module.theirs = mean, theirs  # type: ignore[attr-defined]
+    module.mine = operator("test_beside")  # type: ignore[attr-defined]
+    record = load(Plugin(operators=[module], kernels=[module]))
+    assert (record.brought["operators"], record.brought["kernels"]) == (["test_beside"], [])
+    loader.unload("test plugin")
+    assert ops.get("mean") is mean
+    assert theirs in kernels.of("conv2d")
+    assert ops.find("test_beside") is None
+
+
 def test_a_kernel_of_an_unknown_operator_is_noted() -> None:
     record = load(Plugin(kernels=[lambda: kernel("test_nobodys")]))
     assert record.state == "loaded"
     assert len(record.notes) == 1
-    assert "kernel for operator 'test_nobodys'" in record.notes[0]
+    assert "the kernel for 'test_nobodys' at " in record.notes[0]
     assert "no such operator is declared" in record.notes[0]
 
 
@@ -228,3 +244,10 @@ def test_a_kernel_needs_places_and_one_or_two_arguments() -> None:
         register_kernel("relu")
     with pytest.raises(RegistryError, match="takes 3 arguments; give it two"):
         register_kernel("relu", "cpu", library="test_x")(lambda a, b, c: None)
+
+
+@pytest.mark.parametrize("package", ["fluidlite.operators", *(name for name in loader.BUILT_IN if ".kernels." in name)])
+def test_modules_are_found_without_lists(package: str) -> None:
+    fluid.plugins()  # they are loaded
+    found = [f"{package}.{each.name}" for each in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    assert found and not [name for name in found if name not in sys.modules]

@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fluidlite as fluid
-from fluidlite import memory
-from fluidlite.base.errors import AllocationError, DeviceLost, OutOfMemoryError
-from fluidlite.memory.strategies import size_class
+from fluidlite import loader, memory
+from fluidlite.base.errors import AllocationError, DeviceLost, OutOfMemoryError, RegistryError
+from fluidlite.framework import recycle
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.tensor import Tensor
+from fluidlite.memory import place_memory
+from fluidlite.memory.sharing import Use, turn
+from fluidlite.memory.strategies import NamedStrategy, Strategy, register_strategy, size_class, strategies
 from fluidlite.platform.pool import get_context, new_context
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
@@ -69,6 +75,21 @@ def test_counts(device: FakeDevice) -> None:
     memory.free(two, kind)
     assert memory.stats(kind).live == 0
     assert memory.stats(kind).padding == 0
+
+
+def test_what_any_context_keeps_for_later_is_not_used(device: FakeDevice) -> None:
+    kind, spec = device.kind, Spec.of((64,), "float32")
+    one, two = contexts = new_context(kind), new_context(kind)
+    for context in contexts:
+        recycle.give(context, Tensor.of(spec, context.place, memory.alloc(kind, 256, context)))
+    assert [context.idle_bytes for context in contexts] == [256, 256]
+    memory.reset_peak(kind)
+    assert (memory.used(kind), memory.peak(kind)) == (0, 0)
+    mine = memory.alloc(kind, 1000, one)
+    assert (memory.used(kind), memory.peak(kind)) == (1000, 1000)
+    again = recycle.take(two, spec)
+    assert (memory.used(kind), memory.peak(kind)) == (1256, 1256)
+    del again, mine
 
 
 def test_zero_bytes(device: FakeDevice) -> None:
@@ -236,7 +257,7 @@ def test_the_direct_strategy_keeps_nothing(device: FakeDevice) -> None:
         memory.set_strategy(device.kind, "pool")
     memory.free(one)
     memory.set_strategy(device.kind, "pool")
-    with pytest.raises(AllocationError, match="'buddy' is not an allocation strategy; use one of direct, pool"):
+    with pytest.raises(AllocationError, match=r"'buddy' is not .* use one of direct, pool, stream, arena"):
         memory.set_strategy(device.kind, "buddy")
 
 
@@ -284,14 +305,58 @@ def test_a_block_of_its_own_context_is_reused_at_once(device: FakeDevice) -> Non
     memory.free(two)
 
 
-def test_contexts_do_not_share_cached_blocks(device: FakeDevice) -> None:
+def test_another_context_gets_a_block_once_its_owner_is_done(device: FakeDevice) -> None:
     other = new_context(device.kind)
     one = memory.alloc(device.kind, 1000)
     handle = one.span().handle
+    device.held = True
     memory.free(one)
     two = memory.alloc(device.kind, 1000, other)
     assert two.span().handle != handle  # its own context may still work on it
+    device.go_on()
+    reserved = memory.reserved(device.kind)
+    three = memory.alloc(device.kind, 1000, other)
+    assert three.span().handle == handle
+    assert three.context is other
+    assert memory.reserved(device.kind) == reserved
     memory.free(two)
+    memory.free(three)
+    assert {block.context for block in other.spare_blocks[1024]} == {other}
+
+
+def test_a_stream_ordered_block_is_taken_at_once_and_waited_for_on_the_device(device: FakeDevice) -> None:
+    memory.set_strategy(device.kind, "stream")
+    other = new_context(device.kind)
+    one = memory.alloc(device.kind, 1000)
+    handle = one.span().handle
+    device.held = True
+    memory.free(one)
+    two = memory.alloc(device.kind, 1000, other)
+    assert two.span().handle == handle
+    assert other.raw.waited_for == [device.events[-1]]
+    assert memory.stats(device.kind).strategy == "stream"
+    memory.free(two)
+    device.go_on()
+
+
+def test_a_block_of_a_context_that_runs_is_left_to_it(device: FakeDevice) -> None:
+    """Its thread may want the lock of the memory: who waited for it here would wait for ever."""
+    one = memory.alloc(device.kind, 1000)
+    handle = one.span().handle
+    memory.free(one)
+    found: list[Any] = []
+    with get_context(device.kind).lock:
+        thread = threading.Thread(target=lambda: found.append(memory.alloc(device.kind, 1000).span().handle))
+        thread.start()
+        thread.join(10)
+        assert found != [handle]
+
+
+def test_a_storm_of_sizes_is_trimmed(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_memory, "KEPT", 4096)
+    for nbytes in range(64, 40_000, 512):
+        memory.free(memory.alloc(device.kind, nbytes))
+        assert memory.reserved(device.kind) <= 2 * max(4096, nbytes) + nbytes
 
 
 def test_blocks_of_a_closed_context_are_used_again(device: FakeDevice) -> None:
@@ -303,14 +368,32 @@ def test_blocks_of_a_closed_context_are_used_again(device: FakeDevice) -> None:
     assert memory.alloc(device.kind, 1000).span().handle == handle
 
 
+def test_a_context_that_closes_as_an_event_is_asked_of_it_has_nothing_left_to_do(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = new_context(device.kind)
+
+    def gone() -> None:
+        other.close()
+        raise AttributeError("the queue is gone")
+
+    monkeypatch.setattr(other.raw, "record", gone)
+    assert other.record().done()
+
+
 def test_a_reader_elsewhere_waits_for_the_owner(device: FakeDevice) -> None:
     other = new_context(device.kind)
     one = memory.alloc(device.kind, 1000)
     recorded = len(device.events)
-    one.ready_for(other)
+    with turn((other,), lambda: [Use(one, other, False)]):
+        pass
     assert len(device.events) == recorded + 1
     assert other.raw.waited_for == [device.events[-1]]
-    one.ready_for(get_context(device.kind))  # its own: nothing to wait for
+    with turn((other,), lambda: [Use(one, other, False)]):  # it is known now
+        pass
+    mine = get_context(device.kind)
+    with turn((mine,), lambda: [Use(one, mine, False)]):  # its own: nothing to wait for
+        pass
     assert len(device.events) == recorded + 1
 
 
@@ -400,6 +483,151 @@ def test_an_arena_is_for_the_thread_that_entered_it(device: FakeDevice) -> None:
         thread.start()
         thread.join()
     assert arena.used == 0
+
+
+# --- a plugin's strategy ---------------------------------------------------------------------------------------------
+
+
+PLUGIN = """
+from fluidlite.plugin import Strategy, hookimpl, register_strategy
+
+
+@register_strategy("shelf")
+class Shelf(Strategy):
+    '''Keeps the last block of each size.'''
+
+    caches = True
+
+    def __init__(self, raw, room=4):
+        super().__init__(raw)
+        self.room, self.kept = room, {}
+
+    def take(self, nbytes, context):
+        kept = self.kept.pop(nbytes, None)
+        return kept if kept is not None else self.raw.take(nbytes, context)
+
+    def give(self, block):
+        if block.size in self.kept or len(self.kept) >= self.room:
+            self.raw.give(block)
+        else:
+            self.kept[block.size] = block
+
+    def trim(self):
+        for block in self.kept.values():
+            self.raw.give(block)
+        self.kept.clear()
+"""
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "shelf_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = loader.load("shelf", "shelf_plugin")
+    yield record
+    loader.unload("shelf")
+    sys.modules.pop("shelf_plugin", None)
+
+
+def test_a_plugins_strategy_by_name(device: FakeDevice, shelf: Any) -> None:
+    assert (shelf.state, shelf.brought["strategies"]) == ("loaded", ["shelf"])
+    memory.set_strategy(device.kind, "shelf", room=2)
+    assert memory.stats(device.kind).strategy == "shelf"
+    one, two = memory.alloc(device.kind, 1000), memory.alloc(device.kind, 1000)
+    handle = one.span().handle
+    memory.free(one)
+    memory.free(two)
+    assert memory.reserved(device.kind) == 1024  # the second went to the device
+    assert memory.alloc(device.kind, 1000).span().handle == handle
+    assert memory.used(device.kind) == 0
+    memory.free(memory.alloc(device.kind, 64_000))  # the shelf is emptied for it
+    with pytest.raises(AllocationError, match=r"'shelf' cannot be made so: .*unexpected keyword argument 'rooms'"):
+        memory.set_strategy(device.kind, "shelf", rooms=2)
+    assert memory.stats(device.kind).strategy == "shelf"
+    memory.set_strategy(device.kind, "pool")
+    assert memory.reserved(device.kind) == 0
+
+
+def test_a_strategy_goes_with_its_plugin(device: FakeDevice, shelf: Any) -> None:
+    memory.set_strategy(device.kind, "shelf")
+    loader.unload("shelf")
+    memory.free(memory.alloc(device.kind, 100))  # a place that uses it goes on
+    with pytest.raises(AllocationError, match="'shelf' is not an allocation strategy"):
+        memory.set_strategy(device.kind, "shelf")
+
+
+def test_strategies_that_clash_or_are_none(device: FakeDevice) -> None:
+    with pytest.raises(RegistryError, match=r"'pool' is registered twice: at .*strategies and at .*test_memory.py:\d+"):
+        register_strategy("pool")(Strategy)
+    with pytest.raises(RegistryError, match="takes a name"):
+        register_strategy("")
+    named = NamedStrategy("odd", lambda raw: 3, "here")  # type: ignore[arg-type, return-value]
+    strategies.add(named)
+    with pytest.raises(AllocationError, match=r"'odd' \(here\) made 3, no Strategy"):
+        memory.set_strategy(device.kind, "odd")
+    strategies.remove(named)
+    memory.free(memory.alloc(device.kind, 100))
+
+
+# --- a place that is an arena ----------------------------------------------------------------------------------------
+
+
+def test_an_arena_for_a_place(device: FakeDevice) -> None:
+    memory.set_strategy(device.kind, "arena", nbytes=256)
+    assert memory.reserved(device.kind) == 256
+    first, second, third = (memory.alloc(device.kind, nbytes) for nbytes in (1, 65, 64))
+    assert [piece.offset for piece in (first, second, third)] == [0, 64, 192]  # it fills exactly
+    assert memory.used(device.kind) == 130
+    assert memory.alloc(device.kind, 0).nbytes == 0
+    with pytest.raises(OutOfMemoryError, match=r"asked for 1 bytes, .*the arena is full: used 256 of 256"):
+        memory.alloc(device.kind, 1)
+    memory.free(second)
+    with pytest.raises(AllocationError, match="double free"):
+        memory.free(second)
+    inner_holder = third
+    memory.reset(device.kind)
+    now = memory.stats(device.kind)
+    assert (now.used, now.live, now.padding, now.allocations == now.frees) == (0, 0, 0, True)
+    for use in (first.span, inner_holder.live_block, partial(memory.free, first)):
+        with pytest.raises(AllocationError, match="stale arena memory"):
+            use()
+    inner = memory.arena(device.kind, 128)
+    piece = inner.alloc(100)
+    memory.reset(device.kind)
+    with pytest.raises(AllocationError, match="stale"):
+        piece.span()
+    with pytest.raises(OutOfMemoryError):
+        inner.alloc(1)
+    del first, second, third, inner_holder, use
+    memory.set_strategy(device.kind, "direct")
+    assert memory.reserved(device.kind) == 0
+    with pytest.raises(AllocationError, match="uses the strategy 'direct', which cannot be reset"):
+        memory.reset(device.kind)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"nbytes": 0}, {"nbytes": 1.5}, {"nbytes": 64, "size": 3}, {"nbytes": 1 << 20}]
+)
+def test_an_arena_that_cannot_be(device: FakeDevice, options: dict[str, Any]) -> None:
+    with pytest.raises((AllocationError, OutOfMemoryError)):
+        memory.set_strategy(device.kind, "arena", **options)
+    assert memory.stats(device.kind).strategy == "pool"
+    memory.free(memory.alloc(device.kind, 100))
+
+
+def test_work_after_a_reset_waits_for_what_was_under_way_on_other_queues(device: FakeDevice) -> None:
+    memory.set_strategy(device.kind, "arena", nbytes=1024)
+    mine, other = get_context(device.kind), new_context(device.kind)
+    memory.alloc(device.kind, 100, mine)
+    device.held = True
+    memory.reset(device.kind)
+    memory.alloc(device.kind, 100, mine)
+    assert mine.raw.waited_for == []  # its own queue is in order
+    memory.alloc(device.kind, 100, other)
+    memory.alloc(device.kind, 100, other)
+    assert other.raw.waited_for == [device.events[-1]]
+    device.go_on()
+    memory.reset(device.kind)
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from codegen_harness import ArrayContext, CContext, execute
 
-from fluidlite.codegen import expr, philox
+from fluidlite import expr
+from fluidlite.codegen import philox
 from fluidlite.codegen.array import BLOCK
 from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
 from fluidlite.framework.spec import Spec

@@ -59,7 +59,7 @@ def test_wrong_texts(text: str) -> None:
         Place.parse(text)
 
 
-@pytest.mark.parametrize("index", [-1, 1.0, True, "0", None])
+@pytest.mark.parametrize("index", [-1, 1.0, True, "0", None, 10**9 + 1, 10**400])
 def test_wrong_indices(index: object) -> None:
     with pytest.raises(PlaceError, match="the index of place 'cpu' is"):
         Place("cpu", index)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,33 @@ def test_a_function_of_another_process_is_an_error() -> None:
     program.global_block().ops[0].set_attr("forward_callable_id", 10_000)
     with pytest.raises(ProgramError, match="function 10000 is not registered in this process"):
         fluid.Executor("cpu").run(program, {"x": X}, [y])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_py_func_may_run_what_another_thread_plans_for_strided_state(place: str) -> None:
+    """That thread waits for this run, to copy the state; this run must not wait for that thread."""
+    program, scope = fluid.Program(), fluid.Scope()
+    with fluid.program_guard(program, fluid.Program()):
+        w = layers.create_global_var([3], 0.0, "float32", persistable=True, name="w")
+        read = layers.scale(w, 2.0)
+    exe = fluid.Executor(place, fallback="allow", mode="interpreted")
+    found: list[Any] = []
+    other = threading.Thread(target=lambda: found.append(exe.run(program, {}, [read], scope=scope)), daemon=True)
+
+    def inner(x: Any) -> Any:
+        other.start()
+        other.join(0.3)
+        small, y = program_of(layers.square)
+        return exe.run(small, {"x": np.asarray(x)}, [y])[0]
+
+    def work() -> None:
+        whole = fluid.Tensor().set(np.arange(6, dtype="float32"), place)  # in the queue of this thread
+        scope.var("w").get_tensor().share_data_with(whole[::2])
+        outer, y = program_of(lambda x: layers.py_func(inner, x, declared("y", [-1, 3])))
+        found.append(exe.run(outer, {"x": X}, [y]))
+
+    mine = threading.Thread(target=work, daemon=True)
+    mine.start()
+    for thread in (mine, other):
+        thread.join(60)
+    assert sorted(np.ravel(each).tolist() for each in found) == [[0, 4, 8], (X * X).ravel().tolist()]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +19,12 @@ from fluidlite import Tensor, memory
 from fluidlite.base.errors import DtypeError, LayoutError, PlaceError, TensorError
 from fluidlite.framework.layout import NHWC, Layout
 from fluidlite.framework.spec import Spec
+from fluidlite.platform.cpu import CPUDevice
+from fluidlite.platform.devices import devices
+from fluidlite.plugin import ArrayBase
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
+from fake_device import installed
 
 
 class Opaque(Layout):
@@ -331,6 +341,63 @@ def test_dlpack_of_what_it_cannot_carry() -> None:
 
     with pytest.raises(TensorError, match="no place here holds memory of DLPack device type 99"):
         fluid.from_dlpack(Elsewhere())
+
+
+class _HostArrays(ArrayBase):
+    """NumPy over host bytes; who made it says whether it reads DLPack, and whether it takes over such an array."""
+
+    xp = np
+
+    def __init__(self, reads: Any, adopts: bool) -> None:
+        self.reads, self.adopts = reads, adopts
+
+    def wrap(self, span: Any, dims: Any, dtype: str, strides: Any) -> Any:
+        steps = None if strides is None else tuple(step * np.dtype(dtype).itemsize for step in strides)
+        return np.ndarray(dims, dtype, span.handle, span.offset, steps)
+
+    def extra(self, name: str) -> Any:
+        return self.reads if name == "from_dlpack" else None
+
+    def adopt(self, array: Any) -> Any:
+        return array.reshape(-1).view(np.uint8) if self.adopts else None
+
+
+class _HostDevice(CPUDevice):
+    def __init__(self, kind: str, reads: Any, adopts: bool) -> None:
+        self.kind = kind
+        self.arrays = _HostArrays(reads, adopts)
+
+    def info(self, index: int) -> Any:
+        return dataclasses.replace(super().info(index), host=False)
+
+    def array(self, index: int) -> Any:
+        return self.arrays
+
+    def dialect(self, index: int) -> Any:
+        return None
+
+
+def _refuses(source: Any) -> Any:
+    raise BufferError("it is not mine")
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_dlpack_where_several_places_share_the_hosts_memory(adopts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    with ExitStack() as stack:
+        for kind, reads in (("aaa", None), ("aab", _refuses), ("aac", np.from_dlpack)):
+            stack.enter_context(installed(_HostDevice(kind, reads, adopts)))
+        order = sorted(devices.places(), key=str)  # theirs before the CPU's
+        monkeypatch.setattr(devices, "places", lambda: order)
+        back = fluid.from_dlpack(array)
+        assert str(back.place) == "cpu:0"
+        np.testing.assert_array_equal(back.numpy(), array)
+        for place in ("aaa:0", "aac:0", "cpu:0"):
+            there = fluid.from_dlpack(array, place)
+            assert str(there.place) == place
+            np.testing.assert_array_equal(there.numpy(), array)
+        with pytest.raises(TensorError, match="aab:0 does not take the array: BufferError: it is not mine"):
+            fluid.from_dlpack(array, "aab")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "bool", "uint8", "int8", "int16"])

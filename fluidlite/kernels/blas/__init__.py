@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 from fluidlite.plugin import Library, hookimpl
@@ -16,8 +18,5 @@ def register_libraries(register: Any) -> None:
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import conv, linear_algebra, optimizers
-
-    register(conv)
-    register(linear_algebra)
-    register(optimizers)
+    for found in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{found.name}"))

@@ -6,20 +6,12 @@ itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: an
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from fluidlite.plugin import Library, hookimpl
-
-FAMILIES = (
-    "auc", "batch_norm", "bilinear", "concat_split", "conv", "conv_registers", "creation", "crop", "cross", "cumsum",
-    "expanding", "finite", "flipping", "gather_tree", "grid_sampler", "hash", "index", "index_select", "interpolate",
-    "kron", "layer_norm", "linear_algebra", "logsumexp", "loss", "losses_classes", "losses_regression", "maxout",
-    "metrics", "multiplex", "norm", "padding", "pool", "products", "reduce", "sampling", "scatter", "shape",
-    "shuffling", "similarity_focus", "slicing", "softmax", "sorting", "squared", "stacking", "unfold", "unpool",
-    "vision", "where",
-)  # fmt: skip
 
 
 @hookimpl
@@ -31,5 +23,5 @@ def register_libraries(register: Callable[[Any], None]) -> None:
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
     """Hand the families over."""
-    for family in FAMILIES:
-        register(import_module(f"{__name__}.{family}"))
+    for found in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{found.name}"))

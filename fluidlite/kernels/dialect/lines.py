@@ -88,9 +88,9 @@ def replaced(context: Context, dtype: str, name: str) -> str:
     return " ".join(f"vstore{width}({called}(vload{width}(0, temp + {s})), 0, temp + {s});" for s in starts)
 
 
-def exponentials(context: Context, dtype: str) -> str:
-    """Text that replaces the numbers of ``temp`` by their exponentials."""
-    return replaced(context, dtype, "exp")
+def exponentials(context: Context, dtype: str, near: bool = False) -> str:
+    """Text that replaces the numbers of ``temp`` by their exponentials; ``near``: none is beyond -80 or 80."""
+    return replaced(context, dtype, "expnear" if near else "exp")
 
 
 def across(context: Context, dtype: str, body: str, more: str = "") -> dict[str, str]:

@@ -79,6 +79,12 @@ _ONE_GRAD = """
   for (index_t j = 0; j < n; ++j) dx[at + j] = 0;
   if (chosen != ignore && chosen >= 0 && chosen < n) { $store }
 """
+_SOFT_GRAD = """
+  const index_t at = gid * n;
+  const $T scale = $dy;
+  $mass
+  for (index_t j = 0; j < n; ++j) { $store }
+"""
 _SHARES_GRAD = """
   const index_t at = gid * n;
   const $T scale = $dy;
@@ -134,20 +140,26 @@ def softmax_with_cross_entropy(call: Call, context: Context) -> Any:
 
 @register_kernel("softmax_with_cross_entropy_grad", "dialect")
 def softmax_with_cross_entropy_grad(call: Call, context: Context) -> Any:
-    """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; Loss@GRAD (Softmax - Label) if soft."""
+    """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; of soft labels
+    Loss@GRAD (Softmax sum(Label) - Label).
+    """
     if _inner(call, "Softmax") != 1:
         return loss_grad_along_axis(call, context)
     dtype = call.dtype("Softmax")
     soft, label = _label(call)
     kind, y = ctype(context, compute_dtype(dtype)), load(dtype, "y[at + j]")
-    target = load(label, "label[at + j]") if soft else f"(j == chosen ? ({kind})1 : ({kind})0)"
-    words = {
-        "T": kind, "dy": load(dtype, "dloss[gid]"),
-        "store": store(context, dtype, "dx[at + j]", f"scale * ({y} - {target})"),
-    }  # fmt: skip
+    words = {"T": kind, "dy": load(dtype, "dloss[gid]")}
+    if soft:
+        words["mass"] = row_reduction(
+            kind, "mass", "0", lambda acc, value: f"{acc} += {value};", lambda j: load(label, f"label[at + {j}]")
+        )
+        apart = f"mass * {y} - {load(label, 'label[at + j]')}"
+    else:
+        apart = f"{y} - (j == chosen ? ({kind})1 : ({kind})0)"
+    words["store"] = store(context, dtype, "dx[at + j]", f"scale * ({apart})")
     buffers = [Buffer("y", dtype), Buffer("label", label), Buffer("dloss", dtype), Buffer("dx", dtype, True)]
     slots = ("Softmax", "Label", "Loss@GRAD", "Logits@GRAD")
-    body = _SHARES_GRAD if soft else _CLASS_GRAD
+    body = _SOFT_GRAD if soft else _CLASS_GRAD
     return _launcher(call, context, "softmax_with_cross_entropy_grad", buffers, slots, body, words, "Softmax")
 
 

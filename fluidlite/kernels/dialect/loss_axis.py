@@ -91,23 +91,29 @@ def loss_along_axis(call: Call, context: Context) -> Any:
     return run
 
 
+_EACH = "for (index_t j = 0; j < n; ++j)\n    for (int v = 0; v < width; ++v) {{ {} }}"
 _GRAD = """
-  $T scale[$lanes];
-  for (int v = 0; v < width; ++v) scale[v] = $dloss;
+  $T scale[$lanes], mass[$lanes];
+  for (int v = 0; v < width; ++v) { scale[v] = $dloss; mass[v] = $start; }
+  $mass
   for (index_t j = 0; j < n; ++j)
     for (int v = 0; v < width; ++v) { $store }
 """
 
 
 def loss_grad_along_axis(call: Call, context: Context) -> Any:
-    """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; Loss@GRAD (Softmax - Label) if soft."""
+    """Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; of soft labels
+    Loss@GRAD (Softmax sum(Label) - Label).
+    """
     dtype, soft, label = call.dtype("Softmax"), call.attr("soft_label"), call.dtype("Label")
     kind, here = ctype(context, compute_dtype(dtype)), "[at + j * inner + v]"
     dloss = load(dtype, "dloss[row + v]")
     target = load(label, "label" + here) if soft else f"(j == label[row + v] ? ({kind})1 : ({kind})0)"
     words = {
         "T": kind, "lanes": str(LANES), "dloss": dloss if soft else f"label[row + v] == ignore ? ({kind})0 : {dloss}",
-        "store": store(context, dtype, "dx" + here, f"scale[v] * ({load(dtype, 'y' + here)} - {target})"),
+        "store": store(context, dtype, "dx" + here, f"scale[v] * (mass[v] * {load(dtype, 'y' + here)} - {target})"),
+        "start": "0" if soft else "1",
+        "mass": f"{_EACH.format(f'mass[v] += {target};')}" if soft else "",
     }  # fmt: skip
     kernel = build(
         context, f"loss_grad_along_axis_{dtype}",

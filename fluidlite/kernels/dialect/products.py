@@ -16,7 +16,8 @@ _COS = """
   $xx
   $yy
   $xy
-  const $T x_size = $sqrt(xx), y_size = $sqrt(yy);
+  const $T least = ($T)1e-8;
+  const $T x_size = $sqrt(xx <= least ? least : xx), y_size = $sqrt(yy <= least ? least : yy);
   if (gid < rows) { $x_norm $out }
   if (gid < y_rows) { $y_norm }
 """

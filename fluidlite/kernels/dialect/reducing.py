@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from fluidlite.plugin import ITEMSIZE, Context, Span, compute_dtype
+from fluidlite.plugin import ITEMSIZE, Context, Pairwise, Span, compute_dtype
 
 from .source import LANES, Buffer, build, ctype, dealt, decode, load, store, tree, wrapping
 from .strided import collapsed, steps_of
@@ -47,15 +47,17 @@ _ROWS = """
   const index_t from = part * length, to = from + length < whole ? from + length : whole;
   index_t at = 0;
   $decode
-  $T acc[$lanes];
-  for (int v = 0; v < $lanes; ++v) acc[v] = $start;
+  $declare
   $loops {
     const index_t base = $base;
     index_t c = $from;
-    for (; c + $lanes <= $to; c += $lanes)
+    $blocks
+    for (; c + $lanes <= $stop; c += $lanes)
       for (int v = 0; v < $lanes; ++v) { $step_v }
-    for (; c < $to; ++c) { $step_0 }
+    for (; c < $stop; ++c) { $step_0 }
+    $after
   }
+  $finish
   $tree
   const index_t place = part * kept_size + kept;
   $store
@@ -70,13 +72,13 @@ _COLUMNS = """
   const int width = (int)left_over;
   index_t at = j;
   $decode
-  $T acc[$lanes];
-  for (int v = 0; v < width; ++v) acc[v] = $start;
+  $declare
   if (width == $lanes) {
-    $loops { const index_t base = $base; for (int v = 0; v < $lanes; ++v) { $step } }
+    $loops { const index_t base = $base; for (int v = 0; v < $lanes; ++v) { $step } } $after
   } else {
-    $loops { const index_t base = $base; for (int v = 0; v < width; ++v) { $step } }
+    $loops { const index_t base = $base; for (int v = 0; v < width; ++v) { $step } } $after
   }
+  $finish
   for (int v = 0; v < width; ++v) {
     const index_t place = (part * kept_size + kept) * inner + j + v;
     $store
@@ -155,6 +157,9 @@ def _stage(
         parts = min(whole, -(-work // PART), max(1, ENOUGH * 4 // items))
     length = -(-whole // parts) if whole else 1
     parts = -(-whole // length) if whole else 1
+    last = length if longest == len(reduced) - 1 else reduced[-1][0]
+    each = prod(size for size, _ in reduced) // max(parts, 1)  # elements that an item reduces to one
+    many = (-(-each // max(last, 1)) * (last // lanes + last % lanes) if rows else each) > 2 * Pairwise.STEPS
     kernel = build(
         context, f"reduce_{how}_{'rows' if rows else 'columns'}_{source}_{target}",
         [Buffer("x", source), Buffer("out", target, True)],
@@ -162,7 +167,7 @@ def _stage(
          *(f"{word}{d}" for d in range(len(outer)) for word in ("n", "s")),
          *(f"{word}{d}" for d in range(len(reduced)) for word in ("m", "r"))],
         _ROWS if rows else _COLUMNS,
-        _words(context, how, source, target, rows, lanes, len(outer), len(reduced), longest, bool(count)),
+        _words(context, how, source, target, rows, lanes, len(outer), len(reduced), longest, bool(count), many),
     )  # fmt: skip
     numbers = (parts, length, whole, inner, kept_size, count or 1, *sum(outer, ()), *sum(reduced, ()))
     total = items * parts
@@ -185,6 +190,7 @@ def _words(
     reduced: int,
     longest: int,
     mean: bool,
+    many: bool,
 ) -> dict[str, str]:
     """The words that fill the templates in for a number of axes and the axis that is cut."""
     dtype = compute_dtype(source)
@@ -202,15 +208,34 @@ def _words(
     def bounds(d: int) -> tuple[str, str]:
         return ("from", "to") if d == longest else ("0", f"m{d}")
 
-    looped = range(reduced - 1) if rows else range(reduced)
-    loops = " ".join(f"for (index_t i{d} = {bounds(d)[0]}; i{d} < {bounds(d)[1]}; ++i{d})" for d in looped)
+    looped = list(range(reduced - 1) if rows else range(reduced))
+    heads = [f"for (index_t i{d} = {bounds(d)[0]}; i{d} < {bounds(d)[1]}; ++i{d})" for d in looped]
     base = " + ".join(["at", *(f"i{d} * r{d}" for d in looped)])
     start = _START.get(join) or read(f"x[at + from * r{longest}{'' if rows else ' + v'}]")
     result = "acc[0]" if rows else "acc[v]"
+    last, end = bounds(reduced - 1)
+    if join == "sum" and "float" in dtype and many:
+        pairs = Pairwise(kind, lanes)
+        block, limit = Pairwise.STEPS * (lanes if rows else 1), "b" if rows else f"b{reduced - 1}"
+        stop = f"const index_t stop = {end} - {limit} < {block} ? {end} : {limit} + {block};"
+        blocks = f"for (index_t b = {last}; b < {end}; b += {block}) {{ {stop}"
+        if not rows:  # the innermost loop in blocks, after each of which sums are kept
+            heads[-1:] = [
+                f"for (index_t {limit} = {last}; {limit} < {end}; {limit} += {block}) {{ {stop}",
+                f"for (index_t i{reduced - 1} = {limit}; i{reduced - 1} < stop; ++i{reduced - 1})",
+            ]
+        count = f"(int)(stop - b) / {lanes} + (int)(stop - b) % {lanes}" if rows else f"(int)(stop - {limit})"
+        sums = {
+            "declare": pairs.declare, "finish": pairs.finish, "blocks": blocks, "stop": "stop",
+            "after": pairs.after(count) + " }",
+        }  # fmt: skip
+    else:
+        first = f"for (int v = 0; v < {lanes if rows else 'width'}; ++v) acc[v] = {start};"
+        sums = {"declare": f"{kind} acc[{lanes}]; {first}", "finish": "", "blocks": "", "stop": end, "after": ""}
     return {
-        "T": kind, "lanes": str(lanes), "start": start, "loops": loops, "base": base,
+        "T": kind, "lanes": str(lanes), "loops": " ".join(heads), "base": base, **sums,
         "decode": decode("kept", [(f"n{d}", (("at", f"s{d}"),)) for d in range(kept)]) if kept else "",
-        "from": bounds(reduced - 1)[0], "to": bounds(reduced - 1)[1],
+        "from": last,
         "step_v": step.format("acc[v]", read("x[base + c + v]")),
         "step_0": step.format("acc[0]", read("x[base + c]")),
         "step": step.format("acc[v]", read("x[base + v]")),

@@ -17,22 +17,34 @@ _SOFTMAX = """
 """
 
 
+LEAST = -64
+"""Fluid's softmax takes no smaller X - max, so that every probability has a logarithm."""
+
+
+def _clipped(kind: str, name: str) -> str:
+    """The statement that takes no less than ``LEAST``; NaN stays."""
+    return f"{name} = {name} < ({kind}){LEAST} ? ({kind}){LEAST} : {name};"
+
+
 def greater(acc: str, value: str, kind: str) -> str:
     """The statement that keeps the greater of two values, or a NaN."""
     return f"const {kind} y = {value}; {acc} = y > {acc} || y != y ? y : {acc};"
 
 
-def softmax_words(context: Context, dtype: str, keep: bool = True) -> dict[str, str]:
+def softmax_words(context: Context, dtype: str, keep: bool = True, clip: bool = False) -> dict[str, str]:
     """Return the words of a row's softmax: ``$most``, ``$total`` and ``$store``.
 
     Exponentials wait in the output ``out`` (if ``keep``), but half types would round them there: they are computed
-    again.
+    again. ``clip``: no exponent is below ``LEAST``.
     """
-    kind, exp = ctype(context, compute_dtype(dtype)), function(context, "exp", dtype)
+    kind, exp = ctype(context, compute_dtype(dtype)), function(context, "expnear" if clip else "exp", dtype)
     keep = keep and dtype not in HALVES
 
     def value(j: str) -> str:
         return load(dtype, f"x[at + {j}]")
+
+    def less(target: str, x: str, name: str) -> str:
+        return f"{target}{x} - most; {_clipped(kind, name) if clip else ''}"
 
     lanes, kept = f"for (int v = 0; v < {LANES}; ++v)", "out[at + i{}] = {}; " if keep else ""
     joined = tree(lambda acc, value: f"{acc} += {value};")
@@ -42,20 +54,25 @@ def softmax_words(context: Context, dtype: str, keep: bool = True) -> dict[str, 
     {lanes} acc[v] = 0;
     index_t i = 0;
     for (; i + {LANES} <= n; i += {LANES}) {{
-      {lanes} temp[v] = {value("i + v")} - most;
-      {exponentials(context, dtype)}
+      {lanes} {{ {less("temp[v] = ", value("i + v"), "temp[v]")} }}
+      {exponentials(context, dtype, clip)}
       {lanes} {{ {kept.format(" + v", "temp[v]")}acc[v] += temp[v]; }}
     }}
-    for (; i < n; ++i) {{ const {kind} e = {exp}({value("i")} - most); {kept.format("", "e")}acc[0] += e; }}
+    for (; i < n; ++i) {{
+      {less(f"{kind} d = ", value("i"), "d")}
+      const {kind} e = {exp}(d);
+      {kept.format("", "e")}acc[0] += e;
+    }}
     {joined}
     total = acc[0];
   }}"""
-    exponential = "out[at + j]" if keep else f"{exp}({value('j')} - most)"
+    again = "" if keep else f"{less(f'{kind} d = ', value('j'), 'd')} "
+    exponential = "out[at + j]" if keep else f"{exp}(d)"
     return {
         "T": kind, "x": value("j"), "total": total,
         "most": row_reduction(kind, "most", load(dtype, "x[at]"), lambda acc, y: greater(acc, y, kind), value),
         "log": function(context, "log", dtype),
-        "store": store(context, dtype, "out[at + j]", f"{exponential} / total"),
+        "store": again + store(context, dtype, "out[at + j]", f"{exponential} / total"),
     }  # fmt: skip
 
 
@@ -67,7 +84,8 @@ def _across(context: Context, dtype: str, logarithm: bool) -> Kernel:
     def value(position: str) -> str:
         return load(dtype, f"x[{position}]")
 
-    exp = each(f"temp[v] = {value('at + v')} - most[v];") + exponentials(context, dtype)
+    clip = "" if logarithm else _clipped(kind, "temp[v]")
+    exp = each(f"temp[v] = {value('at + v')} - most[v]; {clip}") + exponentials(context, dtype, not logarithm)
     most = each(greater("most[v]", value("at + v"), kind))
     keep = not half and not logarithm  # exponentials wait in the output; half types would round them there
     kept = " out[at + v] = temp[v];" if keep else ""
@@ -87,7 +105,7 @@ def _across(context: Context, dtype: str, logarithm: bool) -> Kernel:
 
 def _along(context: Context, dtype: str, logarithm: bool) -> Kernel:
     """The kernel of contiguous lines."""
-    words = softmax_words(context, dtype, not logarithm)
+    words = softmax_words(context, dtype, not logarithm, clip=not logarithm)
     if logarithm:
         words["total"] += f"\n  const {words['T']} shift = {words['log']}(total);"
         words["store"] = store(context, dtype, "out[at + j]", f"{words['x']} - most - shift")
@@ -108,7 +126,7 @@ def _forward(call: Call, context: Context, logarithm: bool) -> Any:
 
 @register_kernel("softmax", "dialect")
 def softmax(call: Call, context: Context) -> Any:
-    """Out = exp(X - max) / sum(exp(X - max))."""
+    """Out = exp(max(X - max, -64)) / the sum of the same."""
     return _forward(call, context, False)
 
 

@@ -1,169 +1,28 @@
-"""The text of a kernel: parameters, typed loads and stores, status words, and how it is launched."""
+"""What the kernels here share beside the public ``kernel_source``: workspaces, hints, and reductions of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from string import Template
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
-from fluidlite.plugin import (
-    HALVES,
-    Context,
-    KernelNotFoundError,
-    Span,
-    compute_dtype,
-    dialect_library,
-    dialect_math_call,
-)
+from fluidlite.plugin import HALVES, Span, compute_dtype, kernel_source
 
 _ALIGN = 256
 HEAVY = 1
 """Group hint of items that are long enough to be dealt out one by one."""
 
-_BAD_INDEX = """
-$function void bad_index($buffer index_t* status, const index_t op_id, const index_t value, const index_t bound) {
-  if (status[0] == 0) { status[1] = value; status[2] = bound; status[0] = op_id + 1; }
-}
-"""
-
 MOVED = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """The type under which elements of a size are moved when their value does not matter."""
 
 
-class Buffer(NamedTuple):
-    """A pointer parameter: in the text, ``name`` is a pointer to the dtype's storage."""
-
-    name: str
-    dtype: str
-    written: bool = False
-
-
-Kernel = Callable[..., None]
-"""``kernel(context, items, spans, numbers, group=None)`` launches."""
-
-
-def ctype(context: Context, dtype: str) -> str:
-    """The name of a dtype in the dialect; half types are stored as 16-bit words."""
-    name: str | None = context.dialect.types.get("int16" if dtype in HALVES else dtype)
-    if name is None:
-        raise KernelNotFoundError(f"the dialect of {context.place} has no type for {dtype}")
-    return name
-
-
-def wrapping(context: Context, dtype: str, sign: str) -> str:
-    """The template of a sum or a product of ``{0}`` and ``{1}``: of integers in unsigned words, since they wrap."""
-    unsigned = {"int32": "uint32", "int64": "uint64"}.get(dtype)
-    if unsigned is None:
-        return f"{{0}} {sign} {{1}}"
-    kind, words = ctype(context, dtype), context.dialect.types[unsigned]
-    return f"({kind})(({words}){{0}} {sign} ({words})({{1}}))"
-
-
-def load(dtype: str, element: str) -> str:
-    """The expression that reads a stored element as the type it is computed in."""
-    return f"fl_load_{dtype}({element})" if dtype in HALVES else element
-
-
-def store(context: Context, dtype: str, element: str, value: str) -> str:
-    """The statement that rounds a computed value and stores it."""
-    if dtype in HALVES:
-        return f"{element} = fl_store_{dtype}({value});"
-    return f"{element} = ({ctype(context, dtype)})({value});"
-
-
-def function(context: Context, name: str, dtype: str) -> str:
-    """The function to call for a primitive on a dtype: the dialect's, else the framework's own."""
-    return dialect_math_call(name, compute_dtype(dtype), context.dialect.math)
-
-
-def build(
-    context: Context,
-    entry: str,
-    buffers: Sequence[Buffer],
-    numbers: Sequence[str | tuple[str, str]],
-    body: str,
-    words: Mapping[str, str] | None = None,
-    *,
-    aliased: bool = False,
-) -> Kernel:
-    """Compile a kernel of ``body``, which runs once for each ``gid``.
-
-    Parameters
-    ----------
-    entry : str
-        Its name.
-    buffers : sequence of Buffer
-        Pointers, in the order in which spans are given.
-    numbers : sequence of str or (name, dtype)
-        Scalars after them, int64 unless a dtype is given.
-    body : str
-        A template: ``$name`` stands for the entry of ``words``, and for the words of the dialect.
-        Indices have the type ``index_t``.
-    aliased : bool
-        Whether buffers may overlap (an output that is also an input).
-    """
-    typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
-    typed.append(("items", "int64"))
-    kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
-    source, parameters = _written(
-        context.dialect, entry, tuple(buffers), kinds, tuple(typed), body, tuple((words or {}).items()), aliased
-    )
-    compiled = context.compile(source, entry, parameters)
-
-    def launch(
-        context: Context, items: int, spans: Sequence[Any], numbers: Sequence[Any], group: int | None = None
-    ) -> None:
-        args: list[Any] = []
-        for span in spans:
-            args += span[:2]
-        args += numbers
-        args.append(items)
-        context.launch(compiled, items, args, group)
-
-    return launch
-
-
-@lru_cache(1024)  # sizes are arguments: other sizes ask for the same text
-def _written(
-    dialect: Any,
-    entry: str,
-    buffers: tuple[Buffer, ...],
-    kinds: tuple[str, ...],
-    numbers: tuple[tuple[str, str], ...],
-    body: str,
-    given: tuple[tuple[str, str], ...],
-    aliased: bool,
-) -> tuple[str, tuple[str, ...]]:
-    """Return the source of a kernel, and the types of its parameters."""
-    words = {**dialect.words, **dict(given)}
-    space, restrict = dialect.words["buffer"], "" if aliased else dialect.words["restrict"]
-    byte = dialect.types["uint8"]
-    declared, pointers, parameters = [], [], []
-    for (name, _, written), stored in zip(buffers, kinds, strict=True):
-        const = "" if written else "const "
-        kind = f"{space} {const}{stored}*"
-        declared += [f"{space} {const}{byte}* {restrict} {name}_bytes", f"const {dialect.types['int64']} {name}_offset"]
-        pointers.append(f"{kind} {restrict} const {name} = ({kind})({name}_bytes + {name}_offset);")
-        parameters += ["buffer", "int64"]
-    for name, dtype in numbers:
-        declared.append(f"const {dialect.types[dtype]} {name}")
-        parameters.append(dtype)
-    text = Template(body).substitute(words)
-    source = "\n".join(
-        [
-            dialect.words["prologue"] + f"typedef {dialect.types['int64']} index_t;",
-            dialect_library(text, dialect.words, dialect.types, dialect.math),
-            Template(_BAD_INDEX).substitute(words) if "bad_index(" in text else "",
-            f"{dialect.words['kernel']} {entry}({', '.join(declared)}) {{",
-            *pointers,
-            f"{dialect.words['each']} {{",
-            text.strip("\n"),
-            "}",
-            "}\n",
-        ]
-    )
-    return source, tuple(parameters)
+Buffer = kernel_source.Buffer
+Kernel = kernel_source.Kernel
+build = kernel_source.build
+ctype = kernel_source.ctype
+decode = kernel_source.decode
+function = kernel_source.function
+load = kernel_source.load
+store = kernel_source.store
+wrapping = kernel_source.wrapping
 
 
 def part(span: Span, start: int) -> Span:
@@ -187,22 +46,6 @@ class Workspace:
 def dealt(items: int) -> int:
     """Group hint of items that are short loops: few are dealt out singly, many by sixteen."""
     return 1 if items < 256 else 16
-
-
-def decode(index: str, names: Sequence[tuple[str, Sequence[tuple[str, str]]]], left: str = "left") -> str:
-    """Text that splits a linear index over dims: ``(size, ((target, step), ...))`` each, outermost first.
-
-    For each dim, its coordinate times ``step`` is added to ``target``.
-    """
-    lines = [f"index_t {left} = {index};"]
-    for position, (size, targets) in reversed(list(enumerate(names))):
-        if position:
-            lines.append(f"{{ const index_t next = {left} / {size}, here = {left} - next * {size}; {left} = next;")
-        else:
-            lines.append(f"{{ const index_t here = {left};")
-        lines += [f"{target} += here * {step};" for target, step in targets]
-        lines.append("}")
-    return "\n".join(lines)
 
 
 LANES = 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 from fluidlite.plugin import hookimpl
@@ -10,8 +12,5 @@ from fluidlite.plugin import hookimpl
 @hookimpl
 def register_kernels(register: Any) -> None:
     """Hand the kernels over."""
-    from . import copies, creation, metadata
-
-    register(copies)
-    register(creation)
-    register(metadata)
+    for found in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{found.name}"))

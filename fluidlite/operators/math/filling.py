@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from fluidlite.base.dtypes import integer_limits
 from fluidlite.framework.call import Call
 
 
@@ -29,5 +28,5 @@ def fill_number(call: Call) -> bool | int | float:
 def _whole(value: int | float, dtype: str) -> int:
     if value != value:
         return 0
-    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    low, high = integer_limits(dtype)
     return low if value <= low else high if value >= high else int(value)

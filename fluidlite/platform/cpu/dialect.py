@@ -34,10 +34,11 @@ _PACKED = {"buffer": "Q", "bool": "B7x", "uint8": "B7x", "int8": "b7x", "int16":
 class Kernel:
     """A compiled kernel: where it is, and how its arguments are packed."""
 
-    __slots__ = ("__weakref__", "address", "buffers", "call", "code", "pack", "worth")
+    __slots__ = ("__weakref__", "address", "buffers", "call", "code", "pack", "weight", "worth")
 
     def __init__(self, code: Any, entry: str, parameters: Sequence[str]) -> None:
         self.code = code
+        self.weight: int = code.weight
         name = f"{entry}_packed"
         self.address: int = code.address(name)
         self.call = code.function(name, None, ("int64", "int64", "pointer"))

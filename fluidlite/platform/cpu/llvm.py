@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -10,28 +11,50 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding.ffi import ObjectRef
+from llvmlite.binding.newpassmanagers import NewPassManager
 
 from .cache import DiskCache
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
 
+_ENGINE = 56 << 10
+"""What LLVM keeps for loaded code beside the code: most of it is its description of the processor."""
+
+_compiling = threading.RLock()
+"""Held while LLVM is at work, and by who forks: what LLVM itself locks is free in the child then."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release
+    )
+
 
 class Code:
-    """Loaded machine code; it goes when nobody holds it."""
+    """Loaded machine code; it goes when nobody holds it.
 
-    def __init__(self, engine: Any) -> None:
+    Attributes
+    ----------
+    weight : int
+        Bytes of memory that it takes, about.
+    """
+
+    def __init__(self, engine: Any, nbytes: int) -> None:
         self._engine = engine
+        self.weight = _ENGINE + 4 * nbytes
 
     def address(self, name: str) -> int:
         """Return where a function is."""
-        found: int = self._engine.get_function_address(name)
+        with _compiling:
+            found: int = self._engine.get_function_address(name)
         if not found:
             raise KeyError(name)
         return found
 
     def address_of_data(self, name: str) -> int:
         """Return where a global variable is."""
-        found: int = self._engine.get_global_value_address(name)
+        with _compiling:
+            found: int = self._engine.get_global_value_address(name)
         if not found:
             raise KeyError(name)
         return found
@@ -77,7 +100,6 @@ class Compiler:
         self.cache = cache
         self.compiled = 0
         self.seconds = 0.0
-        self._lock = threading.Lock()
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
     def _machine(self) -> Any:
@@ -101,7 +123,7 @@ class Compiler:
         """
         key = (*self._version, *key)
         kept = self.cache.get(*key) if self.cache is not None and len(key) > 3 else None
-        with self._lock:
+        with _compiling:
             if kept is not None:
                 try:
                     return self._loaded(kept)
@@ -123,7 +145,11 @@ class Compiler:
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization = options.slp_vectorization = True
         builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
+        passes = builder.getModulePassManager()
+        try:
+            passes.run(module, builder)
+        finally:
+            _dispose(passes)
         code: bytes = machine.emit_object(module)
         return code
 
@@ -131,4 +157,13 @@ class Compiler:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine())
         engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return Code(engine)
+        return Code(engine, len(code))
+
+
+def _dispose(passes: Any) -> None:
+    """Free a pass manager. llvmlite's own ``close`` frees nothing: its class inherits an empty ``_dispose`` first."""
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+        passes.detach()
+    else:
+        passes.close()

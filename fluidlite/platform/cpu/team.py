@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 from weakref import finalize
+
+from fluidlite.plugin import new_lock
 
 MOST = 64
 ENTRIES = 32
@@ -322,7 +323,7 @@ def shared(team: Team, items: int, group: int | None, threads: int | None) -> tu
     return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _teams: list[Team] = []
 
 

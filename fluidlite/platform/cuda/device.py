@@ -175,6 +175,7 @@ class CUDADevice(DeviceBase):
     """All GPUs that CuPy sees."""
 
     kind = "cuda"
+    place_name = "CUDAPlace"
 
     def __init__(self) -> None:
         self._cupy: Any = None
@@ -186,7 +187,8 @@ class CUDADevice(DeviceBase):
         try:
             cupy: Any = importlib.import_module("cupy")
         except ImportError as exc:
-            raise DeviceUnavailable(f"CuPy cannot be imported ({exc}); pip install fluidlite[cuda]") from exc
+            do = "pip install 'fluidlite[cuda12]', or cuda13"
+            raise DeviceUnavailable(f"CuPy cannot be imported ({exc}); {do}") from exc
         try:
             count: int = cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as exc:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fluidlite.platform.cuda.graph import GraphChain
-from fluidlite.plugin import CompileError, DialectBase
+from fluidlite.plugin import Bounded, CompileError, DialectBase
 
 BLOCK = 256  # threads of a block when the caller has no wish
 WARP = 32  # threads that run together anyway: a smaller block leaves some idle
@@ -31,9 +30,12 @@ PROLOGUE = """\
 """
 
 
-@lru_cache(maxsize=1024)  # each context compiles what it runs, mostly the same sources
+_compiled: Bounded[bytes] = Bounded(1024, "machine code of CUDA", 64 << 20)
+"""Each context compiles what it runs, mostly the same sources."""
+
+
 def nvrtc_compile(source: str, architecture: str) -> bytes:
-    """Compile CUDA C; no GPU is needed.
+    """Compile CUDA C, or find it; no GPU is needed.
 
     Parameters
     ----------
@@ -47,6 +49,10 @@ def nvrtc_compile(source: str, architecture: str) -> bytes:
     CompileError
         With NVRTC's log.
     """
+    return _compiled.get((source, architecture), lambda: _nvrtc(source, architecture))
+
+
+def _nvrtc(source: str, architecture: str) -> bytes:
     nvrtc: Any = importlib.import_module("cupy_backends.cuda.libs.nvrtc")
     program = nvrtc.createProgram(source, "generated.cu", (), ())
     try:
@@ -112,7 +118,7 @@ class CUDADialect(DialectBase):
         for name in (
             "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "cbrt", "pow", "fabs", "fmod",
             "floor", "ceil", "trunc", "rint", "round", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-            "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "fmin", "fmax", "fma", "copysign", "erf",
+            "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "fmin", "fmax", "fma", "copysign", "erf", "erfc",
             "isnan", "isinf", "isfinite",
         )
     } | {"abs": "fabs"}  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections import deque
 from typing import Any
 
@@ -18,6 +17,7 @@ from fluidlite.plugin import (
     Event,
     Place,
     Span,
+    new_lock,
 )
 
 QUEUES = 4
@@ -48,16 +48,13 @@ class Board:
 
 
 class OpenCLAllocator(AllocatorBase):
-    """A pyopencl memory pool; a handle is a ``PooledBuffer``."""
-
-    pooled = True
+    """Buffers of a device; a handle is a ``cl.Buffer``."""
 
     def __init__(self, board: Board) -> None:
         self._cl = board.cl
         self._limit: int = board.device.max_mem_alloc_size
         # the queue serves to migrate a new buffer to the device, so that a lack of memory shows here and not later
-        queue = board.cl.CommandQueue(board.context)
-        self._pool = board.cl.tools.MemoryPool(board.cl.tools.ImmediateAllocator(queue))
+        self._allocate = board.cl.tools.ImmediateAllocator(board.cl.CommandQueue(board.context))
 
     def allocate(self, nbytes: int) -> Any:
         """Return a buffer of ``nbytes``, or raise MemoryError."""
@@ -67,17 +64,13 @@ class OpenCLAllocator(AllocatorBase):
                 f"(CL_DEVICE_MAX_MEM_ALLOC_SIZE) is {self._limit}"
             )
         try:
-            return self._pool.allocate(nbytes)
+            return self._allocate(nbytes)
         except self._cl.MemoryError as exc:
             raise MemoryError(str(exc)) from exc
 
     def release(self, handle: Any) -> None:
-        """Give a buffer back to the pool."""
+        """Give a buffer back; the driver keeps it until what was enqueued on it is done."""
         handle.release()
-
-    def trim(self) -> None:
-        """Free what the pool holds unused."""
-        self._pool.free_held()
 
 
 class OpenCLEvent:
@@ -173,12 +166,13 @@ class OpenCLDevice(DeviceBase):
     """All OpenCL devices of version 1.2 or later, ordered by platform."""
 
     kind = "opencl"
+    place_name = "OpenCLPlace"
 
     def __init__(self) -> None:
         self._cl: Any = None
         self._devices: list[Any] = []
         self._boards: dict[int, Board] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def probe(self) -> int:
         """Find platforms and devices."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from fluidlite.base.errors import FluidError
+from fluidlite.framework import generators
+from fluidlite.framework.call import Call
 from fluidlite.framework.kernels import kernels
 from fluidlite.framework.opdef import GRAD
 from fluidlite.transformers.values import Graph, GraphOp
@@ -19,13 +22,28 @@ def index_checks(graph: Graph) -> set[int]:
     found: set[int] = set()
     looked: dict[str, list[set[tuple[str, int]]]] = defaultdict(list)
     for op in graph.ops:
-        if op.operator is None or not any(kernel.indexes for kernel in kernels.of(op.type)):
+        if op.operator is None or not _looks(op):
             continue
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
         if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
             found.add(id(op))
         looked[op.type].append(reads | _made(op))
     return found
+
+
+def _looks(op: GraphOp) -> bool:
+    """Whether a kernel of an operator, or the one that is generated for its expression, checks indices."""
+    assert op.operator is not None
+    if any(kernel.indexes for kernel in kernels.of(op.type)):
+        return True
+    definition = op.operator.definition
+    if definition.expression is None:
+        return False
+    ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
+    try:
+        return generators.checks_indices(Call(definition, ins, {}, op.attrs))
+    except FluidError:  # it cannot run, and says so when it is planned
+        return False
 
 
 def _made(op: GraphOp) -> set[tuple[str, int]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
 from fluidlite.framework.call import Call
 from fluidlite.framework.choose import choose
 from fluidlite.framework.decompose import Part, Value, decompose
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.policy import policy
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.operator import NOT_EXPANDED, Operator
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.platform.devices import devices
 from fluidlite.transformers.passes.base import GraphPass
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
@@ -30,26 +32,59 @@ class Decompose(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Go through the operators once: a part that is itself decomposed was taken apart with the whole."""
         for op in [op for op in graph.ops if _may(op)]:
-            parts = _parts(graph, op)
-            if parts is not None:
+            reason = _refusal(op)
+            parts = _parts(graph, op) if reason is None else reason
+            if isinstance(parts, str):
+                _note(op, parts)
+            elif parts is not None:
                 _expand(graph, op, parts)
         graph.prune()
 
 
 def _may(op: GraphOp) -> bool:
-    if op.operator is None or "op_library" in op.operator.hints:
+    """Whether an operator has a decomposition that can stand in its place."""
+    if op.operator is None:
         return False
     own = op.operator.definition
-    if own.decompose is None or own.host_only or own.random or own.dynamic or own.effect or own.run is not None:
-        return False
-    if own.must_alias or any(slot.value and op.inputs.get(slot.name) for slot in own.inputs):
-        return False  # an update, or made of others for other values
-    values = [*op.args, *op.results]
-    known = all(v.spec is not None and v.spec.known and not v.spec.lod_level for v in values)
-    return known and not any(v.state for v in op.results)
+    return own.decompose is not None and not (own.host_only or own.dynamic or own.effect or own.run is not None)
 
 
-def _parts(graph: Graph, op: GraphOp) -> list[Part] | None:
+def _refusal(op: GraphOp) -> str | None:
+    """Why the planner has to decompose an operator, which fuses nothing; None if a pass may."""
+    assert op.operator is not None
+    own = op.operator.definition
+    if "op_library" in op.operator.hints:
+        return "its library is chosen by op_library"
+    if own.random:
+        return "it draws random numbers"
+    if own.must_alias:
+        return "it updates a variable in place"
+    values = [slot.name for slot in own.inputs if slot.value and op.inputs.get(slot.name)]
+    if values:
+        return f"what it is decomposed into depends on the numbers in {', '.join(values)}"
+    groups: list[tuple[str, Sequence[GraphValue | None]]] = [*op.inputs.items(), *op.outputs.items()]
+    for slot, group in groups:
+        for value in group:
+            if value is None or value.spec is None:
+                return f"the dims of {slot} are not declared"
+            if not value.spec.known:
+                return f"{slot} is {value.spec!r}, and a pass decomposes only where all dims are known before the run"
+            if value.spec.lod_level:
+                return f"{slot} holds sequences"
+    if any(v.state for v in op.results):
+        return "it writes state"
+    return None
+
+
+def _note(op: GraphOp, reason: str) -> None:
+    """Keep for reports why an operator stays; the user's own operator is not touched."""
+    assert op.operator is not None
+    op.operator = copy.copy(op.operator)
+    op.operator.hints = {**op.operator.hints, NOT_EXPANDED: reason}
+
+
+def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
+    """What the place decomposes an operator into, or why that stays together; None: the place has a kernel for it."""
     assert op.operator is not None
     place = devices.unit(op.operator.hints.get("op_device") or graph.place).place
     ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
@@ -59,14 +94,15 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | None:
     }  # fmt: skip
     call = Call(op.operator.definition, ins, outs, op.attrs).at(place)
     try:
-        choice = choose(call, place, policy())
+        choice = choose(call, place, graph.policy)
         parts = decompose(call)
     except FluidError:  # it cannot run here, and says so when it is planned
         return None
     if choice.how != "decomposed" or choice.place != place or isinstance(parts, str):
         return None
-    late = any(each.kernel is not None and each.kernel.indexes for each in choice.part_choices)
-    return None if late or any(part.call.op.random for part in parts) else parts
+    if any(each.indexes(part.call) for each, part in zip(choice.part_choices, choice.parts, strict=True)):
+        return "an index out of range is told of the whole operator"
+    return "a part of it draws random numbers" if any(part.call.op.random for part in parts) else parts
 
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
@@ -115,7 +151,4 @@ def _declared(op: GraphOp, part: Part) -> dict[str, list[Spec]]:
     outs = {slot: (_PLACEHOLDER,) * len(specs) for slot, specs in part.call.outs.items()}
     assert part.call.op.infer is not None
     results = part.call.op.infer(Call(part.call.op, ins, outs, op.attrs))
-    return {
-        slot: [found] if isinstance(found := results[slot], Spec) else list(found)[: len(specs)]
-        for slot, specs in outs.items()
-    }
+    return {slot: list(specs_of(results[slot]))[: len(specs)] for slot, specs in outs.items()}

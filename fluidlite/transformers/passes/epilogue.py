@@ -7,19 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
+from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
-from fluidlite.codegen.fused import Part, Structure, fused_op, sums
+from fluidlite.codegen.fused import Part, Structure, fused_op
 from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.codegen.fused_twins import elementwise_twin
-from fluidlite.codegen.lower import typed_of
-from fluidlite.codegen.pattern import broadcast, placed_dims
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import choose, dialect_refusal, refuse
+from fluidlite.framework.choose import choose
 from fluidlite.framework.epilogue import THEN
 from fluidlite.framework.kernels import kernels
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.operator import MADE_OF, Operator
-from fluidlite.framework.policy import policy
+from fluidlite.framework.refusals import device_veto, dialect_refusal, refuse
 from fluidlite.framework.registry import ops
 from fluidlite.platform.devices import Unit, devices
 from fluidlite.transformers.passes.base import GraphPass
@@ -192,14 +191,12 @@ class _Joint:
         """Whether each element of the product makes one of every output."""
         call = Call(definition, ins, outs, attrs)
         try:
-            code = typed_of(call)
-            placed = placed_dims(call, (*code.inputs, *call.outs))
+            domain = domain_of(call)
         except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
             return False
-        domain = broadcast(placed.values())
-        if domain is None or sums(code, placed) or placed.get(given) != domain:
+        if domain.sums or domain.placed.get(given) != domain.dims:
             return False
-        return all(placed[slot] == domain == call.dims(slot) for slot in outs) and call.dims(given) == domain
+        return all(domain.dims == call.dims(slot) for slot in (*outs, given))
 
     def _may_share(
         self,
@@ -230,7 +227,7 @@ class _Joint:
         rule, place = call.op.epilogue, self.unit.place
         assert rule is not None
         try:
-            plain = choose(rule.product_call(call), place, policy())
+            plain = choose(rule.product_call(call), place, self.graph.policy)
         except FluidError:  # it cannot run here, and says so when it is planned
             return False
         kernel = plain.kernel
@@ -240,6 +237,8 @@ class _Joint:
         reason = refuse(kernel, call, self.unit)
         if reason is None and plain.capability == "dialect":
             reason = dialect_refusal(call, self.unit)
+        if reason is None and plain.capability:
+            reason = device_veto(rule.then_call(call), self.unit)
         return reason is None
 
     def _operator(

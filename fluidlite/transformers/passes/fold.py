@@ -12,7 +12,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.framework.interpreter import run_plan
 from fluidlite.framework.operator import EMPTY, Operator
 from fluidlite.framework.planner import plan_block
-from fluidlite.framework.policy import policy
+from fluidlite.framework.policy import Policy
 from fluidlite.framework.program import Program
 from fluidlite.framework.scope import Scope
 from fluidlite.framework.transfer import borrow
@@ -55,7 +55,7 @@ class FoldConstants(GraphPass):
             if not op.args:
                 continue
             wanted = [value for value in op.results if graph.is_result(value) or graph.readers(value)]
-            if not wanted or not _compute(op, constants, arrays):
+            if not wanted or not _compute(op, constants, arrays, graph.policy):
                 continue
             for value in wanted:
                 written = _written(graph, op, value, arrays[id(value)])
@@ -102,20 +102,22 @@ def _small(value: GraphValue) -> bool:
     return spec is not None and 0 <= spec.nbytes <= _MOST_ZEROS and not spec.lod_level
 
 
-def _compute(op: GraphOp, constants: Mapping[int, GraphOp], arrays: dict[int, Array]) -> bool:
+def _compute(
+    op: GraphOp, constants: Mapping[int, GraphOp], arrays: dict[int, Array], preferences: Policy
+) -> bool:  # fmt: skip
     """Find what a constant operator makes, and first what it reads; say whether that is possible."""
     if all(id(value) in arrays for value in op.results):
         return True
     for arg in _read(op):
-        if id(arg) not in arrays and not _compute(constants[id(arg)], constants, arrays):
+        if id(arg) not in arrays and not _compute(constants[id(arg)], constants, arrays, preferences):
             return False
-    found = _run(op, arrays)
+    found = _run(op, arrays, preferences)
     if found is not None:
         arrays.update((id(value), array) for value, array in zip(op.results, found, strict=True))
     return found is not None
 
 
-def _run(op: GraphOp, arrays: Mapping[int, Array]) -> list[Array] | None:
+def _run(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[Array] | None:
     """What an operator makes of constants, by a run on the host; None if it fails."""
     source = op.operator
     assert source is not None
@@ -153,7 +155,7 @@ def _run(op: GraphOp, arrays: Mapping[int, Array]) -> list[Array] | None:
     )
     try:
         known = {name: (tensor._known(), host) for name, tensor in given.items()}
-        plan = plan_block(program, host, known, {}, fetches, policy(), inplace=False)
+        plan = plan_block(program, host, known, {}, fetches, preferences, inplace=False)
         found = [array for array, _ in run_plan(plan, program, given, Scope())[0]]
     except FluidError:
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.codegen.fused import RUNTIME, Part, Structure, fused_op, runtime_attrs
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
+from fluidlite.framework.opdef import GRAD
 from fluidlite.framework.operator import EMPTY, MADE_OF, Operator
 from fluidlite.framework.relayout import LAYOUT
 from fluidlite.framework.spec import Dims
@@ -47,7 +49,7 @@ class FuseElementwise(GraphPass):
         found = {}
         for op in graph.ops:
             device = op.operator.hints.get("op_device") if op.operator is not None else None
-            member = member_of(op, dims, devices.unit(device or graph.place))
+            member = member_of(op, dims, devices.unit(device or graph.place), graph.policy)
             if member is not None:
                 found[id(op)] = member
         return found
@@ -80,13 +82,16 @@ def _forward_same_values(graph: Graph, members: dict[int, Member], dims: Generic
 
 
 def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
-    """Where an operator takes a value for its dims alone, and reads another of equal dims: let it take those.
+    """Where a gradient operator takes a value for its dims alone, and reads another of equal dims: let it take those.
 
-    Else a value would be stored for its dims. Return how many were changed.
+    Else a value would be stored for its dims. Return how many were changed. Other operators may be there to compare the
+    two: their dims are equal because they say so.
     """
     changed = 0
     for op in graph.ops:
         definition = op.operator.definition if op.operator is not None else None
+        if definition is not None and not any(GRAD in slot.name for slot in definition.outputs):
+            continue
         for slot, values in op.inputs.items() if definition is not None else ():
             declared = definition.input(slot) if definition is not None else None
             if declared is None or not declared.metadata_only or len(values) != 1:
@@ -128,9 +133,7 @@ def _split_sums(graph: Graph, members: dict[int, Member]) -> None:
         other.outputs = {slot: values for slot, values in op.outputs.items() if slot in full}
         for value in other.results:
             value.op = other
-        apart = Member(
-            other, member.definition, member.call, member.code, member.domain, member.placed, (), member.device
-        )
+        apart = replace(member, op=other)
         _want(op, member, list(member.summed))
         _want(other, apart, full)
         members[id(other)] = apart
@@ -149,7 +152,6 @@ def _want(op: GraphOp, member: Member, slots: Sequence[str]) -> None:
     if list(op.outputs) == list(slots) or not slots:
         return
     op.outputs = {slot: values for slot, values in op.outputs.items() if slot in slots}
-    member.summed = tuple(slot for slot in member.summed if slot in slots)
     member.wants(slots)
 
 

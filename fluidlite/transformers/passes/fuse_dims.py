@@ -12,7 +12,7 @@ from typing import Union
 
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.spec import Dims, Spec
+from fluidlite.framework.spec import Dims, Spec, specs_of
 from fluidlite.transformers.values import READ, Graph, GraphOp, GraphValue
 
 Specs = dict[str, tuple[Spec, ...]]
@@ -96,7 +96,7 @@ class GenericDims:
             found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)
         for slot, values in op.outputs.items():
             result = (found or {}).get(slot)
-            specs = (result,) if isinstance(result, Spec) else tuple(result or ())
+            specs = specs_of(result or ())
             for k, value in enumerate(values):
                 if value is not None:
                     self._known(value, specs[k] if k < len(specs) else None)

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fluidlite.base.errors import FluidError
-from fluidlite.codegen.fused import sums
+from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.fused_twins import elementwise_twin
 from fluidlite.codegen.lower import typed_of
-from fluidlite.codegen.pattern import broadcast, placed_dims
 from fluidlite.codegen.typed import Typed
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import GENERATED_FOR, refuse
+from fluidlite.framework.choose import GENERATED_FOR, after_plain
 from fluidlite.framework.generators import generators
 from fluidlite.framework.kernels import CAPABILITIES, kernels, matches
 from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.policy import Policy
+from fluidlite.framework.refusals import device_veto, refuse
 from fluidlite.framework.spec import Dims
 from fluidlite.platform.devices import Unit
 from fluidlite.transformers.passes.checks import index_checks
@@ -44,12 +45,8 @@ class Member:
     call : Call
         With generic dims.
     code : Typed
-    domain : tuple of int
-        The dims of the elements that it works on.
-    placed : mapping of slot to dims
-        Where the operands that it reads, and its outputs, lie among those.
-    summed : tuple of output slots
-        Those that add up elements.
+    domain : Domain
+        The elements that it works on, where its operands and outputs lie among them, and which of these are sums.
     device : str or None
         Where the user put it.
     """
@@ -58,9 +55,7 @@ class Member:
     definition: OpDef
     call: Call
     code: Typed
-    domain: Dims
-    placed: Mapping[str, Dims]
-    summed: tuple[str, ...]
+    domain: Domain
     device: str | None
 
     @property
@@ -81,7 +76,17 @@ class Member:
         """Leave all outputs but these out of its call and code."""
         outs = {slot: specs for slot, specs in self.call.outs.items() if slot in slots}
         self.call = self.call.with_outs(outs)
-        self.code = typed_of(self.call)
+        self.code, self.domain = typed_of(self.call), domain_of(self.call)
+
+    @property
+    def placed(self) -> Mapping[str, Dims]:
+        """Where the operands and the outputs lie in the domain."""
+        return self.domain.placed
+
+    @property
+    def summed(self) -> Mapping[str, tuple[int, ...]]:
+        """The outputs that add up elements, and along which axes."""
+        return self.domain.sums
 
     @property
     def numbers(self) -> int:
@@ -89,7 +94,7 @@ class Member:
         return len(self.code.scalars)
 
 
-def member_of(op: GraphOp, dims: GenericDims, unit: Unit) -> Member | None:
+def member_of(op: GraphOp, dims: GenericDims, unit: Unit, preferences: Policy) -> Member | None:
     """The operator as a member of a group, or None if it is to run on its own."""
     if op.operator is None:
         return None
@@ -110,19 +115,25 @@ def member_of(op: GraphOp, dims: GenericDims, unit: Unit) -> Member | None:
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
-    if not _generated(call, definition is not own, unit):
+    if not _generated(call, definition is not own, unit, preferences) or _vetoed(op, own, unit):
         return None
     try:
-        code = typed_of(call)
-        placed = placed_dims(call, (*code.inputs, *call.outs))
+        code, domain = typed_of(call), domain_of(call)
     except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
         return None
-    domain = broadcast(placed.values())
-    if domain is None:
-        return None
-    return Member(
-        op, definition, call, code, domain, placed, tuple(sums(code, placed)), op.operator.hints.get("op_device")
+    return Member(op, definition, call, code, domain, op.operator.hints.get("op_device"))
+
+
+def _vetoed(op: GraphOp, definition: OpDef, unit: Unit) -> bool:
+    """Whether the device refuses the operator; as part of a fused one it would not see it."""
+    if unit.supports is None:
+        return False
+    ins, outs = (
+        {slot: tuple(value.spec for value in values if value is not None and value.spec is not None)
+         for slot, values in slots.items() if values != [None]}
+        for slots in (op.inputs, op.outputs)
     )  # fmt: skip
+    return device_veto(Call(definition, ins, outs, op.attrs), unit) is not None
 
 
 def _flat(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
@@ -131,17 +142,21 @@ def _flat(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
     return {slot: values[0] for slot, values in op.inputs.items() if values}
 
 
-def _generated(call: Call, twin: bool, unit: Unit) -> bool:
+def _generated(call: Call, twin: bool, unit: Unit, preferences: Policy) -> bool:
     """Whether the place would generate a kernel for this call, and has none of a library that it prefers."""
-    able = [name for name in GENERATED_FOR if getattr(unit, name) is not None and name in generators]
-    if all(generators[name].refuse(call, unit) is not None for name in able):
+    able = [
+        name for name in GENERATED_FOR
+        if getattr(unit, name) is not None and name in generators and name not in preferences.exclude
+        and not (name == "dialect" and preferences.capability(unit.place.kind) == "array")
+    ]  # fmt: skip
+    if "generated" in preferences.exclude or all(generators[name].refuse(call, unit) is not None for name in able):
         return False
     if twin:
         return True
     for kernel in kernels.of(call.op.type):
         native = not set(kernel.places) & set(CAPABILITIES)
         native = native and any(matches(place, unit.place.kind) for place in kernel.places)
-        if native and refuse(kernel, call, unit) is None:
+        if native and not after_plain(kernel, unit.place.kind, preferences) and refuse(kernel, call, unit) is None:
             return False
     return True
 
@@ -193,7 +208,7 @@ class Regions:
         members = self._of(group)
         first = members[0]
         if len(members) > MOST_OPERATORS or any(
-            member.domain != first.domain or member.device != first.device for member in members
+            member.domain.dims != first.domain.dims or member.device != first.device for member in members
         ):
             return False
         if sum(member.definition.random for member in members) > 1:

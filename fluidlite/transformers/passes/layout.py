@@ -10,15 +10,17 @@ from typing import NamedTuple
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice, choose
+from fluidlite.framework.choice import Choice
+from fluidlite.framework.choose import choose, tied
 from fluidlite.framework.kernels import kernels
 from fluidlite.framework.layout import PLAIN, Layout, layout_named
-from fluidlite.framework.policy import policy
+from fluidlite.framework.min_cut import End, Passed, fewest_moves
+from fluidlite.framework.policy import Policy
 from fluidlite.framework.relayout import LAYOUT, relaid_call
-from fluidlite.framework.spec import Spec
+from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place
 from fluidlite.transformers.passes.base import GraphPass
-from fluidlite.transformers.passes.cut import ONE, OTHER, Cut
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
 
 _PLACEHOLDER = Spec.of((), "float32")
@@ -63,13 +65,15 @@ class AssignLayouts(GraphPass):
 class _Way(NamedTuple):
     """How an operator may compute: ``free`` to be said in the layout, on ``slots``; else those lie in it always.
 
-    ``own`` is what its kernel does to lay out plain memory itself, in bytes.
+    ``own`` is what its kernel does to lay out plain memory itself, in bytes; ``tied``: it has kernels of equal rank for
+    the layout and for another.
     """
 
     op: GraphOp
     free: bool
     slots: frozenset[str]
     own: int = 0
+    tied: bool = False
 
 
 Labels = dict[int, bool]
@@ -94,9 +98,11 @@ class _Assignment:
         choice = self._choice(op, call) if call is not None else None
         if call is None or choice is None:
             return plain
+        several = tied(call, choice, self._preferences(op, choice.place))
+        if inside := next((slots for each in several if (slots := self._named(each))), None):
+            return _Way(op, any(not self._named(each) for each in several), inside, tied=True)
         if choice.kernel is not None and choice.kernel.layouts:
-            names = choice.kernel.layouts.items()
-            return plain._replace(slots=frozenset(slot for slot, name in names if name == self.layout.name))
+            return plain._replace(slots=self._named(choice))
         found = relaid_call(call, self.layout)
         if found is None or any(value.state is not None for value in op.results if self._in(op, value, found[1])):
             return plain
@@ -112,12 +118,20 @@ class _Assignment:
     def _in(op: GraphOp, value: GraphValue, slots: frozenset[str]) -> bool:
         return any(value is made for slot in slots for made in op.outputs.get(slot, ()))
 
+    def _named(self, choice: Choice) -> frozenset[str]:
+        """The slots that a kernel takes in the layout."""
+        names = choice.kernel.layouts if choice.kernel is not None else {}
+        return frozenset(slot for slot, name in names.items() if name == self.layout.name)
+
+    def _preferences(self, op: GraphOp, place: Place) -> Policy:
+        assert op.operator is not None
+        return self.graph.policy.with_first(place.kind, op.operator.hints.get("op_library"))
+
     def _choice(self, op: GraphOp, call: Call) -> Choice | None:
         assert op.operator is not None
-        hints = op.operator.hints
-        place = devices.unit(hints.get("op_device") or self.graph.place).place
+        place = devices.unit(op.operator.hints.get("op_device") or self.graph.place).place
         try:
-            return choose(call.at(place), place, policy().with_first(place.kind, hints.get("op_library")))
+            return choose(call.at(place), place, self._preferences(op, place))
         except KernelNotFoundError:
             return None
 
@@ -167,30 +181,22 @@ class _Assignment:
             if way.free:
                 assert op.operator is not None
                 given = [where.get(id(v), False) for slot in op.inputs if slot in way.slots for v in op.inputs[slot]]
-                lies = op.operator.definition.scalar is not None and bool(given) and all(given)
+                lies = (way.tied or op.operator.definition.scalar is not None) and bool(given) and all(given)
                 labels[id(op)] = lies
             where.update((id(v), lies and slot in way.slots) for slot, made in op.outputs.items() for v in made if v)
         return labels
 
     def least(self) -> Labels:
         """The labels that cost least; where several do, those by which fewest operators compute in the layout."""
-        cut = Cut()
-        nodes = {key: cut.node() for key, way in self.ways.items() if way.free}
+        free = [key for key, way in self.ways.items() if way.free]
+        nodes = {key: node for node, key in enumerate(free)}
 
-        def node(end: tuple[int, bool]) -> int:
-            return ONE if not end[1] else nodes.get(end[0], OTHER)
+        def of(end: tuple[int, bool]) -> End:
+            return End(nodes.get(end[0]), True) if end[1] else End(None, False)
 
-        for key, number in nodes.items():
-            cut.arc(number, OTHER, float(self.ways[key].own))
-        for nbytes, maker, readers in self._links():
-            there, back = cut.node(), cut.node()  # copies in the layout of what is made plain, and the other way round
-            cut.arc(node(maker), there, float(nbytes))
-            cut.arc(back, node(maker), float(nbytes))
-            for reader in readers:
-                cut.arc(there, node(reader))
-                cut.arc(node(reader), back)
-        others = cut.others()
-        return {key: number in others for key, number in nodes.items()}
+        values = [Passed(float(size), of(maker), list(map(of, readers))) for size, maker, readers in self._links()]
+        others = fewest_moves([float(self.ways[key].own) for key in free], [0.0] * len(free), values)
+        return {key: node in others for key, node in nodes.items()}
 
     def apply(self, labels: Labels) -> None:
         """Note the layouts on copies of the operators: the user's program stays as it is."""
@@ -225,6 +231,6 @@ def _call(op: GraphOp) -> Call | None:
             found = definition.infer(call) if definition.infer is not None else {}
         except ProgramError:
             return None
-        specs = {slot: (made,) if isinstance(made, Spec) else tuple(made) for slot, made in found.items()}
+        specs = {slot: specs_of(made) for slot, made in found.items()}
         call = call.with_outs({slot: specs.get(slot, given) for slot, given in outs.items()})
     return call

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.arguments import listed
+from fluidlite.base.errors import ProgramError, SupportsError
 from fluidlite.framework.passes import PHASES, passes
 from fluidlite.transformers.form import malformed
 from fluidlite.transformers.passes.arithmetic import SimplifyArithmetic
@@ -57,7 +58,7 @@ class PassList(list[GraphPass]):
     """
 
     def __init__(self, items: Iterable[GraphPass] = ()) -> None:
-        super().__init__(items)
+        super().__init__(listed("passes", items, "a list of passes"))
         for item in self:
             _check(item)
         self._phases: dict[int, str] = {}
@@ -135,6 +136,8 @@ class PassList(list[GraphPass]):
         graph.touch()
         try:
             item.do_pass(graph)
+        except SupportsError:  # of a kernel, or of a device: it says whose, and no pass is to blame
+            raise
         except ProgramError as exc:
             text = str(exc).removeprefix(f"pass {item.name} ")  # as the methods of a pass begin their own errors
             raise type(exc)(f"{self.called(item)}{' ' if text != str(exc) else ': '}{text}") from exc

@@ -8,10 +8,12 @@ from typing import Any
 
 from fluidlite.base.errors import FluidError
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice, choose
-from fluidlite.framework.policy import policy
+from fluidlite.framework.choice import Choice
+from fluidlite.framework.choose import choose
+from fluidlite.framework.operator import check_attrs
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Dims, Spec
+from fluidlite.framework.whereabouts import NOWHERE
 from fluidlite.platform.devices import devices
 from fluidlite.transformers.passes.base import GraphPass
 from fluidlite.transformers.values import Graph, GraphOp, GraphValue
@@ -157,8 +159,8 @@ def _alike(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, 
     definition = op.operator.definition
     outs = {slot: (specs[slot.removesuffix("@GRAD")]) for slot, (value,) in op.outputs.items() if value is not None}
     try:
-        whole = choose(Call(definition, specs, outs, op.attrs), place, policy())
-        parts = [choose(_square(specs["X"][0].dtype, batch, each), place, policy()) for each in flags]
+        whole = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
+        parts = [choose(_square(specs["X"][0].dtype, batch, each), place, graph.policy) for each in flags]
     except FluidError:  # it cannot run here at all, and says so when it is planned
         return False
     if whole.how == "decomposed":
@@ -168,8 +170,9 @@ def _alike(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, 
 
 def _square(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
     """A product of square matrices, to ask which kernel computes such."""
-    square = Spec.of((*batch, 7, 7), dtype)
-    return Call(ops.get("matmul"), {"X": (square,), "Y": (square,)}, {"Out": (square,)}, {**flags, "alpha": 1.0})
+    square, definition = Spec.of((*batch, 7, 7), dtype), ops.get("matmul")
+    attrs, _ = check_attrs(definition, flags, NOWHERE)
+    return Call(definition, {"X": (square,), "Y": (square,)}, {"Out": (square,)}, attrs)
 
 
 def _device(op: GraphOp) -> str | None:
@@ -229,7 +232,7 @@ def _read_alike(graph: Graph, op: GraphOp, attrs: Mapping[str, Any]) -> bool:
     assert spec is not None
     flags = [{name: each[name] for name in ("transpose_X", "transpose_Y")} for each in (_plain(op), attrs)]
     try:
-        before, after = (choose(_square(spec.dtype, (), each), place, policy()) for each in flags)
+        before, after = (choose(_square(spec.dtype, (), each), place, graph.policy) for each in flags)
     except FluidError:  # it cannot run here at all, and says so when it is planned
         return False
     return _same(before, after)

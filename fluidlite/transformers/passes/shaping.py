@@ -72,10 +72,14 @@ def _transpose(graph: Graph, op: GraphOp) -> None:
 def _viewed(op: GraphOp) -> tuple[GraphValue, GraphValue] | None:
     """What a view reads and makes."""
     view = op.operator.definition.view if op.operator is not None else None
-    if view is None or view[0] not in op.outputs or view[1] not in op.inputs:
+    if op.operator is None or view is None or view[0] not in op.outputs or view[1] not in op.inputs:
         return None
-    out = op.outputs[view[0]][0]
-    return (op.inputs[view[1]][0], out) if out is not None else None
+    source, out = op.inputs[view[1]][0], op.outputs[view[0]][0]
+    if op.type in ("squeeze", "squeeze2") and not op.attrs["axes"] and (source.spec is None or not source.spec.known):
+        return None  # a dim that is not known yet goes too if it is 1
+    if any(slot.value and op.inputs.get(slot.name) for slot in op.operator.definition.inputs):
+        return None  # numbers of a tensor say the dims; the operator may have to refuse them
+    return (source, out) if out is not None else None
 
 
 def _view(graph: Graph, op: GraphOp) -> None:
@@ -89,8 +93,14 @@ def _view(graph: Graph, op: GraphOp) -> None:
         return
     if first.spec == out.spec:
         _replace(graph, out, first)
-    elif (first is not source or op.type.endswith("_grad")) and _read(graph, out):
+    elif (first is not source or op.type.endswith("_grad")) and _read(graph, out) and _can_be_reshaped(first, out.spec):
         _replace(graph, out, graph.insert(op, "reshape2", {"X": first}, {"shape": list(out.spec.dims)}))
+
+
+def _can_be_reshaped(source: GraphValue, spec: Spec) -> bool:
+    """Whether reshape2 can name the dims: 0 in its shape means the source's own dim there."""
+    given = source.spec.dims if source.spec is not None else ()
+    return all(n != 0 or given[k : k + 1] == (0,) for k, n in enumerate(spec.dims))
 
 
 def _says_all(spec: Spec) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.epilogue import Accumulation, accumulation
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice
+from fluidlite.framework.choice import Choice
 from fluidlite.framework.epilogue import THEN
 from fluidlite.framework.generators import generators
 from fluidlite.framework.interpreter import random_key, relaid
@@ -37,8 +37,8 @@ from fluidlite.transformers.sources.wording import (
     value_text,
 )
 
-_RUNNING = ("host_function", "library", "memory", "native")
-_RESERVED = {"np", "functions", "ml_dtypes", "arena", "run", "status", "draw", "float", "Path"}
+_RUNNING = ("host_context", "host_function", "library", "memory", "native")
+_RESERVED = {"np", "functions", "array_functions", "ml_dtypes", "arena", "run", "status", "draw", "float", "Path"}
 _RESERVED |= {*_RUNNING, *keyword.kwlist}
 
 
@@ -71,17 +71,17 @@ class ProgramText:
     def text(self) -> str:
         """The whole file."""
         state = [self._name(name, name) for name, _, _ in self.bound.state]
-        feeds = [self._name(name, name) for name in self.arguments]
-        for name in self.arguments:
-            life = self.bound.lifespans.of[name]
+        keys = [(name, self.plan.feed_keys[name]) for name in self.arguments]
+        feeds = [self._name(key, name) for name, key in keys]
+        for name, key in keys:
+            life = self.bound.lifespans.of[key]
             if not life.loose:
-                fed = self._names.pop(name)
-                self._declare(name, self._name(name, name + "_held"), life, self.plan.feeds[name])
-                self.lines.append(f"{self._names[name]}[...] = {fed}")
+                fed = self._names.pop(key)
+                self._declare(key, self._name(key, name + "_held"), life, self.plan.feeds[name])
+                self.lines.append(f"{self._names[key]}[...] = {fed}")
         for index, step in enumerate(self.plan.steps):
             assert isinstance(step, Launch)
-            if not step.skip:
-                self._launch(index, step)
+            self._launch(index, step)
         results = [self._result(key) for _, key, _, _ in self.plan.fetches]
         options = [*feeds, *(["*"] if state or self._draws else []), *state, *(["draw=0"] if self._draws else [])]
         arena = sum(self.bound.memory.arenas.values())
@@ -112,7 +112,8 @@ class ProgramText:
         lines += ["import ml_dtypes"] if "ml_dtypes." in rest else []
         lines += ["import numpy as np", ""]
         used = [name for name in _RUNNING if re.search(rf"(?<![\w.]){name}\(", rest)]
-        lines += ["from fluidlite.codegen import functions"] if "functions." in rest else []
+        lines += ["from fluidlite.codegen import functions"] if re.search(r"\bfunctions\.", rest) else []
+        lines += ["from fluidlite.render import array_functions"] if "array_functions." in rest else []
         lines += [f"from fluidlite.transformers.sources.running import {', '.join(used)}"] if used else []
         return lines
 
@@ -136,6 +137,8 @@ class ProgramText:
 
     def _at(self, life: Life, spec: Spec) -> str:
         start = self.bound.memory.at[life]
+        if not spec.size:  # there may be no arena
+            return f"np.empty({spec.dims!r}, {dtype_text(spec.dtype)})"
         if spec.layout is PLAIN:
             return f"arena[{start}:{start + spec.nbytes}].view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
         fixed = next(self.bound.fixed[key] for key in life.keys if self.bound.fixed[key].spec is spec)
@@ -160,7 +163,7 @@ class ProgramText:
             else:
                 name = self._output(step, out.key, out.spec, out.shares)
             outs.append(name)
-        if index in self.bound.lifespans.views:
+        if step.skip or index in self.bound.lifespans.views:
             return
         ins, outs = self._seen(step, ins, outs)
         self._work(index, step, ins, outs)

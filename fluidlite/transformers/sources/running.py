@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
 from fluidlite.framework.call import Call
-from fluidlite.framework.choose import Choice
+from fluidlite.framework.choice import Choice
 from fluidlite.framework.epilogue import THEN
 from fluidlite.framework.interpreter import prepared, take_arrays
 from fluidlite.framework.io import IO
@@ -39,6 +40,17 @@ def _host() -> Context:
 def host_function(name: str) -> Any:
     """A function that the host's device brings, which is faster than NumPy's of that name."""
     return _host().array.extra(name)
+
+
+def host_context() -> Any:
+    """What array calls ask of a context: its namespace, and an error at once where an index is out of range."""
+    return SimpleNamespace(xp=np, array=_host().array, check_index=_checked)
+
+
+def _checked(index: Array, size: int, io: Any) -> Array:
+    if ((index < 0) | (index >= size)).any():
+        raise OutOfRangeError(f"an index is not in [0, {size})")
+    return index
 
 
 def library(

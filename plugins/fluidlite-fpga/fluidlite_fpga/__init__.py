@@ -29,16 +29,20 @@ def register_libraries(register: Callable[[Any], None]) -> None:
 @hookimpl
 def register_kernels(register: Callable[[Any], None]) -> None:
     """Hand over the kernels."""
-    from fluidlite_fpga import kernels
+    from fluidlite_fpga import elementwise, kernels
 
     register(kernels)
+    register(elementwise)
+    for kernel in (*kernels.MADE, *elementwise.MADE):
+        register(kernel)
 
 
 def command_log(index: int = 0) -> list[dict[str, Any]]:
     """Return what board ``index`` has executed, oldest first.
 
-    Each command is a dict of ``command`` (a kernel's name, ``"copy_in"``, ``"allocate"``, ...),
-    ``dtype``, ``dims`` (of each operand of a kernel) and ``nbytes``. Empty if the board was not used yet.
+    Each command is a dict of ``command`` (a kernel's name, ``"copy_in"``, ``"allocate"``, ...), ``dtype``, ``dims`` (of
+    each operand of a kernel) and ``nbytes``; copies and kernels also have ``queue``, ``start`` and ``end`` in cycles of
+    the board's clock, kernels their ``program``. Empty if the board was not used yet.
     """
     return _device.command_log(index)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fluidlite.plugin import ContextBase, Place, Span
 
-from fluidlite_fpga.link import Link
+from fluidlite_fpga.link import Link, Sender
 from fpga_simulator import wire
 from fpga_simulator.wire import Launch, Op
 
@@ -14,50 +15,51 @@ from fpga_simulator.wire import Launch, Op
 class FpgaEvent:
     """A fence in the queue of a context."""
 
-    def __init__(self, link: Link, queue: int, sequence: int) -> None:
-        self._link = link
-        self._queue = queue
-        self._sequence = sequence
+    def __init__(self, link: Link, client: int, sequence: int) -> None:
+        self.link = link
+        self._client = client
+        self.sequence = sequence
 
     def done(self) -> bool:
         """Whether the board has passed the fence (or is gone)."""
-        return self._link.reached(self._sequence)
+        return self.link.reached(self.sequence)
 
     def wait(self) -> None:
         """Block until it has; raise what failed."""
-        self._link.wait(self._queue, self._sequence, "fence")
+        self.link.wait(self._client, self.sequence, "fence")
 
 
 class FpgaContext(ContextBase):
-    """Commands to one board, executed in order; nothing but ``wait`` and events waits for the board.
+    """Commands to one queue of a board, executed in order; nothing but ``wait`` and events waits for the board.
 
+    The other queue goes on beside it: what one reads after the other wrote it needs ``wait_for``.
     A command that fails is reported by the next ``wait``.
     """
 
-    def __init__(self, place: Place, link: Link) -> None:
+    def __init__(self, place: Place, link: Link, queue: int) -> None:
         super().__init__(place)
         self._link = link
-        self._queue = link.new_queue()
+        self._sender = Sender(queue, link.new_client())
 
     def copy_in(self, dst: Span, src: memoryview) -> None:
         """Send bytes to the board; they are on their way when this returns."""
         if src.nbytes:
             what = f"copy_in of {src.nbytes} bytes"
-            self._link.post(self._queue, Op.COPY_IN, what, wire.ADDRESS.pack(address(dst)), src.cast("B"))
+            self._link.post(self._sender, Op.COPY_IN, what, wire.ADDRESS.pack(address(dst)), src.cast("B"))
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
         """Ask the board for bytes; ``dst`` holds them after ``wait`` or a later event."""
         if dst.nbytes:
             what = f"copy_out of {dst.nbytes} bytes"
             fields = wire.RANGE.pack(address(src), dst.nbytes)
-            self._link.post(self._queue, Op.COPY_OUT, what, fields, sink=dst.cast("B"))
+            self._link.post(self._sender, Op.COPY_OUT, what, fields, sink=dst.cast("B"))
 
     def copy_within(self, dst: Span, src: Span) -> None:
         """Let the board copy inside its memory."""
         if src.nbytes:
             what = f"copy_within of {src.nbytes} bytes"
             fields = wire.MOVE.pack(address(dst), address(src), src.nbytes)
-            self._link.post(self._queue, Op.COPY_WITHIN, what, fields)
+            self._link.post(self._sender, Op.COPY_WITHIN, what, fields)
 
     def enqueue(
         self,
@@ -66,6 +68,7 @@ class FpgaContext(ContextBase):
         operands: Sequence[Span],
         numbers: Sequence[int],
         scalars: Sequence[float] = (),
+        program: str = "",
     ) -> None:
         """Enqueue a kernel of the board.
 
@@ -79,13 +82,22 @@ class FpgaContext(ContextBase):
             The memory it reads and writes, in the kernel's order.
         numbers, scalars : sequence of int, sequence of float
             Its other arguments.
+        program : str
+            What the kernel is to do, if it does several things: for ``vector``, instructions in postfix notation.
         """
-        launch = Launch(kernel, dtype, tuple(map(address, operands)), tuple(numbers), tuple(scalars))
-        self._link.post(self._queue, Op.LAUNCH, f"launch of {kernel}", launch.pack())
+        launch = Launch(kernel, dtype, tuple(map(address, operands)), tuple(numbers), tuple(scalars), program)
+        self._link.post(self._sender, Op.LAUNCH, f"launch of {kernel}", launch.pack())
 
     def record(self) -> FpgaEvent:
         """Put a fence into the queue."""
-        return FpgaEvent(self._link, self._queue, self._link.post(self._queue, Op.FENCE, "fence"))
+        return FpgaEvent(self._link, self._sender.client, self._link.post(self._sender, Op.FENCE, "fence"))
+
+    def wait_for(self, event: Any) -> None:
+        """Let the board hold this queue back till the event; the host waits for one of another device."""
+        if isinstance(event, FpgaEvent) and event.link is self._link:
+            self._link.post(self._sender, Op.WAIT, "wait for an event", wire.ADDRESS.pack(event.sequence))
+        else:
+            event.wait()
 
     def wait(self) -> None:
         """Block until the board has executed all commands so far; raise what failed."""

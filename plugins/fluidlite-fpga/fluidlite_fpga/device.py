@@ -18,6 +18,7 @@ from fpga_simulator.wire import Op
 
 BOARDS = "FLUIDLITE_FPGA_BOARDS"
 MEMORY = "FLUIDLITE_FPGA_MEMORY"
+QUEUES = 2
 
 
 class FpgaAllocator(AllocatorBase):
@@ -49,6 +50,7 @@ class FpgaDevice(DeviceBase):
     """
 
     kind = "fpga"
+    place_name = "FPGAPlace"
 
     def __init__(self, boards: int | None = None, memory: int | None = None) -> None:
         self._boards = boards
@@ -69,15 +71,15 @@ class FpgaDevice(DeviceBase):
     def info(self, index: int) -> DeviceInfo:
         """Return the facts of a board. It stores every dtype; its kernels say what they compute in."""
         self.probe()
-        return DeviceInfo(name=f"simulated FPGA board {index}", memory=self._memory, alignment=ALIGNMENT)
+        return DeviceInfo(name=f"simulated FPGA board {index}", memory=self._memory, alignment=ALIGNMENT, queues=QUEUES)
 
     def allocator(self, index: int) -> FpgaAllocator:
         """Return an allocator of a board's memory."""
         return FpgaAllocator(self.link(index))
 
     def context(self, index: int, queue: int) -> FpgaContext:
-        """Return a context on a board's queue; it has one, and contexts share it."""
-        return FpgaContext(self.place(index), self.link(index))
+        """Return a context on one of a board's two queues."""
+        return FpgaContext(self.place(index), self.link(index), queue)
 
     def link(self, index: int) -> Link:
         """Return the link to a board, which starts if this is its first use."""

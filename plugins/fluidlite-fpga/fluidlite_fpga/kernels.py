@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import register_kernel
+from fluidlite.plugin import Span, register_kernel
 
 Dims = tuple[int, ...]
 Run = Callable[[Any, Any], None]
@@ -17,8 +17,10 @@ FLOATS = ("float32", "float64")
 
 def same_dtype(call: Any) -> str | None:
     """Refuse operands of two dtypes."""
-    x, y = call.dtype("X"), call.dtype("Y")
-    return None if x == y else f"fpgann computes in one dtype, X is {x} and Y {y}"
+    found = {slot: call.dtype(slot) for slot in ("X", "Y") if call.has(slot)}
+    if len(set(found.values())) > 1:
+        return f"fpgann computes in one dtype, X is {found['X']} and Y {found['Y']}"
+    return None
 
 
 def unlike(x: Dims, y: Dims) -> bool:
@@ -47,53 +49,119 @@ def matmul(call: Any, context: Any) -> Run:
     return launch("matmul", call.dtype("X"), ("X", "Y", "Out"), numbers, (float(call.attr("alpha")),))
 
 
-@register_kernel("relu", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
-def relu(call: Any, context: Any) -> Run:
-    """``Out = max(X, 0)``."""
-    return launch("relu", call.dtype("X"), ("X", "Out"), (prod(call.dims("X")),))
-
-
-def trimmed(dims: Dims) -> Dims:
-    """Return dims without trailing ones, which broadcasting does not need."""
-    while dims and dims[-1] == 1:
-        dims = dims[:-1]
-    return dims
-
-
-def aligned(call: Any) -> tuple[int, Dims]:
-    """Return the axis of X at which Y starts, and Y's dims there."""
-    x, y, axis = call.dims("X"), call.dims("Y"), call.attr("axis")
-    return (len(x) - len(y) if axis == -1 else axis), trimmed(y)
-
-
-def add_refusal(call: Any) -> str | None:
-    """Say why the board cannot add: Y is no contiguous run of X's dims."""
-    x, y = call.dims("X"), call.dims("Y")
-    axis, run = aligned(call)
-    if axis < 0 or unlike(x[axis : axis + len(run)], run):
-        return f"fpgann adds a Y whose dims are a run of X's, X is {list(x)} and Y {list(y)} at axis {axis}"
-    return same_dtype(call)
-
-
-@register_kernel("elementwise_add", "fpga", library="fpgann", dtypes=FLOATS, supports=add_refusal, inplace=True)
-def elementwise_add(call: Any, context: Any) -> Run:
-    """``Out = X + Y``, with Y repeated over the dims of X before and after it."""
-    x = call.dims("X")
-    axis, run = aligned(call)
-    numbers = (prod(x[:axis]), prod(run), prod(x[axis + len(run) :]))
-    return launch("add", call.dtype("X"), ("X", "Y", "Out"), numbers)
-
-
 def launch(
     kernel: str,
     dtype: str,
-    slots: tuple[str, ...],
-    numbers: tuple[int, ...],
-    scalars: tuple[float, ...] = (),
+    slots: Sequence[str],
+    numbers: Sequence[int],
+    scalars: Sequence[float] = (),
+    program: str = "",
 ) -> Run:
     """Return a prepared kernel that launches ``kernel`` on the spans of ``slots``."""
 
     def run(context: Any, io: Any) -> None:
-        context.enqueue(kernel, dtype, [io.span(slot) for slot in slots], numbers, scalars)
+        context.enqueue(kernel, dtype, [io.span(slot) for slot in slots], numbers, scalars, program)
 
     return run
+
+
+def reduced_axes(call: Any) -> tuple[int, ...]:
+    """The axes of X that a reduce operator reduces, from 0 on."""
+    rank = len(call.dims("X"))
+    if call.op.type.startswith("mean") or call.attr("reduce_all"):
+        return tuple(range(rank))
+    return tuple(sorted(axis % rank for axis in call.attr("dim")))
+
+
+def _reduction(op: str, program: str) -> Any:
+    @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS)
+    def reduction(call: Any, context: Any) -> Run:
+        dims = call.dims("X")
+        return launch("reduce", call.dtype("X"), ("X", "Out"), (len(dims), *dims, *reduced_axes(call)), (), program)
+
+    return reduction
+
+
+def _spread(op: str, mean: bool) -> Any:
+    """The gradient of a sum or a mean: each element of X takes its share of what Out gets."""
+
+    @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS)
+    def spread(call: Any, context: Any) -> Run:
+        dims, axes = call.dims("X"), reduced_axes(call)
+        narrow = tuple(1 if i in axes else n for i, n in enumerate(dims))
+        count = prod(dims[axis] for axis in axes) if mean else 1
+        numbers = (1, 1, 0, len(dims), *narrow, *dims)
+        return launch("vector", call.dtype("Out@GRAD"), ("Out@GRAD", "X@GRAD"), numbers, (count,), "x0 s0 /")
+
+    return spread
+
+
+MADE = [
+    *(_reduction(f"reduce_{name}", name) for name in ("sum", "mean", "max", "min", "prod")),
+    _reduction("mean", "mean"),
+    _spread("reduce_sum_grad", mean=False),
+    _spread("reduce_mean_grad", mean=True),
+    _spread("mean_grad", mean=True),
+]
+"""Kernels that functions of this module made; the plugin hands them over one by one."""
+
+
+def around(dims: Dims, axis: int) -> tuple[int, int, int]:
+    """Dims as three: before an axis, the axis, after it."""
+    axis %= len(dims)
+    return prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
+
+
+@register_kernel("softmax", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
+def softmax(call: Any, context: Any) -> Run:
+    """``Out = exp(X - max) / sum`` over an axis."""
+    return launch("softmax", call.dtype("X"), ("X", "Out"), around(call.dims("X"), call.attr("axis")))
+
+
+@register_kernel("softmax_grad", "fpga", library="fpgann", dtypes=FLOATS, inplace=True)
+def softmax_grad(call: Any, context: Any) -> Run:
+    """``X@GRAD = Out * (Out@GRAD - sum(Out * Out@GRAD))`` over an axis."""
+    dims = around(call.dims("Out"), call.attr("axis"))
+    return launch("softmax_grad", call.dtype("Out"), ("Out", "Out@GRAD", "X@GRAD"), dims)
+
+
+def label_refusal(call: Any) -> str | None:
+    """Say why the board cannot take these labels."""
+    if call.attr("soft_label"):
+        return "fpgann takes labels that are classes, soft_label is True"
+    if call.dtype("Label") not in ("int32", "int64"):
+        return f"fpgann takes labels of int32 and int64, Label is {call.dtype('Label')}"
+    if call.op.type == "softmax_with_cross_entropy" and not (call.has("Softmax") and call.has("Loss")):
+        return "fpgann writes Softmax and Loss"
+    if call.attrs.get("axis", -1) != -1:
+        return f"fpgann takes classes along the last axis, by axis -1; axis is {call.attr('axis')}"
+    return None
+
+
+def _by_label(op: str, kernel: str, slots: tuple[str, ...]) -> Any:
+    @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS, supports=label_refusal, indexes=True)
+    def by_label(call: Any, context: Any) -> Run:
+        """Labels are checked on the board: the first that is no class goes to the context's status words."""
+        dims = call.dims(slots[0])
+        itemsize = 4 if call.dtype("Label") == "int32" else 8
+        numbers = (prod(dims[:-1]), dims[-1], call.attr("ignore_index"), itemsize)
+
+        def run(context: Any, io: Any) -> None:
+            spans: list[Span] = [io.span(slot) for slot in slots]
+            spans.append(context.status_span())
+            context.enqueue(kernel, call.dtype(slots[0]), spans, (*numbers, io.op_id + 1))
+
+        return run
+
+    return by_label
+
+
+MADE += [
+    _by_label("cross_entropy", "cross_entropy", ("X", "Label", "Y")),
+    _by_label("cross_entropy_grad", "cross_entropy_grad", ("X", "Label", "Y@GRAD", "X@GRAD")),
+    _by_label("softmax_with_cross_entropy", "softmax_cross_entropy", ("Logits", "Label", "Softmax", "Loss")),
+    _by_label(
+        "softmax_with_cross_entropy_grad", "softmax_cross_entropy_grad",
+        ("Softmax", "Label", "Loss@GRAD", "Logits@GRAD"),
+    ),
+]  # fmt: skip

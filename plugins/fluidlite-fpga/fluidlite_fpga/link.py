@@ -7,16 +7,27 @@ import contextlib
 import os
 import socket
 import threading
+from collections import OrderedDict
 from itertools import count
+from typing import NamedTuple
 
 from fluidlite.plugin import DeviceError, DeviceLost
 
 from fluidlite_fpga.process import BoardProcess
 from fpga_simulator import wire
+from fpga_simulator.timing import MAX_FENCES
 from fpga_simulator.wire import Body, Header, Op, Status
 
-CONTROL = 0
-"""The queue number of calls; contexts take theirs from ``new_queue``."""
+
+class Sender(NamedTuple):
+    """Which queue of the board commands go through, and who sends them."""
+
+    queue: int
+    client: int
+
+
+CONTROL = Sender(0, 0)
+"""The sender of calls; contexts take a client's number from ``new_client``."""
 
 _NOTHING = memoryview(b"")
 _PATIENCE = 5.0
@@ -54,7 +65,9 @@ class Link:
         self._closed = ""
         self._sequence = 0
         self._latest = "none"
-        self._queues = count(CONTROL + 1)
+        self._clients = count(CONTROL.client + 1)
+        self._times: OrderedDict[int, int] = OrderedDict()  # when answered commands ended, in cycles of the board
+        self._time = 0
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = BoardProcess(theirs, memory)
@@ -65,13 +78,13 @@ class Link:
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._disown)
 
-    def new_queue(self) -> int:
+    def new_client(self) -> int:
         """Return a number under which the failures of one context are kept apart."""
-        return next(self._queues)
+        return next(self._clients)
 
     def post(
         self,
-        queue: int,
+        sender: Sender,
         op: Op,
         what: str,
         fields: bytes = b"",
@@ -82,8 +95,8 @@ class Link:
 
         Parameters
         ----------
-        queue : int
-            Who asks.
+        sender : Sender
+            Who asks, and through which queue.
         op : Op
             The command.
         what : str
@@ -106,7 +119,8 @@ class Link:
             if sink is not None:
                 self._sinks[self._sequence] = sink
             try:
-                wire.send(self._socket, op, queue, self._sequence, fields, data)
+                header = Header(op, sender.queue, sender.client, self._sequence, self._time, 0)
+                wire.send(self._socket, header, fields, data)
             except OSError:
                 self._listener.join()  # it sees the same end, and finds out why
                 raise self._gone(what) from None
@@ -124,7 +138,7 @@ class Link:
             If the board refuses, is gone, or has not the memory that was asked.
         """
         sequence = self.post(CONTROL, op, what, fields)
-        self.wait(CONTROL, sequence, what)
+        self.wait(CONTROL.client, sequence, what)
         status, answer = self._answers.pop(sequence)
         if status == Status.OUT_OF_MEMORY:
             raise MemoryError(f"{self.name}: {answer.decode()}")
@@ -136,13 +150,13 @@ class Link:
         """Whether the command of that number, which asks for an answer, is done (or never will be)."""
         return self._answered >= sequence or bool(self._lost)
 
-    def wait(self, queue: int, sequence: int, what: str) -> None:
+    def wait(self, client: int, sequence: int, what: str) -> None:
         """Block until the command of that number is answered.
 
         Raises
         ------
         DeviceError
-            If a command of this queue has failed since the last ``wait``; the first failure counts.
+            If a command of this client has failed since the last ``wait``; the first failure counts.
         DeviceLost
             If the board is gone.
         """
@@ -150,7 +164,10 @@ class Link:
             self._news.wait_for(lambda: self.reached(sequence))
             if self._answered < sequence:
                 raise self._gone(what)
-            failure = self._failures.pop(queue, None)
+            self._time = max(
+                self._time, self._times.get(sequence, 0)
+            )  # what the host sends now comes after what it has seen end
+            failure = self._failures.pop(client, None)
         if failure:
             raise DeviceError(f"{self.name}: {failure}")
 
@@ -193,10 +210,13 @@ class Link:
             body.into(sink)
         text = body.rest()
         with self._news:
-            if header.queue == CONTROL:
+            if header.client == CONTROL.client:
                 self._answers[header.sequence] = header.code, text
             elif header.code != Status.OK:
-                self._failures.setdefault(header.queue, text.decode())
+                self._failures.setdefault(header.client, text.decode())
+            self._times[header.sequence] = header.time
+            if len(self._times) > MAX_FENCES:
+                self._times.popitem(last=False)
             self._answered = header.sequence
             self._news.notify_all()
 

@@ -11,7 +11,8 @@ from typing import Any
 from fpga_simulator import wire
 from fpga_simulator.kernels import KERNELS, Operands
 from fpga_simulator.memory import Memory, OutOfMemory
-from fpga_simulator.wire import Body, Launch, Op, Status
+from fpga_simulator.timing import COMPUTE, COPY, Timeline, copy_cycles
+from fpga_simulator.wire import Body, Header, Launch, Op, Status
 
 _LOG_LENGTH = 100_000
 
@@ -30,6 +31,9 @@ class Board:
     def __init__(self, link: socket.socket, capacity: int) -> None:
         self._link = link
         self._memory = Memory(capacity)
+        self._timeline = Timeline()
+        self._current = Header(0, 0, 0, 0, 0, 0)
+        self._ended = 0
         self._log: deque[dict[str, Any]] = deque(maxlen=_LOG_LENGTH)
         self._execute: dict[Op, Callable[[Body], bytes | memoryview | None]] = {
             Op.ALLOCATE: self._allocate,
@@ -41,6 +45,7 @@ class Board:
             Op.FENCE: self._fence,
             Op.LOG: self._read_log,
             Op.CLEAR_LOG: self._clear_log,
+            Op.WAIT: self._wait,
         }
 
     def serve(self) -> None:
@@ -54,6 +59,7 @@ class Board:
     def _serve_one(self) -> None:
         header, body = wire.receive(self._link)
         op, status = Op(header.code), Status.OK
+        self._current, self._ended = header, 0
         try:
             answer = self._execute[op](body)
         except (EOFError, ConnectionError):
@@ -64,10 +70,16 @@ class Board:
             status, answer = Status.FAILED, _text(op, error)
         body.skip()
         if answer is not None:
-            wire.send(self._link, status, header.queue, header.sequence, b"", memoryview(answer))
+            wire.send(self._link, header._replace(code=status, time=self._ended), b"", memoryview(answer))
 
-    def _note(self, command: str, nbytes: int, dtype: str = "", dims: list[tuple[int, ...]] | None = None) -> None:
-        self._log.append({"command": command, "dtype": dtype, "dims": dims or [], "nbytes": nbytes})
+    def _note(self, command: str, nbytes: int, **more: Any) -> None:
+        self._log.append({"command": command, "dtype": "", "dims": [], "nbytes": nbytes, **more})
+
+    def _timed(self, engine: str, cycles: int) -> dict[str, int]:
+        """Let the command take its time; say when."""
+        queue = self._current.queue
+        start, self._ended = self._timeline.run(queue, engine, cycles, self._current.time)
+        return {"queue": queue, "start": start, "end": self._ended}
 
     def _allocate(self, body: Body) -> bytes:
         (nbytes,) = body.take(wire.ADDRESS)
@@ -85,18 +97,18 @@ class Board:
         (address,) = body.take(wire.ADDRESS)
         view = self._memory.view(address, body.left)
         body.into(view.data)
-        self._note("copy_in", view.nbytes)
+        self._note("copy_in", view.nbytes, **self._timed(COPY, copy_cycles(view.nbytes)))
 
     def _copy_out(self, body: Body) -> memoryview:
         address, nbytes = body.take(wire.RANGE)
         view = self._memory.view(address, nbytes)
-        self._note("copy_out", nbytes)
+        self._note("copy_out", nbytes, **self._timed(COPY, copy_cycles(nbytes)))
         return view.data
 
     def _copy_within(self, body: Body) -> None:
         to, source, nbytes = body.take(wire.MOVE)
         self._memory.view(to, nbytes)[:] = self._memory.view(source, nbytes)
-        self._note("copy_within", nbytes)
+        self._note("copy_within", nbytes, **self._timed(COPY, copy_cycles(nbytes)))
 
     def _launch(self, body: Body) -> None:
         launch = Launch.unpack(body)
@@ -104,13 +116,21 @@ class Board:
             raise LookupError(f"the board has no kernel {launch.kernel!r}; it has {', '.join(KERNELS)}")
         operands = Operands(self._memory, launch)
         try:
-            KERNELS[launch.kernel](operands, launch.numbers, launch.scalars)
+            KERNELS[launch.kernel](operands)
         except Exception as error:
             raise RuntimeError(f"{launch.kernel}: {error}") from error
-        self._note(launch.kernel, operands.nbytes, launch.dtype, operands.dims)
+        timed = self._timed(COMPUTE, operands.cycles)
+        self._note(
+            launch.kernel, operands.nbytes, dtype=launch.dtype, dims=operands.dims, program=launch.program, **timed
+        )
 
     def _fence(self, body: Body) -> bytes:
+        self._ended = self._timeline.fence(self._current.queue, self._current.sequence, self._current.time)
         return b""
+
+    def _wait(self, body: Body) -> None:
+        (fence,) = body.take(wire.ADDRESS)
+        self._timeline.wait(self._current.queue, fence)
 
     def _read_log(self, body: Body) -> bytes:
         return json.dumps(list(self._log)).encode()

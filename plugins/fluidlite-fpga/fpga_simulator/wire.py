@@ -11,8 +11,8 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
 
-_HEADER = Struct("<HIQQ")
-_LAUNCH = Struct("<16s8sHHH")
+_HEADER = Struct("<HHIQQQ")
+_LAUNCH = Struct("<32s8sHHHH")
 _CHUNK = 1 << 16
 
 ADDRESS = Struct("<Q")
@@ -35,6 +35,7 @@ class Op(IntEnum):
     FENCE = 7  # () -> nothing
     LOG = 8  # () -> JSON
     CLEAR_LOG = 9  # () -> nothing
+    WAIT = 10  # (number of a fence): later commands of this queue start after it
 
 
 class Status(IntEnum):
@@ -46,11 +47,29 @@ class Status(IntEnum):
 
 
 class Header(NamedTuple):
-    """Start of every frame: an Op (in answers a Status), who sent the command, its number, and the body's size."""
+    """Start of every frame.
+
+    Attributes
+    ----------
+    code : int
+        An Op; in answers a Status.
+    queue : int
+        Which queue of the board the command goes through.
+    client : int
+        Who sent it.
+    sequence : int
+        Its number.
+    time : int
+        In cycles of the board: the command starts no earlier; in answers, when it ended.
+    nbytes : int
+        Size of the body.
+    """
 
     code: int
     queue: int
+    client: int
     sequence: int
+    time: int
     nbytes: int
 
     def pack(self) -> bytes:
@@ -59,24 +78,26 @@ class Header(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Body of a LAUNCH: which kernel, the dtype it computes in, and its arguments."""
+    """Body of a LAUNCH: which kernel, the dtype it computes in, its arguments, and a program for it."""
 
     kernel: str
     dtype: str
     addresses: tuple[int, ...]
     numbers: tuple[int, ...]
     scalars: tuple[float, ...]
+    program: str = ""
 
     def pack(self) -> bytes:
         """Return the body's bytes."""
         counts = len(self.addresses), len(self.numbers), len(self.scalars)
-        head = _LAUNCH.pack(self.kernel.encode(), self.dtype.encode(), *counts)
-        return head + _arguments(*counts).pack(*self.addresses, *self.numbers, *self.scalars)
+        program = self.program.encode()
+        head = _LAUNCH.pack(self.kernel.encode(), self.dtype.encode(), *counts, len(program))
+        return head + _arguments(*counts).pack(*self.addresses, *self.numbers, *self.scalars) + program
 
     @classmethod
     def unpack(cls, body: Body) -> Launch:
         """Read what ``pack`` made."""
-        kernel, dtype, addresses, numbers, scalars = body.take(_LAUNCH)
+        kernel, dtype, addresses, numbers, scalars, program = body.take(_LAUNCH)
         arguments = body.take(_arguments(addresses, numbers, scalars))
         split = addresses + numbers
         return cls(
@@ -85,6 +106,7 @@ class Launch(NamedTuple):
             arguments[:addresses],
             arguments[addresses:split],
             arguments[split:],
+            body.take(Struct(f"{program}s"))[0].decode(),
         )
 
 
@@ -138,8 +160,8 @@ def receive(link: socket.socket) -> tuple[Header, Body]:
     return header, Body(link, header.nbytes)
 
 
-def send(link: socket.socket, code: int, queue: int, sequence: int, fields: bytes, data: memoryview) -> None:
-    """Send one frame; ``data`` follows the fields without a copy."""
-    link.sendall(Header(code, queue, sequence, len(fields) + data.nbytes).pack() + fields)
+def send(link: socket.socket, header: Header, fields: bytes, data: memoryview) -> None:
+    """Send one frame, whose size this fills in; ``data`` follows the fields without a copy."""
+    link.sendall(header._replace(nbytes=len(fields) + data.nbytes).pack() + fields)
     if data.nbytes:
         link.sendall(data)

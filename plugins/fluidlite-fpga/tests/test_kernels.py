@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from fluidlite.plugin import Span
 from numpy.typing import NDArray
 
-from fluidlite_fpga import FpgaDevice, kernels
+from fluidlite_fpga import FpgaDevice, elementwise, kernels
 
 Array = NDArray[Any]
 RTOL = {"float32": 1e-5, "float64": 1e-12}
@@ -18,8 +19,13 @@ RTOL = {"float32": 1e-5, "float64": 1e-12}
 class Call:
     """The part of the framework's call that kernels look at."""
 
-    def __init__(self, dims: dict[str, tuple[int, ...]], attrs: dict[str, Any], **dtypes: str) -> None:
-        self._dims, self._attrs, self._dtypes = dims, attrs, dtypes
+    def __init__(self, dims: dict[str, tuple[int, ...]], attrs: dict[str, Any], type: str = "", **dtypes: str) -> None:
+        self._dims, self.attrs, self._dtypes = dims, attrs, dtypes
+        self.ins = {slot: () for slot in dims if not slot.startswith("Out")}
+        self.op = SimpleNamespace(type=type, must_alias={})
+
+    def has(self, slot: str) -> bool:
+        return slot in self._dims
 
     def dims(self, slot: str) -> tuple[int, ...]:
         return self._dims[slot]
@@ -28,7 +34,7 @@ class Call:
         return self._dtypes.get(slot, "float32")
 
     def attr(self, name: str) -> Any:
-        return self._attrs[name]
+        return self.attrs[name]
 
 
 class IO:
@@ -45,7 +51,8 @@ def compute(device: FpgaDevice, kernel: Any, inputs: dict[str, Array], out: Arra
     """Run a kernel on the board and return what it writes into ``Out``."""
     context, allocator = device.context(0, 0), device.allocator(0)
     dtypes = {slot: str(value.dtype) for slot, value in inputs.items()}
-    call = Call({slot: value.shape for slot, value in inputs.items()}, attrs, **dtypes)
+    dims = {slot: value.shape for slot, value in {**inputs, "Out": out}.items()}
+    call = Call(dims, attrs, kernel.op, **dtypes)
     assert kernel.supports is None or kernel.supports(call) is None
     spans = {}
     for slot, value in {**inputs, "Out": out}.items():
@@ -58,6 +65,11 @@ def compute(device: FpgaDevice, kernel: Any, inputs: dict[str, Array], out: Arra
     context.copy_out(result.data, spans["Out"])
     context.wait()
     return result
+
+
+def made(op: str) -> Any:
+    """The plugin's kernel of an operator."""
+    return next(kernel for kernel in (*kernels.MADE, *elementwise.MADE) if kernel.op == op)
 
 
 def values(dims: tuple[int, ...], dtype: str, seed: int) -> Array:
@@ -126,7 +138,7 @@ def test_matmul_over_nothing_is_zero(device: FpgaDevice) -> None:
 
 def test_relu_keeps_nan(device: FpgaDevice) -> None:
     x = np.array([[-1.5, 0.0, 2.5], [np.nan, -np.inf, np.inf]], np.float32)
-    out = compute(device, kernels.relu, {"X": x}, np.zeros_like(x))
+    out = compute(device, made("relu"), {"X": x}, np.zeros_like(x))
     np.testing.assert_array_equal(out, [[0, 0, 2.5], [np.nan, 0, np.inf]])
 
 
@@ -143,13 +155,16 @@ def test_relu_keeps_nan(device: FpgaDevice) -> None:
         ((3, 1), 1, (1, 3, 1)),
         ((1,), -1, (1, 1, 1)),
         ((), -1, (1, 1, 1)),
+        ((2, 1, 4), -1, (2, 1, 4)),
+        ((1, 3, 1), -1, (1, 3, 1)),
+        ((4, 1), 2, (1, 1, 4)),
     ],
 )
 def test_elementwise_add(
     device: FpgaDevice, y_dims: tuple[int, ...], axis: int, shown: tuple[int, ...], dtype: str
 ) -> None:
     x, y = values((2, 3, 4), dtype, 7), np.asarray(values(y_dims, dtype, 8), dtype)
-    out = compute(device, kernels.elementwise_add, {"X": x, "Y": y}, np.zeros_like(x), axis=axis)
+    out = compute(device, made("elementwise_add"), {"X": x, "Y": y}, np.zeros_like(x), axis=axis)
     np.testing.assert_allclose(out, x.astype(np.float64) + y.reshape(shown), rtol=RTOL[dtype], atol=RTOL[dtype])
 
 
@@ -161,10 +176,9 @@ MATMUL = {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
     [
         (kernels.matmul, (2, 3, 4), (5, 4, 3), MATMUL, "no broadcasting of batches"),
         (kernels.matmul, (-1, 3, 4), (5, 4, 3), MATMUL, None),
-        (kernels.elementwise_add, (2, 3), (1, 3), {"axis": -1}, "a run of X's"),
-        (kernels.elementwise_add, (3,), (2, 3), {"axis": -1}, "a run of X's"),
-        (kernels.elementwise_add, (2, 3), (3, 4), {"axis": 1}, "a run of X's"),
-        (kernels.elementwise_add, (-1, 3), (-1, 3), {"axis": -1}, None),
+        (made("elementwise_add"), (2, 3), (1, 3), {"axis": -1}, None),
+        (made("elementwise_add"), (-1, 3), (-1, 3), {"axis": -1}, None),
+        (elementwise.scale, (2,), (2,), {}, None),
     ],
 )
 def test_refusals_say_why(
@@ -184,12 +198,10 @@ def test_the_log_tells_what_ran(device: FpgaDevice) -> None:
     assert device.command_log(1) == []
     compute(device, kernels.matmul, {"X": x, "Y": y}, np.zeros((2, 4), np.float32), **MATMUL)
     log = {entry["command"]: entry for entry in device.command_log(0)}
-    assert log["matmul"] == {
-        "command": "matmul",
-        "dtype": "float32",
-        "dims": [[1, 2, 3], [1, 3, 4], [1, 2, 4]],
-        "nbytes": 104,
-    }
+    found = log["matmul"]
+    assert (found["dtype"], found["nbytes"], found["queue"]) == ("float32", 104, 0)
+    assert found["dims"] == [[1, 2, 3], [1, 3, 4], [1, 2, 4]]
+    assert log["copy_in"]["end"] <= found["start"] < found["end"] <= log["copy_out"]["start"]
     device.clear_command_log(0)
     assert device.command_log(0) == []
 
@@ -197,8 +209,14 @@ def test_the_log_tells_what_ran(device: FpgaDevice) -> None:
 def test_what_the_board_does_not_know_is_an_error_of_wait(device: FpgaDevice) -> None:
     context = device.context(0, 0)
     context.enqueue("conv9d", "float32", [], [])
-    with pytest.raises(Exception, match="launch: the board has no kernel 'conv9d'; it has matmul, relu, add"):
+    with pytest.raises(Exception, match="launch: the board has no kernel 'conv9d'; it has matmul, vector, reduce"):
         context.wait()
-    context.enqueue("relu", "int32", [], [1])
+    context.enqueue("reduce", "int32", [], [1], (), "sum")
     with pytest.raises(Exception, match="computes in float32 and float64, not in int32"):
         context.wait()
+    for program, reason in {"x0 +": "takes 2 values, there are 1", "1 2": "leaves 2 values for 1 outputs",
+                            "what": "could not convert"}.items():  # fmt: skip
+        span = Span(device.allocator(0).allocate(64), 0, 8)
+        context.enqueue("vector", "float32", [span, span], [1, 1, 0, 1, 2, 2], (), program)
+        with pytest.raises(Exception, match=reason):
+            context.wait()

@@ -1,0 +1,57 @@
+"""Checks of what a user gives where a list, a mapping or a number is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import index
+from typing import Any
+
+from fluidlite.base.errors import FluidError, ProgramError
+
+
+def listed(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> list[Any]:
+    """Return the items of ``value``, or raise ``error``: it is no list. A text is none."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}")
+    return list(value)
+
+
+def mapped(what: str, value: Any, expected: str, error: type[FluidError] = ProgramError) -> Mapping[Any, Any]:
+    """Return ``value`` if it is a mapping, or raise ``error``."""
+    if not isinstance(value, Mapping):
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected {expected}")
+    return value
+
+
+def as_whole(value: Any) -> int | None:
+    """The int that a value is (NumPy's too); None if it is none. A bool is none."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:  # an array of several, too
+        return None
+
+
+def as_number(value: Any) -> float | None:
+    """The float that a value is, if it is one number; else None. Texts and bools are none."""
+    if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):  # an array of several, of texts; beyond a float
+        return None
+
+
+def whole(what: str, value: Any, error: type[FluidError] = ProgramError) -> int:
+    """Return ``value`` as an int if it is one, or raise ``error``."""
+    found = as_whole(value)
+    if found is None:
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected an int")
+    return found
+
+
+def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> float:
+    """Return ``value`` as a float if it is one number, or raise ``error``."""
+    found = as_number(value)
+    if found is None:
+        raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a number")
+    return found

@@ -1,0 +1,139 @@
+"""Which modules belong to plugins, known by the names in their entry points before any of them is imported.
+
+What a plugin's module declares while it is imported waits for the plugin's hooks, whoever imports it and when; so a
+program may import such a module before fluidlite loads plugins, or after.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+_TESTS = frozenset({"tests", "test", "testing", "examples", "conftest"})
+"""Parts of a plugin's package that use it as anybody would."""
+
+
+def _root(target: str) -> str:
+    """The package that a plugin's module is of: the first that is no namespace package."""
+    parts = target.split(".")
+    for count in range(1, len(parts)):
+        name = ".".join(parts[:count])
+        module = sys.modules.get(name)
+        if module is None or getattr(module, "__file__", None) is not None or not hasattr(module, "__path__"):
+            return name
+    return target
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+class PluginModules:
+    """Modules by the plugin that owns them, and what they declared while they were imported.
+
+    Attributes
+    ----------
+    loaded : set of str
+        Plugins whose hooks were called.
+    version : int
+        Another number after each change.
+    """
+
+    def __init__(self) -> None:
+        self._find: Callable[[], Mapping[str, str]] | None = None
+        self._installed: Mapping[str, str] | None = None
+        self._targets: dict[str, str] = {}
+        self._built_in: tuple[str, ...] = ()
+        self._owners: dict[str, str | None] = {}
+        self._declared: dict[str, list[tuple[Any, Any]]] = {}
+        self.loaded: set[str] = set()
+        self.version = 0
+
+    def set_finder(self, find: Callable[[], Mapping[str, str]], built_in: Mapping[str, str]) -> None:
+        """Install the callback that reads the entry points: the plugin's name by module. It is called once."""
+        self._find = find
+        self._built_in = tuple(built_in)
+        self._targets.update(built_in)
+
+    def add(self, target: str, plugin: str) -> None:
+        """Note the module of a plugin that is loaded by hand."""
+        self._targets.setdefault(target, plugin)
+        self._owners.clear()
+
+    def remove(self, plugin: str) -> None:
+        """Forget a plugin that was loaded by hand. What its modules declared counts when it is loaded again."""
+        installed = self._installed or {}
+        self._targets = {
+            target: name for target, name in self._targets.items()
+            if name != plugin or target in self._built_in or target in installed
+        }  # fmt: skip
+        self.loaded.discard(plugin)
+        self._owners.clear()
+        self.version += 1
+
+    def mark_loaded(self, plugin: str) -> None:
+        """Note that a plugin was loaded, or failed to."""
+        self.loaded.add(plugin)
+        self.version += 1
+
+    def owner(self, module: str) -> str | None:
+        """Return the name of the plugin that a module belongs to, or None.
+
+        A plugin's modules are those of the package that its entry point names, but for its tests and examples.
+        """
+        if module == "__main__" or (self._installed is not None and module in self._owners):
+            return self._owners.get(module)
+        if module.partition(".")[0] == "fluidlite":
+            return next((self._targets[target] for target in self._built_in if _within(module, target)), None)
+        if self._installed is None and self._find is not None:
+            self._installed = dict(self._find())
+            self._targets = {**self._installed, **self._targets}
+        found = self._owners[module] = self._owner(module)
+        return found
+
+    def _owner(self, module: str) -> str | None:
+        if any(part in _TESTS or part.startswith("test_") for part in module.split(".")[1:]):
+            return None
+        mine = [target for target in self._targets if _within(module, target)]
+        if mine:
+            return self._targets[max(mine, key=len)]
+        return min((name for target, name in self._targets.items() if _within(module, _root(target))), default=None)
+
+    def being_imported(self, target: str) -> bool:
+        """Whether a module of a plugin's package is imported at this moment, so that its hooks may not be there yet."""
+        package = target if target in self._built_in else _root(target)
+        return any(
+            _within(name, package) and getattr(getattr(module, "__spec__", None), "_initializing", False)
+            for name, module in list(sys.modules.items())
+        )
+
+    def declare(self, thing: Any, frame: FrameType) -> str | None:
+        """Note what a frame declares; return the plugin whose hooks decide on it, or None: it counts at once.
+
+        A plugin's hooks decide on what its modules declare at their top level, while they are imported.
+        """
+        found: FrameType | None = frame
+        while found is not None and found.f_code.co_name != "<module>":
+            found = found.f_back
+        if found is None:
+            return None
+        module = found.f_globals.get("__name__", "__main__")
+        if module == "__main__" or (module.startswith("fluidlite.") and self.owner(module) is None):
+            return None
+        self._declared.setdefault(module, []).append((thing, found.f_globals))
+        self.version += 1
+        return self.owner(module)
+
+    def declared(self, plugin: str) -> list[Any]:
+        """What the modules of a plugin declared when they were last imported."""
+        found: list[Any] = []
+        for module, things in list(self._declared.items()):
+            now = sys.modules.get(module)
+            if now is not None and self.owner(module) == plugin:
+                found.extend(thing for thing, names in things if names is vars(now))
+        return found
+
+
+plugin_modules = PluginModules()

@@ -1,0 +1,160 @@
+"""Sums in array namespaces, whose rounding errors grow with the logarithm of how many numbers are added.
+
+Namespaces on the host add that way along the last axes, where numbers lie side by side; along others they add one after
+the other. So those are cut into blocks, whose sums are cut again. Products with ones, or with another array, by NumPy's
+library of linear algebra are several times as fast: it, too, adds no more numbers than a block has.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+BLOCK = 32
+"""Numbers of different lines that are added one after the other."""
+RUN = 1024
+"""Numbers side by side that are left to the library, which adds them in the lanes of several registers."""
+
+_ONES = {kind: np.ones(RUN, kind) for kind in "fd"}
+SHORT = 32
+"""Runs of fewer numbers are added last: the library takes longer to begin than to add them."""
+
+
+def pairwise_sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) -> Any:
+    """Sum over axes, which stay as 1, in ``dtype``."""
+    if isinstance(x, np.ndarray) and x.size <= RUN and prod(x.shape[axis] for axis in axes) <= BLOCK:
+        return xp.add.reduce(x, axes, dtype, out, True)
+    found = _by_products(xp, x, axes) if _multiplies(xp, x, dtype) else _sum(xp, x, axes, dtype, out)
+    if out is None or found is out:
+        return found
+    out[...] = found
+    return out
+
+
+def product_sum(xp: Any, a: Any, b: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+    """Sum of a product over axes, which stay as 1, in ``dtype``; without the product where the library adds it up."""
+    alike = a.ndim > 0 and a.shape[-1] == b.shape[-1] and a.ndim - 1 in axes
+    if not alike or not (_multiplies(xp, a, dtype) and _multiplies(xp, b, dtype)):
+        return pairwise_sum(xp, a * b, axes, dtype)
+    joined = min(_joined(a, axes), _joined(b, axes)) if a.shape == b.shape else 1
+    if _is_short(a, joined) and any(a.shape[axis] > 1 for axis in axes if axis < a.ndim - joined):
+        return pairwise_sum(xp, a * b, axes, dtype)
+    sums = _dots(xp, _flat(a, joined), _flat(b, joined))
+    sums = sums.reshape((*sums.shape[:-1], *(1,) * joined))
+    left = tuple(axis for axis in axes if axis < sums.ndim - joined)
+    return _by_products(xp, sums, left) if left else sums
+
+
+def _multiplies(xp: Any, x: Any, dtype: Any) -> bool:
+    """Whether sums of an array are products of NumPy's library: floats side by side."""
+    return (
+        isinstance(x, np.ndarray) and hasattr(xp, "vecdot") and x.dtype == dtype and x.dtype.char in "fd"
+        and x.size > 0 and x.ndim > 0 and (x.shape[-1] == 1 or x.strides[-1] == x.itemsize)
+    )  # fmt: skip
+
+
+def _joined(x: Any, axes: tuple[int, ...]) -> int:
+    """How many of the last axes are summed as one: only where the array is contiguous more than one."""
+    if not x.flags.c_contiguous:
+        return 1
+    count = 0
+    while count < x.ndim and (x.shape[-1 - count] == 1 or x.ndim - 1 - count in axes):
+        count += 1
+    return max(count, 1)
+
+
+def _flat(x: Any, joined: int) -> Any:
+    """The last axes as one."""
+    return x if joined == 1 else x.reshape((*x.shape[: x.ndim - joined], -1))
+
+
+def _is_short(x: Any, joined: int) -> bool:
+    """Whether few numbers lie side by side in the last axes."""
+    return bool(prod(x.shape[x.ndim - joined :]) < SHORT)
+
+
+def _dots(xp: Any, a: Any, b: Any) -> Any:
+    """Sums of products along the last axis, which stays as 1, a run at a time; b may be the ones of a run."""
+    size = a.shape[-1]
+    whole = size // RUN * RUN
+    if size <= RUN:
+        return xp.vecdot(a, b[..., :size])[..., None]
+
+    def runs(x: Any) -> Any:
+        return x if x.ndim == 1 and x.size == RUN else x[..., :whole].reshape((*x.shape[:-1], -1, RUN))
+
+    found = xp.sum(xp.vecdot(runs(a), runs(b)), axis=-1, keepdims=True)
+    if whole < size:
+        rest = b[..., whole:] if b.shape[-1] == size else b[: size - whole]
+        found += xp.vecdot(a[..., whole:], rest)[..., None]
+    return found
+
+
+def _by_products(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """Sums as products with ones: the last axes as runs of numbers, others as lines of a matrix."""
+    left = [axis for axis in axes if x.shape[axis] > 1]
+    if not left:
+        return xp.asarray(x, copy=True)
+    ones = _ONES[x.dtype.char]
+    if all(x.shape[axis] == 1 for axis in range(max(left) + 1, x.ndim)):
+        joined, rank = _joined(x, axes), x.ndim
+        before = tuple(axis for axis in left if axis < rank - joined)
+        if 0 < len(before) < len(left) and _is_short(x, joined):
+            return _by_products(xp, _by_products(xp, x, before), axes)
+        x = _dots(xp, _flat(x, joined), ones)
+        x = x.reshape((*x.shape[:-1], *(1,) * (rank - x.ndim + 1)))
+        left = [axis for axis in left if axis < rank - joined]
+    for axis in reversed(left):
+        if axis < x.ndim - 2 and not x.flags.c_contiguous:
+            x = _sum(xp, x, (axis,), x.dtype)
+            continue
+        dims = x.shape
+        lines = x if axis == x.ndim - 2 else x.reshape((*dims[: axis + 1], -1))
+        while (count := lines.shape[axis]) > 1:
+            lines = _lines(xp, lines, count, ones)
+        x = lines.reshape((*dims[:axis], 1, *dims[axis + 1 :]))
+    return x
+
+
+def _lines(xp: Any, x: Any, count: int, ones: Any) -> Any:
+    """The sums of blocks of lines of the last matrices."""
+    if count <= BLOCK:
+        return xp.matmul(ones[:count], x)[..., None, :]
+    whole = count // BLOCK * BLOCK
+    sums = xp.matmul(ones[:BLOCK], x[..., :whole, :].reshape((*x.shape[:-2], -1, BLOCK, x.shape[-1])))
+    if whole == count:
+        return sums
+    return xp.concatenate([sums, xp.matmul(ones[: count - whole], x[..., whole:, :])[..., None, :]], axis=-2)
+
+
+def _sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) -> Any:
+    """Sums by the namespace's own function, in blocks where it adds one number after the other."""
+    left = list(axes)
+    for axis in range(x.ndim - 1, -1, -1):
+        if x.shape[axis] == 1:
+            continue
+        if axis not in left:
+            break
+        left.remove(axis)
+    if not any(x.shape[axis] > BLOCK for axis in left) or hasattr(x, "__cuda_array_interface__"):
+        if out is None:
+            return xp.sum(x, axis=axes, dtype=dtype, keepdims=True)
+        return xp.add.reduce(x, axes, dtype, out, True)
+    last = tuple(axis for axis in axes if axis not in left)
+    if last:
+        x = xp.sum(x, axis=last, dtype=dtype, keepdims=True)
+    for axis in left:
+        while x.shape[axis] > BLOCK:
+            whole = x.shape[axis] // BLOCK
+            head, rest = ((slice(None),) * axis + (each, ...) for each in (
+                slice(0, whole * BLOCK), slice(whole * BLOCK, x.shape[axis])
+            ))  # fmt: skip
+            blocks = xp.reshape(x[head], (*x.shape[:axis], whole, BLOCK, *x.shape[axis + 1 :]))
+            parts = [xp.sum(blocks, axis=axis + 1, dtype=dtype)]
+            if x.shape[axis] > whole * BLOCK:
+                parts.append(xp.sum(x[rest], axis=axis, dtype=dtype, keepdims=True))
+            x = (xp.concat if hasattr(xp, "concat") else xp.concatenate)(parts, axis=axis)
+        x = xp.sum(x, axis=axis, dtype=dtype, keepdims=True)
+    return x

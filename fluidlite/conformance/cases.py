@@ -1,0 +1,113 @@
+"""Cases: each sample of each operator, once for every dtype that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
+from fluidlite.base.errors import FluidError
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.framework.opdef import GradRule, OpDef
+from fluidlite.framework.registry import ops
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One sample of an operator in one dtype.
+
+    Attributes
+    ----------
+    op : OpDef
+    sample : Sample
+    label : str
+        The sample's name, unique within the operator.
+    dtype : str
+        What the sample's floating inputs are cast to.
+    """
+
+    op: OpDef
+    sample: Sample
+    label: str
+    dtype: str
+
+    @property
+    def id(self) -> str:
+        """``op[sample:dtype]``, as test ids and known failures name it."""
+        return f"{self.op.type}[{self.label}:{self.dtype}]"
+
+    def inputs(self) -> dict[str, list[Array]]:
+        """What is fed: floating arrays in the case's dtype, others as the sample has them."""
+        return {slot: [self._cast(item) for item in _items(value)] for slot, value in self.sample.inputs.items()}
+
+    def _cast(self, item: Any) -> Array:
+        array = np.asarray(item)
+        if self.dtype in ALL_FLOATS and dtype_name(array.dtype) in ALL_FLOATS:
+            return array.astype(NUMPY[self.dtype])
+        return array
+
+    def attrs(self) -> dict[str, Any]:
+        """Every attribute of the operator in canonical form."""
+        given = self.sample.attrs
+        return {
+            attr.name: None if (value := given.get(attr.name, attr.default)) is None else attr.check(value)
+            for attr in self.op.attrs
+        }
+
+    def loosest(self, *others: str) -> str:
+        """The coarsest floating dtype that takes part; float64 if only integers do."""
+        order = ("float64", "float32", "float16", "bfloat16")
+        fed = [dtype_name(a.dtype) for arrays in self.inputs().values() for a in arrays]
+        present = [dtype for dtype in (*fed, *others) if dtype in order]
+        return max(present, key=order.index, default="float64")
+
+    def graded_outputs(self) -> tuple[str, ...]:
+        """The output slots whose gradients the operator's gradient rule reads."""
+        rule = self.op.grad
+        if isinstance(rule, GradRule):
+            return rule.outputs
+        return tuple(slot.name for slot in self.op.outputs if not slot.intermediate) if rule is not None else ()
+
+    def __repr__(self) -> str:
+        return f"Case({self.id})"
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def cases_of(type: str) -> list[Case]:
+    """The cases of one operator.
+
+    Raises
+    ------
+    FluidError
+        There are none: nothing would be checked.
+    """
+    found = cases([type])
+    if not found:
+        raise FluidError(
+            f"operator {type!r} has no samples with a reference, so that nothing can be checked\n"
+            "  Do: register them with fluidlite.plugin.register_samples"
+        )
+    return found
+
+
+def cases(types: Iterable[str] | None = None) -> list[Case]:
+    """Every case of the named operators (of all, if none is named) that has a reference to be held against."""
+    found: list[Case] = []
+    for op in ops if types is None else [ops.get(type) for type in types]:
+        if reference_of(op.type) is None:
+            continue
+        seen: dict[str, int] = {}
+        for sample in samples_of(op.type):
+            name = sample.name or "sample"
+            number = seen[name] = seen.get(name, 0) + 1
+            label = name if number == 1 else f"{name}#{number}"
+            found += [Case(op, sample, label, dtype) for dtype in sample.dtypes]
+    return found

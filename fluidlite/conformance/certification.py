@@ -1,0 +1,198 @@
+"""Certify a place: share out the checks, collect what came of them, and say on what."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from fluidlite import loader
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.errors import FluidError
+from fluidlite.conformance.certificate import FAILED, KNOWN, Certificate, Outcome
+from fluidlite.conformance.checks import Check, checks
+from fluidlite.conformance.device_checks import NAMESPACE, device_checks
+from fluidlite.conformance.plugin_modules import load_plugin_modules
+from fluidlite.conformance.tolerances import tolerances
+from fluidlite.conformance.worker import run_check
+from fluidlite.conformance.workers import run_in_processes
+from fluidlite.framework.registry import ops
+from fluidlite.platform.devices import Unit, devices
+from fluidlite.platform.place import PlaceLike
+
+MAX_DEFAULT_JOBS = 4
+Progress = Callable[[Outcome, int, int], None]
+"""Called after each check with its outcome, the number done and the number in all."""
+
+
+def certify(
+    place: PlaceLike,
+    operators: Iterable[str] = (),
+    only: Iterable[str] = (),
+    jobs: int | None = None,
+    plugins: Iterable[str] = (),
+    known_failures: Mapping[str, str] | None = None,
+    timeout: float = 300.0,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Run the conformance checks on a place, in processes of their own.
+
+    First of all its array namespace is looked at: where it lacks what every namespace must have, that is the one check.
+
+    Parameters
+    ----------
+    place : Place or str
+    operators : iterable of str
+        Only these operators (``*`` and ``?`` match), and no checks of the device; all, and the device's, if empty.
+    only : iterable of str
+        Only these checks, by id, such as ``relu[rank4:float64]``.
+    jobs : int, optional
+        Processes that share the work; default: one for each core, 4 at most.
+    plugins : iterable of str
+        Modules of plugins that are not installed (see :func:`load_plugin_modules`).
+    known_failures : mapping of check to reason, optional
+        As :func:`fluidlite.testing.read_known_failures` gives it. One that passes fails the certificate.
+    timeout : float
+        Seconds that a check may take.
+    progress : callable, optional
+        Called after each check: ``progress(outcome, done, total)``.
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable
+        The place cannot be used.
+    FluidError
+        No check has such a name; a plugin cannot be loaded; the checking processes do not start.
+    """
+    modules = tuple(load_plugin_modules(plugins))
+    unit = devices.unit(place)
+    patterns, wanted, known = tuple(operators), tuple(only), dict(known_failures or {})
+    selected = _selected(checks(), patterns, wanted)
+    names = {check.id: next((name for name in check.names() if name in known), None) for check in selected}
+    if not patterns and not wanted and (unused := set(known) - set(names.values())):
+        raise FluidError(f"known failures: no check is called {', '.join(sorted(map(str, unused)))}")
+    count = jobs if jobs is not None else min(MAX_DEFAULT_JOBS, os.cpu_count() or 1)
+    if count < 1:
+        raise FluidError(f"jobs is {count}; expected 1 or more")
+    first = _namespace(unit)
+    if first.state == FAILED and NAMESPACE not in known:
+        selected, names = [], {}
+    chunks: dict[str, list[str]] = {}
+    for check in selected:
+        chunks.setdefault(check.operator, []).append(check.id)
+    date, start = datetime.now(UTC), time.perf_counter()
+    outcomes: list[Outcome] = [] if selected else [first]
+    if progress is not None and outcomes:
+        progress(first, 1, 1)
+    setup = {"place": str(unit.place), "plugins": list(modules)}
+    for found in run_in_processes(list(chunks.values()), count, setup, timeout):
+        name = names[found.id]
+        outcome = found if name is None else _known(found, known[name], exact=name == found.id)
+        outcomes.append(outcome)
+        if progress is not None:
+            progress(outcome, len(outcomes), len(selected))
+    return Certificate(
+        place=str(unit.place), device=_device(unit), plugin=_plugin(unit), versions=_versions(),
+        date=date.strftime("%Y-%m-%d %H:%M UTC"), seconds=time.perf_counter() - start,
+        jobs=max(min(count, len(chunks)), 1), scope=", ".join((*patterns, *wanted)), tolerances=tolerances(unit.place),
+        outcomes=outcomes, plugins=modules,
+    )  # fmt: skip
+
+
+def _namespace(unit: Unit) -> Outcome:
+    """What comes of the look at the array namespace."""
+    return run_check(Check(NAMESPACE, device_checks()[NAMESPACE]), str(unit.place))[0]
+
+
+def _selected(found: list[Check], patterns: tuple[str, ...], wanted: tuple[str, ...]) -> list[Check]:
+    """The checks that are asked for; each name must mean one at least."""
+    if not patterns and not wanted:
+        return found
+    selected: dict[str, Check] = {}
+    operators = dict.fromkeys(check.operator for check in found)
+    for pattern in patterns:
+        matching = [check for check in found if fnmatchcase(check.operator, pattern)]
+        if not matching:
+            raise FluidError(f"no check of operator {pattern!r}{_why(pattern, list(operators))}")
+        selected |= {check.id: check for check in matching}
+    for id in wanted:
+        matching = [check for check in found if check.id == id]
+        if not matching:
+            raise FluidError(f"no check is called {id!r}{_near(id, _ids_near(id, found))}")
+        selected |= {check.id: check for check in matching}
+    return list(selected.values())
+
+
+def _ids_near(id: str, found: list[Check]) -> list[str]:
+    """Ids of the same operator, if it has any."""
+    ids = [check.id for check in found]
+    return [other for other in ids if other.partition("[")[0] == id.partition("[")[0]] or ids
+
+
+def _why(type: str, operators: list[str]) -> str:
+    if ops.find(type) is None:
+        return f": no operator is called so{_near(type, operators)}"
+    forward = type.removesuffix("_grad")
+    if forward != type and forward in operators:
+        return f": it is checked with {forward!r}"
+    return ": it has no reference, or no samples"
+
+
+def _near(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.3)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _known(outcome: Outcome, reason: str, exact: bool) -> Outcome:
+    """The outcome of a check that is known to fail: one that passes is out of date, where just it is named."""
+    if outcome.state == FAILED:
+        return Outcome(outcome.id, KNOWN, outcome.seconds, reason, outcome.traceback, outcome.uses)
+    if exact:
+        error = f"it passes, but is listed as a known failure: {reason}"
+        return Outcome(outcome.id, FAILED, outcome.seconds, error, "", outcome.uses)
+    return outcome
+
+
+def _device(unit: Unit) -> dict[str, Any]:
+    info = unit.info
+    return {
+        "kind": unit.place.kind,
+        "name": info.name,
+        "memory": info.memory,
+        "alignment": info.alignment,
+        "queues": info.queues,
+        "capabilities": list(unit.capabilities()),
+        "dtypes": list(info.dtypes),
+        "lacks": [dtype for dtype in NUMPY if dtype not in info.dtypes],
+        "host": info.host,
+    }
+
+
+def _plugin(unit: Unit) -> dict[str, str]:
+    for record in loader.plugins():
+        if unit.place.kind in record.brought.get("devices", ()):
+            return {"name": record.name, "version": record.version, "origin": record.origin}
+    return {"name": "none", "version": "", "origin": "registered by hand"}
+
+
+def _versions() -> dict[str, str]:
+    from fluidlite import __version__
+
+    return {
+        "fluidlite": __version__,
+        "plugin API": str(loader.API),
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }

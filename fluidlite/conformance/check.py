@@ -1,0 +1,165 @@
+"""Checks of one case on one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
+from fluidlite.base.errors import ProgramError
+from fluidlite.conformance.cases import Array, Case, cases_of
+from fluidlite.conformance.op_harness import MODES, build, run, start_gradients
+from fluidlite.conformance.reference import Oracle
+from fluidlite.conformance.samples import reference_of
+from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
+from fluidlite.framework.registry import ops
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.place import Place, PlaceLike
+
+
+def check_sample(case: Case | str, place: PlaceLike) -> None:
+    """Run a case on a place, interpreted and compiled, and compare every output: dims, dtype and values.
+
+    Parameters
+    ----------
+    case : Case or str
+        A case, or an operator's type: then all of its cases.
+    place : Place or str
+
+    Raises
+    ------
+    ConformanceError
+        Names case, place, output and the worst element.
+    FluidError
+        The operator of that type has no samples, or no reference.
+    """
+    place = Place.parse(place)
+    if not isinstance(case, (Case, str)):
+        raise ProgramError(f"check_sample takes a case or an operator's type, got {case!r:.80}")
+    for one_case in cases_of(case) if isinstance(case, str) else [case]:
+        _check_values(one_case, place)
+
+
+def _check_values(case: Case, place: Place) -> None:
+    oracle = Oracle(case)
+    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
+    counts = {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted}
+    one = build(case, counts)
+    compared = [
+        (f"{slot}[{i}]", variable, value)
+        for slot in wanted
+        if slot in oracle.outputs
+        for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
+    ]
+    for mode in MODES:
+        results = run(one, place, [variable for _, variable, _ in compared], mode)
+        for (what, variable, expected), result in zip(compared, results, strict=True):
+            where = f"{case.id} on {place}, {mode}: {what}"
+            _check_metadata(where, variable, result, expected)
+            rtol = tolerance(place, case.loosest(variable.dtype))
+            compare(where, result.numpy(), expected, rtol, oracle.cancelled)
+
+
+def check_sample_gradients(case: Case, place: PlaceLike) -> None:
+    """Hold a case's gradients, interpreted and compiled, against central differences of its reference.
+
+    All gradients are made together and, where there are several, also each alone, since operators leave out the others.
+    Where an intermediate output is among those that they start from, they are also made without it, as programs do.
+
+    Parameters
+    ----------
+    case : Case
+    place : Place or str
+
+    Raises
+    ------
+    ConformanceError
+        Names case, place, input and the worst element.
+    """
+    if case.sample.grads:
+        if case.op.grad is None:
+            raise ConformanceError(
+                f"{case.id}: its sample names gradients of {', '.join(case.sample.grads)}; it has no gradient"
+                "\n  Do: declare what that reads (reads=), write it (gradient), or leave grads out of the sample"
+            )
+        place, oracle = Place.parse(place), Oracle(case)
+        intermediate = [slot.name for slot in case.op.outputs if slot.intermediate and slot.name in oracle.weights]
+        if 0 < len(intermediate) < len(oracle.weights):
+            _check_gradients(case, oracle, oracle.gradients(), place, case.sample.grads)
+            for slot in intermediate:
+                del oracle.weights[slot]
+        expected = oracle.gradients()
+        _check_gradients(case, oracle, expected, place, tuple(expected))
+        if len(expected) > 1 and case.dtype == "float32":
+            for slot in expected:
+                _check_gradients(case, oracle, expected, place, (slot,))
+
+
+def _check_gradients(
+    case: Case, oracle: Oracle, expected: dict[str, list[Array]], place: Place, slots: tuple[str, ...]
+) -> None:
+    from fluidlite.framework.backward import gradients
+
+    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
+    one = build(case, {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted})
+    targets, starts = start_gradients(one, oracle.weights)
+    inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(one.inputs[slot])]
+    made: list[Variable | None] = gradients(targets, [variable for *_, variable in inputs], starts)
+    for (slot, i, _), grad in zip(inputs, made, strict=True):
+        if grad is None:
+            raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
+    rtol = gradient_tolerance(place, case.loosest())
+    for mode in MODES:
+        results = run(one, place, [grad for grad in made if grad is not None], mode)
+        for (slot, i, variable), result in zip(inputs, results, strict=True):
+            where = f"{case.id} on {place}, {mode}: gradient of {slot}[{i}]"
+            _check_metadata(where, variable, result, expected[slot][i])
+            compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
+
+
+def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:
+    if tuple(result.dims) != expected.shape:
+        raise ConformanceError(f"{where} has dims {list(result.dims)}; expected {list(expected.shape)}")
+    declared = variable.shape
+    if len(declared) != len(expected.shape) or any(
+        d not in (-1, n) for d, n in zip(declared, expected.shape, strict=True)
+    ):
+        raise ConformanceError(f"{where} has dims {list(expected.shape)}; it was declared {list(declared)}")
+    if result.dtype != variable.dtype:
+        raise ConformanceError(f"{where} is {result.dtype}; it was declared {variable.dtype}")
+
+
+def compare(where: str, actual: Any, expected: Array, rtol: float, atol: float) -> None:
+    """Hold floats within ``rtol`` of the element plus the mean magnitude, plus ``atol``; all else must be equal."""
+    if not expected.size:
+        return
+    name = str(actual.dtype)
+    if name not in ALL_FLOATS:
+        wrong = np.asarray(actual != expected)
+        limit: Any = 0
+    else:
+        with np.errstate(over="ignore"):
+            rounded = expected.astype(NUMPY[name]).astype(np.float64)
+        expected = np.where(np.isinf(rounded), rounded, expected)  # beyond the dtype's range: infinity
+        actual = actual.astype(np.float64)
+        finite = np.isfinite(expected)
+        magnitude = float(np.mean(np.abs(expected[finite]))) if finite.any() else 0.0
+        with np.errstate(invalid="ignore"):
+            limit = rtol * (np.abs(expected) + magnitude) + atol
+            same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+            wrong = ~(same | (np.isfinite(expected) & (np.abs(actual - expected) <= limit)))
+    if wrong.any():
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64))
+        place = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(distance, nan=np.inf), -1)), wrong.shape)
+        raise ConformanceError(
+            f"{where}: {int(wrong.sum())} of {wrong.size} elements are wrong; at {[int(i) for i in place]} "
+            f"it is {actual[place]!r}, expected {expected[place]!r} (relative tolerance {rtol:g})"
+        )
+
+
+def operators_with_samples() -> list[str]:
+    """The operators that :func:`cases` covers."""
+    return [op.type for op in ops if reference_of(op.type) is not None]

@@ -1,0 +1,255 @@
+"""Raw checks of a device: its copies, events, array views and compiler, without any operator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from fluidlite import memory
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.conformance.cases import Array
+from fluidlite.conformance.tolerances import ConformanceError
+from fluidlite.memory import Allocation
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place
+from fluidlite.platform.pool import get_context, new_context
+from fluidlite.render.array_functions import lacking
+
+DeviceCheck = Callable[[Place], None]
+NAMESPACE = "device[namespace]"
+"""What a certificate begins with: where it fails, no other check tells anything."""
+
+_SIZES = (1, 3, 64, 255, 4097, 1 << 20)
+_OFFSETS = (0, 1, 7, 64)
+
+
+def device_checks() -> dict[str, DeviceCheck]:
+    """The checks by name; each takes a place, and raises ConformanceError (or what the device raises)."""
+    return {
+        NAMESPACE: _namespace,
+        "device[round_trip]": _round_trip,
+        "device[copy_within]": _copy_within,
+        "device[order]": _order,
+        "device[events]": _events,
+        "device[two_contexts]": _two_contexts,
+        "device[threads]": _threads,
+        "device[many_allocations]": _many_allocations,
+        "device[array_views]": _array_views,
+        "device[launch]": _launch,
+    }
+
+
+def _namespace(place: Place) -> None:
+    """The array namespace, if there is one, has what every namespace must have."""
+    unit = devices.unit(place)
+    if unit.array is None:
+        return
+    lacks = lacking(unit.array.xp, unit.info.dtypes)
+    if lacks:
+        raise ConformanceError(
+            f"{place}: its array namespace {getattr(unit.array.xp, '__name__', type(unit.array.xp).__name__)} lacks "
+            f"{', '.join(lacks)}, which every namespace must have\n"
+            "  Do: add them to what the device gives as xp, or leave dtypes out of its DeviceInfo; "
+            "docs/reference/array_namespace.md lists what is needed"
+        )
+
+
+def _pattern(nbytes: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def _part(allocation: Allocation, offset: int, nbytes: int) -> Span:
+    whole = allocation.span()
+    return Span(whole.handle, whole.offset + offset, nbytes)
+
+
+def _write(context: Context, span: Span, data: Array) -> None:
+    context.copy_in(span, data.data.cast("B"))
+
+
+def _read(context: Context, span: Span) -> Array:
+    out = np.empty(span.nbytes, np.uint8)
+    context.copy_out(out.data, span)
+    context.wait()
+    return out
+
+
+def _same(what: str, place: Place, actual: Array, expected: Array) -> None:
+    if actual.shape != expected.shape or not np.array_equal(actual, expected):
+        wrong = np.flatnonzero(actual.ravel() != expected.ravel())
+        raise ConformanceError(
+            f"{place}: {what}: {wrong.size} of {expected.size} elements are wrong, the first at {int(wrong[0])}: "
+            f"{actual.ravel()[wrong[0]]!r}, expected {expected.ravel()[wrong[0]]!r}"
+        )
+
+
+def _round_trip(place: Place) -> None:
+    """What is copied in comes out, at odd offsets and of odd sizes, and nothing beside it changes."""
+    context = get_context(place)
+    for size in _SIZES:
+        for offset in _OFFSETS:
+            allocation = memory.alloc(place, size + offset + 9, context)
+            around = _pattern(size + offset + 9, seed=1)
+            _write(context, allocation.span(), around)
+            data = _pattern(size)
+            _write(context, _part(allocation, offset, size), data)
+            around[offset : offset + size] = data
+            _same(f"{size} bytes copied in at offset {offset}", place, _read(context, allocation.span()), around)
+            part = _read(context, _part(allocation, offset, size))
+            _same(f"{size} bytes copied out from offset {offset}", place, part, data)
+
+
+def _copy_within(place: Place) -> None:
+    """Copies inside the place, between allocations and inside one."""
+    context = get_context(place)
+    for size in (1, 65, 4099):
+        source, target = (memory.alloc(place, size + 16, context) for _ in range(2))
+        data = _pattern(size + 16)
+        _write(context, source.span(), data)
+        _write(context, target.span(), np.zeros_like(data))
+        context.copy_within(_part(target, 5, size), _part(source, 3, size))
+        expected = np.zeros_like(data)
+        expected[5 : 5 + size] = data[3 : 3 + size]
+        _same(f"copy_within of {size} bytes", place, _read(context, target.span()), expected)
+    both = memory.alloc(place, 256, context)
+    data = _pattern(256)
+    _write(context, both.span(), data)
+    context.copy_within(_part(both, 128, 100), _part(both, 11, 100))
+    data[128:228] = data[11:111]
+    _same("copy_within of one allocation", place, _read(context, both.span()), data)
+
+
+def _order(place: Place) -> None:
+    """One queue works in order, and the host's bytes may be reused as soon as copy_in returns."""
+    context = get_context(place)
+    first, second = (memory.alloc(place, 1 << 16, context) for _ in range(2))
+    host = np.empty(1 << 16, np.uint8)
+    for value in range(20):
+        host[:] = value
+        _write(context, first.span(), host)
+        host[:] = 255
+        context.copy_within(second.span(), first.span())
+    _same("twenty copies in a row", place, _read(context, second.span()), np.full(1 << 16, 19, np.uint8))
+
+
+def _events(place: Place) -> None:
+    """A waited-for event is done, and what came before it has happened."""
+    context = get_context(place)
+    allocation = memory.alloc(place, 1 << 16, context)
+    data = _pattern(1 << 16)
+    _write(context, allocation.span(), data)
+    out = np.zeros_like(data)
+    context.copy_out(out.data, allocation.span())
+    event = context.record()
+    event.wait()
+    if not event.done():
+        raise ConformanceError(f"{place}: an event is not done() after its wait()")
+    _same("a copy out before the event", place, out, data)
+    context.wait_for(event)
+    context.wait()
+
+
+def _two_contexts(place: Place) -> None:
+    """A second context sees what the first did, once it has waited for its event."""
+    first, second = get_context(place), new_context(place)
+    try:
+        allocation = memory.alloc(place, 1 << 16, first)
+        for seed in range(5):
+            data = _pattern(1 << 16, seed)
+            _write(first, allocation.span(), data)
+            second.wait_for(first.record())
+            _same("a copy on another context", place, _read(second, allocation.span()), data)
+    finally:
+        second.close()
+
+
+def _threads(place: Place) -> None:
+    """Threads with their own contexts do not disturb each other."""
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for size in (100, 5000):
+                allocation = memory.alloc(place, size, get_context(place))
+                data = _pattern(size, seed)
+                _write(get_context(place), allocation.span(), data)
+                _same("a thread's own copy", place, _read(get_context(place), allocation.span()), data)
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _many_allocations(place: Place) -> None:
+    """Allocations hold apart: each keeps its own bytes; all come back."""
+    context = get_context(place)
+    before = memory.used(place)
+    held = [memory.alloc(place, 1 + 37 * i, context) for i in range(40)]
+    for i, allocation in enumerate(held):
+        _write(context, allocation.span(), _pattern(allocation.nbytes, i))
+    for i, allocation in enumerate(held):
+        _same(f"allocation {i} of 40", place, _read(context, allocation.span()), _pattern(allocation.nbytes, i))
+    for allocation in held:
+        memory.free(allocation, place)
+    if memory.used(place) != before:
+        raise ConformanceError(f"{place}: {memory.used(place) - before} bytes stay in use after everything was freed")
+
+
+def _array_views(place: Place) -> None:
+    """The array capability sees and writes the device's own bytes, at aligned offsets too."""
+    unit = devices.unit(place)
+    if unit.array is None:
+        return
+    context = get_context(place)
+    for dtype in unit.info.dtypes:
+        data = (np.arange(24) % 2).astype(NUMPY[dtype])
+        raw = data.view(np.uint8)
+        allocation = memory.alloc(place, raw.nbytes + 64, context)
+        span = _part(allocation, 64, raw.nbytes)
+        _write(context, span, raw)
+        array = unit.array.wrap(span, (4, 6), dtype, None)
+        if tuple(array.shape) != (4, 6):
+            raise ConformanceError(f"{place}: wrap gave shape {tuple(array.shape)}, expected (4, 6)")
+        array[1, :] = array[0, :]
+        expected = data.reshape(4, 6).copy()
+        expected[1] = expected[0]
+        _same(f"a write through an array of {dtype}", place, _read(context, span), expected.ravel().view(np.uint8))
+
+
+_SOURCE = """
+{prologue}
+{kernel} conformance({buffer} {int} *{restrict} out, const {long} items, const {long} start, const {int} step)
+{{
+    {each} {{ out[start + gid] = ({int})gid * step; }}
+}}
+"""
+
+
+def _launch(place: Place) -> None:
+    """The dialect capability compiles a kernel, and runs it once for each item."""
+    unit = devices.unit(place)
+    if unit.dialect is None:
+        return
+    context = get_context(place)
+    words = {**unit.dialect.words, "int": unit.dialect.types["int32"], "long": unit.dialect.types["int64"]}
+    source = _SOURCE.format(**words)
+    kernel = context.compile(source, "conformance", ("buffer", "int64", "int64", "int32"))
+    for items in (1, 100, 1025):
+        allocation = memory.alloc(place, 4 * (items + 8), context)
+        expected = np.full(items + 8, -1, np.int32)
+        _write(context, allocation.span(), expected.view(np.uint8))
+        if allocation.offset:
+            raise ConformanceError(f"{place}: a fresh allocation starts at offset {allocation.offset}")
+        context.launch(kernel, items, [allocation.span().handle, items, 4, -3])
+        expected[4 : 4 + items] = np.arange(items) * -3
+        _same(f"a kernel of {items} items", place, _read(context, allocation.span()).view(np.int32), expected)

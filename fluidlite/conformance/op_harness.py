@@ -1,0 +1,147 @@
+"""Running one operator as a program on a place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
+from fluidlite.base.errors import FallbackWarning
+from fluidlite.conformance.cases import Array, Case
+from fluidlite.framework.kernel_checks import debug
+from fluidlite.framework.program import Block, Program
+from fluidlite.framework.tensor import Tensor
+from fluidlite.framework.variable import Variable
+from fluidlite.platform.place import Place
+
+Named = dict[str, list[Variable]]
+
+
+@dataclass
+class OneOperator:
+    """A program of one operator, and what is fed to it."""
+
+    program: Program
+    inputs: Named = field(default_factory=dict)
+    outputs: Named = field(default_factory=dict)
+    feed: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Array] = field(default_factory=dict)
+
+    def data(
+        self, block: Block, name: str, array: Array, lod: Any = (), stop_gradient: bool = True, dims: Any = None
+    ) -> Variable:
+        """Declare a variable (with ``dims`` instead of the array's own) that is fed with an array."""
+        variable = block.create_var(
+            name, array.shape if dims is None else dims, dtype_name(array.dtype), lod_level=len(lod),
+            stop_gradient=stop_gradient, is_data=True,
+        )  # fmt: skip
+        self.feed[name] = Tensor().set(array, None, [list(level) for level in lod]) if lod else array
+        return variable
+
+
+def build(case: Case, counts: Mapping[str, int]) -> OneOperator:
+    """Make the program of a case.
+
+    Parameters
+    ----------
+    case : Case
+    counts : mapping of output slot to number of variables
+        The outputs that are asked for.
+
+    Notes
+    -----
+    Inputs that an output updates in place (``must_alias``) are state of the scope, since a feed is read-only.
+    """
+    one = OneOperator(Program())
+    block = one.program.global_block()
+    updated = {given: out for out, given in case.op.must_alias.items()}
+    for slot, arrays in case.inputs().items():
+        lod = case.sample.lod.get(slot, ())
+        one.inputs[slot] = []
+        for i, array in enumerate(arrays):
+            name = f"{slot}.{i}"
+            if slot in updated:
+                variable = block.create_var(name, array.shape, dtype_name(array.dtype), persistable=True)
+                one.state[name] = array
+            else:
+                fixed = dtype_name(array.dtype) not in ALL_FLOATS
+                variable = one.data(block, name, array, lod, stop_gradient=fixed)
+            one.inputs[slot].append(variable)
+    for slot, count in counts.items():
+        source = case.op.must_alias.get(slot)
+        if source is not None:
+            one.outputs[slot] = one.inputs[source]
+        else:
+            one.outputs[slot] = [block.create_var(f"{slot}.{i}") for i in range(count)]
+    block.append_op(case.op.type, one.inputs, one.outputs, case.sample.attrs)
+    return one
+
+
+MODES = ("interpreted", "compiled")
+"""How a program can run: a place must be right both ways."""
+
+
+Use = tuple[str, str, str]
+_uses: ContextVar[list[Use] | None] = ContextVar("uses", default=None)
+
+
+@contextmanager
+def recorded_kernels() -> Iterator[list[Use]]:
+    """Record how operators got their kernels in interpreted runs: operator type, how, library."""
+    found: list[Use] = []
+    token = _uses.set(found)
+    try:
+        yield found
+    finally:
+        _uses.reset(token)
+
+
+def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
+    """Run the program on a place; operators without a kernel there fall back.
+
+    It runs a second time, with the outputs of its kernels and what becomes of their inputs watched.
+
+    Raises
+    ------
+    KernelError
+        If a kernel leaves an element of an output unwritten, or writes an input.
+    """
+    from fluidlite.executor import Executor
+    from fluidlite.framework.scope import Scope
+
+    scope = Scope()
+    for name, array in one.state.items():
+        scope.var(name).get_tensor().set(array, place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        executor = Executor(place, mode=mode)
+        results: list[Tensor] = executor.run(
+            one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False
+        )
+        with debug(check_kernels=True):
+            executor.run(one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False)
+    found = _uses.get()
+    if found is not None and mode == "interpreted":
+        for line in executor.explain_last().plan.lines:
+            if line.choice is not None:
+                parts = line.choice.part_choices or (line.choice,)
+                libraries = dict.fromkeys(part.library for part in parts if part.library)
+                found.append((line.op.type, line.how, " ".join(libraries)))
+    return results
+
+
+def start_gradients(one: OneOperator, weights: Mapping[str, list[Array]]) -> tuple[list[Variable], list[Variable]]:
+    """Feed the gradients of outputs; return the outputs and those gradients, in the same order."""
+    block = one.program.global_block()
+    targets: list[Variable] = []
+    starts: list[Variable] = []
+    for slot, arrays in weights.items():
+        for i, (variable, array) in enumerate(zip(one.outputs[slot], arrays, strict=True)):
+            targets.append(variable)
+            start = array.astype(NUMPY[variable.dtype])
+            starts.append(one.data(block, f"{slot}.{i}.start", start, dims=variable.shape))
+    return targets, starts

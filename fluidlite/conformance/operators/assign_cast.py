@@ -1,0 +1,70 @@
+"""Samples and references of fluidlite.operators.assign_cast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_INTS
+from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+register_samples(
+    "assign",
+    reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
+    samples=lambda: [
+        Sample({"X": rand(5, 7)}, {}, ("X",), name="matrix", dtypes=EVERY),
+        Sample({"X": rand()}, {}, name="rank0"),
+        Sample({"X": ints(4)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(4)}, {}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(5, 7)}, {}, lod={"X": ((0, 2, 5),)}, name="sequences"),
+        Sample({"X": rand(0, 7)}, {}, name="empty"),
+    ],
+)
+
+
+register_samples(
+    "assign_like",
+    reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
+    samples=lambda: [
+        Sample({"X": rand(5, 7), "Like": rand(5, 7)}, {}, ("X",), name="matrix", dtypes=EVERY),
+        Sample({"X": ints(4), "Like": ints(4)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": rand(0, 7), "Like": rand(0, 7)}, {}, name="empty"),
+    ],
+)
+
+
+def _reference_cast(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, kind = inputs["X"], attrs["out_dtype"]
+    if "float" in kind:
+        return {"Out": np.asarray(x, "float64")}
+    if kind == "bool":
+        return {"Out": x != 0}
+    if x.dtype.kind != "f":
+        return {"Out": x.astype(kind)}
+    limits = np.iinfo(kind)
+    whole = [0 if v != v else max(limits.min, min(limits.max, int(np.clip(v, -1e30, 1e30)))) for v in x.reshape(-1)]
+    return {"Out": np.asarray(whole, kind).reshape(x.shape)}
+
+
+def _cast_samples() -> list[Sample]:
+    x = rand(5, 7, low=-9, high=9)
+    special = np.asarray([np.nan, np.inf, -np.inf, 1e20, -1e20, -0.9, 0.0, 300.0], "float32")
+    found = [
+        Sample({"X": x}, {"in_dtype": "float32", "out_dtype": "float64"}, ("X",), name="widen"),
+        Sample({"X": x.astype("float64")}, {"out_dtype": "float32"}, ("X",), name="narrow", dtypes=("float64",)),
+        Sample({"X": x}, {"out_dtype": "float16"}, name="to_float16"),
+        Sample({"X": x}, {"out_dtype": "bfloat16"}, name="to_bfloat16"),
+        Sample({"X": x}, {"out_dtype": "float32"}, name="from_half", dtypes=("float16", "bfloat16")),
+        Sample({"X": np.asarray([0.0, 0.5, -2.0, np.nan], "float32")}, {"out_dtype": "bool"}, name="to_bool"),
+        Sample({"X": bools(5)}, {"out_dtype": "float32"}, name="from_bool", dtypes=("bool",)),
+        Sample({"X": ints(5, low=-9)}, {"out_dtype": "float32"}, name="from_int64", dtypes=("int64",)),
+        Sample({"X": ints(5, low=-300, high=300)}, {"out_dtype": "uint8"}, name="wrapped", dtypes=("int64",)),
+        Sample({"X": rand(0, 3)}, {"out_dtype": "int64"}, name="empty"),
+    ]
+    return found + [Sample({"X": special}, {"out_dtype": kind}, name="special_" + kind) for kind in ALL_INTS]
+
+
+register_samples("cast", reference=_reference_cast, samples=_cast_samples)

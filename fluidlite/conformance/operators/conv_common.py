@@ -1,0 +1,53 @@
+"""Samples and references of fluidlite.operators.conv_common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return the padding that the attributes mean."""
+    spatial, given = len(sizes), list(attrs["paddings"])
+    if attrs["padding_algorithm"] == "VALID":
+        return [(0, 0)] * spatial
+    if attrs["padding_algorithm"] == "SAME":
+        totals = [
+            max(0, (int(np.ceil(n / s)) - 1) * s + k - n)
+            for n, k, s in zip(sizes, kernel, attrs["strides"], strict=True)
+        ]
+        return [(total // 2, (total + 1) // 2) for total in totals]
+    return [(given[i], given[i]) if len(given) == spatial else (given[2 * i], given[2 * i + 1]) for i in range(spatial)]
+
+
+def reference_dilations(attrs: Mapping[str, Any]) -> list[int]:
+    """Return the dilations that count: SAME has none."""
+    return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
+
+
+def channels_first(x: Any, attrs: Mapping[str, Any]) -> Any:
+    """Return an image with its channels second."""
+    return np.moveaxis(x, -1, 1) if attrs["data_format"] in ("NHWC", "NDHWC") else x
+
+
+def as_given(y: Any, attrs: Mapping[str, Any]) -> Any:
+    """Return an image in the format of the attributes."""
+    return np.moveaxis(y, 1, -1) if attrs["data_format"] in ("NHWC", "NDHWC") else y
+
+
+def reference_activation(y: Any, attrs: Mapping[str, Any]) -> Any:
+    """Return the activations that are fused, one after the other: relu, bounded relu, then the one that is named."""
+    name, alpha = attrs["fuse_activation"], attrs["fuse_alpha"]
+    if attrs["fuse_relu"]:
+        y = np.maximum(y, 0)
+    if attrs.get("fuse_brelu"):
+        y = np.clip(y, 0, attrs["fuse_brelu_threshold"])
+    if name == "relu":
+        return np.maximum(y, 0)
+    if name == "relu6":
+        return np.clip(y, 0, alpha)
+    if name == "leaky_relu":
+        return np.where(y > 0, y, alpha * y)
+    return y / (1 + np.exp(-alpha * y)) if name == "swish" else y

@@ -1,0 +1,155 @@
+"""Samples and references of fluidlite.operators.elementwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import INTS
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, pairwise, rand, unary_samples
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _samples(
+    low: float = 0.3,
+    high: float = 2.0,
+    grads: tuple[str, ...] = ("X", "Y"),
+    integers: bool = True,
+    floats: bool = True,
+) -> Callable[[], list[Sample]]:
+    """Return samples of every form of broadcasting. X and Y are never nearer than 1/32."""
+
+    def samples() -> list[Sample]:
+        def pair(x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
+            a, b = rand(*x, low=low, high=high, seed=1), rand(*y, low=low, high=high, seed=2)
+            return {"X": np.round(a * 16) / 16, "Y": np.round(b * 16) / 16 + np.float32(0.03125)}
+
+        found = []
+        if floats:
+            found = [
+                Sample(pair((5, 7), (5, 7)), {}, grads, name="same", dtypes=EVERY),
+                Sample(pair((1,), (1,)), {}, grads, name="one"),
+                Sample(pair((), ()), {}, grads, name="rank0"),
+                Sample(pair((3, 4), (1,)), {}, grads, name="scalar_y", dtypes=WIDE),
+                Sample(pair((5, 7), (7,)), {}, grads, name="bias", dtypes=EVERY),
+                Sample(pair((3, 3), (3,)), {"axis": 0}, grads, name="axis0", dtypes=WIDE),
+                Sample(pair((2, 3, 4, 5), (3, 4)), {"axis": 1}, grads, name="middle", dtypes=WIDE),
+                Sample(pair((2, 3, 4), (3, 1)), {"axis": 1}, grads, name="trailing_one"),
+                Sample(pair((2, 3, 4), (2, 1, 4)), {}, grads, name="inner_one"),
+                Sample(pair((4, 3), (1, 3)), {}, grads, name="row"),
+                Sample(pair((4, 3), (4, 1)), {}, grads, name="column"),
+                Sample(pair((4,), (3, 4)), {}, grads, name="small_x", dtypes=WIDE),
+                Sample(pair((3,), (2, 3, 4)), {"axis": 1}, grads, name="small_x_axis1"),
+                Sample(pair((1,), (3, 2)), {}, grads, name="scalar_x"),
+                *(Sample(pair((), (1,) * rank), {}, grads, name=f"rank0_x_{rank}") for rank in (1, 2)),
+                Sample(pair((), (3, 2)), {}, grads, name="rank0_x"),
+                Sample(pair((3, 2), ()), {}, grads, name="rank0_y"),
+                Sample(pair((40, 65), (65,)), {}, name="large", dtypes=WIDE),
+                Sample(pair((0, 3), (3,)), {}, name="empty"),
+            ]
+        if integers:
+            for dtype in INTS:
+                x, y = ints(4, 5, low=-9, dtype=dtype), ints(4, 5, low=1, high=4, seed=1, dtype=dtype)
+                found.append(Sample({"X": x, "Y": y}, {}, name=dtype, dtypes=(dtype,)))
+                found.append(Sample({"X": x, "Y": y[:, 0]}, {"axis": 0}, name=dtype + "_axis0", dtypes=(dtype,)))
+        return found
+
+    return samples
+
+
+def _truncated(x: Any, y: Any) -> Any:
+    """Divide; integers truncate toward zero, as C does."""
+    return np.trunc(x / y).astype(x.dtype) if x.dtype.kind in "iu" else x / y
+
+
+register_samples("elementwise_add", reference=pairwise(np.add), samples=_samples())
+register_samples("elementwise_sub", reference=pairwise(np.subtract), samples=_samples())
+register_samples("elementwise_mul", reference=pairwise(np.multiply), samples=_samples())
+register_samples("elementwise_div", reference=pairwise(_truncated), samples=_samples())
+register_samples("elementwise_max", reference=pairwise(np.maximum), samples=_samples(-1, 1))
+register_samples("elementwise_min", reference=pairwise(np.minimum), samples=_samples(-1, 1))
+register_samples("elementwise_pow", reference=pairwise(np.power), samples=_samples())
+
+
+def _mod_samples() -> list[Sample]:
+    """Both signs, and X nowhere nearer than 1/64 to a multiple of Y, where the remainder jumps."""
+
+    def signed(array: Any, seed: int) -> Any:
+        return np.asarray(np.where(rand(*array.shape, seed=seed) < 0, -array, array), array.dtype)
+
+    found = []
+    for sample in _samples()():
+        x, y = sample.inputs["X"], sample.inputs["Y"]
+        if x.dtype.kind == "f":
+            sample = replace(sample, inputs={"X": signed(x + np.float32(1 / 64), 5), "Y": signed(y, 6)})
+        found.append(sample)
+    return found
+
+
+register_samples("elementwise_mod", reference=pairwise(np.mod), samples=_mod_samples)
+register_samples("elementwise_floordiv", reference=pairwise(np.floor_divide), samples=_samples(floats=False, grads=()))
+
+
+register_samples(
+    "minus",
+    reference=pairwise(np.subtract),
+    samples=lambda: [s for s in _samples(integers=False)() if s.name in ("same", "one", "rank0")],
+)
+
+
+def _reference_scale(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, s, b = inputs["X"], inputs.get("ScaleTensor", attrs["scale"]), attrs["bias"]
+    if x.dtype.kind == "i":  # Fluid casts both to the dtype of X
+        s, b = np.trunc(s), np.trunc(b)
+    out = x * s + b if attrs["bias_after_scale"] else (x + b) * s
+    return {"Out": np.asarray(out, x.dtype)}
+
+
+def _reference_increment(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, step = inputs["X"], attrs["step"]
+    return {"Out": np.asarray(x + (np.trunc(step) if x.dtype.kind == "i" else step), x.dtype)}
+
+
+register_samples(
+    "scale",
+    reference=_reference_scale,
+    samples=lambda: [
+        Sample(
+            {"X": rand(5, 7), "ScaleTensor": rand(1, low=2, high=3)},
+            {"scale": 9.0, "bias": 0.5},
+            ("X",),
+            name="tensor",
+            dtypes=EVERY,
+        ),
+        Sample(
+            {"X": rand(2, 3), "ScaleTensor": rand(1, low=2, high=3)},
+            {"bias": 0.5, "bias_after_scale": False},
+            ("X",),
+            name="tensor_last",
+        ),
+        Sample({"X": ints(4, 3), "ScaleTensor": np.array([3])}, {"bias": 2.0}, name="tensor_int64", dtypes=("int64",)),
+        *unary_samples(
+            attrs=(
+                {},
+                {"scale": 2.5},
+                {"bias": -1.0, "scale": 3.0},
+                {"scale": 2.0, "bias": 0.5, "bias_after_scale": False},
+            )
+        )(),
+        *(Sample({"X": ints(3, 4, low=-9, dtype=t)}, {"scale": 3.0, "bias": 2.0}, name=t, dtypes=(t,)) for t in INTS),
+    ],
+)
+
+
+register_samples(
+    "increment",
+    reference=_reference_increment,
+    samples=lambda: [
+        Sample({"X": rand(1)}, {}, ("X",), name="one", dtypes=WIDE),
+        Sample({"X": rand(1)}, {"step": -2.5}, ("X",), name="step"),
+        *(Sample({"X": ints(1, dtype=t)}, {"step": 2.0}, name=t, dtypes=(t,)) for t in INTS),
+    ],
+)

@@ -1,0 +1,34 @@
+"""Samples and references of fluidlite.operators.logsumexp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    axes = None if attrs["reduce_all"] else tuple(attrs["dim"])
+    found = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
+    return {"Out": np.asarray(found).reshape(np.shape(found) or (1,))}
+
+
+register_samples(
+    "logsumexp",
+    reference=_reference,
+    samples=lambda: [
+        Sample({"X": rand(3, 4)}, {}, ("X",), name="columns", dtypes=EVERY),
+        Sample({"X": rand(3, 4)}, {"dim": [-1], "keep_dim": True}, ("X",), name="rows", dtypes=WIDE),
+        Sample({"X": rand(2, 3, 4)}, {"dim": [0, 2]}, ("X",), name="two"),
+        Sample({"X": rand(2, 3)}, {"reduce_all": True}, ("X",), name="all", dtypes=WIDE),
+        Sample({"X": rand(2, 3)}, {"reduce_all": True, "keep_dim": True}, ("X",), name="all_kept"),
+        Sample({"X": rand()}, {"reduce_all": True}, ("X",), name="rank0"),
+        Sample({"X": rand()}, {"reduce_all": True, "keep_dim": True}, ("X",), name="rank0_kept"),
+        Sample({"X": rand(4, 3, low=500, high=900)}, {"dim": [1]}, name="large_numbers"),
+        Sample({"X": rand(3, 0)}, {}, name="empty"),
+    ],
+)

@@ -1,0 +1,50 @@
+"""Samples and references of fluidlite.operators.prelu."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, away_from, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, slopes, mode = inputs["X"], inputs["Alpha"].reshape(-1), attrs["mode"]
+    out = np.array(x)
+    flat = out.reshape(-1)
+    inner = int(np.prod(x.shape[2:])) if x.ndim > 1 else 1
+    for i, value in enumerate(x.reshape(-1)):
+        which = {"all": 0, "channel": i // inner % x.shape[1] if x.ndim > 1 else 0, "element": i % slopes.size}[mode]
+        if value <= 0:
+            flat[i] = slopes[which] * value
+    return {"Out": out}
+
+
+def _samples() -> list[Sample]:
+    def case(name: str, x: tuple[int, ...], alpha: tuple[int, ...], mode: str | None, dtypes: Any = WIDE) -> Sample:
+        inputs: dict[str, Array] = {"X": away_from(rand(*x), 0), "Alpha": rand(*alpha, low=0.1, high=0.9, seed=1)}
+        attrs = {} if mode is None else {"mode": mode}
+        return Sample(inputs, attrs, ("X", "Alpha") if 0 < np.prod(x) < 1000 else (), name=name, dtypes=dtypes)
+
+    return [
+        case("all", (3, 4, 2), (1,), None, EVERY),
+        case("channel", (2, 3, 4, 5), (1, 3, 1, 1), "channel", EVERY),
+        case("channel_vector", (2, 3, 4, 5), (3,), "channel"),
+        case("channel_matrix", (4, 3), (1, 3), "channel"),
+        case("channel_more_dims", (2, 3, 4), (1, 3, 1, 1), "channel"),
+        case("channel_two_dims", (4, 3), (1, 3, 1, 1), "channel"),
+        case("element", (2, 3, 4), (2, 3, 4), "element", EVERY),
+        case("element_more_dims", (2, 3, 4), (1, 2, 3, 4), "element"),
+        case("element_row", (2, 3, 4), (1, 3, 4), "element"),
+        case("element_flat", (3, 2, 2), (4,), "element"),
+        case("element_one_row", (1, 3), (3,), "element"),
+        case("large", (3, 64, 33), (1, 64, 1), "channel"),
+        case("empty", (0, 3, 2), (3,), "channel"),
+        case("rank0", (), (1,), "all"),
+    ]
+
+
+register_samples("prelu", reference=_reference, samples=_samples)

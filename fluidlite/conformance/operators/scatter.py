@@ -1,0 +1,98 @@
+"""Samples and references of fluidlite.operators.scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _reference_scatter(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1).tolist()
+    if not attrs["overwrite"]:
+        for row in ids:
+            out[row] = 0
+    for row, update in zip(ids, inputs["Updates"], strict=True):
+        out[row] = update if attrs["overwrite"] else out[row] + update
+    return {"Out": out}
+
+
+def _scatter_samples() -> list[Sample]:
+    every = np.array([4, 0, 4, 5])
+    add = {"overwrite": False}
+
+    def given(ids: Any, *dims: int) -> dict[str, Any]:
+        ids = np.asarray(ids)
+        return {"X": rand(*dims), "Ids": ids, "Updates": rand(ids.shape[0], *dims[1:], seed=3)}
+
+    both = ("X", "Updates")
+    return [
+        Sample(given([4, 0, 5], 6, 3), {}, both, name="rows", dtypes=EVERY),
+        Sample(given(every, 6, 3), {}, both, name="last_wins", dtypes=EVERY),
+        Sample(given(every, 6, 3), add, both, name="added", dtypes=EVERY),
+        Sample(given([[2], [1], [2]], 4), add, both, name="column", dtypes=WIDE),
+        Sample(given(np.array([1, 0, 1], "int32"), 3, 2, 20), {}, both, name="rank3_int32"),
+        Sample({"X": ints(4, 2), "Ids": np.array([1, 1]), "Updates": ints(2, 2, seed=2)}, add, name="int64",
+               dtypes=("int64",)),
+        Sample(given(ints(0), 4, 2), {}, name="none"),
+        Sample(given(ints(0), 4, 2), add, name="none_added"),
+        Sample(given([1, 2], 4, 0), {}, name="empty_rows"),
+    ]  # fmt: skip
+
+
+register_samples("scatter", reference=_reference_scatter, samples=_scatter_samples)
+
+
+def _reference_gather_nd(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, index = inputs["X"], inputs["Index"]
+    out = np.zeros((*index.shape[:-1], *x.shape[index.shape[-1] :]), x.dtype)
+    for where in np.ndindex(index.shape[:-1]):
+        out[where] = x[tuple(index[where])]
+    return {"Out": out}
+
+
+register_samples(
+    "gather_nd",
+    reference=_reference_gather_nd,
+    samples=lambda: [
+        Sample(
+            {"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]])}, {}, ("X",), name="elements", dtypes=EVERY
+        ),
+        Sample({"X": rand(5, 3), "Index": np.array([[4], [0], [4]])}, {}, ("X",), name="rows", dtypes=EVERY),
+        Sample({"X": rand(2, 3, 4), "Index": np.array([[[1, 2]], [[0, 1]]], "int32")}, {}, ("X",), name="rank3_int32"),
+        Sample({"X": rand(3, 2), "Index": np.array([2])}, {}, ("X",), name="one_entry"),
+        Sample({"X": rand(3, 2), "Index": ints(2, 0)}, {}, ("X",), name="depth0"),
+        Sample({"X": ints(3, 2), "Index": np.array([[2, 1]])}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": rand(3, 2), "Index": ints(0, 2)}, {}, name="none"),
+    ],
+)
+
+
+def _reference_scatter_nd_add(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out, index = inputs["X"].copy(), inputs["Index"]
+    for where in np.ndindex(index.shape[:-1]):
+        out[tuple(index[where])] += inputs["Updates"][where]
+    return {"Out": out}
+
+
+def _scatter_nd_samples() -> list[Sample]:
+    elements = {"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]]), "Updates": rand(3, seed=3)}
+    rows = {"X": rand(5, 3), "Index": np.array([[4], [0], [4]]), "Updates": rand(3, 3, seed=3)}
+    inner = {"X": rand(2, 3, 4), "Index": np.array([[[1, 2]], [[0, 1]]], "int32"), "Updates": rand(2, 1, 4, seed=3)}
+    both = ("X", "Updates")
+    return [
+        Sample(elements, {}, both, name="elements", dtypes=EVERY),
+        Sample(rows, {}, both, name="rows", dtypes=EVERY),
+        Sample(inner, {}, both, name="rank3_int32"),
+        Sample({"X": rand(2, 2), "Index": ints(2, 0), "Updates": rand(2, 2, 2, seed=3)}, {}, both, name="depth0"),
+        Sample({"X": ints(4), "Index": np.array([[2], [2]]), "Updates": ints(2, seed=2)}, {}, name="int64",
+               dtypes=("int64",)),
+        Sample({"X": rand(3), "Index": ints(0, 1), "Updates": rand(0)}, {}, name="none"),
+    ]  # fmt: skip
+
+
+register_samples("scatter_nd_add", reference=_reference_scatter_nd_add, samples=_scatter_nd_samples)

@@ -1,0 +1,161 @@
+"""Samples and references of fluidlite.operators.slicing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _reference_slice(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out = inputs["Input"]
+    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
+    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
+    for axis, start, end, flag in zip(attrs["axes"], starts, ends, [*attrs["infer_flags"], *starts], strict=False):
+        if (start, end, flag) == (-1, 0, -1) and axis in attrs["decrease_axis"]:
+            end = out.shape[axis]
+        keep = range(out.shape[axis])[start:end]
+        out = np.take(out, list(keep), axis) if keep else np.delete(out, np.s_[:], axis)
+    if attrs["decrease_axis"]:
+        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
+    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
+
+
+def _reference_strided(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out = inputs["Input"]
+    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
+    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
+    strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
+    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
+        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
+            kept = [out.shape[axis] - 1]
+        else:
+            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
+        out = np.take(out, np.asarray(kept, "int64"), axis)
+    if attrs["decrease_axis"]:
+        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
+    return {"Out": out.reshape(out.shape or (1,))}
+
+
+def _cut(
+    name: str,
+    dims: tuple[int, ...],
+    axes: Any,
+    starts: Any,
+    ends: Any,
+    strides: Any = None,
+    drop: Any = (),
+    flags: Any = (),
+    check: bool = True,
+    dtypes: tuple[str, ...] = ("float32",),
+    **tensors: Any,
+) -> Sample:
+    """Return a sample with the attributes that are not empty."""
+    attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": strides}
+    attrs |= {"decrease_axis": drop, "infer_flags": flags}
+    given = {attr: value for attr, value in attrs.items() if value not in ((), None)}
+    return Sample({"Input": rand(*dims), **tensors}, given, ("Input",) if check else (), name=name, dtypes=dtypes)
+
+
+def _vector(*numbers: int, dtype: str = "int32") -> Any:
+    return np.asarray(numbers, dtype)
+
+
+register_samples(
+    "slice",
+    reference=_reference_slice,
+    samples=lambda: [
+        _cut("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
+        _cut("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
+        _cut("negative", (5, 6, 3), [1, 0], [-4, -3], [-1, 9]),
+        _cut("clamped", (5, 6), [1], [-99], [99]),
+        _cut("decreased", (5, 6, 3), [1], [2], [3], drop=[1]),
+        _cut("decreased_all", (5, 6), [0, 1], [2, -1], [3, 99], drop=[0, 1]),
+        _cut("nothing", (5, 6), [1], [4], [2]),
+        _cut("empty", (0, 6), [1], [2], [4], check=False),
+        _cut("by_tensors", (5, 6), [0, 1], (), (), StartsTensor=_vector(1, -4), EndsTensor=_vector(4, 6)),
+        _cut(
+            "by_lists",
+            (5, 6),
+            [1, 0],
+            [2, 1],
+            [5, 9],
+            StartsTensorList=[_vector(2), _vector(1)],
+            EndsTensorList=[_vector(4, dtype="int64"), _vector(-1)],
+            flags=[-1, -1],
+        ),
+        _cut(
+            "last_by_tensor",
+            (5, 6),
+            [0],
+            [7],
+            [8],
+            drop=[0],
+            flags=[-1],
+            StartsTensorList=[_vector(-1)],
+            EndsTensorList=[_vector(0)],
+        ),
+        Sample({"Input": ints(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="int64", dtypes=("int64",)),
+        Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
+    ],
+)
+
+
+register_samples(
+    "strided_slice",
+    reference=_reference_strided,
+    samples=lambda: [
+        _cut("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
+        _cut("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
+        _cut("backwards", (8, 3), [0], [6], [1], [-2], dtypes=EVERY),
+        _cut("backwards_columns", (2, 8), [1], [-1], [-6], [-1]),
+        _cut("to_the_first", (3, 8), [1], [99], [-1], [-3]),
+        _cut("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
+        _cut("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
+        _cut("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
+        _cut(
+            "last_by_tensor",
+            (5, 6),
+            [0],
+            [7],
+            [8],
+            [1],
+            drop=[0],
+            flags=[-1],
+            StartsTensorList=[_vector(-1)],
+            EndsTensorList=[_vector(0)],
+        ),
+        _cut(
+            "by_tensors",
+            (5, 6),
+            [0, 1],
+            (),
+            (),
+            StartsTensor=_vector(1, -1),
+            EndsTensor=_vector(4, 0),
+            StridesTensor=_vector(2, -2),
+        ),
+        _cut(
+            "by_lists", (5, 6), [1], (), [5], StartsTensorList=[_vector(1)], StridesTensorList=[_vector(2)], flags=[-1]
+        ),
+        _cut("rank1", (6,), [0], [0], [6], [4]),
+        _cut("empty", (0, 6), [1], [1], [4], [2], check=False),
+        _cut("empty_axis", (0, 6), [0], [1], [4], [2], check=False),
+        Sample(
+            {"Input": ints(7)},
+            {"axes": [0], "starts": [5], "ends": [1], "strides": [-3]},
+            name="int64",
+            dtypes=("int64",),
+        ),
+        Sample(
+            {"Input": bools(7)},
+            {"axes": [0], "starts": [0], "ends": [7], "strides": [3]},
+            name="bool",
+            dtypes=("bool",),
+        ),
+    ],
+)

@@ -1,0 +1,78 @@
+"""Samples and references of fluidlite.operators.spectral_norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _iterated(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    """The matrix, its singular value and vectors, in NumPy."""
+    matrix = np.moveaxis(inputs["Weight"], attrs["dim"], 0)
+    matrix = matrix.reshape(len(matrix), -1)
+    u, v = inputs["U"].reshape(-1), inputs["V"].reshape(-1)
+    for _ in range(attrs["power_iters"]):
+        v = matrix.T @ u
+        v = v / (np.sqrt(v @ v) + attrs["eps"])
+        u = matrix @ v
+        u = u / (np.sqrt(u @ u) + attrs["eps"])
+    return matrix, u @ matrix @ v, u, v
+
+
+def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"Out": inputs["Weight"] / _iterated(inputs, attrs)[1]}
+
+
+def _reference_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    _, sigma, u, v = _iterated(inputs, attrs)
+    weight, given = inputs["Weight"], inputs["Out@GRAD"]
+    others = [d for i, d in enumerate(weight.shape) if i != attrs["dim"]]
+    of_sigma = np.moveaxis(np.outer(u, v).reshape(len(u), *others), 0, attrs["dim"])
+    return {"Weight@GRAD": given / sigma - np.sum(given * weight) / sigma**2 * of_sigma}
+
+
+def _inputs(dims: tuple[int, ...], dim: int, *, columns: bool = False) -> dict[str, Any]:
+    """Vectors near the weight's own, so that the singular value is not small."""
+    weight = rand(*dims, low=0.2)
+    rows, tail = dims[dim], (1,) * columns
+    u, v = rand(rows, *tail, low=0.2, seed=1), rand(prod(dims) // rows, *tail, low=0.2, seed=2)
+    return {"Weight": weight, "U": u, "V": v}
+
+
+_GRAD = ("Weight",)
+_AS_GIVEN: dict[str, Any] = {"power_iters": 0}
+
+
+register_samples(
+    "spectral_norm",
+    reference=_reference,
+    samples=lambda: [
+        Sample(_inputs((5, 7), 0), {}, name="rows", dtypes=WIDE),
+        Sample(_inputs((5, 7), 1), {"dim": 1}, name="columns", dtypes=WIDE),
+        Sample(_inputs((5, 7), 0), _AS_GIVEN, _GRAD, name="as_given", dtypes=WIDE),
+        Sample(_inputs((4, 3, 2, 3), 1), {"dim": 1, **_AS_GIVEN}, _GRAD, name="filter_as_given"),
+        Sample(_inputs((4, 3, 2, 3), 1), {"dim": 1, "power_iters": 3}, name="filter"),
+        Sample(_inputs((2, 3, 4), 0), {"power_iters": 2, "eps": 0.5}, name="eps"),
+        Sample(_inputs((2, 3, 2, 1, 2), 1), {"dim": 1}, name="rank5"),
+        Sample(_inputs((5, 7), 0, columns=True), {}, name="vectors_as_columns"),
+        Sample(_inputs((1, 1), 0), {}, name="one"),
+    ],
+)
+
+
+register_samples(
+    "spectral_norm_grad",
+    reference=_reference_grad,
+    samples=lambda: [
+        Sample({**_inputs((5, 7), 0), "Out@GRAD": rand(5, 7, seed=3)}, {}, name="rows", dtypes=WIDE),
+        Sample({**_inputs((5, 7), 1), "Out@GRAD": rand(5, 7, seed=3)}, {"dim": 1}, name="columns"),
+        Sample({**_inputs((4, 3, 2), 1), "Out@GRAD": rand(4, 3, 2, seed=3)}, {"dim": 1, "power_iters": 3}, name="more"),
+        Sample({**_inputs((4, 3, 2), 0), "Out@GRAD": rand(4, 3, 2, seed=3)}, {"eps": 0.5}, name="eps"),
+    ],
+)

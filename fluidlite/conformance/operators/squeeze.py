@@ -1,0 +1,89 @@
+"""Samples and references of fluidlite.operators.squeeze."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand, stated
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _reference_squeeze(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"Out": np.squeeze(inputs["X"], tuple({axis % inputs["X"].ndim for axis in attrs["axes"]}) or None)}
+
+
+register_samples(
+    "squeeze",
+    "squeeze2",
+    reference=_reference_squeeze,
+    samples=lambda: [
+        Sample({"X": rand(1, 3, 1, 5)}, {"axes": [0]}, ("X",), name="first", dtypes=EVERY),
+        Sample({"X": rand(1, 3, 1, 5)}, {"axes": [-2, 0]}, ("X",), name="negative"),
+        Sample({"X": rand(3, 1, 2, 1)}, {"axes": [1, 1]}, ("X",), name="twice"),
+        Sample({"X": rand(1, 3, 1, 5)}, {}, ("X",), name="all"),
+        Sample({"X": rand(3, 2)}, {}, ("X",), name="none"),
+        Sample({"X": rand(1, 1)}, {"axes": [0, 1]}, ("X",), name="rank0"),
+        Sample({"X": ints(1, 6)}, {"axes": [0]}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(6, 1)}, {"axes": [1]}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(0, 1, 4)}, {"axes": [1]}, name="empty"),
+    ],
+)
+
+
+_AXES = ("AxesTensorList", "AxesTensor")
+
+
+def _reference_unsqueeze(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out = inputs["X"]
+    for axis in stated(inputs, attrs, "axes", *_AXES):
+        out = np.expand_dims(out, axis)
+    return {"Out": out}
+
+
+register_samples(
+    "unsqueeze",
+    "unsqueeze2",
+    reference=_reference_unsqueeze,
+    samples=lambda: [
+        Sample({"X": rand(3, 5)}, {"axes": [0]}, ("X",), name="first", dtypes=EVERY),
+        Sample({"X": rand(3, 4, 5)}, {"axes": [0, 4]}, ("X",), name="both_ends"),
+        Sample({"X": rand(3, 4)}, {"axes": [-1, 1]}, ("X",), name="negative"),
+        Sample({"X": rand(3, 4)}, {"axes": [1, 1]}, ("X",), name="twice"),
+        Sample({"X": rand()}, {"axes": [0, -1]}, ("X",), name="rank0"),
+        Sample({"X": rand(3, 4), "AxesTensor": np.asarray([2, 0], "int32")}, {}, ("X",), name="by_tensor"),
+        Sample(
+            {"X": rand(3, 4), "AxesTensorList": [np.asarray([1], "int32"), np.asarray([-1], "int64")]},
+            {},
+            ("X",),
+            name="by_list",
+        ),
+        Sample({"X": ints(6)}, {"axes": [1]}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(6)}, {"axes": [0]}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(0, 4)}, {"axes": [1]}, name="empty"),
+    ],
+)
+
+
+register_samples(
+    "flatten",
+    "flatten2",
+    reference=lambda inputs, attrs: {
+        "Out": inputs["X"].reshape(prod(inputs["X"].shape[: attrs["axis"]]), prod(inputs["X"].shape[attrs["axis"] :]))
+    },
+    samples=lambda: [
+        Sample({"X": rand(2, 3, 4)}, {}, ("X",), name="rows", dtypes=EVERY),
+        Sample({"X": rand(2, 3, 4)}, {"axis": 2}, ("X",), name="two"),
+        Sample({"X": rand(2, 3)}, {"axis": 0}, ("X",), name="row"),
+        Sample({"X": rand(2, 3)}, {"axis": 2}, ("X",), name="column"),
+        Sample({"X": rand(4)}, {}, ("X",), name="vector"),
+        Sample({"X": rand()}, {"axis": 0}, ("X",), name="rank0"),
+        Sample({"X": ints(2, 3, 2)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": bools(2, 3, 2)}, {}, name="bool", dtypes=("bool",)),
+        Sample({"X": rand(0, 2, 3)}, {}, name="empty"),
+        Sample({"X": rand(2, 0, 3)}, {"axis": 1}, name="empty_rows"),
+    ],
+)

@@ -1,0 +1,86 @@
+"""Samples and references of fluidlite.operators.where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _where_inputs(*dims: int) -> dict[str, Any]:
+    return {"Condition": bools(*dims), "X": rand(*dims), "Y": rand(*dims, seed=1)}
+
+
+register_samples(
+    "where",
+    reference=lambda inputs, attrs: {"Out": np.choose(inputs["Condition"], [inputs["Y"], inputs["X"]])},
+    samples=lambda: [
+        Sample(_where_inputs(5, 7), {}, ("X", "Y"), name="matrix", dtypes=EVERY),
+        Sample(_where_inputs(2, 3, 4, 1), {}, ("X", "Y"), name="rank4"),
+        Sample({"Condition": bools(6), "X": ints(6), "Y": ints(6, seed=1)}, {}, name="int64", dtypes=("int64",)),
+        Sample(_where_inputs(0, 3), {}, name="empty"),
+    ],
+)
+
+
+register_samples(
+    "where_index",
+    reference=lambda inputs, attrs: {
+        "Out": np.asarray(
+            [i for i in np.ndindex(inputs["Condition"].shape) if inputs["Condition"][i]], "int64"
+        ).reshape(-1, inputs["Condition"].ndim)
+    },
+    samples=lambda: [
+        Sample({"Condition": bools(5, 7)}, {}, name="matrix", dtypes=("bool",)),
+        Sample({"Condition": bools(2, 3, 40, 12)}, {}, name="rank4", dtypes=("bool",)),
+        Sample({"Condition": bools(3000)}, {}, name="vector", dtypes=("bool",)),
+        Sample({"Condition": np.zeros((3, 4), "bool")}, {}, name="none", dtypes=("bool",)),
+        Sample({"Condition": np.ones(9, "bool")}, {}, name="all", dtypes=("bool",)),
+        Sample({"Condition": ints(4, 5, high=2)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"Condition": np.array([0.0, -0.0, 0.5, -2, 0], "float32")}, {}, name="floats", dtypes=EVERY),
+        Sample({"Condition": bools(0, 3)}, {}, name="empty", dtypes=("bool",)),
+    ],
+)
+
+
+def _reference_unique(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    values: list[float] = []
+    counts: list[int] = []
+    index = []
+    for value in inputs["X"].tolist():
+        at = next((i for i, held in enumerate(values) if held == value), len(values))  # a NaN equals none
+        if at == len(values):
+            values.append(value)
+            counts.append(0)
+        index.append(at)
+        counts[at] += 1
+    return {
+        "Out": np.asarray(values, inputs["X"].dtype),
+        "Index": np.asarray(index, attrs["dtype"]),
+        "Count": np.asarray(counts, attrs["dtype"]),
+    }
+
+
+def _unique_samples() -> list[Sample]:
+    both = ("float32", "float64")
+    return [
+        Sample({"X": np.array([2, 3, 3, 1, 5, 3])}, {"dtype": "int32"}, name="int64", dtypes=("int64",)),
+        Sample({"X": ints(3000, low=-40, high=40, dtype="int32")}, {"dtype": "int64"}, name="int32", dtypes=("int32",)),
+        Sample({"X": ints(90, high=30).astype("float32") / 4}, {"dtype": "int32"}, name="floats", dtypes=both),
+        Sample({"X": rand(2000)}, {"dtype": "int64"}, name="all_different", dtypes=both),
+        Sample({"X": np.array([0.0, -0.0, np.inf, 1, np.inf], "float32")}, {"dtype": "int64"}, name="special"),
+        Sample({"X": np.array([7])}, {"dtype": "int64"}, name="one", dtypes=("int64",)),
+        Sample({"X": rand(0)}, {"dtype": "int64"}, name="empty"),
+    ]
+
+
+def _reference_values(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {slot: value for slot, value in _reference_unique(inputs, attrs).items() if slot != "Count"}
+
+
+register_samples("unique", reference=_reference_values, samples=_unique_samples)
+register_samples("unique_with_counts", reference=_reference_unique, samples=_unique_samples)

@@ -1,0 +1,57 @@
+"""Plugins that are not installed: modules named on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fluidlite import loader
+from fluidlite.base.errors import FluidError
+
+
+def load_plugin_modules(modules: Iterable[str]) -> list[str]:
+    """Load plugins by the names of their modules, from the current folder too.
+
+    Parameters
+    ----------
+    modules : iterable of str
+        ``"package.module"``, ``"package.module:object"``, or a path to a file ``"folder/module.py"``, whose folder is
+        then searched first for imports. One that an installed package has brought already is not loaded again.
+
+    Returns
+    -------
+    list of str
+        The names of the modules.
+
+    Raises
+    ------
+    FluidError
+        A plugin cannot be loaded; the message ends with its traceback.
+    """
+    found = []
+    known = {record.origin for record in loader.plugins()}
+    for given in modules:
+        name, folder = _module(given)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        found.append(name)
+        if name in known:
+            continue
+        known.add(name)
+        record = loader.load(name, name)
+        if record.state != "loaded":
+            loader.unload(name)
+            raise FluidError(f"plugin {name!r} cannot be loaded: {record.error}\n{record.traceback.rstrip()}")
+    return found
+
+
+def _module(given: str) -> tuple[str, str]:
+    """A module's name, and the folder in which it is searched first."""
+    if not given.endswith(".py"):
+        return given, os.getcwd()
+    path = Path(given)
+    if not path.is_file():
+        raise FluidError(f"there is no plugin file {given}")
+    return path.stem, str(path.resolve().parent)

@@ -1,0 +1,121 @@
+"""Deterministic arrays for the operators' samples, and references that are one NumPy function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.samples import Reference, Sample
+
+Array = np.ndarray[Any, Any]
+
+WIDE = ("float32", "float64")
+EVERY = ("float32", "float64", "float16", "bfloat16")
+MIXED = ("mixed",)
+"""Of a sample whose inputs differ in dtype: they are fed as they are."""
+
+
+def rand(*dims: int, low: float = -1.0, high: float = 1.0, seed: int = 0, dtype: str = "float32") -> Array:
+    """Uniform numbers in [low, high)."""
+    return np.asarray(np.random.default_rng(seed).uniform(low, high, dims), dtype)
+
+
+def ints(*dims: int, low: int = 0, high: int = 10, seed: int = 0, dtype: str = "int64") -> Array:
+    """Uniform integers in [low, high)."""
+    return np.asarray(np.random.default_rng(seed).integers(low, high, dims), dtype)
+
+
+def bools(*dims: int, seed: int = 0) -> Array:
+    """Random truth values."""
+    return np.asarray(np.random.default_rng(seed).integers(0, 2, dims), "bool")
+
+
+def distinct(*dims: int, seed: int = 0, dtype: str = "float32") -> Array:
+    """Numbers that are all different and at least 0.25 apart: maxima and orders have no ties."""
+    size = int(np.prod(dims))
+    steps = np.random.default_rng(seed).permutation(size) - size // 2
+    return np.asarray(steps.reshape(dims) * 0.25, dtype)
+
+
+def away_from(array: Array, *points: float, gap: float = 0.05) -> Array:
+    """Move numbers that lie near a kink out of its neighbourhood, so that differences across it never count."""
+    out = array.copy()
+    for point in points:
+        near = np.abs(out - point) < gap
+        out[near] = point + np.where(out[near] >= point, 2 * gap, -2 * gap)
+    return out
+
+
+def unary_samples(
+    low: float = -2.0,
+    high: float = 2.0,
+    avoid: Sequence[float] = (),
+    attrs: Iterable[Mapping[str, Any]] = ({},),
+    grads: tuple[str, ...] = ("X",),
+    dtypes: tuple[str, ...] = EVERY,
+) -> Callable[[], list[Sample]]:
+    """Return samples of an operator on one tensor: usual dims under each of ``attrs``, then the edges."""
+
+    def samples() -> list[Sample]:
+        def x(*dims: int) -> dict[str, Array]:
+            return {"X": away_from(rand(*dims, low=low, high=high, seed=1 + len(dims)), *avoid)}
+
+        found = [Sample(x(5, 7), each, grads, name=f"attrs{i}", dtypes=dtypes) for i, each in enumerate(attrs)]
+        first = found[0].attrs
+        found += [
+            Sample(x(1), first, grads, name="one"),
+            Sample(x(), first, grads, name="rank0"),
+            Sample(x(0, 3), first, name="empty", dtypes=dtypes),
+            Sample(x(2, 3, 4, 1), first, grads, name="rank4", dtypes=WIDE),
+        ]
+        return found
+
+    return samples
+
+
+def point(function: Callable[..., Any]) -> Reference:
+    """Return the reference of an operator X -> Out as ``function(x, <attributes it names>)``."""
+    parameters = [] if isinstance(function, np.ufunc) else list(inspect.signature(function).parameters)[1:]
+
+    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"Out": function(inputs["X"], **{name: attrs[name] for name in parameters})}
+
+    return reference
+
+
+def aligned(x: Array, y: Array, axis: int = -1) -> Array:
+    """Return Y with dims that NumPy broadcasts against X as Fluid does with ``axis``."""
+    if x.ndim == y.ndim or (y.size == 1 and y.ndim <= 1):
+        return y
+    if axis != -1:
+        while y.ndim and y.shape[-1] == 1:
+            y = y[..., 0]
+    start = x.ndim - y.ndim if axis == -1 else axis
+    return y.reshape(y.shape + (1,) * (x.ndim - start - y.ndim))
+
+
+def pairwise(function: Callable[..., Any]) -> Reference:
+    """Return the reference of an operator X, Y -> Out with Fluid's broadcasting."""
+
+    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        x, y, axis = inputs["X"], inputs["Y"], attrs.get("axis", -1)
+        if y.ndim > x.ndim:
+            x = aligned(y, x, axis)
+        else:
+            y = aligned(x, y, axis)
+        return {"Out": np.asarray(function(x, y))}
+
+    return reference
+
+
+def stated(inputs: Mapping[str, Any], attrs: Mapping[str, Any], attr: str, *slots: str) -> Sequence[int]:
+    """Return the numbers that a reference reads from the first slot that is given, else from the attribute."""
+    for slot in slots:
+        if slot in inputs:
+            given = inputs[slot]
+            return [int(np.reshape(n, -1)[0]) for n in given] if isinstance(given, list) else [int(n) for n in given]
+    found: Sequence[int] = attrs[attr]
+    return found

@@ -1,0 +1,35 @@
+"""How near a place's answers must be, and the error of one that is not."""
+
+from __future__ import annotations
+
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import PlaceLike
+
+_VALUES = {"float64": 1e-10, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
+_GRADIENTS = {"float64": 1e-6, "float32": 5e-5, "float16": 6e-3, "bfloat16": 4e-2}
+
+
+class ConformanceError(AssertionError):
+    """A place gives another answer than the reference."""
+
+
+def tolerance(place: PlaceLike, dtype: str) -> float:
+    """The relative tolerance of values: the framework's, or the device's own if that is looser."""
+    return _loosened(place, dtype, _VALUES)
+
+
+def gradient_tolerance(place: PlaceLike, dtype: str) -> float:
+    """The relative tolerance of gradients, which differences of the reference know less exactly."""
+    return _loosened(place, dtype, _GRADIENTS)
+
+
+def tolerances(place: PlaceLike) -> dict[str, dict[str, tuple[float, float]]]:
+    """The relative tolerances by kind and dtype: the framework's, and the one used on a place."""
+    return {
+        kind: {dtype: (own, _loosened(place, dtype, table)) for dtype, own in table.items()}
+        for kind, table in (("values", _VALUES), ("gradients", _GRADIENTS))
+    }
+
+
+def _loosened(place: PlaceLike, dtype: str, table: dict[str, float]) -> float:
+    return max(table[dtype], devices.unit(place).info.tolerance.get(dtype, 0.0))

@@ -1,0 +1,66 @@
+"""A process that runs checks: ids come in by its standard input, outcomes go out by its standard output, in JSON.
+
+A device that crashes, hangs or is lost takes only this process with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from fluidlite.base.errors import DeviceLost, PluginWarning
+from fluidlite.conformance.certificate import FAILED, PASSED, Outcome
+from fluidlite.conformance.checks import Check, checks
+from fluidlite.conformance.op_harness import recorded_kernels
+from fluidlite.conformance.plugin_modules import load_plugin_modules
+
+LOST = 3
+"""Exit code after the place was lost: nothing more can be run here."""
+
+
+def main() -> int:
+    """Serve ids until the standard input ends."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # what plugins and libraries print is no reply
+
+    def reply(**message: Any) -> None:
+        replies.write(json.dumps(message) + "\n")
+
+    setup = json.loads(sys.stdin.readline())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)  # said once by the process that asked
+        load_plugin_modules(setup["plugins"])
+    known = {check.id: check for check in checks()}
+    reply(ready=True)
+    for line in sys.stdin:
+        for id in json.loads(line):
+            reply(started=id)
+            outcome, lost = run_check(known[id], setup["place"])
+            reply(outcome=asdict(outcome))
+            if lost:
+                return LOST
+        reply(idle=True)
+    return 0
+
+
+def run_check(check: Check, place: str, clock: Callable[[], float] = time.perf_counter) -> tuple[Outcome, bool]:
+    """Run one check; return its outcome, and whether the place is lost."""
+    start = clock()
+    lost = False
+    error = details = ""
+    with recorded_kernels() as uses:
+        try:
+            check(place)
+        except Exception as exc:
+            error = f"{type(exc).__name__}: {exc}"
+            details = traceback.format_exc()
+            lost = isinstance(exc, DeviceLost)
+    state = FAILED if error else PASSED
+    return Outcome(check.id, state, clock() - start, error, details, tuple(dict.fromkeys(uses))), lost

@@ -1,0 +1,186 @@
+"""Checks shared out among processes; one that dies or hangs fails its check, and another goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fluidlite.base.errors import FluidError
+from fluidlite.conformance.certificate import FAILED, Outcome
+from fluidlite.conformance.worker import LOST
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from fluidlite.conformance.worker import main; sys.exit(main())"
+)
+_TICK_SECONDS = 0.5
+_PATIENCE_SECONDS = 10.0
+_MAX_DEATHS = 3
+_STDERR_TAIL_CHARS = 2000
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class _Worker:
+    """One process; its replies go to a queue that all share."""
+
+    def __init__(self, setup: dict[str, Any], jobs: int, replies: queue.Queue[tuple[_Worker, Any]]) -> None:
+        self.chunk: deque[str] = deque()
+        self.running = ""
+        self.since = 0.0
+        self.ready = False
+        self._why = ""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        threads = str(max(1, (os.cpu_count() or 1) // jobs))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, encoding="utf-8",
+            env={**dict.fromkeys(_BLAS_THREADS, threads), **os.environ},
+        )  # fmt: skip
+        self._send(setup)
+        self._listener = threading.Thread(target=self._listen, args=(replies,), daemon=True)
+        self._listener.start()
+
+    def _send(self, message: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it is gone: its replies end, and that is when it is noticed
+
+    def _listen(self, replies: queue.Queue[tuple[_Worker, Any]]) -> None:
+        assert self.process.stdout is not None
+        try:
+            for line in self.process.stdout:
+                replies.put((self, json.loads(line)))
+        except (OSError, ValueError):
+            pass  # half a line of a process that was ended
+        replies.put((self, None))
+
+    def give(self, chunk: Sequence[str]) -> None:
+        """Let it run these checks."""
+        self.chunk = deque(chunk)
+        self._send(list(chunk))
+
+    def started(self, id: str) -> None:
+        """It says which check it runs."""
+        self.chunk.remove(id)
+        self.running, self.since = id, time.monotonic()
+
+    def overdue(self, timeout: float) -> bool:
+        """Whether its check takes longer than ``timeout`` seconds."""
+        return bool(self.running) and time.monotonic() - self.since > timeout
+
+    def kill(self, why: str) -> None:
+        """End the process now; ``why`` is what becomes of its check."""
+        self._why = why
+        self.process.kill()
+
+    def ending(self) -> str:
+        """How the process, whose replies have ended, ended, with the end of what it wrote to standard error."""
+        try:
+            code = self.process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:  # it closed its output, and goes on
+            self.process.kill()
+            code = self.process.wait()
+        self._stderr.seek(0)
+        tail = self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL_CHARS:]
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return (self._why or f"the process that ran it was {how}") + (f"; it wrote: {tail}" if tail else "")
+
+    def close(self) -> None:
+        """Let it end by itself, or kill it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(_PATIENCE_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        self._listener.join()
+        self.process.stdout.close()
+        self._stderr.close()
+
+
+def run_in_processes(
+    chunks: Sequence[Sequence[str]], jobs: int, setup: dict[str, Any], timeout: float
+) -> Iterator[Outcome]:
+    """Run checks by id, and yield their outcomes as they come.
+
+    Parameters
+    ----------
+    chunks : sequence of sequences of ids
+        What one process runs in a row; the longest are begun first.
+    jobs : int
+        Number of processes.
+    setup : dict
+        ``place`` and ``plugins``, for each process.
+    timeout : float
+        Seconds that one check may take; its process is then ended.
+
+    Raises
+    ------
+    FluidError
+        A process ended before it was ready, or again and again between checks.
+    """
+    waiting = deque(sorted(chunks, key=len, reverse=True))
+    replies: queue.Queue[tuple[_Worker, Any]] = queue.Queue()
+    jobs = min(jobs, len(waiting))
+    workers = [_Worker(setup, jobs, replies) for _ in range(jobs)]
+    busy = set(workers)
+    deaths = 0
+    try:
+        while busy:
+            for worker in busy:
+                if worker.overdue(timeout):
+                    worker.kill(f"took longer than {timeout:g} s, and its process was ended")
+            try:
+                worker, message = replies.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                continue
+            if message is None:
+                busy.discard(worker)
+                ending = worker.ending()
+                if not worker.ready:
+                    raise FluidError(f"a process for checks did not start: {ending}")
+                if worker.running:
+                    yield Outcome(worker.running, FAILED, time.monotonic() - worker.since, ending)
+                elif worker.process.returncode != LOST:
+                    deaths += 1
+                    if deaths > _MAX_DEATHS:
+                        raise FluidError(f"processes for checks end between checks: {ending}")
+                if worker.chunk:
+                    waiting.appendleft(list(worker.chunk))
+                if waiting:
+                    workers.append(_Worker(setup, jobs, replies))
+                    busy.add(workers[-1])
+            elif "started" in message:
+                worker.started(message["started"])
+            elif "outcome" in message:
+                worker.running = ""
+                found = message["outcome"]
+                yield Outcome(**{**found, "uses": tuple((type, how, library) for type, how, library in found["uses"])})
+            else:
+                worker.ready = True
+                if waiting:
+                    worker.give(waiting.popleft())
+                else:
+                    busy.discard(worker)
+    except BaseException:
+        for worker in workers:
+            worker.process.kill()
+        raise
+    finally:
+        for worker in workers:
+            worker.close()

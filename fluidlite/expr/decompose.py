@@ -1,0 +1,385 @@
+"""An expression said with operators, one primitive at a time: for places that have no kernel for the whole of it.
+
+What is elementwise becomes one operator as far as it reaches; every other primitive is an operator of Fluid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.bounded import Bounded
+from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
+from fluidlite.codegen.expr import Expr
+from fluidlite.codegen.typed import evaluate
+from fluidlite.expr.calls import leaves, stated
+from fluidlite.expr.elementwise import definition, slots
+from fluidlite.expr.lowering import dims_of, lowered, size
+from fluidlite.expr.number import Number, Numbers, attribute, number
+from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
+from fluidlite.expr.traced import check_indices
+from fluidlite.expr.tracing import tracing
+from fluidlite.framework.call import Call
+from fluidlite.framework.decompose import Build, Value
+from fluidlite.framework.opdef import OpDef
+
+ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
+MOST_OPERANDS = 12
+"""Tensors that one elementwise operator reads."""
+MOST_COUNTED = 1 << 12
+"""Up to here what counts is a constant: two operators on so few elements take longer."""
+_definitions: Bounded[OpDef] = Bounded(1024, "decompositions", 16 << 20)
+
+
+def decompose(call: Call, build: Build) -> str | None:
+    """Write the operators that say a call of an expression; or return why none can.
+
+    Returns
+    -------
+    str or None
+    """
+    rule = call.op.expression
+    assert rule is not None
+    if not call.known:
+        return "its dims are not known"
+    values = leaves(call)
+    floats = [name for name in call.attrs if isinstance(values.get(name), float)]
+    results = {
+        slot: [(tuple(map(number, spec.dims)), spec.dtype) for spec in specs] for slot, specs in call.outs.items()
+    }
+    with tracing(values, results, call):
+        given: dict[str, Any] = {
+            slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
+            for slot, specs in call.ins.items()
+        } | {
+            slot: tuple(Numbers.of((_known(n, values) for n in each), each.dims) for each in found)
+            for slot, found in stated(call).items()
+        }
+        made = rule.function(given, {**call.attrs, **{name: attribute(name) for name in floats}})
+        wanted = []
+        for slot, specs in call.outs.items():
+            found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
+            wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
+        simple = lowered([x for _, _, x in wanted])
+        writer = _Writer(build, values, in_place=not check_indices([x for _, _, x in wanted]))
+        unknown = next((x for x in ordered(simple) if x.op not in ELEMENTWISE and x.op not in OPERATORS), None)
+        if unknown is None:
+            unknown = next((x for x in ordered(simple) if x.op == "scan" and x.params[0] != "sum"), None)
+        if unknown is not None:
+            return f"no operator computes {unknown.op}"
+        writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(wanted, simple, strict=True)])
+        less = any(x.op == "unfused" for x in ordered(simple))
+    if not less and any(part.call.op is call.op for part in build.parts):
+        return "it is what expressions are decomposed into"
+    return None
+
+
+def _known(n: Number, values: dict[str, Any]) -> Number:
+    """A number that an operand holds, as a constant if it is known."""
+    found = n.evaluate(values)
+    return n if found is None else number(found)
+
+
+class _Writer:
+    """Writes operators; ``in_place``: nothing of the call fails after a variable is updated in place."""
+
+    def __init__(self, build: Build, values: dict[str, Any], in_place: bool) -> None:
+        self.build, self.values, self.in_place = build, values, in_place
+        self.known: dict[Tensor, Value] = {}
+
+    def number(self, n: Number) -> Any:
+        return n.evaluate(self.values)
+
+    def value(self, x: Tensor) -> Value:
+        """What holds a tensor; its operators are written first."""
+        pending = [x]
+        while pending:
+            one = pending[-1]
+            if one in self.known:
+                pending.pop()
+                continue
+            missing = [arg for arg in self._operands(one) if arg not in self.known]
+            if missing:
+                pending += missing
+                continue
+            self.known[one] = self._made(one, None)
+            pending.pop()
+        return self.known[x]
+
+    def write(self, outputs: Sequence[tuple[Tensor, Value]]) -> None:
+        """Write outputs: those that others are made of first, and by one operator what is elementwise of known tensors.
+
+        So no tensor that an output updates in place is read after it, if that can be.
+        """
+        order = {x: k for k, x in enumerate(ordered([x for x, _ in outputs]))}
+        pending = sorted(outputs, key=lambda each: order[each[0]])
+        while pending:
+            x, target = pending.pop(0)
+            for arg in self._operands(x):
+                self.value(arg)
+            if x in self.known or x.op == "input":
+                self.build("assign", {"X": self.value(x)}, {"Out": target})
+                continue
+            group = self._alike(x, target, pending)
+            pending = [each for each in pending if all(each[1] is not value for _, value in group)]
+            if len(group) == 1:
+                self._made(x, target)
+            else:
+                self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
+            self.known.update(group)
+
+    def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
+        """An output, and those that one operator computes with it."""
+        group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
+        if not leaves or x.op not in ELEMENTWISE:
+            return group
+        for each, other in pending:
+            more = self._operands(each)
+            fits = each.op in ELEMENTWISE and dims_of(each) == dims_of(x) and each not in self.known and more
+            if not fits or any(each is one for one, _ in group):
+                continue
+            known = all(arg in self.known or arg.op == "input" for arg in more)
+            if known and len(leaves | dict.fromkeys(more)) <= MOST_OPERANDS:
+                group.append((each, other))
+                leaves |= dict.fromkeys(more)
+        for arg in leaves:
+            self.value(arg)
+        return group
+
+    def _operands(self, x: Tensor) -> list[Tensor]:
+        """The tensors that the operator which makes ``x`` reads."""
+        if not prod(dims_of(x)) or x.op == "input":
+            return []
+        summed = self._summed(x)
+        if summed is not None:
+            return self._leaves(summed)
+        if x.op == "segment_of":
+            return []  # of offsets that are known
+        if x.op not in ELEMENTWISE:
+            return [arg for arg in x.args if arg.op != "number"]
+        return self._leaves(x)
+
+    def _summed(self, x: Tensor) -> Tensor | None:
+        """The elementwise part that one operator computes and adds up, if ``x`` is a sum of one."""
+        if x.op != "reduce" or x.params[0] != "sum" or x.dtype not in FLOATS:
+            return None
+        (arg,) = x.args
+        if arg.op != "map" or arg in self.known:
+            return None
+        dims = dims_of(arg)
+        return arg if any(dims_of(leaf) == dims for leaf in self._leaves(arg)) else None
+
+    def _leaves(self, x: Tensor) -> list[Tensor]:
+        """What an elementwise part of an expression begins with: of equal rank, each with its dims or 1; or numbers."""
+        found: dict[Tensor, None] = {}
+        seen: set[Tensor] = set()
+        pending = list(x.args)
+        while pending:
+            one = pending.pop()
+            if one in seen or one.op == "number":
+                continue
+            seen.add(one)
+            within = one.op in ELEMENTWISE or (one.op == "reshape" and prod(dims_of(one)) == 1)  # a number has any dims
+            if within and one not in self.known and len(found) + len(pending) < MOST_OPERANDS:
+                pending += one.args
+            else:
+                found[one] = None
+        return list(found)
+
+    def _made(self, x: Tensor, target: Value | None) -> Value:
+        if x.op == "input":
+            return self.build.input(*x.params)
+        if not prod(dims_of(x)):
+            attrs = {"shape": list(dims_of(x)), "value": 0.0, "dtype": x.dtype}
+            return self._call("fill_constant", {}, target, attrs)
+        summed = x if x.op in ELEMENTWISE else self._summed(x)
+        if summed is not None:
+            return self._elementwise([summed], dims_of(x), [target])
+        return OPERATORS[x.op](self, x, target)
+
+    def _call(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
+        found: Value = self.build(type, inputs, {"Out": target}, attrs)
+        return found
+
+    # Elementwise parts
+
+    def _elementwise(self, several: Sequence[Tensor], dims: Sequence[int], targets: Sequence[Value | None]) -> Value:
+        """Outputs are the tensors, or the sums of them along the dims that are 1 in ``dims``."""
+        operands = list(dict.fromkeys(leaf for x in several for leaf in self._leaves(x)))
+        if not operands:  # numbers alone
+            return self._filled(several[0], targets[0])
+        numbers: list[float] = []
+        text, expressions = self._scalars(several, operands, numbers)
+        dtypes, made = tuple(x.dtype for x in several), slots(len(several))
+        updated = tuple((slot, f"A{k}") for slot, target in zip(made, targets, strict=True)
+                        for k, arg in enumerate(operands) if self._updates(target, arg))  # fmt: skip
+        key = (text, tuple(arg.dtype for arg in operands), dtypes, updated)
+        op = _definitions.get(key, lambda: definition(expressions, len(operands), len(numbers), dtypes, updated))
+        attrs: dict[str, Any] = {f"n{k}": value for k, value in enumerate(numbers)}
+        attrs["dims"] = list(dims)
+        inputs = {f"A{k}": self.known[arg] for k, arg in enumerate(operands)}
+        found: Value = self.build(op, inputs, dict(zip(made, targets, strict=True)), attrs)
+        return found
+
+    def _updates(self, target: Value | None, x: Tensor) -> bool:
+        """Whether a target is an output of the call that is the variable of an operand, updated in place."""
+        if not self.in_place or target is None or target.role != "out" or x.op != "input":
+            return False
+        call = self.build.call
+        return (
+            call.op.must_alias.get(target.slot) == x.params[0] and call.spec(x.params[0]) == call.outs[target.slot][0]
+        )
+
+    def _filled(self, x: Tensor, target: Value | None) -> Value:
+        numbers: list[float] = []
+        _, (expression,) = self._scalars([x], (), numbers)
+        value = evaluate(expression, {f"n{k}": n for k, n in enumerate(numbers)})
+        attrs: dict[str, Any] = {"shape": list(dims_of(x)), "dtype": x.dtype, "value": 0.0}
+        if x.dtype in ALL_FLOATS:
+            attrs["value"] = float(value)
+        else:
+            attrs["str_value"] = str(int(value))
+        return self._call("fill_constant", {}, target, attrs)
+
+    def _scalars(
+        self, several: Sequence[Tensor], operands: Sequence[Tensor], numbers: list[float]
+    ) -> tuple[str, tuple[Expr, ...]]:
+        """The scalar expressions of an elementwise part, and a text that is equal for equal ones."""
+        leaves_of = {arg: Expr("input", (), f"A{k}") for k, arg in enumerate(operands)}
+        done: dict[Tensor, Expr] = {}
+        words: dict[Tensor, str] = {}
+        lines = []
+        order = ordered(several, leaves_of)
+        for one in order:
+            if one in leaves_of:
+                done[one], words[one] = leaves_of[one], leaves_of[one].value
+                continue
+            if one.op == "number":
+                done[one], words[one] = self._constant(one, numbers)
+                continue
+            if one.op in ("broadcast", "stop", "reshape"):
+                done[one], words[one] = done[one.args[0]], words[one.args[0]]
+                continue
+            args = tuple(done[arg] for arg in one.args)
+            done[one] = Expr(one.params[0], args) if one.op == "map" else Expr("cast", args, one.dtype)
+            words[one] = f"v{len(words)}"
+            said = ",".join(words[arg] for arg in one.args)
+            lines.append(f"{words[one]}={one.op}{one.params if one.op == 'map' else ''}({said}):{one.dtype}")
+        return ";".join([*lines, *(words[x] for x in several)]), tuple(done[x] for x in several)
+
+    def _constant(self, x: Tensor, numbers: list[float]) -> tuple[Expr, str]:
+        """A number of its own dtype: floats are arguments, of which the kernel does not depend."""
+        value = self.number(x.params[0])
+        if x.dtype not in FLOATS:
+            value = bool(value) if x.dtype == "bool" else int(value)
+            return Expr("const", (), value), f"{x.dtype} {value}"
+        numbers.append(float(value))
+        name = f"n{len(numbers) - 1}"
+        return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
+
+    # Other primitives
+
+    def _reshape(self, x: Tensor, target: Value | None) -> Value:
+        dims = dims_of(x)
+        given = self.known[x.args[0]]
+        if not dims:
+            return self._call("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
+        if not x.args[0].rank:
+            return self._call("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
+        return self._call("reshape", {"X": given}, target, {"shape": list(dims)})
+
+    def _transpose(self, x: Tensor, target: Value | None) -> Value:
+        return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
+
+    def _slice(self, x: Tensor, target: Value | None) -> Value:
+        firsts, steps = x.params
+        starts, ends = [], []
+        for first, step, count in zip(firsts, steps, dims_of(x), strict=True):
+            start = size(first)
+            end = start + count * step
+            starts.append(start)
+            ends.append(end if end >= 0 else -(10**9))
+        attrs = {"axes": list(range(x.rank)), "starts": starts, "ends": ends, "strides": list(steps)}
+        return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
+
+    def _pad(self, x: Tensor, target: Value | None) -> Value:
+        (source, filler), (low, high, _) = x.args, x.params
+        paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
+        attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
+        return self._call("pad", {"X": self.known[source]}, target, attrs)
+
+    def _concat(self, x: Tensor, target: Value | None) -> Value:
+        return self._call("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
+
+    def _iota(self, x: Tensor, target: Value | None) -> Value:
+        (count,) = dims_of(x)
+        if count <= MOST_COUNTED:
+            return self._table(range(count), target)
+        ones = self._call("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
+        return self._call("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
+
+    def _offsets(self, x: Tensor, target: Value | None) -> Value:
+        return self._table(self.number(x.params[2]), target)
+
+    def _segment_of(self, x: Tensor, target: Value | None) -> Value:
+        offsets = self.number(x.args[0].params[2])
+        return self._table([k for k, (a, b) in enumerate(pairwise(offsets)) for _ in range(a, b)], target)
+
+    def _table(self, values: Sequence[int], target: Value | None) -> Value:
+        attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
+        return self._call("assign_value", {}, target, attrs)
+
+    def _reduce(self, x: Tensor, target: Value | None) -> Value:
+        kind, axes = x.params
+        return self._call(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
+
+    def _arg(self, x: Tensor, target: Value | None) -> Value:
+        kind, axis = x.params
+        attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
+        return self._call(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
+
+    def _scan(self, x: Tensor, target: Value | None) -> Value:
+        _, axis, reverse, exclusive = x.params
+        attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
+        return self._call("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
+
+    def _take(self, x: Tensor, target: Value | None) -> Value:
+        source, index = (self.known[arg] for arg in x.args)
+        return self._call("gather", {"X": source, "Index": index}, target, {})
+
+    def _add_rows(self, x: Tensor, target: Value | None) -> Value:
+        updates, index, base = (self.known[arg] for arg in x.args)
+        rows = self._call("unsqueeze", {"X": index}, None, {"axes": [1]})
+        return self._call("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
+
+    def _set_at(self, x: Tensor, target: Value | None) -> Value:
+        source, updates, index = (self.known[arg] for arg in x.args)
+        return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
+
+    def _unfused(self, x: Tensor, target: Value | None) -> Value:
+        slot, slots, attrs = x.params
+        inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
+        found: Value = self.build(self.build.call.op, inputs, {slot: target}, dict(attrs))
+        return found
+
+    def _contract(self, x: Tensor, target: Value | None) -> Value:
+        (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
+        flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
+        return self._call("matmul", {"X": a, "Y": b}, target, flags)
+
+
+OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
+    "input": lambda writer, x, target: writer.build.input(*x.params),
+    **{
+        name: getattr(_Writer, f"_{name}")
+        for name in (
+            "reshape", "transpose", "slice", "pad", "concat", "iota", "reduce", "arg", "scan", "take", "add_rows",
+            "set_at", "contract", "offsets", "segment_of", "unfused",
+        )
+    },
+}  # fmt: skip
+"""By primitive: what writes the operator that is it."""

@@ -1,0 +1,138 @@
+"""Gradient operators of operators that are functions of tensors: derived, of any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.expr.attributes import need_dims
+from fluidlite.expr.calls import infer
+from fluidlite.expr.decompose import decompose
+from fluidlite.expr.derivatives import derivatives, zeros_like
+from fluidlite.expr.scalars import Function, tensor_function
+from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, tensor, wide
+from fluidlite.framework import derived
+from fluidlite.framework.derived import Derived
+from fluidlite.framework.opdef import GRAD, ExpressionRule, GradRule, OpDef, Slot
+
+
+def function_of(op: OpDef) -> Function | None:
+    """The function of tensors that an operator is, by slots; None if it is said otherwise."""
+    return op.expression.function if op.expression is not None else tensor_function(op)
+
+
+def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: str = GRAD) -> Function:
+    """The function of an operator's gradient operator: derived, with saved outputs in place of what is computed again.
+
+    Parameters
+    ----------
+    op : OpDef
+        The forward operator.
+    computed : callable
+        What it computes.
+    writes : sequence of input slots
+        Those whose gradients are made.
+    suffix : str
+        What names the slots of gradients.
+    """
+
+    def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = {slot: found for slot, found in given.items() if op.input(slot) is not None}
+        outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in computed(inputs, attrs).items()}
+        results, seeds, saved = [], [], {}
+        for slot, found in outputs.items():
+            weights = given.get(slot + suffix, (None,) * len(found))
+            for x, weight in zip(found, weights, strict=True):
+                results.append(x)
+                seeds.append(None if weight is None else broadcast_to(wide(weight), x.dims))
+                if weight is not None:
+                    need_dims(weight, x.dims, slot + suffix, slot)
+            for x, kept in zip(found, given.get(slot, ()), strict=False):
+                need_dims(kept, x.dims, slot, f"what {op.type} makes")
+                saved[x] = _like(wide(kept), x)
+        sources = [x for slot in writes for x in inputs.get(slot, ()) if x.dtype in ALL_FLOATS]
+        with_saved = [replaced(x, saved) if x is not None else None for x in derivatives(results, seeds, sources)]
+        parts = iter(with_saved)
+        made: dict[str, tuple[Tensor, ...]] = {}
+        for slot in writes:
+            row = []
+            for x in inputs.get(slot, ()):
+                part = next(parts) if x.dtype in ALL_FLOATS else None
+                row.append(zeros_like(x) if part is None else part)
+            if row:
+                made[slot + suffix] = tuple(row)
+        return made
+
+    return function
+
+
+def _like(x: Tensor, other: Tensor) -> Tensor:
+    """A saved output in the place of what computes it: its dims are equal, under names of its own."""
+    return x if x.dtype == other.dtype else tensor("cast", (x,), (), x.dims, other.dtype)
+
+
+def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor with others put in for some that it is made of."""
+    done: dict[Tensor, Tensor] = dict(by)
+    for each in ordered([x]):
+        if each not in done:
+            args = tuple(done[arg] for arg in each.args)
+            same = all(a is b for a, b in zip(args, each.args, strict=True))
+            done[each] = each if same else tensor(each.op, args, each.params, each.dims, each.dtype)
+    return done[x]
+
+
+def infer_gradient(suffix: str) -> Any:
+    """Return the inference of a gradient operator: each gradient is as its input; the expression is traced too."""
+
+    def inferred(call: Any) -> Any:
+        found = infer(call)
+        base = {slot: slot.removesuffix(suffix) for slot in found}
+        return {
+            slot: [spec.with_(value=None) for spec in call.specs(base[slot])] if call.has(base[slot]) else spec
+            for slot, spec in found.items()
+        }
+
+    return inferred
+
+
+def derive(op: OpDef, type: str) -> Derived | None:
+    """An operator's gradient operator, which takes the gradients of all its outputs, and the rule that asks for it.
+
+    It reads the inputs; of those that are updated in place, and have no gradient, the dims alone, and what the operator
+    saves for backward in their stead.
+    """
+    computed = function_of(op)
+    if computed is None:
+        return None
+    order = max(_order(slot.name) for slot in op.outputs) + 1
+    suffix = GRAD if order == 1 else f"{GRAD}{order}"
+    updated = op.no_gradient.keys() & set(op.must_alias.values())
+    inputs = [replace(slot, metadata_only=slot.metadata_only or slot.name in updated) for slot in op.inputs]
+    saved = [Slot(slot.name, dispensable=True) for slot in op.outputs if updated and slot.intermediate]
+    written = [slot for slot in inputs if op.stops(slot.name) is None and not slot.unread]
+    writes = tuple(slot.name for slot in written)
+    seeds = tuple(Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable)
+                  for slot in op.outputs if op.stops(slot.name) is None)  # fmt: skip
+    reads = (*inputs, *saved, *seeds)
+    rule = GradRule(type, tuple(slot.name for slot in reads), writes, suffix=suffix)
+    made = OpDef(
+        type=type,
+        inputs=reads,
+        outputs=tuple(Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable) for slot in written),
+        attrs=op.attrs, infer=infer_gradient(suffix), kernel_dtype=op.kernel_dtype,
+        expression=ExpressionRule(gradient_of(op, computed, writes, suffix)), decompose=decompose, origin=op.origin,
+        doc=f"the gradient of {op.type}",
+    )  # fmt: skip
+    return rule, made
+
+
+def _order(slot: str) -> int:
+    """1 of ``X@GRAD``, 2 of ``X@GRAD2``; 0 of what is no gradient."""
+    _, mark, order = slot.rpartition(GRAD)
+    return int(order or 1) if mark else 0
+
+
+derived.derive = derive

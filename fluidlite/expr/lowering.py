@@ -1,0 +1,352 @@
+"""Primitives said with simpler ones, for places that have no kernel for them; all dims are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from fluidlite.base.dtypes import FLOATS
+from fluidlite.expr.functions import logical_and, where
+from fluidlite.expr.indexing import add_at, checked, clamped, take
+from fluidlite.expr.number import Number
+from fluidlite.expr.reductions import of_nothing, reduce_sum
+from fluidlite.expr.tensor import Tensor, broadcast_to, cast, ordered, tensor
+from fluidlite.expr.tracing import current
+from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, slices, transpose, unsqueeze
+
+
+def lowered(results: list[Tensor]) -> list[Tensor]:
+    """The tensors with everything that :data:`RULES` knows in simpler words."""
+    done: dict[Tensor, Tensor] = {}
+
+    def lower(x: Tensor, known: Mapping[Tensor, Tensor]) -> Tensor:
+        args = tuple(known[arg] for arg in x.args)
+        same = all(a is b for a, b in zip(args, x.args, strict=True))
+        made = x if same else tensor(x.op, args, x.params, x.dims, x.dtype)
+        rule = RULES.get(made.op)
+        simpler = rule(made) if rule is not None else None
+        return made if simpler is None or simpler is made else expand(simpler)
+
+    def expand(x: Tensor) -> Tensor:
+        for each in ordered([x]):
+            if each not in done:
+                done[each] = each  # it may stand for itself in what replaces it
+                done[each] = lower(each, done)
+        return done[x]
+
+    return [expand(x) for x in results]
+
+
+def size(d: Number) -> int:
+    """A dim, which is known; it may be computed of attributes and values of the call at hand."""
+    return int(d.evaluate(current().values))
+
+
+def dims_of(x: Tensor) -> tuple[int, ...]:
+    """Dims, which are known."""
+    return tuple(map(size, x.dims))
+
+
+def _inside(index: Tensor, bound: int) -> Tensor:
+    found: Tensor = logical_and(index >= 0, index < bound)
+    return found
+
+
+def _take(x: Tensor) -> Tensor | None:
+    """By plain takes of rows: along axis 0, by indices of one dim that are checked or in range."""
+    (source, index), (axis, mode) = x.args, x.params
+    bound = size(source.dims[axis])
+    if not bound and mode != "check":
+        return full(x.dims, 0, x.dtype)
+    if axis == 0 and index.rank == 1 and mode == "check" and index.dtype == "int64":
+        return None
+    index = cast(index, "int64")
+    plain = index if mode == "check" else clamped(index, bound)
+    rows = take(move_axis(source, axis, 0), reshape(plain, (-1,)), 0)
+    rest = [d for k, d in enumerate(source.dims) if k != axis]
+    found = reshape(rows, (*index.dims, *rest))
+    order = [*range(index.rank, index.rank + axis), *range(index.rank), *range(index.rank + axis, found.rank)]
+    found = transpose(found, order)
+    if mode != "zero":
+        return found
+    inside = reshape(_inside(index, bound), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
+    return where(inside, found, 0)
+
+
+def _flat(index: Tensor, axis: int, dims: tuple[int, ...]) -> Tensor:
+    """Indices along an axis as those of the flat elements of ``dims``."""
+    total = index * prod(dims[axis + 1 :])
+    for k in range(len(dims)):
+        if k != axis:
+            total = total + iota(index.dims, k) * prod(dims[k + 1 :])
+    return total
+
+
+def _pick(x: Tensor) -> Tensor:
+    """By a take of the flat elements."""
+    (source, index), (axis, mode) = x.args, x.params
+    bound, index = size(source.dims[axis]), cast(index, "int64")
+    if mode != "check":
+        plain = _flat(clamped(index, bound), axis, dims_of(source))
+        found = reshape(take(reshape(source, (-1,)), reshape(plain, (-1,)), 0), x.dims)
+        return where(_inside(index, bound), found, 0) if mode == "zero" else found
+    # each index is checked in its own line: a flat one may be in range though it is not
+    plain = _flat(checked(index, bound), axis, dims_of(source))
+    return reshape(take(reshape(source, (-1,)), reshape(plain, (-1,)), 0), x.dims)
+
+
+def _checked(x: Tensor) -> Tensor:
+    """Counted lines, each of which is read at its index."""
+    (index,), (bound,) = x.args, x.params
+    lines = take(iota((bound,), 0), reshape(cast(index, "int64"), (-1,)), 0)
+    return cast(reshape(lines, index.dims), index.dtype)
+
+
+def _rows(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """A tensor as one row for each of ``index``, which stands where an axis was."""
+    order = [*range(axis, axis + index.rank), *range(axis), *range(axis + index.rank, x.rank)]
+    return reshape(transpose(x, order), (prod(dims_of(index)), -1))
+
+
+def _add_at(x: Tensor) -> Tensor:
+    """By ``add_rows``: rows are added where indices say that are all in range."""
+    (updates, index, *base), (axis,) = x.args, x.params
+    bound, places = size(x.dims[axis]), prod(dims_of(index))
+    begin = base[0] if base else full(x.dims, 0, x.dtype)
+    if not prod(dims_of(x)) or not places:
+        return begin
+    flat = reshape(cast(index, "int64"), (places,))
+    rows = where(unsqueeze(_inside(flat, bound), 1), _rows(updates, axis, index), 0)
+    first = reshape(move_axis(begin, axis, 0), (bound, -1))
+    made = tensor("add_rows", (rows, clamped(flat, bound), first), (), (bound, rows.dims[1]), x.dtype)
+    rest = [d for k, d in enumerate(x.dims) if k != axis]
+    return move_axis(reshape(made, (bound, *rest)), 0, axis)
+
+
+def _set_at(x: Tensor) -> Tensor | None:
+    """By rows along axis 0."""
+    (source, updates, index), (axis,) = x.args, x.params
+    if not prod(dims_of(x)) or not prod(dims_of(updates)):
+        return source
+    if x.rank == 2 and axis == 0 and index.rank == 1:
+        return None
+    bound, flat = size(x.dims[axis]), reshape(index, (prod(dims_of(index)),))
+    rows = reshape(move_axis(source, axis, 0), (bound, -1))
+    made = tensor("set_at", (rows, _rows(updates, axis, index), flat), (0,), rows.dims, x.dtype)
+    rest = [d for k, d in enumerate(x.dims) if k != axis]
+    return move_axis(reshape(made, (bound, *rest)), 0, axis)
+
+
+def _put(x: Tensor) -> Tensor:
+    """By an add_at to the flat elements."""
+    (updates, index, *base), (axis,) = x.args, x.params
+    bound, index = size(x.dims[axis]), cast(index, "int64")
+    if not prod(dims_of(x)) or not prod(dims_of(index)):
+        return base[0] if base else full(x.dims, 0, x.dtype)
+    flat = _flat(clamped(index, bound), axis, dims_of(x))
+    kept = where(_inside(index, bound), updates, 0)
+    begin = reshape(base[0], (-1, 1)) if base else None
+    made = add_at(reshape(kept, (-1, 1)), reshape(flat, (-1,)), 0, prod(dims_of(x)), begin)
+    return reshape(made, x.dims)
+
+
+def _shift(x: Tensor, axis: int, by: int, fill: int) -> Tensor:
+    """Element i moved to i + ``by`` along an axis."""
+    low, high = [0] * x.rank, [0] * x.rank
+    low[axis], high[axis] = by, -by
+    return pad(x, low, high, fill)
+
+
+def _scan(x: Tensor) -> Tensor | None:
+    """By combining with what lies 1, 2, 4, ... before."""
+    (source,), (kind, axis, reverse, exclusive) = x.args, x.params
+    if kind == "sum":
+        return None
+    length = size(x.dims[axis])
+    if kind != "prod" or not length:
+        return x if length else source
+    made = flip(source, axis) if reverse else source
+    if exclusive:
+        made = _shift(made, axis, 1, 1)
+    step = 1
+    while step < length:
+        made, step = made * _shift(made, axis, step, 1), 2 * step
+    return flip(made, axis) if reverse else made
+
+
+def _recur(x: Tensor) -> Tensor:
+    """By combining pairs of factor and summand with those that lie 1, 2, 4, ... before."""
+    (a, b), (axis, reverse) = x.args, x.params
+    if reverse:
+        a, b = flip(a, axis), flip(b, axis)
+    step = 1
+    while step < size(x.dims[axis]):
+        a, b, step = a * _shift(a, axis, step, 1), b + a * _shift(b, axis, step, 0), 2 * step
+    return flip(b, axis) if reverse else b
+
+
+def _pad(x: Tensor) -> Tensor | None:
+    """Between the elements by new axes; a negative count by a slice."""
+    (source, filler), (low, high, between) = x.args, x.params
+    lows, highs = [size(n) for n in low], [size(n) for n in high]
+    if not prod(dims_of(x)) or not prod(dims_of(source)):
+        return broadcast_to(cast(filler, x.dtype), x.dims)
+    if any(between):
+        wide, count = source, source.rank
+        for axis, n in enumerate(between):
+            if n:
+                length, after = size(wide.dims[axis]), [0] * (count + 1)
+                after[axis + 1] = n
+                spread = pad(unsqueeze(wide, axis + 1), [0] * (count + 1), after, filler)
+                dims = [length * (n + 1) if k == axis else d for k, d in enumerate(wide.dims)]
+                spread = reshape(spread, dims)
+                kept = [length * (n + 1) - n if k == axis else d for k, d in enumerate(dims)]
+                wide = slices(spread, [0] * count, kept)
+        return pad(wide, lows, highs, filler)
+    if min((*lows, *highs), default=0) < 0:
+        starts = [max(-n, 0) for n in lows]
+        sizes = [size(d) - max(-a, 0) - max(-b, 0) for d, a, b in zip(source.dims, lows, highs, strict=True)]
+        if min(sizes) <= 0:  # nothing of it is left
+            return broadcast_to(cast(filler, x.dtype), x.dims)
+        return pad(slices(source, starts, sizes), [max(n, 0) for n in lows], [max(n, 0) for n in highs], filler)
+    return None
+
+
+def _iota(x: Tensor) -> Tensor | None:
+    """By a line of int64."""
+    (axis,) = x.params
+    if x.rank == 1 and x.dtype == "int64":
+        return None
+    line = iota((x.dims[axis],), 0)
+    placed = reshape(cast(line, x.dtype), [d if k == axis else 1 for k, d in enumerate(x.dims)])
+    return placed + full(x.dims, 0, x.dtype)
+
+
+def _segment_of(x: Tensor) -> Tensor | None:
+    """By counting for each row the segments that have begun; those of a LoD are known."""
+    (offsets,) = x.args
+    if offsets.op == "offsets":
+        return None
+    rows, runs = x.dims[0], offsets.dims[0] - 1
+    begins = slices(offsets, [1], [runs])
+    after = cast(reshape(iota((rows,), 0), (rows, 1)) >= reshape(begins, (1, runs)), "int64")
+    return reduce_sum(after, 1)
+
+
+def _segment(x: Tensor) -> Tensor:
+    """Sums by an add_at; there is no operator for others."""
+    (source, offsets), (kind,) = x.args, x.params
+    if kind != "sum":
+        return x
+    return add_at(source, tensor("segment_of", (offsets,), (), (source.dims[0],), "int64"), 0, x.dims[0])
+
+
+def _window(x: Tensor) -> Tensor:
+    """By a take of the places of their elements."""
+    (source,), (axis, stride, dilation) = x.args, x.params
+    return take(source, _places(x.dims[axis], x.dims[axis + 1], stride, dilation), axis)
+
+
+def _places(count: Number, taps: Number, stride: int, dilation: int) -> Tensor:
+    """Where the elements of windows lie."""
+    dims = (count, taps)
+    return iota(dims, 0) * stride + iota(dims, 1) * dilation
+
+
+def _unwindow(x: Tensor) -> Tensor:
+    """For each element, the sum over all places in a window that it may have: it is there, or nothing is."""
+    (parts,), (axis, stride, dilation) = x.args, x.params
+    count, taps = size(parts.dims[axis]), size(parts.dims[axis + 1])
+    dims = (x.dims[axis], taps)
+    tap = iota(dims, 1)
+    begin = iota(dims, 0) - tap * dilation
+    which = begin // stride
+    there = logical_and(_inside(which, count), begin == which * stride)
+    rows = reshape(parts, (*parts.dims[:axis], count * taps, *parts.dims[axis + 2 :]))
+    return reduce_sum(take(rows, where(there, which * taps + tap, -1), axis, "zero"), axis + 1)
+
+
+def _reduce(x: Tensor) -> Tensor | None:
+    """Of nothing, or along no axis, at once."""
+    (source,), (kind, axes) = x.args, x.params
+    if not prod(dims_of(x)):
+        return full(x.dims, 0, x.dtype)
+    if not axes:
+        return source
+    return None if prod(dims_of(source)) else full(x.dims, of_nothing(kind, x.dtype), x.dtype)
+
+
+def _contract(x: Tensor) -> Tensor | None:
+    """As products of matrices, or batches of them, which are summed beforehand over what one operand alone has."""
+    (a, b), (mine, theirs, out) = x.args, x.params
+    if not prod(dims_of(x)) or not prod(dims_of(a)) or not prod(dims_of(b)):
+        return full(x.dims, 0, x.dtype)
+    a, mine = _alone(a, mine, theirs + out)
+    b, theirs = _alone(b, theirs, mine + out)
+    batch = [n for n in out if n in mine and n in theirs]
+    if next((n for n in out if n not in batch), "") in theirs:
+        a, mine, b, theirs = b, theirs, a, mine
+    inner = [n for n in mine if n in theirs and n not in out]
+    rows, columns = [n for n in out if n not in theirs], [n for n in out if n not in mine]
+    plain = len(batch) <= 1 and len(rows) == len(inner) == len(columns) == 1 and list(out) == [*batch, *rows, *columns]
+    if plain and list(mine[: len(batch)]) == batch == list(theirs[: len(batch)]):
+        if x.dtype in FLOATS:
+            same = a is x.args[0] and b is x.args[1] and x.params == (mine, theirs, out)
+            return None if same else tensor("contract", (a, b), (mine, theirs, out), x.dims, x.dtype)
+        at = len(batch)
+        left = transpose(a, [mine.index(n) for n in (*batch, *rows, *inner)])
+        right = transpose(b, [theirs.index(n) for n in (*batch, *inner, *columns)])
+        return reduce_sum(unsqueeze(left, at + 2) * unsqueeze(right, at), at + 1)
+    length = {n: size(d) for names, t in ((mine, a), (theirs, b)) for n, d in zip(names, t.dims, strict=True)}
+    lead = "b" if batch else ""
+    left, first = _matrices(a, mine, (batch, rows, inner), length, lead + "ij", lead + "ji")
+    right, second = _matrices(b, theirs, (batch, inner, columns), length, lead + "jk", lead + "kj")
+    dims = [prod(length[n] for n in names) for names in (batch, rows, columns)][0 if batch else 1 :]
+    product = tensor("contract", (left, right), (first, second, lead + "ik"), dims, x.dtype)
+    order = [*batch, *rows, *columns]
+    return transpose(reshape(product, [length[n] for n in order]), [order.index(n) for n in out])
+
+
+def _matrices(
+    x: Tensor, names: str, groups: tuple[list[str], ...], length: Mapping[str, int], plain: str, turned: str
+) -> tuple[Tensor, str]:
+    """An operand of a product as matrices [batch, rows, columns] of three groups of axes, or transposed if it is."""
+    batch, rows, columns = groups
+    letters = turned if list(names) == [*batch, *columns, *rows] else plain
+    order = [*batch, *columns, *rows] if letters == turned else [*batch, *rows, *columns]
+    sizes = [prod(length[n] for n in group) for group in ((columns, rows) if letters == turned else (rows, columns))]
+    lead = [prod(length[n] for n in batch)] if batch else []
+    return reshape(transpose(x, [names.index(n) for n in order]), [*lead, *sizes]), letters
+
+
+def _alone(x: Tensor, names: str, others: str) -> tuple[Tensor, str]:
+    axes = tuple(k for k, name in enumerate(names) if name not in others)
+    return (reduce_sum(x, axes) if axes else x), "".join(n for n in names if n in others)
+
+
+def _concat(x: Tensor) -> Tensor | None:
+    """Of those that have elements."""
+    kept = [part for part in x.args if prod(dims_of(part))]
+    if not kept:
+        return full(x.dims, 0, x.dtype)
+    return None if len(kept) == len(x.args) else concat(kept, x.params[0])
+
+
+def _reshape(x: Tensor) -> Tensor | None:
+    """A number has any dims."""
+    (source,) = x.args
+    return tensor("broadcast", (source,), ((),), x.dims, x.dtype) if source.op == "number" else None
+
+
+def _arg(x: Tensor) -> Tensor | None:
+    """Of nothing 0."""
+    return None if prod(dims_of(x)) else full(x.dims, 0, x.dtype)
+
+
+RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "take": _take, "pick": _pick, "add_at": _add_at, "put": _put,
+    "checked": _checked, "set_at": _set_at, "scan": _scan, "recur": _recur, "pad": _pad,
+    "iota": _iota, "segment": _segment, "segment_of": _segment_of, "reduce": _reduce, "contract": _contract,
+    "concat": _concat, "arg": _arg, "reshape": _reshape, "window": _window, "unwindow": _unwindow,
+}  # fmt: skip
+"""By primitive: what says it with simpler ones; None where there is an operator that is it."""

@@ -1,0 +1,302 @@
+"""Numbers that a trace does not know: sizes of dims, float attributes, and what is computed of them.
+
+A size is an integer of 0 or more, and may stand wherever Python takes an integer or a float of an expression. Whether
+two numbers are equal, or one is less, is answered for the sizes at hand; the answer becomes a guard of the trace, which
+holds for all calls that answer alike.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Union
+
+import numpy as np
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.base.overloads import Overloads
+from fluidlite.expr.tracing import current
+
+Values = Mapping[str, Any]
+"""What the leaves of numbers are in one call: by name, None where it is not known."""
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    if b == 0:
+        return 0 if isinstance(a, int) and isinstance(b, int) else _fraction(a, b)
+    return a // b
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    if b == 0:
+        return 0 if isinstance(a, int) and isinstance(b, int) else math.nan
+    return a % b
+
+
+def _fraction(a: Any, b: Any) -> Any:
+    if b == 0:  # IEEE 754, not Python's error
+        return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)
+    return a / b
+
+
+def _power(a: Any, b: Any) -> Any:
+    try:
+        found = a**b
+        return math.nan if isinstance(found, complex) else found
+    except ZeroDivisionError:
+        return math.inf
+    except OverflowError:
+        return math.inf if a > 0 or b % 2 == 0 else -math.inf
+
+
+def _safe(function: Callable[[Any], Any], domain: float = math.nan) -> Callable[[Any], Any]:
+    def apply(a: Any) -> Any:
+        try:
+            return function(a)
+        except ValueError:
+            return domain
+        except OverflowError:
+            return math.inf
+
+    return apply
+
+
+def _single(a: Any) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(a))
+
+
+def _longest(offsets: Any) -> int:
+    """The longest of sequences; what stands in for offsets that are not known is a size."""
+    if isinstance(offsets, int):
+        return offsets
+    return max((b - a for a, b in pairwise(offsets)), default=0)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _fraction, "floordiv": _quotient,
+    "mod": _remainder, "pow": _power, "neg": operator.neg, "abs": abs, "minimum": min, "maximum": max,
+    "floor": _safe(math.floor), "ceil": _safe(math.ceil), "exp": _safe(math.exp), "sqrt": _safe(math.sqrt),
+    "log": _safe(lambda a: -math.inf if a == 0 else math.log(a)), "tanh": math.tanh,
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge,
+    "single": _single, "whole": _safe(math.trunc, 0), "longest": _longest,
+}  # fmt: skip
+_WHOLE = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "abs", "minimum", "maximum"})
+"""What gives an integer of integers."""
+
+
+class Number(Overloads["Number", "Numeric", "Condition"]):
+    """A number of which the call says the value.
+
+    Attributes
+    ----------
+    op : str
+        ``"size"`` or ``"attr"`` (a leaf, named ``value``), ``"const"``, or a function of ``args``.
+    whole : bool
+        Whether it is an integer.
+    key : str
+        Equal keys are equal numbers.
+    """
+
+    __slots__ = ("args", "key", "op", "value", "whole")
+    args: tuple[Number, ...]
+    key: str
+    op: str
+    value: Any
+    whole: bool
+
+    def __init__(self, op: str, args: tuple[Number, ...] = (), value: Any = None, whole: bool = True) -> None:
+        self.op, self.args, self.value, self.whole = op, args, value, whole
+        if args:
+            self.key = f"{op}({','.join(arg.key for arg in args)})"
+        else:
+            self.key = repr(value) if op == "const" else f"{op}:{value}"
+
+    def evaluate(self, values: Values) -> Any:
+        """The number in a call; None if a leaf is not known."""
+        if self.op == "const":
+            return self.value
+        if not self.args:
+            return values[self.value]
+        given = [arg.evaluate(values) for arg in self.args]
+        return None if None in given else FUNCTIONS[self.op](*given)
+
+    def __repr__(self) -> str:
+        return self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __index__(self) -> int:
+        if self.op == "const" and self.whole:
+            return int(self.value)
+        raise TypeError(f"{self.key} is not known while an operator is traced; do not use it as Python's integer")
+
+    def arithmetic(self, function: str, *operands: Numeric) -> Number:
+        """The number that a function gives; a tensor knows itself what it does with one."""
+        return NotImplemented if any(hasattr(x, "dims") for x in operands) else _make(function, *operands)
+
+    def compare(self, function: str, *operands: Numeric) -> Condition:
+        """The condition that a comparison is."""
+        return NotImplemented if hasattr(operands[1], "dims") else Condition(function, self, number(operands[1]))
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+
+Numeric = Union[Number, int, float]
+
+
+class Condition:
+    """Whether two numbers compare so; asking for its truth makes it a guard of the trace."""
+
+    __slots__ = ("a", "b", "op")
+
+    def __init__(self, op: str, a: Number, b: Number) -> None:
+        self.op, self.a, self.b = op, a, b
+
+    @property
+    def key(self) -> str:
+        """Equal keys are equal conditions."""
+        return f"{self.op}({self.a.key},{self.b.key})"
+
+    def evaluate(self, values: Values) -> bool | None:
+        """Its truth in a call; None if a leaf is not known."""
+        if self.a.key == self.b.key and self.a.whole:
+            return self.op in ("equal", "less_equal", "greater_equal")
+        a, b = self.a.evaluate(values), self.b.evaluate(values)
+        return None if a is None or b is None else bool(FUNCTIONS[self.op](a, b))
+
+    def __bool__(self) -> bool:
+        return current().decide(self)
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+def number(value: Any) -> Number:
+    """Return a number as one of a trace.
+
+    Raises
+    ------
+    ProgramError
+        If it is none.
+    """
+    if isinstance(value, Number):
+        return value
+    if hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise ProgramError(f"{value!r:.80} is no number")
+    return Number("const", (), value, not isinstance(value, float))
+
+
+def size(name: str) -> Number:
+    """The leaf of that name, an integer of 0 or more."""
+    return Number("size", (), name)
+
+
+def value_leaf(name: str, whole: bool = True) -> Number:
+    """The leaf of a number that an input holds, of any sign."""
+    return Number("value", (), name, whole)
+
+
+def offsets_leaf(slot: str, i: int, level: int) -> Number:
+    """The leaf that stands for the offsets of a level of an operand's LoD: a tuple of integers, and no number."""
+    return Number("offsets", (), f"{slot}.{i}.lod{level}.offsets")
+
+
+def offset_count(slot: str, i: int, level: int) -> Number:
+    """The leaf of how many offsets a level of an operand's LoD has."""
+    return size(f"{slot}.{i}.lod{level}")
+
+
+def longest_of(slot: str, i: int, level: int) -> Number:
+    """How long the longest sequence of a level of an operand's LoD is."""
+    return Number("longest", (offsets_leaf(slot, i, level),))
+
+
+def attribute(name: str) -> Number:
+    """The leaf of a float attribute."""
+    return Number("attr", (), name, whole=False)
+
+
+def _make(op: str, *args: Numeric) -> Number:
+    given = tuple(number(arg) for arg in args)
+    if all(arg.op == "const" for arg in given):
+        return number(FUNCTIONS[op](*(arg.value for arg in given)))
+    whole = op == "whole" or (op in _WHOLE and all(arg.whole for arg in given))
+    if whole:  # exact of integers; of floats -0.0 and NaN would be lost
+        a, b = given if len(given) == 2 else (given[0], given[0])
+        if op in ("add", "sub") and b.key == "0":
+            return a
+        if op == "add" and a.key == "0":
+            return b
+        if op == "sub" and a.key == b.key:
+            return number(0)
+        if op == "add":  # what was taken away is put back
+            for one, other in ((a, b), (b, a)):
+                if one.op == "sub" and one.args[1].key == other.key:
+                    return one.args[0]
+        if op in ("mul", "floordiv") and b.key == "1":
+            return a
+        if op == "mul" and a.key == "1":
+            return b
+        if op == "mul" and "0" in (a.key, b.key):
+            return number(0)
+        if op in ("minimum", "maximum") and a.key == b.key:
+            return a
+        if op in ("add", "mul") and b.key < a.key:
+            given = b, a  # one text of sums and products that commute
+    return Number(op, given, None, whole)
+
+
+def apply(op: str, *args: Numeric) -> Number:
+    """A function of numbers, by a primitive's name."""
+    if op not in FUNCTIONS:
+        raise ProgramError(f"{op} takes tensors, not numbers; cast a number first, or make the attribute static")
+    return _make(op, *args)
+
+
+class Numbers(tuple[Number, ...]):
+    """The numbers of an input that is read as values, in order, with its dims."""
+
+    dims: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[Number], dims: tuple[int, ...]) -> Numbers:
+        """Return numbers of those dims."""
+        made = cls(values)
+        made.dims = dims
+        return made
+
+
+def lowest(a: Numeric, b: Numeric) -> Number:
+    """The smaller of two numbers."""
+    return _make("minimum", a, b)
+
+
+def highest(a: Numeric, b: Numeric) -> Number:
+    """The larger of two numbers."""
+    return _make("maximum", a, b)
+
+
+def single(a: Numeric) -> Number:
+    """The number rounded to float32."""
+    return _make("single", a)
+
+
+def whole(a: Numeric) -> Number:
+    """The number without its fraction, as an integer."""
+    return _make("whole", a)
+
+
+def product(values: Any) -> Number:
+    """The product of numbers; 1 of none."""
+    total = number(1)
+    for value in values:
+        total = total * value
+    return total

@@ -1,0 +1,95 @@
+"""Elementwise operators, which say what they compute by functions of scalars, as functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.codegen.domain import place
+from fluidlite.codegen.expr import Expr
+from fluidlite.codegen.expr import trace as trace_scalars
+from fluidlite.expr.number import Number, number
+from fluidlite.expr.reductions import sum_to
+from fluidlite.expr.tensor import Tensor, broadcast_to, cast, function, tensor, wide
+from fluidlite.expr.views import reshape
+from fluidlite.framework.opdef import GRAD, OpDef, ScalarRule
+
+Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping[str, Any]]
+
+
+def tensor_function(op: OpDef) -> Function | None:
+    """The function of tensors of an operator of scalars; None if it draws, or says where its operands lie."""
+    rule = op.scalar
+    if rule is None or rule.code is not None or rule.placed is not None or rule.supports is not None or op.random:
+        return None
+
+    def compute(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _compute(op, rule, {slot: found[0] for slot, found in given.items() if found}, attrs)
+
+    return compute
+
+
+def _compute(op: OpDef, rule: ScalarRule, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
+    traced = trace_scalars(rule, op, attrs, given)
+    axis = attrs.get("axis", -1)
+    rank = max(x.rank for x in given.values())
+    placed = {slot: _placed(x, rank, axis if isinstance(axis, int) else -1) for slot, x in given.items()}
+    evaluator = _Evaluator(placed, attrs)
+    found = {}
+    for slot, expression in zip(traced.outputs, traced.expressions, strict=True):
+        like = slot.removesuffix(GRAD)
+        value = evaluator.tensor(expression)
+        if slot.endswith(GRAD) and like in given:  # what was broadcast is summed
+            found[slot] = reshape(sum_to(value, placed[like].dims), given[like].dims)
+        else:
+            found[slot] = value
+    return found
+
+
+def _placed(x: Tensor, rank: int, axis: int) -> Tensor:
+    """An operand among ``rank`` dims by Fluid's rule, 1 where it is broadcast."""
+    dims = place(x.dims, rank, axis)  # type: ignore[arg-type]
+    if dims is None:
+        raise ProgramError(f"an operand of dims {list(x.dims)} has no place among {rank} dims from axis {axis}")
+    return x if len(dims) == x.rank else reshape(x, dims)
+
+
+class _Evaluator:
+    """Scalar expressions over tensors of one rank."""
+
+    def __init__(self, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
+        self.given, self.attrs = given, attrs
+        self.known: dict[Expr, Any] = {}
+        self.full = next(iter(given.values()))
+
+    def tensor(self, x: Expr) -> Tensor:
+        """The value of an expression, as a tensor."""
+        found = self.value(x)
+        return found if isinstance(found, Tensor) else _filled(found, self.full)
+
+    def value(self, x: Expr) -> Any:
+        """The value of an expression: a tensor, or a number."""
+        if x not in self.known:
+            self.known[x] = self._value(x)
+        return self.known[x]
+
+    def _value(self, x: Expr) -> Any:
+        if x.op == "input":
+            return wide(self.given[x.value])
+        if x.op == "param":
+            return self.attrs[x.value]
+        if x.op == "const":
+            return x.value
+        args = [self.value(arg) for arg in x.args]
+        if x.op == "like":
+            value, shape = args
+            return broadcast_to(value, shape.dims) if isinstance(value, Tensor) else _filled(value, shape)
+        if x.op == "cast":
+            return cast(args[0], x.value) if isinstance(args[0], Tensor) else args[0]
+        return function(x.op, *args)
+
+
+def _filled(value: float | Number, like: Tensor) -> Tensor:
+    """A number everywhere."""
+    return broadcast_to(tensor("number", (), (number(value),), (), like.dtype), like.dims)

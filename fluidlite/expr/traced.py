@@ -1,0 +1,200 @@
+"""A traced function: what it computes, of which operands, and for which calls it stands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from fluidlite.base import overloads
+from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
+from fluidlite.expr.number import Number, attribute, size
+from fluidlite.expr.tensor import Tensor, ordered, symbol
+from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
+
+Operands = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
+"""By slot, the dims (-1: not known) and the dtype of each operand."""
+
+
+class Unmet(Exception):
+    """A requirement that the call at hand does not fulfil, so that it cannot be traced any further."""
+
+    def __init__(self, requirement: Requirement) -> None:
+        super().__init__(f"{requirement.name}: expected {requirement.expected}")
+        self.requirement = requirement
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What tracing a function gave.
+
+    Attributes
+    ----------
+    outputs : mapping of slot to tuple of Tensor
+    inputs : mapping of slot to tuple of Tensor
+        The symbols of the operands.
+    guards : tuple of Guard
+        It stands for calls in which they answer alike.
+    requirements : tuple of Requirement
+        What each call must fulfil.
+    """
+
+    outputs: Mapping[str, tuple[Tensor, ...]]
+    inputs: Mapping[str, tuple[Tensor, ...]]
+    guards: tuple[Guard, ...]
+    requirements: tuple[Requirement, ...]
+
+    def serves(self, values: Mapping[str, Any]) -> bool:
+        """Whether it stands for a call of these sizes and attributes."""
+        return all(guard.answer(values) == guard.truth for guard in self.guards)
+
+    def failed(self, values: Mapping[str, Any]) -> Requirement | None:
+        """The first requirement that a call is known not to fulfil."""
+        return _failed(self.requirements, values)
+
+    def completed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The leaves of a call, with sizes that are not known from those to which they were assumed to be equal.
+
+        One of which it was asked whether it is another number may be that: a 1 that is broadcast.
+        """
+        if None not in values.values():
+            return values
+        found, pairs = dict(values), [
+            (guard.condition.a, guard.condition.b)
+            for guard in self.guards
+            if guard.truth and guard.condition.op == "equal" and guard.default
+        ]  # fmt: skip
+        asked = {
+            each.value
+            for guard in self.guards
+            if guard.default is None and not guard.truth and guard.condition.op == "equal"
+            for each in (guard.condition.a, guard.condition.b)
+            if each.op == "size"
+        }
+        before = -1
+        while before != (before := sum(value is None for value in found.values())):
+            for a, b in (*pairs, *((b, a) for a, b in pairs)):
+                if a.op == "size" and found[a.value] is None and a.value not in asked:
+                    found[a.value] = b.evaluate(found)
+        return found
+
+    @property
+    def checks_indices(self) -> bool:
+        """Whether it raises where an index is out of range."""
+        return check_indices([x for found in self.outputs.values() for x in found])
+
+    def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
+        """The dims of an output in a call; -1 where they are not known."""
+        found = (d.evaluate(values) for d in self.outputs[slot][i].dims)
+        return tuple(-1 if d is None else int(d) for d in found)
+
+
+def check_indices(results: Sequence[Tensor]) -> bool:
+    """Whether what computes tensors raises where an index is out of range."""
+    every = ordered(results)
+    readers = (x for x in every if x.op in ("take", "pick"))
+    return any(x.op in ("checked", "set_at") for x in every) or any(x.params[1] == "check" for x in readers)
+
+
+def values_of(operands: Operands, floats: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What the leaves of numbers are in a call: sizes by ``slot.number.axis``, and float attributes by name."""
+    found: dict[str, Any] = {
+        f"{slot}.{i}.{axis}": None if d < 0 else d
+        for slot, given in operands.items()
+        for i, (dims, _) in enumerate(given)
+        for axis, d in enumerate(dims)
+    }
+    return {**found, **(floats or {})}
+
+
+def symbols(operands: Operands) -> dict[str, tuple[Tensor, ...]]:
+    """A tensor for each operand, whose sizes are leaves."""
+    return {
+        slot: tuple(symbol(slot, i, _sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(given))
+        for slot, given in operands.items()
+    }
+
+
+def _sizes(slot: str, i: int, dims: Sequence[int]) -> tuple[Number, ...]:
+    return tuple(size(f"{slot}.{i}.{axis}") for axis in range(len(dims)))
+
+
+def trace(
+    function: Callable[..., Any],
+    operands: Operands,
+    floats: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
+    what: str = "an expression",
+    results: Operands | None = None,
+) -> Traced:
+    """Call ``function`` with symbols.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(symbols by slot, numbers by float attribute)`` returns a mapping of slot to a tensor, or to several.
+    operands : mapping of slot to (dims, dtype) of each operand
+    floats : names
+        Attributes that the trace takes as arguments.
+    values : mapping, optional
+        What the leaves of numbers are in the call at hand; None: the sizes of ``operands`` alone.
+    what : str
+        What errors name.
+    results : mapping of slot to (dims, dtype) of each output, optional
+        Outputs that are known beforehand: the function may ask for their dims.
+
+    Raises
+    ------
+    ProgramError
+        If the function fails, or asks what a trace cannot tell; the message says in which line.
+    Unmet
+        If it fails on a call that does not fulfil a requirement.
+    """
+    known = {slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(found)]
+             for slot, found in (results or {}).items()}  # fmt: skip
+    with tracing(values_of({**operands, **(results or {})}) if values is None else values, known) as state:
+        given = symbols(operands)
+        try:
+            result = function(given, {name: attribute(name) for name in floats})
+        except (AttributeValueError, ShapeError, DtypeError):  # the user's, not the expression's
+            raise
+        except Exception as exc:
+            _raise(exc, state, what)
+        outputs = {slot: tuple(x) if isinstance(x, (tuple, list)) else (x,) for slot, x in result.items()}
+        for slot, found in outputs.items():
+            for x in found:
+                if not isinstance(x, Tensor):
+                    raise ProgramError(f"{what}: {slot} is {x!r:.60}, which is no tensor")
+        return Traced(outputs, given, tuple(state.guards.values()), tuple(state.requirements))
+
+
+def _failed(requirements: Iterable[Requirement], values: Mapping[str, Any]) -> Requirement | None:
+    return next((r for r in requirements if r.condition.evaluate(values) is False), None)
+
+
+def _raise(error: Exception, state: Tracing, what: str) -> NoReturn:
+    """Raise what a function could not do: a requirement that was not fulfilled comes before what followed from it."""
+    unmet = _failed(state.requirements, state.values)
+    if unmet is not None:
+        raise Unmet(unmet) from error
+    if isinstance(error, FluidError):
+        raise type(error)(f"{what}{_line(error)}: {error}") from error
+    if isinstance(error, (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)):
+        raise ProgramError(f"{what}{_line(error)}: {type(error).__name__}: {error}") from error
+    raise error
+
+
+_LANGUAGE = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.abspath(overloads.__file__))
+"""Files of the language: its folder, and the overloaded operators."""
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of the traceback that is not of the language itself, for an error's message."""
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not name.startswith(_LANGUAGE):
+            found = f" ({name.rpartition('/')[2]}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return found

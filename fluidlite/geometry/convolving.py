@@ -1,0 +1,206 @@
+"""The geometry of convolutions, shared by the kernels of all libraries.
+
+Convolution, transposed convolution and their gradients are three computations on an image X, a filter W and the
+windows Y that W makes of X: Y from X and W, X from Y and W (which sends each window back to where it was read), and
+W from X and Y. The first two are one: a **correlation**, in which outputs that lie ``step`` apart read inputs that
+lie ``stride`` apart. Going back through a stride of s is s correlations a dim, each with a part of the filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+from typing import NamedTuple
+
+from fluidlite.framework.call import Call
+from fluidlite.framework.opdef import GRAD
+from fluidlite.framework.spec import Dims
+from fluidlite.geometry.windows import Windows, channels_last, join_dims, split_dims, windows_of
+
+EPILOGUE = {"relu": "", "relu6": "threshold", "leaky_relu": "alpha", "swish": "beta"}
+"""Activations that Fluid's passes fuse into a convolution, and the attribute that ``fuse_alpha`` is of each."""
+
+
+ACTIVATIONS = ("fuse_relu", "fuse_brelu", "fuse_activation")
+"""Attributes that name an activation of the result."""
+RELU_BEFORE = "fuse_relu_before_depthwise_conv"
+
+
+def nothing_fused(call: Call) -> str | None:
+    """Return why kernels of a bare convolution refuse a call; None if they take it."""
+    slots = [slot for slot in ("Bias", "ResidualData") if call.has(slot)]
+    before = (RELU_BEFORE,) if call.op.type.startswith("depthwise") else ()
+    fused = [name for name in (*before, *ACTIVATIONS) if call.attrs.get(name)]
+    return f"{', '.join(slots + fused)}: operators of their own" if slots or fused else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One spatial dim of a correlation.
+
+    For 0 <= o < ``count``, the output at ``first + step * o`` is the sum over 0 <= t < ``taps`` of the input at
+    ``start + stride * o + reach * t`` (0 outside of it) times the filter at ``tap + tap_step * t``.
+    """
+
+    count: int
+    first: int
+    step: int
+    start: int
+    stride: int
+    reach: int
+    taps: int
+    tap: int
+    tap_step: int
+
+    @property
+    def least(self) -> int:
+        """The first input that is read; it may lie outside."""
+        return self.start + min(0, self.reach * (self.taps - 1))
+
+    def offset(self, t: int) -> int:
+        """How far after ``least`` tap ``t`` of the first output lies."""
+        return self.start + self.reach * t - self.least
+
+    def inside(self, t: int, size: int, low: int = 0, high: int | None = None) -> tuple[int, int]:
+        """The outputs in [low, high) whose tap ``t`` lies inside an input of ``size``, as [first, end)."""
+        at = self.start + self.reach * t
+        high = self.count if high is None else high
+        first = min(max(low, -(at // self.stride)), high)
+        return first, max(first, min(high, (size - 1 - at) // self.stride + 1))
+
+
+class Convolution(NamedTuple):
+    """One of the three computations of a call.
+
+    Attributes
+    ----------
+    kind : str
+        What is computed: ``"windows"``, ``"image"`` or ``"filter"``.
+    image, filter, windows : str
+        The slots; that of ``kind`` is an output.
+    images, groups : int
+    channels, filters : int
+        Of one group: channels of the image, and of the windows.
+    sizes, counts : ints
+        Spatial dims of the image and of the windows.
+    shape : Windows
+        Size of the filter, strides, pads, dilations.
+    last : bool
+        Whether channels come last in image and windows. The filter is [groups * filters, channels, ...] always.
+    """
+
+    kind: str
+    image: str
+    filter: str
+    windows: str
+    images: int
+    groups: int
+    channels: int
+    filters: int
+    sizes: Dims
+    counts: Dims
+    shape: Windows
+    last: bool
+
+    @property
+    def out(self) -> str:
+        """The slot that is computed."""
+        return {"windows": self.windows, "image": self.image, "filter": self.filter}[self.kind]
+
+    @property
+    def taps(self) -> int:
+        """Elements of the filter for a channel."""
+        return prod(self.shape.kernel)
+
+    def flattened(self) -> Convolution:
+        """Return the same with an image that one window covers as one place of many channels: a product of matrices."""
+        kernel, _, pads, _ = self.shape
+        if self.last or set(self.counts) != {1} or self.sizes != kernel or any(map(any, pads)):
+            return self
+        one = (1,) * len(kernel)
+        shape = Windows(one, one, ((0, 0),) * len(kernel), one)
+        return self._replace(channels=self.channels * self.taps, sizes=one, shape=shape)
+
+    def image_dims(self) -> Dims:
+        """Dims of the image."""
+        return join_dims(self.images, self.groups * self.channels, self.sizes, self.last)
+
+    def windows_dims(self) -> Dims:
+        """Dims of the windows."""
+        return join_dims(self.images, self.groups * self.filters, self.counts, self.last)
+
+    def lines(self) -> tuple[Line, ...]:
+        """The correlation that computes the windows."""
+        kernel, strides, pads, dilations = self.shape
+        return tuple(
+            Line(n, 0, 1, -pad[0], stride, dilation, taps, 0, 1)
+            for n, taps, stride, pad, dilation in zip(self.counts, kernel, strides, pads, dilations, strict=True)
+        )
+
+    def correlations(self) -> list[tuple[Line, ...]]:
+        """The correlations that compute the windows, or the image; one without taps is zero."""
+        if self.kind == "windows":
+            return [self.lines()]
+        kernel, strides, pads, dilations = self.shape
+        return list(product(*map(_back, self.sizes, kernel, strides, (p[0] for p in pads), dilations)))
+
+
+def _back(size: int, kernel: int, stride: int, pad: int, dilation: int) -> list[Line]:
+    """Return the lines from windows back to an image: one for each place modulo the stride.
+
+    Place i = first + stride * o was read by tap k of window (i + pad - k * dilation) / stride, where that is whole:
+    by every ``tap_step``-th tap from the first that fits on.
+    """
+    found = []
+    common = gcd(dilation, stride)
+    tap_step = stride // common
+    for first in range(min(stride, size)):
+        count = (size - first - 1) // stride + 1
+        fits = [k for k in range(min(kernel, tap_step)) if (first + pad - k * dilation) % stride == 0]
+        if fits:
+            tap = fits[0]
+            taps, start = (kernel - tap - 1) // tap_step + 1, (first + pad - tap * dilation) // stride
+            found.append(Line(count, first, stride, start, 1, -(dilation // common), taps, tap, tap_step))
+        else:
+            found.append(Line(count, first, stride, 0, 1, 1, 0, 0, 1))
+    return found
+
+
+def convolutions_of(call: Call) -> tuple[Convolution, ...]:
+    """Return the computations of a call of a convolution, a transposed convolution, or a gradient of one.
+
+    One for each wanted output. Dims must be known.
+    """
+    transposed, last = "transpose" in call.op.type, channels_last(call)
+    backward = call.op.type.endswith("_grad")
+    output = "Output" + GRAD if backward else "Output"
+    image, windows = (output, "Input") if transposed else ("Input", output)
+    images, channels, sizes = split_dims(call.dims(image), last)
+    _, filters, counts = split_dims(call.dims(windows), last)
+    groups = call.attr("groups")
+    shape = shape_of(call, split_dims(call.dims("Input"), last)[2])
+
+    def one(kind: str, image: str, filter: str, windows: str) -> Convolution:
+        return Convolution(
+            kind, image, filter, windows, images, groups, channels // groups, filters // groups, sizes, counts, shape,
+            last,
+        )  # fmt: skip
+
+    if not backward:
+        return (one("image" if transposed else "windows", image, "Filter", windows),)
+    found = []
+    if call.has("Input" + GRAD):
+        found.append(
+            one("windows", image, "Filter", "Input" + GRAD) if transposed
+            else one("image", "Input" + GRAD, "Filter", windows)
+        )  # fmt: skip
+    if call.has("Filter" + GRAD):
+        found.append(one("filter", image, "Filter" + GRAD, windows))
+    return tuple(found)
+
+
+def shape_of(call: Call, sizes: Sequence[int]) -> Windows:
+    """Return the windows of a call; ``sizes`` are the spatial dims of Input, which SAME pads."""
+    return windows_of(call, sizes, call.dims("Filter")[2:], call.attr("dilations"))

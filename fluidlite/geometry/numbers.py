@@ -1,0 +1,47 @@
+"""Numbers that an operator takes as tensors or as an attribute: ``reshape2``'s dims, ``slice``'s bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluidlite.framework.spec import MAX_VALUES
+
+if TYPE_CHECKING:
+    from fluidlite.framework.call import Call
+
+Number = int | None
+"""None: not known before the run."""
+
+
+def numbers_of(call: Call, attr: str, *slots: str) -> tuple[Number, ...] | None:
+    """Return the numbers of the first slot that is given, else those of the attribute.
+
+    A duplicable slot holds one number in each tensor, any other slot all of them in one. None stands for a number
+    that is not known yet, and for all of them if even their count is not.
+    """
+    for name in slots:
+        if not call.has(name):
+            continue
+        specs = call.specs(name)
+        declared = call.op.input(name)
+        if declared is not None and declared.duplicable:
+            for spec in specs:
+                call.need(spec.size in (1, -1), name, "tensors of one number")
+            return tuple(None if spec.value is None else int(spec.value[0]) for spec in specs)
+        spec = specs[0]
+        call.need(spec.rank <= 1, name, "one row of numbers, [n]")
+        if spec.value is not None:
+            return tuple(int(number) for number in spec.value)
+        call.need(spec.size <= MAX_VALUES, name, f"at most {MAX_VALUES} numbers")
+        return None if spec.size < 0 else (None,) * spec.size
+    found = call.attr(attr)
+    return tuple(found) if isinstance(found, tuple) else (found,)
+
+
+def number_of(call: Call, attr: str, slot: str) -> Number:
+    """Return the one number that a slot or an attribute gives; None if it is not known yet."""
+    found = numbers_of(call, attr, slot)
+    if found is None:
+        return None
+    call.need(len(found) == 1, slot, "one number")
+    return found[0]

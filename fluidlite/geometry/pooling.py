@@ -1,0 +1,82 @@
+"""The geometry of pooling that kernels of several libraries share: windows along each spatial dim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fluidlite.geometry.windows import channels_last, explicit_pads, split_dims, windows_of
+
+if TYPE_CHECKING:
+    from fluidlite.framework.call import Call
+
+
+class PoolAxis(NamedTuple):
+    """Windows along one spatial dim.
+
+    Attributes
+    ----------
+    size, outs : int
+        Elements of X, and of Out (how many windows there are).
+    kernel, stride, before : int
+        Size of a window, the distance between two, and how far the first begins before X.
+    adaptive : bool
+        Windows divide X as evenly as they can, and touch or overlap by one; kernel, stride and before say nothing.
+    """
+
+    size: int
+    outs: int
+    kernel: int
+    stride: int
+    before: int
+    adaptive: bool
+
+    def windows(self) -> list[tuple[int, int]]:
+        """The part [start, end) of X in each window; empty (start = end) where a window lies in the padding."""
+        if self.adaptive:
+            return [(o * self.size // self.outs, -(-(o + 1) * self.size // self.outs)) for o in range(self.outs)]
+        starts = [o * self.stride - self.before for o in range(self.outs)]
+        clipped = [(max(start, 0), min(start + self.kernel, self.size)) for start in starts]
+        return [(min(start, end), end) if end > 0 else (0, 0) for start, end in clipped]
+
+    @property
+    def regular(self) -> PoolAxis:
+        """The same windows said without ``adaptive``, where they divide X exactly; else itself."""
+        if not self.adaptive or self.size % self.outs:
+            return self
+        step = self.size // self.outs
+        return PoolAxis(self.size, self.outs, step, step, 0, False)
+
+
+def pool_axes(call: Call) -> tuple[PoolAxis, ...]:
+    """Return the windows along each spatial dim of X, whose dims are known.
+
+    It reads ``ksize``, ``strides``, ``paddings``, ``global_pooling`` and ``adaptive``, and what the operator has of
+    ``ceil_mode``, ``padding_algorithm`` and ``data_format``.
+    """
+    dims = call.dims("X")
+    last = "data_format" in call.attrs and channels_last(call)
+    sizes = split_dims(dims, last)[2]
+    spatial = len(sizes)
+    if call.attr("global_pooling"):
+        return tuple(PoolAxis(n, 1, n, 1, 0, False) for n in sizes)
+    kernel = call.attr("ksize")
+    if call.attr("adaptive"):
+        return tuple(PoolAxis(n, count, 0, 0, 0, True) for n, count in zip(sizes, kernel, strict=True))
+    if "padding_algorithm" in call.attrs:
+        windows = windows_of(call, sizes, kernel)
+        strides, pads = windows.strides, windows.pads
+    else:
+        strides, pads = call.attr("strides"), explicit_pads(call, spatial)
+    ceil = bool(call.attrs.get("ceil_mode"))
+    axes = []
+    for n, k, step, (before, after) in zip(sizes, kernel, strides, pads, strict=True):
+        count = (n + before + after - k + (step - 1 if ceil else 0)) // step + 1
+        axes.append(PoolAxis(n, count, k, step, before, False))
+    return tuple(axes)
+
+
+def pool_planes(call: Call) -> tuple[int, int]:
+    """Return (outer, inner): how many images stand before the spatial dims of X, and elements behind them."""
+    last = "data_format" in call.attrs and channels_last(call)
+    images, channels, _ = split_dims(call.dims("X"), last)
+    return (images, channels) if last else (images * channels, 1)

@@ -1,0 +1,80 @@
+"""Windows that slide over the spatial dims of an image or a volume, as kernels of several libraries see them.
+
+Layouts are a meaning here: with ``data_format`` "NHWC" the logical dims ARE [N, H, W, C]. Everything below speaks of
+spatial dims in their order (H, W or D, H, W), whatever the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fluidlite.framework.call import Call
+from fluidlite.framework.spec import Dims
+
+Pads = tuple[tuple[int, int], ...]
+"""How far the image is padded (before, after) in each spatial dim."""
+
+
+def channels_last(call: Call, name: str = "data_format") -> bool:
+    """Whether the channels come last."""
+    return call.attr(name) in ("NHWC", "NDHWC")
+
+
+def split_dims(dims: Sequence[int], last: bool) -> tuple[int, int, Dims]:
+    """Return (images, channels, spatial dims)."""
+    return (dims[0], dims[-1], tuple(dims[1:-1])) if last else (dims[0], dims[1], tuple(dims[2:]))
+
+
+def join_dims(images: int, channels: int, spatial: Sequence[int], last: bool) -> Dims:
+    """Return the dims of a batch of images in a layout."""
+    return (images, *spatial, channels) if last else (images, channels, *spatial)
+
+
+class Windows(NamedTuple):
+    """Windows over an image: one entry for each spatial dim.
+
+    ``kernel`` is the size of a window, ``strides`` the distance between two, ``pads`` what the image is padded with,
+    ``dilations`` the distance between two elements of a window.
+    """
+
+    kernel: Dims
+    strides: Dims
+    pads: Pads
+    dilations: Dims
+
+
+def explicit_pads(call: Call, spatial: int) -> Pads:
+    """Return the attribute ``paddings`` as pairs: it has a number, or (before, after), for each spatial dim."""
+    given = call.attr("paddings")
+    return tuple((p, p) for p in given) if len(given) == spatial else tuple(zip(given[::2], given[1::2], strict=True))
+
+
+def windows_of(call: Call, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int] = ()) -> Windows:
+    """Return the windows that ``strides``, ``paddings`` and ``padding_algorithm`` of the call say.
+
+    Parameters
+    ----------
+    call : Call
+    sizes : ints
+        Spatial dims of the image.
+    kernel : ints
+        Size of a window.
+    dilations : ints
+        Empty: 1 each. SAME makes them 1, as Fluid does.
+    """
+    spatial, strides, algorithm = len(kernel), call.attr("strides"), call.attr("padding_algorithm")
+    steps = tuple(dilations) or (1,) * spatial
+    if algorithm == "VALID":
+        pads: Pads = ((0, 0),) * spatial
+    elif algorithm == "SAME":
+        steps = (1,) * spatial
+        pads = tuple(_same(n, k, s) for n, k, s in zip(sizes, kernel, strides, strict=True))
+    else:
+        pads = explicit_pads(call, spatial)
+    return Windows(tuple(kernel), strides, pads, steps)
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return (total // 2, total - total // 2)

@@ -1,0 +1,89 @@
+"""The manifest of a folder: which files were saved together, by size and digest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from fluidlite.base.errors import SavedModelError
+from fluidlite.io.paths import MANIFEST, STAGING, inside
+
+_FORMAT, _VERSION = "fluidlite.manifest", 1
+MAX_MANIFEST_BYTES = 4 << 20
+
+
+class Content(NamedTuple):
+    """What identifies a file's content."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which files of a folder were saved together.
+
+    Attributes
+    ----------
+    files : mapping of name to Content
+        Files that are not named were put there by others, and are loaded as they are.
+    pending : str
+        The folder inside this one that still holds some of the files, under the same names; "" if none does.
+    """
+
+    files: dict[str, Content] = field(default_factory=dict)
+    pending: str = ""
+
+    def text(self) -> bytes:
+        """The manifest as JSON.
+
+        Raises
+        ------
+        SavedModelError
+            If it names too many files.
+        """
+        record: dict[str, object] = {"format": _FORMAT, "version": _VERSION}
+        if self.pending:
+            record["pending"] = self.pending
+        record["files"] = {name: list(self.files[name]) for name in sorted(self.files)}
+        text = json.dumps(record, indent=1).encode()
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise SavedModelError(
+                f"{len(self.files)} files are too many for one folder\n  Do: save them as one, with a filename"
+            )
+        return text
+
+    @staticmethod
+    def parse(text: bytes, folder: Path) -> Manifest:
+        """Read a manifest.
+
+        Raises
+        ------
+        SavedModelError
+            If it is malformed or of a newer version.
+        """
+        path = folder / MANIFEST
+        do = f"\n  Do: save the model again, or remove {path} to load the folder as it is"
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
+        if not isinstance(record, dict) or record.get("format") != _FORMAT:
+            raise SavedModelError(f"{path} is no manifest of a saved model{do}")
+        if record.get("version") != _VERSION or isinstance(record["version"], bool):
+            raise SavedModelError(
+                f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}"
+                "\n  Do: update fluidlite"
+            )
+        pending, files = record.get("pending", ""), record.get("files")
+        if not isinstance(pending, str) or (pending and not STAGING.match(pending)) or not isinstance(files, dict):
+            raise SavedModelError(f"{path} is malformed{do}")
+        found = {}
+        for name, content in files.items():
+            good = isinstance(content, list) and [type(item) for item in content] == [int, str] and content[0] >= 0
+            if not good or inside(name, f"a file that {path} names") != name:
+                raise SavedModelError(f"{path} is malformed: it says {content!r:.60} of {name!r:.60}{do}")
+            found[name] = Content(*content)
+        return Manifest(found, pending)

@@ -1,0 +1,224 @@
+"""Tensors in safetensors files. Reading checks each number of the header before memory or work follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ITEMSIZE, NUMPY
+from fluidlite.base.errors import MissingExtraError, SavedModelError, TensorError
+from fluidlite.framework.lod import lod_from_offsets
+from fluidlite.framework.spec import Lod, Spec, dims_problem
+from fluidlite.io.snapshot import SavedFile
+
+Array = np.ndarray[Any, Any]
+Stored = tuple[Array, Lod]
+"""A value and its LoD offsets."""
+
+MAX_HEADER_BYTES = 4 << 20
+_KEY = "fluidlite"
+_VERSION = 1
+_DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+}  # fmt: skip
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise MissingExtraError("saved models need safetensors\n  Do: pip install safetensors") from None
+    return safetensors
+
+
+def write_tensors(path: str, values: Mapping[str, Stored]) -> None:
+    """Write named values to a new file.
+
+    Raises
+    ------
+    SavedModelError
+        If the file cannot be written, or names and LoD are too long for a header that is read again.
+    """
+    safetensors = _safetensors()
+    facts: dict[str, Any] = {"version": _VERSION}
+    lods = {name: lod for name, (_, lod) in sorted(values.items()) if lod}
+    if lods:
+        facts["lod"] = lods
+    metadata = {_KEY: json.dumps(facts)}  # one entry: the library writes several in any order
+    arrays = {name: array for name, (array, _) in values.items()}
+    try:
+        safetensors.numpy.save_file(arrays, path, metadata)
+    except safetensors.SafetensorError as exc:
+        raise SavedModelError(f"values cannot be written: {exc}\n  Do: check the path and the disk") from None
+    with open(path, "rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise SavedModelError(
+            f"names and LoD of {len(values)} values take {length:,} bytes; a file holds at most {MAX_HEADER_BYTES:,}"
+            "\n  Do: save them in several files"
+        )
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Where a value lies in the file's data, and what it is."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
+    """Read named values of a file; the others are skipped.
+
+    Parameters
+    ----------
+    file : SavedFile
+        At its beginning.
+    wanted : mapping of name to Spec or None
+        What the program declares, to which a value must fit; None: nothing.
+
+    Raises
+    ------
+    SavedModelError
+        The file is truncated, malformed, of a newer version, or holds no such value.
+    """
+    header, begin = _header(file)
+    metadata = header.pop("__metadata__", None)
+    if metadata is not None and not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
+        raise _bad(file, f"its metadata are {metadata!r:.80}")
+    lods = _lods(file, (metadata or {}).get(_KEY))
+    records = {name: _record(file, name, entry, file.size - begin) for name, entry in header.items()}
+    at = 0
+    for name, record in sorted(records.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if record.begin != at:
+            raise _bad(file, f"value {name!r:.60} begins at byte {record.begin}, expected {at}")
+        at = record.end
+    if at != file.size - begin:
+        raise _bad(file, f"its values end at byte {at} of {file.size - begin}")
+    specs = {name: _spec(file, name, records, declared, lods.get(name, ())) for name, declared in wanted.items()}
+    found: dict[str, Stored] = {}
+    at = 0
+    for name in sorted(specs, key=lambda name: records[name].begin):
+        spec, record = specs[name], records[name]
+        file.skip(record.begin - at)
+        try:
+            array = np.empty(spec.dims, NUMPY[spec.dtype])
+        except MemoryError:
+            raise SavedModelError(
+                f"{file.path}: there is no memory for the {record.end - record.begin:,} bytes of {name!r}"
+            ) from None
+        if array.nbytes:
+            file.read_into(array.reshape(-1).view(np.uint8).data)
+        at = record.end
+        found[name] = array, spec.lod
+    file.finish()
+    return found
+
+
+def _bad(file: SavedFile, what: str) -> SavedModelError:
+    return SavedModelError(f"{file.path} is truncated or no safetensors file: {what}\n  Do: save the model again")
+
+
+def _header(file: SavedFile) -> tuple[dict[str, Any], int]:
+    """The header, and where the data begin."""
+    if file.size < 8:
+        raise _bad(file, f"it has {file.size} bytes")
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(file.size - 8, MAX_HEADER_BYTES):
+        raise _bad(file, f"its header is to have {length:,} bytes; {MAX_HEADER_BYTES:,} and the file's are the limit")
+    try:
+        header = json.loads(file.read(length), object_pairs_hook=_object)
+    except (ValueError, RecursionError) as exc:
+        raise _bad(file, f"its header is malformed ({exc})") from None
+    if not isinstance(header, dict):
+        raise _bad(file, "its header is no JSON object")
+    return header, 8 + length
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _record(file: SavedFile, name: str, entry: Any, size: int) -> _Record:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _bad(file, f"of value {name!r:.60} it says {entry!r:.80}")
+    dtype, dims, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or not _whole_numbers(dims) or not _whole_numbers(offsets) or len(offsets) != 2:
+        raise _bad(file, f"of value {name!r:.60} it says {entry!r:.80}")
+    begin, end = offsets
+    if not begin <= end <= size:
+        raise _bad(file, f"value {name!r:.60} is to lie from byte {begin} to {end}, of {size}")
+    known = _DTYPES.get(dtype)
+    if known is not None:
+        problem = dims_problem(dims, known)
+        if problem:
+            raise _bad(file, f"value {name!r:.60} {problem}")
+        if prod(dims) * ITEMSIZE[known] != end - begin:
+            raise _bad(file, f"value {name!r:.60} of dims {dims} and dtype {known} has {end - begin} bytes")
+    return _Record(dtype, tuple(dims), begin, end)
+
+
+def _whole_numbers(items: Any) -> bool:
+    return isinstance(items, list) and all(type(item) is int and item >= 0 for item in items)
+
+
+def _spec(
+    file: SavedFile, name: str, records: Mapping[str, _Record], declared: Spec | None, lod: Lod
+) -> Spec:  # fmt: skip
+    """What the file holds under a name, checked against what the program declares."""
+    record = records.get(name)
+    if record is None:
+        raise SavedModelError(
+            f"{file.path} holds no variable {name!r}\n  Do: load it with the program that it was saved with"
+        )
+    dtype = _DTYPES.get(record.dtype)
+    if dtype is None:
+        raise SavedModelError(
+            f"{file.path}: fluidlite does not know dtype {record.dtype[:20]} of variable {name!r}"
+            f"\n  Do: save it as one of {', '.join(NUMPY)}"
+        )
+    saved = Spec.of(record.dims, dtype)
+    if declared is not None and not declared.fits(saved):
+        raise SavedModelError(
+            f"variable {name!r} is {declared!r} in the program, but {saved!r} in the file {file.path}"
+            "\n  Do: load it with the program that it was saved with"
+        )
+    try:
+        lod = lod_from_offsets(lod, record.dims[0] if record.dims else None)
+    except TensorError as exc:
+        raise SavedModelError(f"{file.path}: the saved LoD of {name!r} is malformed: {exc}") from None
+    return saved.with_(lod=lod)
+
+
+def _lods(file: SavedFile, text: str | None) -> dict[str, Lod]:
+    """The LoD of values by name, from the header's own metadata."""
+    if text is None:
+        return {}
+    malformed = SavedModelError(f"{file.path}: its metadata are malformed: {text[:80]!r}\n  Do: save the model again")
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        raise malformed from None
+    if not isinstance(facts, dict) or type(facts.get("version")) is not int:
+        raise malformed
+    if facts["version"] > _VERSION:
+        raise SavedModelError(
+            f"{file.path} is of version {facts['version']}; this fluidlite reads {_VERSION}\n  Do: update fluidlite"
+        )
+    lods = facts.get("lod", {})
+    if not isinstance(lods, dict) or not all(
+        isinstance(lod, list) and all(map(_whole_numbers, lod)) for lod in lods.values()
+    ):
+        raise malformed
+    return {name: tuple(tuple(level) for level in lod) for name, lod in lods.items()}

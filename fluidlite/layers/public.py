@@ -1,0 +1,72 @@
+"""What every layer does for its user: it is appended whole or not at all, and an error names the user's line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from fluidlite.base.errors import FluidError, ProgramError
+from fluidlite.framework.program import default_main_program, default_startup_program
+from fluidlite.framework.undo import undone_on_error
+from fluidlite.framework.whereabouts import users_line
+
+Layer = TypeVar("Layer", bound=Callable[..., Any])
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""What Python raises where a value is not of the kind that the code reads."""
+
+
+def public(layer: Layer) -> Layer:
+    """Return the layer as users call it."""
+
+    @functools.wraps(layer)
+    def _public(*args: Any, **kwargs: Any) -> Any:
+        main, start = default_main_program(), default_startup_program().global_block()
+        blocks = dict.fromkeys((main.current_block(), main.global_block(), start))
+        try:
+            with undone_on_error(*blocks):
+                return layer(*args, **kwargs)
+        except FluidError as exc:
+            text = str(exc)
+            if _where() not in text:
+                exc.args = (f"{_named(layer)}: {text}", *exc.args[1:])
+            raise
+        except _UNFIT as exc:
+            bound = _bind(layer, args, kwargs)
+            if not _ours(exc.__traceback__) or not bound:
+                raise  # a user's function that was called, or Python's own word on arguments that are missing
+            given = ", ".join(f"{name} = {value!r:.60}" for name, value in bound.items())
+            raise ProgramError(
+                f"{_named(layer)}: an argument is of no kind that the layer takes ({type(exc).__name__}: {exc}); "
+                f"given are {given}."
+            ) from exc
+
+    return cast(Layer, _public)
+
+
+def _where() -> str:
+    line = users_line()
+    return f"{os.path.basename(line.file)}:{line.number}"
+
+
+def _named(layer: Callable[..., Any]) -> str:
+    return f"{users_line().api or f'layers.{layer.__name__}'} ({_where()})"
+
+
+def _ours(traceback: TracebackType | None) -> bool:
+    """Whether the error arose in a line of this package."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _bind(layer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; none if they do not fit the layer's signature."""
+    try:
+        return dict(inspect.signature(layer).bind(*args, **kwargs).arguments)
+    except TypeError:
+        return {}

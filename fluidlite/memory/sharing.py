@@ -1,0 +1,120 @@
+"""Sharing: which context wrote memory last, which have read it since, and how another one takes its turn.
+
+Whoever is the last writer with no other reader may write, and whoever is the last writer or a known reader may read,
+without asking anybody: all of that work is in its own queue. Everybody else takes a turn first: the queues of those
+that are concerned are held for a moment, so that no run of theirs is under way, and later work of the new one waits on
+the device for what they have enqueued. Those that were concerned see at their next run that it is no longer their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from fluidlite.base.epoch import epoch
+from fluidlite.memory.allocation import NOBODY, Allocation, Sharing
+from fluidlite.platform.context import Context
+
+
+class Use(NamedTuple):
+    """That a context reads memory, or writes it."""
+
+    allocation: Allocation
+    context: Context
+    writes: bool
+
+    def sharing(self) -> Sharing:
+        """Who has used the memory so far; to begin with, its owner has written it."""
+        return self.allocation.sharing or Sharing(self.allocation.context, NOBODY)
+
+    def concerned(self) -> set[Context]:
+        """The contexts whose work has to come before; nobody, if it is the context's turn."""
+        writer, readers = self.sharing()
+        if self.writes:
+            return {writer, *readers} - {self.context}
+        return set() if writer is self.context or self.context in readers else {writer}
+
+    def take(self) -> None:
+        """Take the turn; the queues of all that are concerned are held, and the context's own."""
+        concerned = self.concerned()
+        if not concerned:
+            return
+        context, allocation = self.context, self.allocation
+        writer, readers = self.sharing()
+        for other in concerned:
+            if not other.closed:  # else its work is done
+                context.wait_for(other.record())
+        allocation.used_by(context)
+        noted = allocation.sharing is not None
+        if self.writes:
+            allocation.sharing = Sharing(context, NOBODY)
+        else:
+            allocation.sharing = Sharing(writer, frozenset(each for each in readers if not each.closed) | {context})
+        if noted:
+            epoch.begin()
+
+    def note(self) -> bool:
+        """Whether it is the context's turn; if so, whoever takes it away begins an epoch. Its queue is held."""
+        if self.allocation.sharing is None and self.allocation.context is self.context:
+            self.allocation.sharing = Sharing(self.context, NOBODY)
+            return True
+        return not self.concerned()
+
+
+def hold(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> None:
+    """Hold queues, as a run does, and have the turn of all that is used; other queues are held meanwhile only.
+
+    The caller lets go of the locks of ``contexts``.
+
+    Parameters
+    ----------
+    contexts : collection of Context
+    uses : callable
+        Asked again once the queues are held: memory may have been replaced before.
+    """
+    mine = set(contexts)
+    others: set[Context] = set()
+    while True:
+        hold_all(mine | others)
+        done = False
+        try:
+            wanted = list(uses())
+            concerned = {other for use in wanted for other in use.concerned()} - mine
+            if concerned <= others:
+                for use in wanted:
+                    use.take()
+                done = True
+        finally:
+            for context in others if done else mine | others:
+                context.lock.release()
+        if done:
+            return
+        others = concerned
+
+
+def hold_all(contexts: Iterable[Context]) -> None:
+    """Hold several queues; while one of them is waited for, none is held, so that nobody waits for ever."""
+    wanted = list(contexts)
+    while wanted:
+        taken: list[Context] = []
+        for context in wanted:
+            if not context.lock.acquire(blocking=not taken):
+                break
+            taken.append(context)
+        if len(taken) == len(wanted):
+            return
+        for context in taken:
+            context.lock.release()
+        wanted = wanted[len(taken) :] + wanted[: len(taken)]
+
+
+@contextmanager
+def turn(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> Iterator[None]:
+    """Hold queues, and have the turn of all that is used, inside the block: see :func:`hold`."""
+    hold(contexts, uses)
+    try:
+        yield
+    finally:
+        for context in contexts:
+            context.lock.release()

@@ -1,0 +1,159 @@
+"""Kernels of expressions by array calls, put where the framework looks for generated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fluidlite.base.dtypes import HALVES
+from fluidlite.codegen import functions
+from fluidlite.expr.calls import leaves, traced_of
+from fluidlite.framework import generators as generated
+from fluidlite.framework.call import Call
+from fluidlite.framework.generators import Generator, generators
+from fluidlite.framework.layout import PLAIN
+from fluidlite.platform.threads import each_part
+from fluidlite.render import array_functions
+from fluidlite.render.array_code import ArrayCode
+from fluidlite.render.arrays import array_code
+from fluidlite.render.blocks import Blocks, Part, Sum, blocks_of, makes_large
+
+Spans = list[tuple[int, int, tuple[Any, ...], list[Any]]]
+"""Of each block, where it begins and ends on the axis that is cut, the numbers of the call, and what is kept of it."""
+
+
+class ArrayKernels:
+    """Makes kernels of expressions out of array calls; of scalar expressions another generator does."""
+
+    def __init__(self, scalars: Generator) -> None:
+        self.scalars = scalars
+        self.codes: WeakKeyDictionary[Any, dict[tuple[tuple[str, ...], bool], tuple[ArrayCode, Callable[..., Any]]]]
+        self.codes = WeakKeyDictionary()
+
+    def refuse(self, call: Call, unit: Any) -> str | None:
+        """Why no kernel can be generated, or None."""
+        if not call.of_tensors:
+            return self.scalars.refuse(call, unit)
+        if unit.array is None:
+            return "the device has no array namespace"
+        for slot, specs in (*call.ins.items(), *call.outs.items()):
+            declared = call.op.input(slot)
+            if declared is not None and declared.unread:
+                continue
+            for spec in specs:
+                if spec.dtype not in unit.info.dtypes:
+                    return f"{slot} is {spec.dtype}, which the device does not compute"
+                if spec.kind != "dense":
+                    return f"{slot} is {spec.kind}"
+                if spec.layout != PLAIN:
+                    return f"{slot} lies in layout {spec.layout.name}"
+        return None
+
+    def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
+        slots, host = _written(call), _on_host(context)
+        known = self.codes.setdefault(traced_of(call), {})
+        if (slots, host) not in known:
+            code = array_code(traced_of(call), slots, host, _shared(call))
+            known[slots, host] = code, code.function()
+        return known[slots, host]
+
+    def in_blocks(self, call: Call, unit: Any) -> bool:
+        """Whether array calls write nothing large but results."""
+        if not call.of_tensors or not _on_host(unit):
+            return False
+        return not self._makes_large(call, unit) or _blocks(call) is not None
+
+    def _makes_large(self, call: Call, context: Any) -> bool:
+        """Whether array calls, all at once, make large new arrays beside results; results that are rounded are made."""
+        if any(spec.dtype in HALVES for specs in call.outs.values() for spec in specs):
+            return True
+        return makes_large(traced_of(call), _written(call), self._code(call, context)[0].made, leaves(call))
+
+    def prepare(self, call: Call, context: Any) -> Any:
+        """Return ``run(context, io)``."""
+        if not call.of_tensors:
+            return self.scalars.prepare(call, context)
+        code, compute = self._code(call, context)
+        xp, values = context.array.xp, leaves(call)
+        numbers, arrays = code.values(values), (*code.operands, *code.outputs)
+        blocks = _blocks(call) if _on_host(context) and self._makes_large(call, context) else None
+        whole = list[Any]()
+
+        def run_whole(context: Any, io: Any) -> None:
+            given = [io.array(slot, i) for slot, i in arrays]
+            compute(xp, functions, array_functions, context, io, numbers, whole, *given)
+
+        if blocks is None or blocks.step >= blocks.size:
+            run: Any = run_whole
+        else:
+            size, step = blocks.size, blocks.step
+            full, rest = ((code.values(blocks.sizes(each)), list[Any]()) for each in (step, size % step or step))
+            spans = [(at, at + step, *(full if at + step <= size else rest)) for at in range(0, size, step)]
+            cuts = [*map(blocks.operands.get, code.operands), *(blocks.results[leaf] for leaf in code.outputs)]
+
+            def run(context: Any, io: Any) -> None:
+                given = [io.array(slot, i) for slot, i in arrays]
+                _compute_blocks(context, io, compute, spans, cuts, given)
+
+        def function(name: str) -> tuple[str, list[int]]:
+            return code.text(name, numbers), [call.index[slot] + i for slot, i in arrays]
+
+        run.source, run.function = code.source, function
+        return run
+
+
+def _blocks(call: Call) -> Blocks | None:
+    """How a call is computed in blocks; None: at once."""
+    return call.once("blocks", lambda call: blocks_of(traced_of(call), _written(call), leaves(call), _shared(call)))
+
+
+def _shared(call: Call) -> dict[str, str]:
+    """For output slots the input slot whose memory they may have."""
+    return {**call.op.may_alias, **call.op.must_alias}
+
+
+def _compute_blocks(
+    context: Any, io: Any, compute: Callable[..., Any], spans: Spans, cuts: Sequence[Part | Sum | None],
+    given: Sequence[Any],
+) -> None:  # fmt: skip
+    """Compute block by block, on several threads; then put together what is reduced along the axis that is cut."""
+    xp = context.array.xp
+    sums = {
+        k: xp.empty((len(spans), *given[k].shape), dtype=functions.dtype_object(xp, cut.dtype))
+        for k, cut in enumerate(cuts) if isinstance(cut, Sum)
+    }  # fmt: skip
+
+    def work(number: int) -> None:
+        begin, end, *known = spans[number]
+
+        def mine(k: int, cut: Part | Sum | None) -> Any:
+            if isinstance(cut, Part):
+                return given[k][(*(slice(None),) * cut.axis, slice(begin * cut.factor, end * cut.factor), ...)]
+            return given[k] if cut is None else sums[k][number, ...]
+
+        compute(xp, functions, array_functions, context, io, *known, *(mine(k, cut) for k, cut in enumerate(cuts)))
+
+    each_part(context, len(spans), lambda: work)
+    for k, cut in enumerate(cuts):
+        if isinstance(cut, Sum):
+            array_functions.store(xp, given[k], array_functions.reduce(xp, cut.kind, sums[k], (0,), cut.dtype)[0, ...])
+
+
+def _on_host(context: Any) -> bool:
+    """Whether arrays are NumPy's."""
+    return context.array is not None and bool(context.array.out and context.array.eager)
+
+
+def _written(call: Call) -> tuple[str, ...]:
+    """The output slots that are computed: not those that only say by their dims what a gradient needs."""
+
+    def computed(slot: str) -> bool:
+        declared = call.op.output(slot)
+        return declared is None or not declared.intermediate or any(spec.size for spec in call.outs[slot])
+
+    return tuple(filter(computed, call.outs))
+
+
+_kernels = ArrayKernels(generators["array"])
+generators["array"], generated.in_blocks = _kernels, _kernels.in_blocks

@@ -1,0 +1,1 @@
+"""The differential tester: random programs, compiled against interpreted against float64 references."""

@@ -1,0 +1,293 @@
+"""Building a recipe step by step: what a definition or a reference refuses is left out, and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
+from fluidlite.base.errors import FluidError
+from fluidlite.framework.program import Program
+from fluidlite.testing.fuzz.recipe import Recipe, Step, append, declare
+from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
+from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
+
+MAX_ELEMENTS = 30_000
+LARGEST = {"float64": 1e8, "float32": 1e6, "float16": 500.0, "bfloat16": 1e6}
+CONDITION = 1e-2
+"""A value whose bound is above this part of its mean magnitude is not built upon, and not compared."""
+
+
+def known(value: Bounded) -> bool:
+    """Whether the bound says anything: finite, and small beside the values."""
+    if not np.isfinite(value.bound).all():
+        return False
+    if value.value.dtype.kind in "biu":
+        return not value.bound.any()
+    array = wide(value.value)
+    if not np.isfinite(array).all():
+        return bool(value.exact)
+    size = float(np.abs(array).mean()) if array.size else 0.0
+    return float(value.bound.mean() if array.size else 0.0) <= CONDITION * size + 1e-30
+
+
+class Builder:
+    """A recipe in the making, evaluated as it grows.
+
+    Attributes
+    ----------
+    rng : numpy.random.Generator
+        Every choice comes from it.
+    dtypes, known_dtypes : tuple of str
+        Floats that are liked in this program; all that the place computes.
+    types : tuple of str
+        Operators that steps from samples are of; empty: any.
+    due : list of str
+        Operators that the next steps from samples are of, the last one first.
+    batches : tuple of int
+        The first dim of what has open dims: a program is made for each of them at once.
+    pool : list of str
+        Names that later steps may read: finite, well conditioned.
+    refused : Counter
+        Why steps were left out, and values not built upon.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, batches: Sequence[int], dtypes: Sequence[str], known_dtypes: Sequence[str],
+        types: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.rng = rng
+        self.known_dtypes = tuple(known_dtypes)
+        self.types = tuple(types)
+        self.due: list[str] = []
+        self.batches = tuple(batches)
+        self.dtypes = tuple(dtypes)
+        self.program = Program()
+        self.concrete = [Program() for _ in batches]
+        self.steps: list[Step] = []
+        self.feeds: list[dict[str, Array]] = [{} for _ in batches]
+        self.state: dict[str, Array] = {}
+        self.open: set[str] = set()
+        self.lods: dict[str, Any] = {}
+        self.pool: list[str] = []
+        self.made: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.declared: dict[str, str] = {}
+        self.at = [Evaluator({}, self.lods, 7 + i) for i in range(len(batches))]
+        self._count = 0
+
+    # Choices -------------------------------------------------------------------------------------------------------
+
+    def any(self, items: Any) -> Any:
+        """One of them."""
+        return items[int(self.rng.integers(len(items)))]
+
+    def chance(self, probability: float) -> bool:
+        """Whether it happens."""
+        return bool(self.rng.random() < probability)
+
+    def name(self, stem: str) -> str:
+        """A name of its own."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    # What there is -------------------------------------------------------------------------------------------------
+
+    def dims(self, name: str) -> list[tuple[int, ...]]:
+        """The dims of a value, batch by batch."""
+        return [e.values[name].value.shape for e in self.at]
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a value."""
+        return dtype_name(self.at[0].values[name].value.dtype)
+
+    def is_open(self, name: str) -> bool:
+        """Whether its first dim is the batch."""
+        dims = self.dims(name)
+        return bool(dims[0]) and name in self.open
+
+    def range(self, name: str) -> tuple[float, float]:
+        """The minimum and the maximum, whatever the batch."""
+        arrays = [wide(e.values[name].value) for e in self.at if e.values[name].value.size]
+        if not arrays:
+            return 0.0, 0.0
+        return min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
+
+    # Making --------------------------------------------------------------------------------------------------------
+
+    def feed(self, arrays: Sequence[Array], open_dim: bool = False, lod: Any = (), stem: str = "x") -> str:
+        """Feed an array for each batch."""
+        name = self.name(stem)
+        for feeds, evaluator, array in zip(self.feeds, self.at, arrays, strict=True):
+            feeds[name] = array
+            evaluator.values[name] = exactly(array)
+        if open_dim:
+            self.open.add(name)
+        if lod:
+            self.lods[name] = lod
+        self._declare(name, arrays)
+        return name
+
+    def keep(self, array: Array, stem: str = "state") -> str:
+        """Make a persistable variable."""
+        name = self.name(stem)
+        self.state[name] = array
+        for evaluator in self.at:
+            evaluator.values[name] = exactly(array)
+        self._declare(name, [array] * len(self.batches))
+        return name
+
+    def feed_state(self, name: str, array: Array) -> None:
+        """Feed a persistable variable too: each run begins with these numbers in it."""
+        for feeds, evaluator in zip(self.feeds, self.at, strict=True):
+            feeds[name] = array
+            evaluator.values[name] = exactly(array)
+
+    def _declare(self, name: str, arrays: Sequence[Array]) -> None:
+        opened = frozenset(self.open)
+        for program, array in ((self.program, arrays[0]), *zip(self.concrete, arrays, strict=True)):
+            state = {name: array} if name in self.state else {}
+            declare(program, Recipe((), ({} if state else {name: array},), state, open_dims=opened, lods=self.lods))
+            opened = frozenset()  # of the program alone that serves every batch
+        self.declared[name] = dtype_name(arrays[0].dtype)
+
+    def numbers(self, dims: Sequence[int], dtype: str, low: float = -2.0, high: float = 2.0) -> Array:
+        """Random numbers of a dtype."""
+        if dtype == "bool":
+            return self.rng.random(dims) < 0.5
+        if dtype in ALL_FLOATS:
+            return self.rng.uniform(low, high, dims).astype(NUMPY[dtype])
+        return self.rng.integers(int(np.ceil(low)), max(int(np.ceil(low)) + 1, int(high) + 1), dims).astype(
+            NUMPY[dtype]
+        )
+
+    def fresh(self, dims: Sequence[int], dtype: str, open_dim: bool, low: float = -2.0, high: float = 2.0) -> str:
+        """Feed random numbers; with ``open_dim`` the batch stands before ``dims``."""
+        dims = list(dims)
+        while np.prod(dims) * (max(self.batches) if open_dim else 1) > MAX_ELEMENTS:
+            dims[int(np.argmax(dims))] = 1
+        arrays = [self.numbers((b, *dims) if open_dim else dims, dtype, low, high) for b in self.batches]
+        if not open_dim:
+            arrays = [arrays[0]] * len(arrays)
+        return self.feed(arrays, open_dim)
+
+    def append(
+        self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> dict[str, tuple[str, ...]] | None:  # fmt: skip
+        """Append an operator, if its definition and its reference take it.
+
+        Parameters
+        ----------
+        outputs : mapping of slot to number of new variables, or names of old ones; default: one Out
+
+        Returns
+        -------
+        dict of slot to names, or None
+        """
+        given = {slot: (names,) if isinstance(names, str) else tuple(names) for slot, names in inputs.items()}
+        made = {
+            slot: tuple(self.name("v") for _ in range(names)) if isinstance(names, int) else tuple(names)
+            for slot, names in (outputs or {"Out": 1}).items()
+        }
+        step = Step(type, given, made, dict(attrs or {}))
+        try:
+            guesses = [evaluator.outputs(step, self.declared) for evaluator in self.at]
+        except Refused as error:
+            self.refused[f"reference: {type}"] += 1
+            self.last_refusal = str(error)
+            return None
+        except FluidError as error:  # an attribute out of range
+            self.refused[f"definition: {type}"] += 1
+            self.last_refusal = str(error)
+            return None
+        if any(b.value.size > MAX_ELEMENTS for guess in guesses for b in guess.values()):
+            self.refused["too large"] += 1
+            return None
+        try:
+            for program in (*self.concrete, self.program):  # a definition may know better once it sees every dim
+                append(program, step)
+        except FluidError as error:
+            self.refused[f"definition: {type}"] += 1
+            self.last_refusal = str(error)
+            self._rebuild()
+            return None
+        self.steps.append(step)
+        block = self.program.global_block()
+        for name in step.writes():
+            self.declared[name] = block.var(name).dtype
+        for evaluator, guess in zip(self.at, guesses, strict=True):
+            if all(dtype_name(b.value.dtype) == self.declared[name] for name, b in guess.items()):
+                evaluator.take(step, guess)
+            else:
+                evaluator.step(step, self.declared)
+        self._note(step)
+        return made
+
+    def _rebuild(self) -> None:
+        """Make the programs anew, after an operator that one of them refused."""
+        for program in (*self.concrete, self.program):
+            block = program.global_block()
+            known = {name for step in self.steps for name in step.writes()} | set(self.declared)
+            for name in set(block.vars) - known:
+                del block.vars[name]
+            while len(block.ops) > len(self.steps):
+                block._remove_op(len(block.ops) - 1)
+
+    def _note(self, step: Step) -> None:
+        """Keep what a step made, if something can be said of it."""
+        batched = any(name in self.open for name in step.reads())
+        for name in step.writes():
+            if name in self.state or not all(name in e.values for e in self.at):
+                continue
+            dims = self.dims(name)
+            if batched and all(d and d[0] == b for d, b in zip(dims, self.batches, strict=True)):
+                self.open.add(name)
+            elif name in self.open:
+                self.open.discard(name)
+            if not all(known(e.values[name]) for e in self.at):
+                self.refused["ill conditioned"] += 1
+            else:
+                self.made.append(name)
+                inner = {d[1:] if name in self.open else d for d in dims}
+                if self._modest(name) and len(inner) == 1:
+                    self.pool.append(name)
+
+    def _modest(self, name: str) -> bool:
+        low, high = self.range(name)
+        limit = LARGEST.get(self.dtype(name), 1e6)
+        return bool(np.isfinite(low) and np.isfinite(high) and -limit <= low and high <= limit)
+
+    def out(
+        self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, slot: str = "Out"
+    ) -> str | None:
+        """Append an operator with one output; its name, or None if it was refused."""
+        made = self.append(type, inputs, {slot: 1}, attrs)
+        return None if made is None else made[slot][0]
+
+    # Fitting a value to what an operator takes ---------------------------------------------------------------------
+
+    def pick(
+        self, dtypes: Sequence[str] | None = None, rank: Sequence[int] | None = None, nonempty: bool = False
+    ) -> str:
+        """One of the last values that fits; else a new feed."""
+        fits = [
+            name for name in self.pool[-14:]
+            if (dtypes is None or self.dtype(name) in dtypes) and (rank is None or len(self.dims(name)[0]) in rank)
+            and not (nonempty and 0 in self.dims(name)[0])
+        ]  # fmt: skip
+        if fits and not self.chance(0.1):
+            return str(self.any(fits))
+        count = int(self.any(rank)) if rank else int(self.rng.integers(1, 5))
+        open_dim = count > 0 and self.chance(0.6)
+        dims = [self.size(nonempty) for _ in range(count - open_dim)]
+        return self.fresh(dims, str(self.any(dtypes or self.dtypes)), open_dim)
+
+    def size(self, nonempty: bool = False) -> int:
+        """A dim: mostly small, now and then 0 or 1 or above 1,024."""
+        if not nonempty and self.chance(0.015):
+            return 0
+        return int(self.any((1, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33))) if self.chance(0.97) else int(self.any((1025, 2050)))

@@ -1,0 +1,63 @@
+"""Calling an operator's reference; those of random operators draw what their seed decides."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.codegen import philox
+from fluidlite.conformance.samples import reference_of
+from fluidlite.framework.opdef import OpDef
+from fluidlite.testing.fuzz.tolerance import Array
+
+
+def _numbers(dims: Any, seed: int) -> Array:
+    """What a draw of 24 bits an element gives for a seed, by the definition of Philox."""
+    words = philox.words(np, 0, int(np.prod(dims)), (seed & philox.MASK, seed >> 32, 0, 0), 0)
+    found: Array = (np.asarray(words, np.int64) >> 8).astype(np.float32) * np.float32(2.0**-24)
+    return found.reshape(tuple(dims))
+
+
+def _uniform(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    dims = list(attrs["shape"])
+    if "Input" in inputs:
+        dims[attrs["output_dim_idx"]] = inputs["Input"].shape[attrs["input_dim_idx"]]
+    low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
+    return {"Out": low + np.float32(attrs["max"] - attrs["min"]) * _numbers(dims, attrs["seed"]) if low < high else low}
+
+
+def _dropout(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, p = inputs["X"], attrs["dropout_prob"]
+    mask = _numbers(x.shape, attrs["seed"]) >= np.float32(p)
+    kept = x / (1 - p) if attrs["dropout_implementation"] == "upscale_in_train" else x
+    return {"Out": np.where(mask, kept, 0.0), "Mask": mask.astype(np.uint8)}
+
+
+RANDOM = {"uniform_random": _uniform, "uniform_random_batch_size_like": _uniform, "dropout": _dropout}
+"""References of random operators that a seed decides."""
+
+
+def call_reference(op: OpDef, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], lod: Any) -> dict[str, Any]:
+    """Call a definition's reference: arrays by slot, lists where the slot takes several."""
+    reference = reference_of(op.type)
+    given = {}
+    for slot, arrays in inputs.items():
+        declared = op.input(slot)
+        given[slot] = list(arrays) if declared is not None and declared.duplicable else arrays[0]
+    if op.type in RANDOM and attrs.get("seed"):
+        reference = RANDOM[op.type]
+    assert reference is not None
+    arguments: list[Any] = [given, dict(attrs)]
+    if len(inspect.signature(reference).parameters) > 2:
+        arguments.append(lod)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
+        results = reference(*arguments)
+    return {
+        slot: [np.asarray(a) for a in (value if isinstance(value, (list, tuple)) else [value])]
+        for slot, value in results.items()
+    }

@@ -1,0 +1,109 @@
+"""Many programs in a row: what ran, what was discarded and why, and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fluidlite.base.dtypes import ALL
+from fluidlite.platform.devices import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.testing.fuzz.generate import generate
+from fluidlite.testing.fuzz.outcome import Finding
+from fluidlite.testing.fuzz.printing import python
+from fluidlite.testing.fuzz.run import check
+from fluidlite.testing.fuzz.shrink import shrink
+
+
+@dataclass
+class Summary:
+    """What a campaign saw.
+
+    Attributes
+    ----------
+    programs : int
+    operators : Counter
+        How often each operator type ran.
+    compared : int
+        Values held against the reference, and gradients against each other.
+    differences : int
+        Gradients held against central differences.
+    refused : Counter
+        Operators and values that generation left out, by reason.
+    discarded : Counter
+        Values and gradients that were not compared, by reason.
+    findings : list of (program number, Finding)
+    seconds : float
+    """
+
+    programs: int = 0
+    operators: Counter[str] = field(default_factory=Counter)
+    compared: int = 0
+    differences: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    discarded: Counter[str] = field(default_factory=Counter)
+    findings: list[tuple[int, Finding]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """The summary in lines."""
+        steps = sum(self.operators.values())
+        lines = [
+            f"{self.programs} programs of {steps} operators ({len(self.operators)} types) in {self.seconds:.1f} s; "
+            f"{self.compared} values compared, {self.differences} gradients held against differences; "
+            f"{len(self.findings)} findings",
+        ]
+        for title, counts in (("left out", self.refused), ("not compared", self.discarded)):
+            for reason, count in counts.most_common():
+                lines.append(f"  {title}: {count} x {reason}")
+        return "\n".join(lines)
+
+
+def fuzz(
+    place: PlaceLike, seed: int, first: int = 0, count: int = 100, shrinking: float = 30.0,
+    tell: Callable[[int, Summary], None] | None = None,
+) -> Summary:  # fmt: skip
+    """Run programs ``first`` to ``first + count`` of a seed on a place.
+
+    Parameters
+    ----------
+    place : Place or str
+    seed : int
+    first, count : int
+        Program ``i`` depends on ``(seed, i)`` and the place's dtypes alone: ranges may run in processes of their own.
+    shrinking : float
+        Seconds spent on cutting down each finding; 0: none.
+    tell : callable, optional
+        Called with a program's number and the summary so far, after each program.
+
+    Returns
+    -------
+    Summary
+    """
+    where = Place.parse(place)
+    unit = devices.unit(where)
+    dtypes = unit.info.dtypes or ALL
+    summary = Summary()
+    start = time.monotonic()
+    for number in range(first, first + count):
+        generated = generate(seed, number, dtypes)
+        outcome = check(generated.recipe, where)
+        summary.programs += 1
+        summary.operators.update(step.type for step in generated.recipe.steps)
+        summary.compared += outcome.compared
+        summary.differences += outcome.differences
+        summary.refused += generated.refused
+        summary.discarded += outcome.discarded
+        for finding in outcome.findings:
+            summary.findings.append((number, shrink(finding, where, shrinking) if shrinking else finding))
+        summary.seconds = time.monotonic() - start
+        if tell is not None:
+            tell(number, summary)
+    return summary
+
+
+def describe(number: int, finding: Finding, place: Place) -> str:
+    """A finding as text: what is wrong, and a program that shows it."""
+    return f"program {number}: {finding.kind}: {finding.what}\n\n{python(finding.recipe, str(place))}\n"

@@ -1,0 +1,165 @@
+"""Gradients against central differences of the references, which run in float64 without any rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.testing.fuzz.call import call_reference
+from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.reference import Refused
+from fluidlite.testing.fuzz.tolerance import Array, wide
+
+STEP = 1e-4
+"""In units of a direction's length, unless values are coarser; the difference is of fourth order."""
+SECOND_STEP = 8e-3
+"""The longest step of mixed differences, which divide rounding by the square of a step."""
+SMOOTH = 1e-6
+"""How far differences of two step sizes may be apart, of their terms: more means a kink or a jump on the way."""
+GRAINS = 8.0
+"""How many units in the last place of the coarsest values a step goes: above what rounding does to them."""
+OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max"})
+"""Operators whose gradient is declared to be another than the derivative of their reference."""
+
+
+def _several_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
+    """Whether a reduction's maximum or minimum is there twice: each has the whole derivative, as in Fluid."""
+    if step.type not in ("reduce_max", "reduce_min") or not x.size:
+        return False
+    axes = tuple(range(x.ndim)) if attrs["reduce_all"] else tuple(attrs["dim"])
+    most: Array = (np.max if step.type == "reduce_max" else np.min)(x, axis=axes, keepdims=True)
+    return bool((x == most).sum() > most.size)
+
+
+def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
+    """The sum of the targets after the first run, inputs being moved by so much.
+
+    A name that a step writes without reading it holds another value from there on: of those that the targets depend on,
+    the last one is moved.
+
+    Raises
+    ------
+    Refused
+        A step has no reference for these inputs, or gives each of equal maxima the derivative.
+    """
+    values = {name: wide(array) for name, array in {**recipe.state, **recipe.runs[0]}.items()}
+    begins = {name: _last_writer(recipe, name) for name in moved}
+    for name, by in moved.items():
+        if begins[name] < 0:
+            values[name] = values[name] + by
+    for i, step in enumerate(recipe.steps):
+        if any(name not in values for name in step.reads()):
+            for name in step.writes():
+                values.pop(name, None)
+            continue
+        attrs = step.canonical()
+        inputs = {slot: [values[name] for name in names] for slot, names in step.inputs.items()}
+        if any(_several_extremes(step, attrs, x) for x in inputs.get("X", ())):
+            raise Refused(f"{step.type}: equal extremes")
+        if step.type == "cast" and attrs["out_dtype"] in ALL_FLOATS:
+            outputs = {"Out": [wide(np.asarray(inputs["X"][0], np.float64))]}
+        else:
+            lod = {s: recipe.lods[names[0]] for s, names in step.inputs.items() if names and names[0] in recipe.lods}
+            try:
+                outputs = call_reference(step.op, inputs, attrs, lod)
+            except Exception as error:  # whatever NumPy says of what the reference was not written for
+                raise Refused(f"{step.type}: {error}") from error
+        for slot, names in step.outputs.items():
+            values.update(zip(names, outputs.get(slot, ()), strict=False))
+        for name, by in moved.items():
+            if i == begins[name] and name in values:
+                values[name] = values[name] + by
+    missing = [name for name in recipe.targets if name not in values]
+    if missing:
+        raise Refused(f"{missing[0]} has no reference value")
+    return float(sum(values[name].sum() for name in recipe.targets))
+
+
+def _last_writer(recipe: Recipe, name: str) -> int:
+    """The last step that writes a name without reading it, and that the targets depend on; -1 if there is none."""
+    needed = set(recipe.targets)
+    for i in reversed(range(len(recipe.steps))):
+        writes, reads = set(recipe.steps[i].writes()), set(recipe.steps[i].reads())
+        if needed.isdisjoint(writes):
+            continue
+        if name in writes and name not in reads and name in needed:
+            return i
+        needed = (needed - writes) | reads
+    return -1
+
+
+def derivative(recipe: Recipe, name: str, direction: Array, longest: float) -> tuple[float, float]:
+    """The derivative of the sum of the targets along a direction, and how far it is unsure.
+
+    That is how far two step sizes disagree, or how far the derivatives forwards and backwards do: at a kink, such as a
+    maximum of two equal numbers, central differences of all step sizes agree on the mean of these.
+    """
+    found, bends = [], []
+    here = unrounded(recipe, {name: 0 * direction})
+    for step in (longest, longest / 2):
+        near, far = (
+            [unrounded(recipe, {name: sign * count * step * direction}) for sign in (1, -1)] for count in (1, 2)
+        )
+        found.append((8 * (near[0] - near[1]) - (far[0] - far[1])) / (12 * step))
+        bends.append((near[0] - here + near[1] - here) / step)
+    kink = 2 * bends[1] - bends[0]  # without what grows with the step, as the second derivative's part does
+    return found[1], max(abs(found[0] - found[1]), abs(kink))
+
+
+def second_derivative(recipe: Recipe, name: str, direction: Array, longest: float) -> tuple[float, float]:
+    """The derivative along a direction of the sum of all gradients, and how far two step sizes disagree.
+
+    That sum is a derivative itself, along ones in all that is wanted: what is differentiated is of mixed second order.
+    """
+    inputs = {**recipe.state, **recipe.runs[0]}
+    ones = {each: np.ones(inputs[each].shape) for each in recipe.wanted}
+    found = []
+    for step in (longest, longest / 2, longest / 4):
+        total = 0.0
+        for first in (1, -1):
+            for second in (1, -1):
+                moved = {each: first * step * by for each, by in ones.items()}
+                moved[name] = moved[name] + second * step * direction
+                total += first * second * unrounded(recipe, moved)
+        found.append(total / (4 * step * step))
+    better = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(found)]
+    return better[1], abs(better[0] - better[1])
+
+
+def disagreement(recipe: Recipe, name: str, gradient: Array, bound: Array, grain: float) -> str | None:
+    """How a gradient differs from the derivative along a random direction; "" if it does not, None if nobody can say.
+
+    Parameters
+    ----------
+    gradient, bound : array
+        What a run gave, and how far each element may be off.
+    grain : float
+        The unit in the last place of the coarsest values on the way.
+    """
+    if not OTHERWISE.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):  # of their gradients, too
+        return None
+    if recipe.order > 1 and _last_writer(recipe, name) >= 0:
+        return None  # a gradient may be said of that value, or of what it is computed from: tanh' = 1 - tanh^2
+    array = wide({**recipe.state, **recipe.runs[0]}[name])
+    rng = np.random.default_rng(11)
+    direction = rng.choice([-1.0, 1.0], array.shape) * max(0.1, float(np.abs(array).mean()) if array.size else 1.0)
+    try:
+        if recipe.order > 1:
+            expected, unsure = second_derivative(recipe, name, direction, max(SECOND_STEP, GRAINS * grain))
+        else:
+            expected, unsure = derivative(recipe, name, direction, max(STEP, GRAINS * grain))
+    except Refused:
+        return None
+    terms = float(np.abs(gradient * direction).sum())
+    smooth = max(SMOOTH, 2 * GRAINS * grain)
+    if not np.isfinite(expected) or unsure > smooth * (terms + abs(expected)) + 1e-9:
+        return None
+    limit = float((bound * np.abs(direction)).sum()) + 10 * unsure + smooth * terms + 1e-8
+    along = float((gradient * direction).sum())
+    if abs(along - expected) <= limit:
+        return ""
+    return f"along a direction it is {along:.10g}, central differences give {expected:.10g} within {limit:.3g}"

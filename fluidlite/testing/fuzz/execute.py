@@ -1,0 +1,62 @@
+"""The runs of a recipe in one mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.framework.tensor import Tensor
+from fluidlite.platform.place import Place
+from fluidlite.testing.fuzz.recipe import Built, Recipe
+from fluidlite.testing.fuzz.tolerance import Array
+
+Results = list[dict[str, Array]]
+
+
+class Failed(Exception):
+    """A run raised: which run, and what."""
+
+    def __init__(self, error: BaseException, turn: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.turn = turn
+
+
+def new_scope(recipe: Recipe, place: Place) -> Any:
+    """A scope with the state of before the first run."""
+    from fluidlite.framework.scope import Scope
+
+    scope = Scope()
+    for name, array in recipe.state.items():
+        scope.var(name).get_tensor().set(array, place)
+    return scope
+
+
+def execute(recipe: Recipe, built: Built, executor: Any, scope: Any, place: Place) -> Results:
+    """All runs in turn: what is fetched, and state afterwards.
+
+    Raises
+    ------
+    Failed
+    """
+    names = [*recipe.fetches, *built.gradients.values()]
+    found: Results = []
+    for turn, run in enumerate(recipe.runs):
+        feed = {
+            n: Tensor().set(a, None, [list(x) for x in recipe.lods[n]]) if n in recipe.lods else a
+            for n, a in run.items()
+        }
+        before = {name: array.tobytes() for name, array in run.items()}
+        try:
+            values = executor.run(built.program, feed=feed, fetch_list=names, scope=scope, return_numpy=False)
+            got = {name: np.array(value.numpy()) for name, value in zip(names, values, strict=True)}
+            for name in recipe.state:
+                got["state " + name] = np.array(scope.find_var(name).get_tensor().numpy())
+        except Exception as error:
+            raise Failed(error, turn) from error
+        for name, array in run.items():
+            if array.tobytes() != before[name]:
+                raise Failed(AssertionError(f"the run wrote into its feed {name!r}"), turn)
+        found.append(got)
+    return found

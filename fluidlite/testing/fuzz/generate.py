@@ -1,0 +1,150 @@
+"""Program number ``i`` of a seed: it depends on the two numbers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.errors import FluidError
+from fluidlite.testing.fuzz.builder import Builder
+from fluidlite.testing.fuzz.from_samples import due, sample
+from fluidlite.testing.fuzz.makers import MAKERS
+from fluidlite.testing.fuzz.recipe import Recipe, build
+from fluidlite.testing.fuzz.tolerance import Array
+
+FEWEST, MOST = 10, 60
+SAMPLED = 0.5
+"""The part of steps that come from operators' samples."""
+MIXES = (
+    ("float32",), ("float32",), ("float32", "float64"), ("float64",), ("float32", "float16"), ("float16", "float32"),
+    ("float32", "bfloat16"), ("float32", "int64"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A recipe, and what generation left out."""
+
+    recipe: Recipe
+    refused: Counter[str]
+
+
+def generate(seed: int, number: int, dtypes: Sequence[str], types: Sequence[str] = ()) -> Generated:
+    """Make a program.
+
+    Parameters
+    ----------
+    seed, number : int
+    dtypes : sequence of str
+        What the place computes; floats that it lacks are left out.
+    types : sequence of str
+        Operators that steps from samples are of; empty: any.
+    """
+    rng = np.random.default_rng((seed, number))
+    mix = [dtype for dtype in MIXES[int(rng.integers(len(MIXES)))] if dtype in dtypes] or ["float32"]
+    batches = [int(b) for b in rng.choice((1, 2, 3, 4, 5, 7, 9, 16), 2, replace=False)]
+    if rng.random() < 0.04:
+        batches[1] = 0
+    elif rng.random() < 0.05:
+        batches[0] = 1100
+    builder = Builder(rng, batches, mix, dtypes, types)
+    builder.due = [] if types else due(number)
+    for _ in range(3):
+        builder.pool.append(builder.pick())
+    wanted = int(rng.integers(FEWEST, MOST + 1) * (0.5 if 1100 in batches else 1))
+    for _ in range(3 * wanted):
+        if len(builder.steps) >= wanted:
+            break
+        if rng.random() < SAMPLED:
+            sample(builder)
+        else:
+            builder.any(MAKERS)(builder)
+    while builder.due:
+        sample(builder)
+    return Generated(finish(builder), builder.refused)
+
+
+DIFFERENCES = 0.4
+"""How often gradients are held against differences: with those that are not smooth left out, of 1 program in 20."""
+
+
+SECOND = 0.3
+"""How often gradients are differentiated again, where every operator on the way has a second derivative."""
+
+
+def finish(builder: Builder) -> Recipe:
+    """Choose what is fetched, the runs, and gradients."""
+    rng = builder.rng
+    made = builder.made or list(builder.feeds[0])
+    read = {name for step in builder.steps for name in step.reads()}
+    values = builder.at[0].values
+    ends = [
+        n for step in builder.steps for n in step.writes() if n not in read and n in values and n not in builder.state
+    ]
+    fetches = list(dict.fromkeys([*ends, *(str(n) for n in rng.choice(made, min(3, len(made)), replace=False))]))
+    runs: list[dict[str, Array]] = [builder.feeds[0], builder.feeds[0], builder.feeds[1], builder.feeds[0]]
+    targets: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    if rng.random() < 0.5:
+        floats = [n for n in builder.pool[-20:] if builder.dtype(n) in ALL_FLOATS and n not in builder.feeds[0]]
+        targets = _targets(builder, list(dict.fromkeys(str(n) for n in floats[-4:])))
+        leaves = [n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS]
+        if targets and leaves:
+            wanted = tuple(str(n) for n in rng.choice(leaves, min(3, len(leaves)), replace=False))
+    order = 2 if wanted and rng.random() < SECOND and _has_second(builder, targets, wanted) else 1
+    fetches += [name for name in list(builder.state)[:2] if rng.random() < 0.5 or name in builder.feeds[0]]
+    return Recipe(
+        tuple(builder.steps), tuple(runs), builder.state, tuple(dict.fromkeys(fetches)), frozenset(builder.open),
+        dict(builder.lods), targets if wanted else (), wanted, order, threads=4 if rng.random() < 0.05 else 1,
+        broken=_broken(builder) if rng.random() < 0.15 else {}, differences=bool(rng.random() < DIFFERENCES),
+    ).live()  # fmt: skip
+
+
+def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Whether the gradients of the targets have gradients."""
+    recipe = Recipe(
+        tuple(builder.steps), (builder.feeds[0],), builder.state, targets, lods=builder.lods, targets=targets,
+        wanted=wanted, order=2,
+    )  # fmt: skip
+    try:
+        build(recipe.live())
+    except FluidError:
+        builder.refused["no second derivative"] += 1
+        return False
+    return True
+
+
+def _targets(builder: Builder, names: Sequence[str]) -> tuple[str, ...]:
+    """Up to two of the names, through which backward goes alone: some operators have no derivative, and say so."""
+    found: list[str] = []
+    leaves = tuple(n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS)
+    for name in names:
+        recipe = Recipe(
+            tuple(builder.steps), (builder.feeds[0],), builder.state, (name,), lods=builder.lods, targets=(name,),
+            wanted=leaves,
+        )  # fmt: skip
+        try:
+            build(recipe.live())
+        except FluidError:
+            builder.refused["no gradient"] += 1
+        else:
+            found.append(name)
+    return tuple(found[-2:])
+
+
+def _broken(builder: Builder) -> dict[str, Array]:
+    """A feed with a fault: a row too many, a last dim too large, or an index that is far out of range."""
+    feeds = {n: a for n, a in builder.feeds[0].items() if a.ndim and a.size and n not in builder.lods}
+    if not feeds:
+        return {}
+    name = str(builder.any(sorted(feeds)))
+    array = feeds[name]
+    if array.dtype.kind in "iu" and builder.chance(0.5):
+        return {name: array + np.asarray(100, array.dtype)}
+    if builder.chance(0.5):
+        return {name: np.concatenate([array, array[:1]])}
+    return {name: np.concatenate([array, array], axis=-1)}

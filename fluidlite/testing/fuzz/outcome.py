@@ -1,0 +1,81 @@
+"""What a check found, and how results are held against what is expected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fluidlite.testing.fuzz.recipe import Recipe
+from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Attributes
+    ----------
+    kind : str
+        ``value``, ``modes``, ``gradient``, ``difference``, ``metadata``, ``error``, ``foreign``, ``threads``, ``feed``.
+    what : str
+        One line.
+    name : str
+        The variable; "" for an error.
+    recipe : Recipe
+    """
+
+    kind: str
+    what: str
+    name: str
+    recipe: Recipe
+
+    @property
+    def key(self) -> str:
+        """What must stay while the recipe is cut down."""
+        return f"{self.kind} {self.what.split(':')[0]}" if self.kind in ("error", "foreign") else self.kind
+
+
+@dataclass
+class Outcome:
+    """What a check found, and what it could not say.
+
+    Attributes
+    ----------
+    findings : list of Finding
+    discarded : Counter
+        What was not compared, by reason.
+    compared, differences : int
+        Values and gradients that were; gradients that were held against central differences.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    discarded: Counter[str] = field(default_factory=Counter)
+    compared: int = 0
+    differences: int = 0
+
+
+def differs(actual: Array, expected: Bounded) -> str:
+    """How ``actual`` is beyond the bounds; "" if it is within them. NaN equals NaN."""
+    value, bound = expected
+    if not value.size:
+        return ""
+    if value.dtype.kind in "biu":
+        wrong = actual != value
+        far = wrong.astype(float)
+    else:
+        mine, other = wide(actual), wide(value)
+        with np.errstate(all="ignore"):
+            far = np.abs(mine - other)
+        far = np.where((mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.nan_to_num(far, nan=np.inf))
+        wrong = far > bound
+    if not wrong.any():
+        return ""
+    with np.errstate(all="ignore"):
+        at = np.unravel_index(int(np.argmax(np.where(wrong, far, -1.0))), value.shape)
+    limit = float(np.broadcast_to(bound, value.shape)[at])
+    return (
+        f"{int(wrong.sum())} of {wrong.size} elements; at {[int(i) for i in at]} it is {actual[at]!r}, "
+        f"expected {value[at]!r} within {limit:.3g}"
+    )

@@ -1,0 +1,198 @@
+"""A random program as plain data: operators by type, arrays that are fed, state, and what is fetched.
+
+Data can be built, evaluated by references, cut down and printed; a Program can only be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
+from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.program import Program
+from fluidlite.framework.registry import ops
+
+Array = np.ndarray[Any, Any]
+Names = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator.
+
+    Attributes
+    ----------
+    type : str
+    inputs, outputs : mapping of slot to names
+    attrs : mapping
+        Those that differ from the definition's defaults.
+    """
+
+    type: str
+    inputs: Names
+    outputs: Names
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def op(self) -> OpDef:
+        """The operator's definition."""
+        return ops.get(self.type)
+
+    def reads(self) -> Iterator[str]:
+        """Names of all inputs."""
+        return (name for names in self.inputs.values() for name in names)
+
+    def writes(self) -> Iterator[str]:
+        """Names of all outputs."""
+        return (name for names in self.outputs.values() for name in names)
+
+    def canonical(self) -> dict[str, Any]:
+        """Every attribute of the definition in canonical form."""
+        return {
+            attr.name: None if (value := self.attrs.get(attr.name, attr.default)) is None else attr.check(value)
+            for attr in self.op.attrs
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A program, and what it runs on.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    runs : tuple of mappings of name to array
+        What is fed, run by run; every run feeds the same names.
+    state : mapping of name to array
+        Persistable variables before the first run.
+    fetches : tuple of str
+    open_dims : frozenset of str
+        Fed names whose first dim is declared -1.
+    lods : mapping of name to LoD offsets
+    targets : tuple of str
+        Backward starts from the sum of these; empty: no gradients.
+    wanted : tuple of str
+        Whose gradients are fetched.
+    order : int
+        1; or 2: what is fetched are the gradients of the sum of all gradients.
+    threads : int
+        How many threads run it at once, with one executor and a child scope each.
+    broken : mapping of name to array
+        Feeds that take the place of the first run's and may be wrong: both modes refuse them with one class of error,
+        or neither does. Empty: none.
+    differences : bool
+        Whether gradients are held against central differences of the references too.
+    """
+
+    steps: tuple[Step, ...]
+    runs: tuple[Mapping[str, Array], ...]
+    state: Mapping[str, Array] = field(default_factory=dict)
+    fetches: tuple[str, ...] = ()
+    open_dims: frozenset[str] = frozenset()
+    lods: Mapping[str, Any] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    order: int = 1
+    threads: int = 1
+    broken: Mapping[str, Array] = field(default_factory=dict)
+    differences: bool = False
+
+    def types(self) -> set[str]:
+        """Operator types that occur."""
+        return {step.type for step in self.steps}
+
+    def each_run(self, change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> tuple[Mapping[str, Array], ...]:
+        """The runs, each changed; runs that are one object stay one."""
+        made: dict[int, Mapping[str, Array]] = {}
+        for run in self.runs:
+            if id(run) not in made:
+                made[id(run)] = change(run)
+        return tuple(made[id(run)] for run in self.runs)
+
+    def live(self) -> Recipe:
+        """Without the steps, feeds and state that no fetch, target or write of state needs."""
+        needed = {*self.fetches, *self.targets, *self.state}
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.writes()):
+                kept.append(step)
+                needed.update(step.reads())
+        used = {name for step in kept for name in (*step.reads(), *step.writes())} | {*self.fetches, *self.targets}
+        return replace(
+            self, steps=tuple(kept[::-1]),
+            runs=self.each_run(lambda run: {name: array for name, array in run.items() if name in used}),
+            state={name: array for name, array in self.state.items() if name in used},
+            wanted=tuple(name for name in self.wanted if name in used),
+            broken={name: array for name, array in self.broken.items() if name in used},
+        )  # fmt: skip
+
+
+@dataclass
+class Built:
+    """A program made of a recipe.
+
+    Attributes
+    ----------
+    program : Program
+    gradients : mapping of name to the name of its gradient
+        Of what is wanted and reached.
+    """
+
+    program: Program
+    gradients: dict[str, str] = field(default_factory=dict)
+
+
+def declare(program: Program, recipe: Recipe) -> None:
+    """Declare what is fed and what is state."""
+    block = program.global_block()
+    fed = recipe.runs[0]
+    for name, array in {**recipe.state, **fed}.items():
+        dims = (-1, *array.shape[1:]) if name in recipe.open_dims else array.shape
+        dtype = dtype_name(array.dtype)
+        block.create_var(
+            name, dims, dtype, persistable=name in recipe.state, stop_gradient=dtype not in ALL_FLOATS,
+            lod_level=len(recipe.lods.get(name, ())), is_data=name in fed and name not in recipe.state,
+        )  # fmt: skip
+
+
+def append(program: Program, step: Step) -> None:
+    """Append one operator; what it writes is declared if it is new."""
+    block = program.global_block()
+    for name in step.writes():
+        if not block.has_var(name):
+            block.create_var(name)
+    block.append_op(
+        step.type, {slot: list(names) for slot, names in step.inputs.items()},
+        {slot: list(names) for slot, names in step.outputs.items()}, dict(step.attrs),
+    )  # fmt: skip
+
+
+def build(recipe: Recipe) -> Built:
+    """Make the program.
+
+    Raises
+    ------
+    FluidError
+        If a definition refuses a step, or the gradients that are wanted cannot be had.
+    """
+    from fluidlite.framework.backward import gradients
+
+    built = Built(Program())
+    declare(built.program, recipe)
+    for step in recipe.steps:
+        append(built.program, step)
+    if recipe.targets:
+        block = built.program.global_block()
+        inputs = [block.var(name) for name in recipe.wanted]
+        made = gradients([block.var(name) for name in recipe.targets], inputs)
+        if recipe.order > 1:
+            first = [gradient for gradient in made if gradient is not None]
+            made = gradients(first, inputs) if first else made
+        built.gradients = {
+            name: gradient.name for name, gradient in zip(recipe.wanted, made, strict=True) if gradient is not None
+        }
+    return built

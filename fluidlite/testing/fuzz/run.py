@@ -1,0 +1,222 @@
+"""Running a recipe both ways, and holding what comes out against the reference and against each other."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fluidlite.base.errors import (
+    AttributeValueError,
+    FallbackWarning,
+    FluidError,
+    GradientError,
+    OutOfRangeError,
+    ShapeError,
+)
+from fluidlite.conformance.op_harness import MODES
+from fluidlite.platform.place import Place
+from fluidlite.testing.fuzz.builder import known
+from fluidlite.testing.fuzz.execute import Failed, Results, execute, new_scope
+from fluidlite.testing.fuzz.gradients import compare_gradients
+from fluidlite.testing.fuzz.outcome import Finding, Outcome, differs
+from fluidlite.testing.fuzz.recipe import Built, Recipe, build
+from fluidlite.testing.fuzz.reference import evaluate
+from fluidlite.testing.fuzz.tolerance import Array, Bounded
+
+
+def check(recipe: Recipe, place: Place, gradients: bool = True) -> Outcome:
+    """Run a recipe both ways and compare.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    place : Place
+    gradients : bool
+        Whether gradients are run and compared.
+    """
+    from fluidlite.executor import Executor
+
+    outcome = Outcome()
+    if not gradients:
+        recipe = replace(recipe, targets=(), wanted=())
+    try:
+        built = build(recipe)
+    except GradientError as error:
+        outcome.discarded["no gradient: " + str(error).split("\n")[0][:60]] += 1
+        recipe = replace(recipe, targets=(), wanted=())
+        built = build(recipe)
+    block = built.program.global_block()
+    dtypes = {name: block.var(name).dtype for step in recipe.steps for name in step.writes()}
+    expected = evaluate(recipe, dtypes)
+    results: dict[str, Results | Failed] = {}
+    executors = {mode: Executor(place, mode=mode, fallback="allow") for mode in MODES}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        for mode, executor in executors.items():
+            try:
+                results[mode] = execute(recipe, built, executor, new_scope(recipe, place), place)
+            except Failed as failed:
+                results[mode] = failed
+        failures = [(mode, result) for mode, result in results.items() if isinstance(result, Failed)]
+        plain: dict[str, Any] = results
+        if failures:
+            _errors(recipe, results, failures, outcome)
+        else:
+            _values(recipe, expected, plain, outcome)
+            if built.gradients:
+                compare_gradients(recipe, built, plain, place, outcome)
+            if recipe.threads > 1:
+                _threads(recipe, built, executors["compiled"], place, plain["compiled"], outcome)
+            if recipe.broken:
+                _broken(recipe, built, executors, place, plain, outcome)
+    for executor in executors.values():
+        executor.close()
+    return outcome
+
+
+def _errors(recipe: Recipe, results: Mapping[str, Any], failures: list[tuple[str, Failed]], outcome: Outcome) -> None:
+    for mode, failed in failures:
+        error = failed.error
+        if not isinstance(error, FluidError):
+            what = f"{type(error).__name__}: {mode}, run {failed.turn}: {_line(error)}"
+            outcome.findings.append(Finding("foreign", what, "", recipe))
+            return
+    mode, failed = failures[0]
+    kinds = {type(failed.error) for _, failed in failures}
+    if len(failures) < len(MODES) or len(kinds) > 1:
+        texts = "; ".join(
+            f"{mode}: {type(r.error).__name__} in run {r.turn}, {_line(r.error)}"
+            if isinstance(r, Failed)
+            else f"{mode}: no error"
+            for mode, r in results.items()
+        )
+        outcome.findings.append(Finding("error", f"{type(failed.error).__name__}: one mode alone: {texts}", "", recipe))
+    elif _by_value(recipe, failed.error):
+        outcome.discarded["refused by numbers that only the run knows"] += 1
+    else:
+        what = f"{type(failed.error).__name__}: both modes refuse what the definitions took: {_line(failed.error)}"
+        outcome.findings.append(Finding("error", what, "", recipe))
+
+
+def _broken(
+    recipe: Recipe,
+    built: Built,
+    executors: Mapping[str, Any],
+    place: Place,
+    results: Mapping[str, Results],
+    outcome: Outcome,
+) -> None:
+    """A feed that is wrong: one class of error in both modes, and the next run is as before."""
+    bad = replace(recipe, runs=({**recipe.runs[0], **recipe.broken},))
+    errors: dict[str, BaseException | None] = {}
+    for mode, executor in executors.items():
+        try:
+            execute(bad, built, executor, new_scope(recipe, place), place)
+            errors[mode] = None
+        except Failed as failed:
+            errors[mode] = failed.error
+    first, second = (errors[mode] for mode in MODES)
+    alike = isinstance(first, type(second)) or isinstance(second, type(first))
+    if not alike or not all(error is None or isinstance(error, FluidError) for error in errors.values()):
+        texts = "; ".join(
+            f"{mode}: {type(e).__name__}, {_line(e)}" if e is not None else f"{mode}: no error"
+            for mode, e in errors.items()
+        )
+        outcome.findings.append(Finding("feed", f"a wrong feed of {', '.join(recipe.broken)}: {texts}", "", recipe))
+        return
+    again = replace(recipe, runs=recipe.runs[:1])
+    for mode, executor in executors.items():
+        try:
+            got = execute(again, built, executor, new_scope(recipe, place), place)[0]
+        except Failed as failed:
+            outcome.findings.append(
+                Finding("feed", f"{mode} raises after a wrong feed: {_line(failed.error)}", "", recipe)
+            )
+            return
+        for name, array in got.items():
+            if array.tobytes() != results[mode][0][name].tobytes() and name not in built.gradients.values():
+                outcome.findings.append(Finding("feed", f"{mode} gives another {name} after a wrong feed", "", recipe))
+                return
+
+
+def _by_value(recipe: Recipe, error: BaseException) -> bool:
+    """Whether dims that follow from numbers were refused, which no definition saw before the run, or a negative index.
+
+    References index as NumPy does, and count negative ones from the end.
+    """
+    if isinstance(error, OutOfRangeError) and "index -" in str(error):
+        return True
+    return isinstance(error, (ShapeError, AttributeValueError)) and any(
+        step.op.dynamic or any(slot.value for slot in step.op.inputs if step.inputs.get(slot.name))
+        for step in recipe.steps
+    )
+
+
+def _line(error: BaseException) -> str:
+    return " / ".join(str(error).split("\n")[:2])[:300]
+
+
+def _values(
+    recipe: Recipe, expected: list[dict[str, Bounded]], results: Mapping[str, Results], outcome: Outcome
+) -> None:
+    """Each mode against the reference, then the modes against each other."""
+    wanted = [*recipe.fetches, *("state " + name for name in recipe.state)]
+    for turn, values in enumerate(expected):
+        for label in wanted:
+            value = values.get(label.removeprefix("state "))
+            first, second = (results[mode][turn][label] for mode in MODES)
+            reason = _metadata(first, second, value)
+            if reason:
+                outcome.findings.append(Finding("metadata", f"{label} in run {turn}: {reason}", label, recipe))
+                return
+            if value is None or not known(value):
+                outcome.discarded["value: ill conditioned" if value is not None else "value: no reference"] += 1
+                continue
+            outcome.compared += 1
+            for mode in MODES:
+                reason = differs(results[mode][turn][label], value)
+                if reason:
+                    text = f"{label} in run {turn}, {mode} against the reference: {reason}"
+                    outcome.findings.append(Finding("value", text, label, recipe))
+                    return
+            reason = differs(second, Bounded(first, 2 * value.bound))
+            if reason:
+                text = f"{label} in run {turn}, compiled against interpreted: {reason}"
+                outcome.findings.append(Finding("modes", text, label, recipe))
+                return
+
+
+def _metadata(first: Array, second: Array, value: Bounded | None) -> str:
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return f"interpreted {first.dtype} {list(first.shape)}, compiled {second.dtype} {list(second.shape)}"
+    if value is not None and (value.value.shape != first.shape or value.value.dtype != first.dtype):
+        return f"{first.dtype} {list(first.shape)}, the reference has {value.value.dtype} {list(value.value.shape)}"
+    return ""
+
+
+def _threads(recipe: Recipe, built: Built, executor: Any, place: Place, alone: Any, outcome: Outcome) -> None:
+    """One executor in several threads, a scope each: the same bits as alone."""
+    failures: list[str] = []
+
+    def work(number: int) -> None:
+        try:
+            got = execute(recipe, built, executor, new_scope(recipe, place), place)
+        except Failed as failed:
+            failures.append(f"thread {number}: {type(failed.error).__name__}: {_line(failed.error)}")
+            return
+        for turn, (mine, other) in enumerate(zip(got, alone, strict=True)):
+            for name, array in mine.items():
+                if array.tobytes() != other[name].tobytes() and not name.endswith("@GRAD"):
+                    failures.append(f"thread {number}: {name} in run {turn} has other bits than alone")
+                    return
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(recipe.threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        outcome.findings.append(Finding("threads", failures[0], "", recipe))

@@ -1,0 +1,326 @@
+"""Gradients of a user's program, graph or function, held against central differences of itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fluidlite import graph as ng
+from fluidlite.base.arguments import listed, mapped, number, whole
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.errors import FallbackWarning, GradientError
+from fluidlite.conformance.cases import Array
+from fluidlite.conformance.tolerances import ConformanceError
+from fluidlite.executor import Executor
+from fluidlite.framework.backward import gradients
+from fluidlite.framework.program import Program, program_guard
+from fluidlite.framework.scope import Scope, global_scope
+from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.transformers import make_transformer
+from fluidlite.transformers.node import Node
+
+_UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16": 2.0**-2}
+"""Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
+_RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
+_OFFSETS = (-2, -1, 1, 2)
+
+
+@dataclass(frozen=True)
+class InputGradient:
+    """What was found of the gradient with respect to one input.
+
+    Attributes
+    ----------
+    name, dtype : str
+    dims : tuple of int
+    compared : int
+        How many elements.
+    index : tuple of int
+        The worst element: where both values are furthest apart in units of what is allowed.
+    gradient, difference : float
+        Both values there: the program's gradient, and the central difference.
+    error : float
+        Their distance, relative to the larger of them plus the mean magnitude of the input's gradient.
+    wrong : int
+        How many elements are further apart than is allowed.
+    resolution : float
+        The distance that rounding of the target alone may make in the worst element.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    compared: int
+    index: tuple[int, ...]
+    gradient: float
+    difference: float
+    error: float
+    wrong: int
+    resolution: float
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return f"{self.name} {self.dtype}{list(self.dims)}: no elements"
+        return (
+            f"{self.name} {self.dtype}{list(self.dims)}: {self.wrong} of {self.compared} wrong; worst at "
+            f"{list(self.index)}: gradient {self.gradient:.9g}, difference {self.difference:.9g}, "
+            f"relative error {self.error:.2g} (differences resolve {self.resolution:.2g})"
+        )
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """The answer of :func:`check_gradient`; its text has a line an input.
+
+    Attributes
+    ----------
+    target, place : str
+    rtol : dict of dtype to float
+        The relative tolerance of the gradients of inputs of that dtype.
+    inputs : tuple of InputGradient
+    """
+
+    target: str
+    place: str
+    rtol: Mapping[str, float]
+    inputs: tuple[InputGradient, ...]
+
+    @property
+    def worst(self) -> InputGradient:
+        """The input with the largest relative error."""
+        return max(self.inputs, key=lambda found: (found.wrong > 0, found.error))
+
+    @property
+    def right(self) -> bool:
+        """Whether every element is as near as is allowed."""
+        return not any(found.wrong for found in self.inputs)
+
+    def __str__(self) -> str:
+        return "\n".join([f"gradient of {self.target} on {self.place}", *(f"  {found}" for found in self.inputs)])
+
+
+class GradientMismatch(ConformanceError):
+    """A gradient is not what differences of the target say; ``report`` has both.
+
+    Attributes
+    ----------
+    report : GradientReport
+    """
+
+    def __init__(self, report: GradientReport) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+@dataclass
+class _Job:
+    """A program whose target and gradients can be computed for any values of its inputs, as often as one likes."""
+
+    program: Program
+    place: Place
+    mode: str
+    target: str
+    start: str
+    names: list[str]
+    gradients: list[str | None]
+    feed: dict[str, Array]
+    state: dict[str, Array]
+
+    def __post_init__(self) -> None:
+        self.executor = Executor(self.place, mode=self.mode)
+
+    def run(self, fetches: Sequence[str], start: Array | None = None) -> list[Array]:
+        """Run in a scope of its own: state is as at first, and random operators draw what they drew before."""
+        scope = Scope()
+        for name, array in self.state.items():
+            scope.var(name).get_tensor().set(array.copy(), self.place)
+        feed = self.feed if start is None else {**self.feed, self.start: start}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            found: list[Array] = self.executor.run(self.program, feed=feed, fetch_list=list(fetches), scope=scope)
+        return [np.asarray(array) for array in found]
+
+    def value(self, name: str) -> Array:
+        """The array that holds an input; what is written to it counts in the next run."""
+        return self.feed[name] if name in self.feed else self.state[name]
+
+
+def gradient_report(
+    subject: Any, place: PlaceLike, inputs: Sequence[Any] | None, feed: Mapping[Any, Any] | None,
+    wrt: Sequence[Any] | None, scope: Scope | None, rtol: float | None, elements: int | None, mode: str,
+) -> GradientReport:  # fmt: skip
+    """See :func:`fluidlite.testing.check_gradient`."""
+    where = Place.parse(place)
+    if elements is not None and whole("elements of check_gradient", elements, GradientError) < 1:
+        raise GradientError(f"elements of check_gradient is {elements}; expected 1 or more, or None for all")
+    if rtol is not None:
+        rtol = number("rtol of check_gradient", rtol, GradientError)
+    if callable(subject) and not isinstance(subject, Variable):
+        with program_guard(Program(), Program()):
+            arrays = [
+                np.asarray(array) for array in listed("inputs of check_gradient", inputs or (), "arrays", GradientError)
+            ]
+            values = [ng.placeholder(array.shape, array.dtype) for array in arrays]
+            target = subject(*values)
+            if not isinstance(target, Variable):
+                raise GradientError(f"the function returned {target!r}; expected one value of the graph")
+            job = _of_graph(target, where, dict(zip(values, arrays, strict=True)), wrt, mode)
+    elif isinstance(subject, Node):
+        job = _of_graph(subject, where, feed or {}, wrt, mode)
+    elif isinstance(subject, Variable):
+        job = _of_program(subject, where, feed or {}, wrt, scope or global_scope(), mode)
+    else:
+        raise GradientError(f"check_gradient takes a case, a variable or a function, got {subject!r}")
+    target_name = subject.name if isinstance(subject, Variable) else getattr(subject, "__name__", "the function")
+    limits = {dtype: rtol if rtol is not None else own for dtype, own in _RTOL.items()}
+    return GradientReport(target_name, str(where), limits, tuple(_compare(job, limits, elements)))
+
+
+# What is run -------------------------------------------------------------------------------------------------------
+
+
+def _named(feed: Mapping[Any, Any], block: Any) -> dict[str, Array]:
+    """Arrays of one's own by name, in the dtypes that are declared."""
+    found = {}
+    for key, value in mapped("feed of check_gradient", feed, "a mapping of variables to arrays", GradientError).items():
+        variable = block.own(key, "feed of check_gradient")
+        found[variable.name] = np.array(value, dtype=NUMPY[variable.dtype])
+    return found
+
+
+def _of_program(
+    subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Sequence[Any] | None, scope: Scope, mode: str
+) -> _Job:
+    program = subject.block.program.clone()
+    block = program.global_block()
+    target, fed = block.own(subject, "target of check_gradient"), _named(feed, block)
+    state = {}
+    for name, variable in block.vars.items():
+        held = scope.find_var(name) if variable.persistable and name not in fed else None
+        if held is not None and held.get_tensor().initialized:
+            state[name] = np.array(held.get_tensor().numpy())
+    wanted = _wanted(block, fed, state, wrt)
+    start = block.create_var(f"{target.name}.start", target.shape, target.dtype, is_data=True, stop_gradient=True)
+    made = gradients([target], wanted, [start])
+    names = [gradient.name if gradient is not None else None for gradient in made]
+    return _Job(program, place, mode, target.name, start.name, [v.name for v in wanted], names, fed, state)
+
+
+def _of_graph(subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Sequence[Any] | None, mode: str) -> _Job:
+    program = subject.block.program.clone()
+    block = program.global_block()
+    with program_guard(program):
+        target, fed = block.own(subject, "target of check_gradient"), _named(feed, block)
+        start = ng.placeholder(target.shape, target.dtype, "start")
+        wanted = _wanted(block, fed, {n: None for n, v in block.vars.items() if v.persistable}, wrt)
+        made = gradients([target], wanted, [start])
+        found = [gradient for gradient in made if gradient is not None]
+        given = [block.var(name) for name in fed if not block.var(name).persistable]
+        with make_transformer(str(place)) as transformer:
+            computation = transformer.computation([target, *found], *given, start)
+            transformer.initialize()
+            names = list(computation._lowered.names)
+            held = {variable.name: transformer.scope.find_var(variable.name) for variable in computation.state}
+        tensors = {name: holder.get_tensor() for name, holder in held.items() if holder is not None}
+        state = {name: np.array(tensor.numpy()) for name, tensor in tensors.items() if tensor.initialized}
+    state |= {name: fed.pop(name) for name in list(fed) if block.var(name).persistable}
+    rest = iter(names[1:])
+    return _Job(
+        computation.program, place, mode, str(names[0]), start.name, [v.name for v in wanted],
+        [next(rest) if gradient is not None else None for gradient in made], fed, state,
+    )  # fmt: skip
+
+
+def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: Sequence[Any] | None) -> list[Variable]:
+    """What the gradient is checked with respect to: by default, all that is fed or trained, and is float."""
+    if wrt is not None:
+        wanted = [
+            block.own(item, "wrt of check_gradient")
+            for item in listed("wrt of check_gradient", wrt, "variables or names", GradientError)
+        ]
+        for variable in wanted:
+            if variable.name not in fed and variable.name not in state:
+                raise GradientError(
+                    f"{variable.name!r} cannot be changed by itself: it is neither fed nor state that has a value"
+                    "\n  Do: feed it, or check the part of the program behind it with a placeholder in its place"
+                )
+            if not is_float(variable.dtype):
+                raise GradientError(f"{variable.name!r} is {variable.dtype}, which has no derivative")
+        return wanted
+    trained = [
+        variable
+        for variable in block.vars.values()
+        if variable.name in state and not variable.stop_gradient and (isinstance(variable, (Parameter, Node)))
+    ]
+    given = [block.var(name) for name in fed if not block.var(name).stop_gradient]
+    return [v for v in dict.fromkeys([*given, *trained]) if v.spec is not None and is_float(v.dtype)]
+
+
+# Differences -------------------------------------------------------------------------------------------------------
+
+
+def _compare(job: _Job, limits: Mapping[str, float], elements: int | None) -> Iterator[InputGradient]:
+    (value,) = job.run([job.target])
+    rng = np.random.default_rng(7)
+    weights = (
+        np.ones(value.shape)
+        if value.size == 1
+        else rng.choice([-1.0, 1.0], value.shape) * (rng.integers(2, 8, value.shape) / 8)
+    )  # eighths: every floating dtype holds them exactly
+    known = [name for name in job.gradients if name is not None]
+    found = dict(zip(known, job.run(known, weights.astype(value.dtype)), strict=True))
+    noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * _UNIT[str(value.dtype)]
+    for name, gradient in zip(job.names, job.gradients, strict=True):
+        array = job.value(name)
+        exact = found[gradient].astype(np.float64) if gradient is not None else np.zeros(array.shape)
+        places = list(np.ndindex(array.shape))
+        if elements is not None and len(places) > elements:
+            places = [places[i] for i in sorted(rng.choice(len(places), elements, replace=False))]
+        yield _input(job, name, exact, places, weights, noise, limits)
+
+
+def _input(
+    job: _Job, name: str, gradient: Array, places: Sequence[tuple[int, ...]], weights: Array, noise: float,
+    limits: Mapping[str, float],
+) -> InputGradient:  # fmt: skip
+    array = job.value(name)
+    dtype, dims = str(array.dtype), array.shape
+    if not places:
+        return InputGradient(name, dtype, dims, 0, (), 0.0, 0.0, 0.0, 0, 0.0)
+    differences, spans = zip(*(_difference(job, array, place, weights) for place in places), strict=True)
+    numeric, span = np.asarray(differences), np.asarray(spans)
+    exact = np.asarray([gradient[place] for place in places])
+    scale = np.maximum(np.abs(exact), np.abs(numeric)) + np.mean(np.abs(numeric))
+    allowed = limits[dtype] * scale + noise * span
+    distance = np.where(exact == numeric, 0.0, np.nan_to_num(np.abs(exact - numeric), nan=np.inf))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worst = int(np.argmax(np.where(distance > 0, distance / allowed, 0.0)))
+        error = np.where(distance > 0, distance / scale, 0.0)
+    return InputGradient(
+        name, dtype, dims, len(places), tuple(int(i) for i in places[worst]), float(exact[worst]),
+        float(numeric[worst]), float(error[worst]), int((distance > allowed).sum()), float(noise * span[worst]),
+    )  # fmt: skip
+
+
+def _difference(job: _Job, array: Array, place: tuple[int, ...], weights: Array) -> tuple[float, float]:
+    """The derivative of the weighted target by four values around an element, and the sum of their factors."""
+    middle = array[place]
+    step = _STEP[str(array.dtype)] * max(1.0, abs(float(middle)))
+    offsets, values = [], []
+    try:
+        for count in _OFFSETS:
+            array[place] = float(middle) + count * step
+            offsets.append(float(array[place]) - float(middle))  # as the dtype holds it
+            (value,) = job.run([job.target])
+            values.append(float(np.sum(weights * value.astype(np.float64))))
+    finally:
+        array[place] = middle
+    scaled = np.asarray(offsets) / step
+    factors = np.linalg.solve(np.vander(scaled, increasing=True).T, [0.0, 1.0, 0.0, 0.0]) / step
+    return float(factors @ values), float(np.sum(np.abs(factors)))

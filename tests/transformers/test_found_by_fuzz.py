@@ -1,0 +1,96 @@
+"""What random programs found, as small as can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers
+
+
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_products_of_unknown_dims_are_no_sizes(epilogue: bool) -> None:
+    """Passes infer with made-up numbers for unknown dims: [batch, batch] of them is more than any memory."""
+    x = layers.data("x", [3])
+    out: Any = layers.matmul(x, x, transpose_y=True)
+    if epilogue:
+        out = layers.relu(out + out)
+    other = layers.exp(layers.reduce_sum(out, 1)) + 1.0
+    fed = np.full((2, 3), 0.5, "float32")
+    for mode in ("interpreted", "compiled"):
+        got = fluid.Executor("cpu", mode=mode).run(feed={"x": fed}, fetch_list=[out, other])
+        expected = np.full((2, 2), 1.5 if epilogue else 0.75)
+        np.testing.assert_allclose(got[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(got[1], np.exp(expected.sum(1)) + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("type", ["squeeze", "squeeze2"])
+def test_a_batch_of_1_is_squeezed_in_both_modes(type: str) -> None:
+    """Without axes every dim of 1 goes, and of a batch nobody knows before the run whether it is one."""
+    block = fluid.default_main_program().global_block()
+    x = layers.data("x", [2])
+    names = {"Out": ["out"], **({"XShape": ["xshape"]} if type == "squeeze2" else {})}
+    for (name,) in names.values():
+        block.create_var(name)
+    block.append_op(type, {"X": x}, names, {})
+    for batch, dims in ((1, (2,)), (3, (3, 2)), (1, (2,))):
+        for mode in ("interpreted", "compiled"):
+            (got,) = fluid.Executor("cpu", mode=mode).run(
+                feed={"x": np.ones((batch, 2), "float32")}, fetch_list=["out"]
+            )
+            assert got.shape == dims
+
+
+def test_what_has_no_elements_is_fetched_behind_a_stage_that_is_interpreted() -> None:
+    """The second run binds the second stage, and the interpreter runs the third, which gives XShape no memory."""
+    block = fluid.default_main_program().global_block()
+    feed: dict[str, Any] = {
+        "Start": np.zeros(1, "float32"), "Stop": np.full(1, 10, "float32"), "Num": np.full(1, 5, "int32"),
+        "X": np.full((1, 1, 1), 0.25, "float32"), "OutSize": np.full(1, 4, "int32"),
+        "P": np.full((1, 2), 0.75, "float32"), "Label": np.ones((1, 1), "int64"),
+    }  # fmt: skip
+    for name, value in feed.items():
+        block.create_var(name, value.shape, str(value.dtype), is_data=True)
+    for name in ("line", "resized", "loss", "shape", "match"):
+        block.create_var(name)
+    block.append_op("linspace", {name: [name] for name in ("Start", "Stop", "Num")}, {"Out": ["line"]}, {})
+    block.append_op(
+        "linear_interp", {"X": ["X"], "OutSize": ["OutSize"]}, {"Out": ["resized"]}, {"interp_method": "linear"}
+    )
+    outputs = {"Y": ["loss"], "XShape": ["shape"], "MatchX": ["match"]}
+    block.append_op("cross_entropy2", {"X": ["P"], "Label": ["Label"]}, outputs, {})
+    exe = fluid.Executor("cpu")
+    for _ in range(4):
+        found = exe.run(feed=feed, fetch_list=["line", "resized", "shape", "loss"])
+        assert [value.shape for value in found] == [(5,), (1, 1, 4), (1, 2, 0), (1, 1)]
+        np.testing.assert_allclose(found[0], np.linspace(0, 10, 5))
+
+
+def test_data_norm_of_no_channels_is_refused_where_it_is_appended() -> None:
+    block = fluid.default_main_program().global_block()
+    for name, dims in (("X", [1, 0]), ("Means", [0]), ("Scales", [0]), ("Y@GRAD", [1, 0])):
+        block.create_var(name, dims, "float32", is_data=True)
+    block.create_var("out")
+    inputs = {name: [name] for name in ("X", "Means", "Scales", "Y@GRAD")}
+    with pytest.raises(fluid.errors.ShapeError, match=r"X is .*expected one channel or more"):
+        block.append_op("data_norm_grad", inputs, {"X@GRAD": ["out"]}, {})
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("more", [2, 3, 5])
+def test_sections_that_leave_less_than_nothing_are_refused(mode: str, more: int) -> None:
+    """What remains was -1 then, which also means that it is not known."""
+    x = layers.data("x", [1, 2], append_batch_size=False)
+    block = fluid.default_main_program().global_block()
+    sizes = [block.create_var(name, [1], "int32", is_data=True) for name in ("one", "rest", "more")]
+    parts = [block.create_var(f"part{k}") for k in range(3)]
+    block.append_op("split", {"X": x, "SectionsTensorList": sizes}, {"Out": parts}, {"axis": 1, "sections": [-1, 3, 2]})
+    feed = {"x": np.ones((1, 2), "float32")}
+    feed |= {name: np.full(1, n, "int32") for name, n in (("one", 1), ("rest", -1), ("more", more))}
+    with pytest.raises(fluid.errors.ShapeError, match="sizes that sum to 2"):
+        fluid.Executor("cpu", mode=mode).run(feed=feed, fetch_list=[parts[2]])
+    with pytest.raises(fluid.FluidError, match="sizes that sum to 2"):
+        layers.split(x, [1, -1, more], dim=1)

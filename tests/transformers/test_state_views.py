@@ -1,0 +1,92 @@
+"""State whose tensor is a strided view: whoever runs a program sees its values, and updates them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.framework import interpreter
+from fluidlite.transformers import make_transformer
+
+layers = fluid.layers
+KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "scale": (lambda w: layers.scale(w, 2.0), lambda w: w * 2),
+    "matmul": (lambda w: layers.matmul(w, w, transpose_y=True), lambda w: w @ w.T),
+    "reduce": (lambda w: layers.reduce_sum(w, 1), lambda w: w.sum(1)),
+    "train": (lambda w: layers.assign(layers.scale(w, 1.0, 1.0), w), lambda w: w + 1),
+}
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
+    require(request.param)
+    return f"{request.param}:0"
+
+
+def made(front: str, place: str, build: Callable[[Any], Any]) -> tuple[Callable[[], Any], fluid.Scope]:
+    """What runs a program of one persistable variable, and the scope that it lies in."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        w = layers.create_global_var([4, 3], 0.0, "float32", persistable=True, name="w")
+        result = build(w)
+        if front == "computation":
+            transformer = make_transformer(place)
+            return transformer.computation(result), transformer.scope
+    exe, scope = fluid.Executor(place, fallback="allow", mode=front), fluid.Scope()
+    exe.run(startup, scope=scope)
+    return lambda: exe.run(main, fetch_list=[result], scope=scope)[0], scope
+
+
+def tensor_of(scope: fluid.Scope) -> fluid.Tensor:
+    variable = scope.find_var("w")
+    assert variable is not None
+    return variable.get_tensor()
+
+
+@pytest.mark.parametrize(
+    ("front", "name"),
+    [
+        (front, name)
+        for front in ("compiled", "interpreted", "computation")
+        for name in PROGRAMS
+        if (front, name) != ("computation", "train")  # an assignment there is an action of its own
+    ],
+)
+def test_state_that_becomes_a_strided_view(place: str, front: str, name: str) -> None:
+    build, right = PROGRAMS[name]
+    run, scope = made(front, place, build)
+    run()
+    whole = np.arange(24, dtype="float32").reshape(4, 6)
+    for first in (0, 1):
+        tensor_of(scope).share_data_with(fluid.Tensor().set(whole, place)[:, first::2])
+        expected = whole[:, first::2]
+        for _ in range(3):
+            before, expected = expected, right(expected) if name == "train" else expected
+            np.testing.assert_array_equal(run(), right(before))
+        np.testing.assert_array_equal(tensor_of(scope).numpy(), expected)
+
+
+@pytest.mark.parametrize("front", ["interpreted", "computation"])
+def test_state_that_becomes_one_between_plan_and_run(place: str, front: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another thread may do it: the run sees that at its turn, and is planned again."""
+    run, scope = made(front, place, PROGRAMS["matmul"][0])
+    run()
+    whole = fluid.Tensor().set(np.arange(24, dtype="float32").reshape(4, 6), place)
+    take, left = interpreter.take_state, [whole[:, ::2]]
+
+    def taken(*args: Any) -> None:
+        while left:
+            tensor_of(scope).share_data_with(left.pop())
+        take(*args)
+
+    monkeypatch.setattr(interpreter, "take_state", taken)
+    with fluid.debug(on_op=lambda *seen: None):  # who is observed runs operator by operator
+        found = run()
+    view = whole.numpy()[:, ::2]
+    assert not left
+    np.testing.assert_array_equal(found, view @ view.T)

@@ -1,0 +1,106 @@
+"""Calls with arguments of the wrong kind: an error of ours names the argument, and what is right works after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.testing import check_gradient, check_sample
+
+L = fluid.layers
+ROWS = np.ones((2, 4), "float32")
+
+
+@dataclass
+class Trained:
+    """A small program with its state."""
+
+    main: fluid.Program
+    x: fluid.Variable
+    loss: fluid.Variable
+    scope: fluid.Scope
+    exe: fluid.Executor
+
+    def run(self, feed: Any, fetch: Any = None, **more: Any) -> Any:
+        return self.exe.run(self.main, feed=feed, fetch_list=fetch or [self.loss], **{"scope": self.scope, **more})
+
+    def state(self) -> dict[str, Any]:
+        held = {v.name: self.scope.find_var(v.name) for v in self.main.list_vars() if v.persistable}
+        return {name: np.array(one.get_tensor().numpy()) for name, one in held.items() if one is not None}
+
+
+@pytest.fixture
+def case() -> Iterator[Trained]:
+    main, start, scope, exe = fluid.Program(), fluid.Program(), fluid.Scope(), fluid.Executor("cpu")
+    with fluid.program_guard(main, start), fluid.unique_name.guard():
+        x = L.data("x", [4])
+        loss = L.mean(L.fc(x, 3))
+        fluid.optimizer.Adam(0.1).minimize(loss)
+        exe.run(start, scope=scope)
+        yield Trained(main, x, loss, scope, exe)
+
+
+CALLS: list[tuple[str, Callable[[Trained], Any]]] = [
+    ("complex64", lambda c: c.run({"x": ROWS.astype("complex64")})),
+    ("numbers", lambda c: c.run({"x": np.full((2, 4), None)})),
+    ("masked array", lambda c: c.run({"x": np.ma.masked_array(ROWS, ROWS > 0)})),
+    ("no memory", lambda c: c.run({"x": np.broadcast_to(np.float32(1), (2**40, 4))})),
+    ("scope is dict", lambda c: c.run({"x": ROWS}, scope={})),
+    ("feed is int", lambda c: c.run([1])),
+    ("fetch_list is int 3", lambda c: c.run({"x": ROWS}, 3)),
+    ("fetch_list names 'absent'", lambda c: c.run({"x": ROWS}, ["absent"])),
+    ("passes is int 3", lambda c: fluid.Executor("cpu", passes=3)),  # type: ignore[arg-type]
+    ("is not a place", lambda c: fluid.Executor("cpu:" + "9" * 5000)),
+    ("inputs of check_gradient is int", lambda c: check_gradient(lambda a: a, "cpu", 3)),  # type: ignore[arg-type]
+    ("feed of check_gradient is int", lambda c: check_gradient(c.loss, feed=3, scope=c.scope)),  # type: ignore[arg-type]
+    ("wrt of check_gradient is int", lambda c: check_gradient(c.loss, feed={"x": ROWS}, wrt=3)),  # type: ignore[arg-type]
+    ("elements of check_gradient is -1", lambda c: check_gradient(c.loss, feed={"x": ROWS}, elements=-1)),
+    ("elements of check_gradient is str", lambda c: check_gradient(c.loss, elements="a")),  # type: ignore[arg-type]
+    ("rtol of check_gradient is str", lambda c: check_gradient(c.loss, rtol="a")),  # type: ignore[arg-type]
+    ("check_sample takes", lambda c: check_sample(3, "cpu")),  # type: ignore[arg-type]
+    ("inputs of fluid.gradients is str", lambda c: fluid.gradients(c.loss, "x")),
+    ("targets of fluid.gradients is int", lambda c: fluid.gradients(3, c.x)),  # type: ignore[arg-type]
+    ("inputs of fluid.gradients holds 3", lambda c: fluid.gradients([c.loss], [3])),  # type: ignore[list-item]
+    ("target_gradients of", lambda c: fluid.gradients([c.loss], [c.x], target_gradients=3)),  # type: ignore[arg-type]
+    ("parameter_list of", lambda c: fluid.append_backward(c.loss, parameter_list=3)),  # type: ignore[arg-type]
+    ("flags is int 3", lambda c: fluid.set_flags(3)),  # type: ignore[arg-type]
+    ("flags is int 3", lambda c: fluid.get_flags(3)),  # type: ignore[arg-type]
+    ("variables of a slot is int", lambda c: fluid.op.Operator("abs", X=3, Out="y")),
+    ("scope is int", lambda c: fluid.op.Operator("abs", X="x", Out="y").run(3, "cpu")),  # type: ignore[arg-type]
+    ("from_dlpack got int", lambda c: fluid.from_dlpack(3)),
+    ("lengths are 0 or more", lambda c: fluid.create_random_int_lodtensor([[2, -3]], [1], "cpu", 0, 9)),
+    ("the batch is int", lambda c: fluid.DataFeeder([c.x], "cpu").feed(3)),  # type: ignore[arg-type]
+    ("main_program is int", lambda c: fluid.io.save_inference_model("m", ["x"], [c.loss], c.exe, 3)),  # type: ignore[arg-type]
+    ("not a program", lambda c: fluid.Program.parse_from_string(3)),  # type: ignore[arg-type]
+    ("index of a block is str", lambda c: c.main.block("a")),  # type: ignore[arg-type]
+    ("name of a variable is 3", lambda c: c.main.global_block().create_var(3)),  # type: ignore[arg-type]
+    ("inputs is int", lambda c: c.main.global_block().append_op("relu", inputs=3)),  # type: ignore[arg-type]
+    ("outputs is int", lambda c: c.main.global_block().append_op("relu", {"X": c.x}, 3)),  # type: ignore[arg-type]
+    ("value is 'a'", lambda c: fluid.metrics.Accuracy().update("a", 3)),
+    ("value is str", lambda c: fluid.initializer.Constant("a")),  # type: ignore[arg-type]
+    ("seed is str", lambda c: fluid.initializer.Normal(seed="a")),  # type: ignore[arg-type]
+    ("loc is str", lambda c: fluid.initializer.Normal("a")),  # type: ignore[arg-type]
+    ("low and high is str", lambda c: fluid.initializer.Uniform("a", 1)),  # type: ignore[arg-type]
+    ("learning_rate is str", lambda c: fluid.ParamAttr(learning_rate="a")),  # type: ignore[arg-type]
+    ("is not an operator type", lambda c: fluid.register_op(3)),  # type: ignore[arg-type]
+    ("is of type 'nosuch'", lambda c: fluid.Attr("a", "nosuch")),
+    ("'default_initializer' is int", lambda c: L.create_parameter([2], "float32", default_initializer=3)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("said", "call"), CALLS, ids=[said for said, _ in CALLS])
+def test_refused(case: Trained, said: str, call: Callable[[Trained], Any]) -> None:
+    before, operators = case.state(), len(case.main.global_block().ops)
+    with pytest.raises(fluid.FluidError, match=said):
+        call(case)
+    after = case.state()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert len(case.main.global_block().ops) == operators
+    (loss,) = case.run({"x": ROWS})
+    assert np.isfinite(loss).all()
+    assert any(not np.array_equal(before[name], array) for name, array in case.state().items())

@@ -1,0 +1,103 @@
+"""Central differences of random programs move the value that a gradient is of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.expr import derivatives
+from fluidlite.framework.registry import ops
+from fluidlite.testing.fuzz.differences import derivative, second_derivative
+from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.reference import Refused
+from fluidlite.testing.fuzz.run import check
+
+V, S = np.array([2.0], "float32"), np.array([5.0], "float32")
+READ = Step("square", {"X": ["s"]}, {"Out": ["y"]}, {})
+WRITE = Step("scale", {"X": ["v"]}, {"Out": ["s"]}, {"scale": 3.0})
+LATER = Step("square", {"X": ["s"]}, {"Out": ["z"]}, {})
+
+
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "targets"), [((READ, WRITE), ("y",)), ((WRITE, LATER), ("z",)), ((READ, WRITE, LATER), ("y", "z"))]
+)
+def test_of_a_name_written_anew_the_last_value_that_counts(
+    steps: tuple[Step, ...], targets: tuple[str, ...], fed: bool
+) -> None:
+    """State is read, or overwritten first, or both; the product's gradient and the differences are of one value."""
+    feed = {"v": V, **({"s": S + 1} if fed else {})}
+    recipe = Recipe(steps, (feed,), {"s": S}, targets, targets=targets, wanted=("s",))
+    slope, _ = derivative(recipe, "s", np.ones(1), 1e-4)
+    program, scope = fluid.Program(), fluid.Scope()
+    block = program.global_block()
+    block.create_var("s", [1], "float32", persistable=True, stop_gradient=False)
+    block.create_var("v", [1], "float32", is_data=True)
+    for step in steps:
+        for name in step.writes():
+            if not block.has_var(name):
+                block.create_var(name)
+        block.append_op(step.type, step.inputs, step.outputs, step.attrs)
+    gradients = fluid.gradients([block.var(name) for name in targets], [block.var("s")])
+    scope.var("s").get_tensor().set(S)
+    (found,) = fluid.Executor("cpu").run(program, feed, gradients, scope=scope)
+    np.testing.assert_allclose(slope, found[0], rtol=1e-6)
+
+
+def test_equal_maxima_have_no_difference() -> None:
+    """Each has the whole derivative, as Fluid's have, so that the sum of them is not the slope."""
+    steps = (
+        Step("expand", {"X": ["v"]}, {"Out": ["y"]}, {"expand_times": [3]}),
+        Step("reduce_max", {"X": ["y"]}, {"Out": ["z"]}, {"dim": [0]}),
+    )
+    recipe = Recipe(steps, ({"v": V},), {}, ("z",), targets=("z",), wanted=("v",))
+    with pytest.raises(Refused, match="reduce_max: equal extremes"):
+        derivative(recipe, "v", np.ones(1), 1e-4)
+
+
+def test_second_derivatives_are_mixed_differences() -> None:
+    """Of v v s: the gradients are 2 v s and v v, and their sum has the derivatives 2 s + 2 v and 2 v."""
+    steps = (
+        Step("elementwise_mul", {"X": ["v"], "Y": ["v"]}, {"Out": ["y"]}, {}),
+        Step("elementwise_mul", {"X": ["y"], "Y": ["s"]}, {"Out": ["z"]}, {}),
+    )
+    recipe = Recipe(steps, ({"v": V, "s": S},), {}, ("z",), targets=("z",), wanted=("v", "s"), order=2)
+    for name, exact in (("v", 2 * S + 2 * V), ("s", 2 * V)):
+        slope, unsure = second_derivative(recipe, name, np.ones(1), 8e-3)
+        np.testing.assert_allclose(slope, exact[0], rtol=1e-8)
+        assert unsure < 1e-6
+    assert not check(recipe, fluid.CPUPlace()).findings
+    wrong = replace(recipe, differences=True)
+    outcome = check(wrong, fluid.CPUPlace())
+    assert outcome.differences == 2
+    assert not outcome.findings
+
+
+def test_second_derivatives_of_a_computed_value_are_not_compared() -> None:
+    """The gradient of tanh reads its output, so that it has a derivative by that alone."""
+    steps = (
+        Step("elementwise_add", {"X": ["v"], "Y": ["s"]}, {"Out": ["t"]}, {}),
+        Step("tanh", {"X": ["t"]}, {"Out": ["s"]}, {}),
+        Step("elementwise_mul", {"X": ["v"], "Y": ["s"]}, {"Out": ["z"]}, {}),
+    )
+    recipe = Recipe(
+        steps, ({"v": V},), {"s": S}, ("z",), targets=("z",), wanted=("v", "s"), order=2, differences=True
+    )  # fmt: skip
+    outcome = check(recipe, fluid.CPUPlace())
+    assert outcome.differences == 1
+    assert not outcome.findings
+
+
+def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(
+        (Step("tanh", {"X": ["v"]}, {"Out": ["z"]}, {}),), ({"v": V},), {}, ("z",), targets=("z",), wanted=("v",),
+        order=2, differences=True,
+    )  # fmt: skip
+    monkeypatch.setattr(ops.get("tanh_grad"), "derived", {})
+    monkeypatch.setitem(derivatives.SCALAR_RULES, "mul", lambda a, b, out, d: (d * b, d * 0))
+    found = check(recipe, fluid.CPUPlace()).findings
+    assert [finding.kind for finding in found] == ["difference"]
+    assert "second derivative of v" in found[0].what

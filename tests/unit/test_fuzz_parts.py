@@ -1,0 +1,146 @@
+"""Parts of random programs: what references refuse, derivatives of state that is overwritten, state that is fed."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.base.dtypes import ALL, NUMPY
+from fluidlite.conformance.samples import reference_of
+from fluidlite.errors import FluidError
+from fluidlite.platform.place import Place
+from fluidlite.testing.fuzz.differences import derivative
+from fluidlite.testing.fuzz.generate import generate
+from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
+from fluidlite.testing.fuzz.run import check
+
+CPU = Place("cpu", 0)
+DIMS = ((), (1,), (3,), (1, 1), (2, 3), (3, 1), (1, 3), (1, 1, 1), (2, 1, 1), (1, 2, 3))
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_references_of_two_operands_have_the_dims_that_inference_says(axis: int) -> None:
+    """Whichever has fewer dims, and whichever has one element."""
+    reference = reference_of("elementwise_add")
+    assert reference is not None
+    for x, y in product(DIMS, DIMS):
+        block = fluid.Program().global_block()
+        for name, dims in (("x", x), ("y", y)):
+            block.create_var(name, dims, "float32", is_data=True)
+        block.create_var("out")
+        try:
+            block.append_op("elementwise_add", {"X": ["x"], "Y": ["y"]}, {"Out": ["out"]}, {"axis": axis})
+        except FluidError:
+            continue
+        found = reference({"X": np.zeros(x), "Y": np.zeros(y)}, {"axis": axis})["Out"]
+        assert found.shape == tuple(block.var("out").shape), (x, y)
+
+
+def test_a_reference_with_another_number_of_parts_is_refused() -> None:
+    step = Step("unbind", {"X": ("x",)}, {"Out": ("a", "b")}, {})
+    evaluator = Evaluator({"x": exactly(np.zeros((3, 2), "float32"))}, {})
+    with pytest.raises(Refused, match="3 values for the 2 variables of Out"):
+        evaluator.outputs(step, {})
+
+
+def test_an_index_that_no_shard_has_is_refused() -> None:
+    step = Step("shard_index", {"X": ("x",)}, {"Out": ("a",)}, {"index_num": 6, "nshards": 2, "shard_id": 0})
+    with pytest.raises(Refused, match="no shard"):
+        Evaluator({"x": exactly(np.asarray([[5], [6]]))}, {}).outputs(step, {})
+
+
+def test_a_stride_of_nothing_is_refused() -> None:
+    """The sizes in Y over 0 were numbers of rows without end."""
+    step = Step("im2sequence", {"X": ("x",), "Y": ("y",)}, {"Out": ("a",)}, {"kernels": [1, 1], "out_stride": [0, 1]})
+    values = {"x": exactly(np.zeros((2, 1, 4, 5))), "y": exactly(np.asarray([[4.0, 5.0]] * 2))}
+    with pytest.raises(Refused, match="Y are larger"):
+        Evaluator(values, {}).outputs(step, {})
+
+
+def overwritten(*steps: Step) -> Recipe:
+    """State ``s`` and what is fed as ``x``; the gradient of ``s`` is wanted."""
+    run = {"x": np.asarray([2.0, -0.5])}
+    return Recipe(steps, (run,), {"s": np.asarray([0.4, 1.5])}, ("y",), targets=("y",), wanted=("s",), differences=True)
+
+
+def test_the_derivative_of_a_name_is_that_of_the_value_which_it_got_last() -> None:
+    """Unless its own value is what it is made of."""
+    product_ = Step("elementwise_mul", {"X": ("x",), "Y": ("s",)}, {"Out": ("y",)})
+    for first in (
+        Step("assign", {"X": ("x",)}, {"Out": ("s",)}),
+        Step("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 3.0}),
+    ):
+        outcome = check(overwritten(first, product_), CPU)
+        assert not outcome.findings and outcome.differences == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_half_types_are_held_against_differences(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right one passes, and a wrong one is found."""
+    x = np.asarray([1.2]).astype(NUMPY[dtype])
+    steps = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("square", {"X": ("v",)}, {"Out": ("y",)})
+    recipe = Recipe(steps, ({"x": x},), fetches=("y",), targets=("y",), wanted=("x",), differences=True)
+    outcome = check(recipe, CPU)
+    assert not outcome.findings and outcome.differences == 1
+    wrong = Step("tanh", {"X": ("x",)}, {"Out": ("v",)}), Step("abs", {"X": ("v",)}, {"Out": ("y",)})
+    threefold = {"abs": lambda inputs, attrs: {"Out": 3 * inputs["X"]}}
+    monkeypatch.setattr(
+        "fluidlite.testing.fuzz.call.reference_of", lambda type: threefold.get(type, reference_of(type))
+    )
+    found = check(Recipe(wrong, ({"x": x},), targets=("y",), wanted=("x",), differences=True), CPU).findings
+    assert [finding.kind for finding in found] == ["difference"]
+
+
+def test_state_is_fed_written_and_fetched() -> None:
+    """Some programs have it, and it is right in them."""
+    seen = 0
+    for number in range(60):
+        recipe = generate(3, number, ALL).recipe
+        written = {name for step in recipe.steps for name in step.writes()}
+        if written & set(recipe.state) & set(recipe.runs[0]) & set(recipe.fetches):
+            seen += 1
+            assert not check(recipe, CPU).findings
+        if seen == 2:
+            return
+    pytest.fail("no program has it")
+
+
+def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
+    """The sum of a softmax is 1: what its derivative is depends on how each rendering rounds."""
+    rows = [
+        [0.2739233672618866, -0.46042656898498535, -0.9180529713630676, -0.9669447541236877],
+        [0.62654048204422, 0.8255111575126648, 0.21327155828475952, 0.4589931070804596],
+        [0.08724997937679291, 0.8701448440551758, 0.6317071318626404, -0.9945229887962341],
+    ]
+    steps = (
+        Step("scale", {"X": ("s",)}, {"Out": ("s",)}, {"scale": 0.5}),
+        Step("logsumexp", {"X": ("x",)}, {"Out": ("v",)}, {"dim": [0], "keep_dim": True}),
+        Step("softmax", {"X": ("v",)}, {"Out": ("y",)}, {"axis": -1}),
+    )
+    feed, state = {"x": np.asarray(3 * rows)}, {"s": np.ones((1, 4))}
+    outcome = check(Recipe(steps, (feed,), state, targets=("y",), wanted=("x",)), CPU)
+    assert not outcome.findings
+    assert outcome.discarded["gradient: ill conditioned"] == 1
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
+    """Of equal numbers top_k takes the first one; how they are moved apart decides on the derivative."""
+    x = np.asarray([[0.5, *([0.5] * 6 if equal else [0.4] * 6)]])
+    steps = (Step("top_k", {"X": ("x",)}, {"Out": ("v",), "Indices": ("i",)}, {"k": 1}),)
+    outcome = check(Recipe(steps, ({"x": x},), targets=("v",), wanted=("x",), differences=True), CPU)
+    assert not outcome.findings
+    assert outcome.differences == (0 if equal else 1)
+
+
+def test_kinks_are_seen_at_curves_too() -> None:
+    """Forward and backward derivatives differ by 2 at 0; a curve alone has one derivative."""
+    for type, sides in (("abs", 2.0), ("square", 0.0)):
+        steps = (Step(type, {"X": ("x",)}, {"Out": ("v",)}), Step("exp", {"X": ("v",)}, {"Out": ("y",)}))
+        recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wanted=("x",), differences=True)
+        _, unsure = derivative(recipe, "x", np.ones(1), 1e-4)
+        assert unsure == pytest.approx(sides, abs=1e-6)

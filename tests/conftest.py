@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
+from fluidlite.framework.policy import policy_guard
 
 REQUIRED = frozenset(os.environ.get("FLUIDLITE_REQUIRE", "").split())
 PROGRAMS = ("cc",)
@@ -88,8 +89,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """Programs, scope and names of its own for every test: none depends on those before it."""
+    """Programs, scope, names and preferences of its own for every test: none depends on those before it."""
     with (
+        policy_guard(),
         fluid.unique_name.guard(),
         fluid.program_guard(fluid.Program(), fluid.Program()),
         fluid.scope_guard(fluid.Scope()),

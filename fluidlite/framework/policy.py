@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from fluidlite.base.epoch import epoch
@@ -69,6 +70,19 @@ _current = Policy()
 def policy() -> Policy:
     """The process-wide preferences."""
     return _current
+
+
+@contextmanager
+def policy_guard() -> Iterator[None]:
+    """Take back on leaving what was set inside."""
+    global _current
+    before = _current
+    try:
+        yield
+    finally:
+        if _current != before:
+            _current = before
+            epoch.begin()
 
 
 def set_fallback(mode: str) -> None:

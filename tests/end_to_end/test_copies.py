@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,8 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def allow() -> Iterator[None]:
-    before = fluid.get_fallback()
+def allow() -> None:
     fluid.set_fallback("allow")
-    yield
-    fluid.set_fallback(before)
 
 
 def classifier(optimizer: Any) -> tuple[Any, Any, Any, Any]:

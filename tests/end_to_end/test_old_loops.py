@@ -17,7 +17,6 @@ PLACES = [str(place) for place in fluid.places()]
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Give every test new programs, names and scope; a place with few kernels runs them too."""
-    before = fluid.get_fallback()
     fluid.set_fallback("allow")
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 90
@@ -29,7 +28,6 @@ def fresh() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore", fluid.FallbackWarning)
         yield
-    fluid.set_fallback(before)
 
 
 def sees_what_the_cpu_saw(name: str, place: str, values: Any, known: dict[str, Any] = {}) -> None:  # noqa: B006

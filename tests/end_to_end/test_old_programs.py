@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,9 @@ Built = tuple[list[Any], Callable[[np.random.RandomState], Feed]]
 
 
 @pytest.fixture(autouse=True)
-def allow_fallback() -> Iterator[None]:
+def allow_fallback() -> None:
     """A place that has few kernels of its own runs these programs too."""
-    before = fluid.get_fallback()
     fluid.set_fallback("allow")
-    yield
-    fluid.set_fallback(before)
 
 
 def images(batch: int, *dims: int, classes: int = 4) -> Callable[[np.random.RandomState], Feed]:

@@ -298,7 +298,7 @@ def styles() -> Iterator[None]:
     """Two more places, so that all styles of array run."""
     pytest.importorskip("array_api_strict")
     fluid.places()
-    device, before = QueuedDevice(), fluid.get_fallback()
+    device = QueuedDevice()
     devices.add(device, __file__)
     sys.path.insert(0, PLUGINS)
     try:
@@ -309,7 +309,6 @@ def styles() -> Iterator[None]:
     yield
     loader.unload("strict")
     devices.remove(device)
-    fluid.set_fallback(before)
 
 
 # Dialect kernels ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,8 @@ PLACES = [str(place) for place in fluid.places()]
 
 
 @pytest.fixture(autouse=True)
-def allow_fallback() -> Iterator[None]:
-    before = fluid.get_fallback()
+def allow_fallback() -> None:
     fluid.set_fallback("allow")
-    yield
-    fluid.set_fallback(before)
 
 
 def scope_of(place: Any, **arrays: Any) -> fluid.Scope:

@@ -31,13 +31,6 @@ def fake() -> Iterator[str]:
         yield device.kind
 
 
-@pytest.fixture(autouse=True)
-def fallback() -> Iterator[None]:
-    before = fluid.get_fallback()
-    yield
-    fluid.set_fallback(before)
-
-
 def relu_program() -> tuple[Any, Any]:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()):

@@ -144,3 +144,20 @@ def test_kinks_are_seen_at_curves_too() -> None:
         recipe = Recipe(steps, ({"x": np.zeros(1)},), targets=("y",), wanted=("x",), differences=True)
         _, unsure = derivative(recipe, "x", np.ones(1), 1e-4)
         assert unsure == pytest.approx(sides, abs=1e-6)
+
+
+def test_an_index_that_one_mode_finds_late_is_refused_by_both() -> None:
+    """Behind a write of state a compiled chain records it, and the interpreter's array kernel raises at once."""
+    steps = (
+        Step("tanh", {"X": ("s",)}, {"Out": ("s",)}),
+        Step(
+            "auc",
+            {"Predict": ("p",), "Label": ("l",), "StatPos": ("c",), "StatNeg": ("c",)},
+            {"AUC": ("a",), "StatPosOut": ("pos",), "StatNegOut": ("neg",)},
+            {"num_thresholds": 4, "slide_steps": 0},
+        ),
+    )
+    feed = {"p": np.asarray([[-0.9]], "float32"), "l": np.zeros((1, 1), "int32"), "c": np.ones(5, "int64")}
+    outcome = check(Recipe(steps, (feed,), {"s": np.ones(1, "float32")}, ("neg",)), CPU)
+    assert not outcome.findings
+    assert outcome.discarded["refused by numbers that only the run knows"] == 1

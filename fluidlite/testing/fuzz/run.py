@@ -85,8 +85,7 @@ def _errors(recipe: Recipe, results: Mapping[str, Any], failures: list[tuple[str
             outcome.findings.append(Finding("foreign", what, "", recipe))
             return
     mode, failed = failures[0]
-    kinds = {type(failed.error) for _, failed in failures}
-    if len(failures) < len(MODES) or len(kinds) > 1:
+    if len(failures) < len(MODES) or not _alike(*(failed.error for _, failed in failures)):
         texts = "; ".join(
             f"{mode}: {type(r.error).__name__} in run {r.turn}, {_line(r.error)}"
             if isinstance(r, Failed)
@@ -99,6 +98,11 @@ def _errors(recipe: Recipe, results: Mapping[str, Any], failures: list[tuple[str
     else:
         what = f"{type(failed.error).__name__}: both modes refuse what the definitions took: {_line(failed.error)}"
         outcome.findings.append(Finding("error", what, "", recipe))
+
+
+def _alike(first: object, second: object) -> bool:
+    """Whether errors of two modes are of one class: a device that computes ahead raises the late kind of it."""
+    return isinstance(first, type(second)) or isinstance(second, type(first))
 
 
 def _broken(
@@ -119,8 +123,7 @@ def _broken(
         except Failed as failed:
             errors[mode] = failed.error
     first, second = (errors[mode] for mode in MODES)
-    alike = isinstance(first, type(second)) or isinstance(second, type(first))
-    if not alike or not all(error is None or isinstance(error, FluidError) for error in errors.values()):
+    if not _alike(first, second) or not all(error is None or isinstance(error, FluidError) for error in errors.values()):
         texts = "; ".join(
             f"{mode}: {type(e).__name__}, {_line(e)}" if e is not None else f"{mode}: no error"
             for mode, e in errors.items()

@@ -15,7 +15,7 @@ from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, tensor, wide
 from fluidlite.framework import derived
 from fluidlite.framework.derived import Derived
-from fluidlite.framework.opdef import GRAD, ExpressionRule, GradRule, OpDef, Slot
+from fluidlite.framework.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
 
 
 def function_of(op: OpDef) -> Function | None:
@@ -84,7 +84,7 @@ def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
     return done[x]
 
 
-def infer_gradient(suffix: str) -> Any:
+def infer_gradient(suffix: str) -> Infer:
     """Return the inference of a gradient operator: each gradient is as its input; the expression is traced too."""
 
     def inferred(call: Any) -> Any:

@@ -9,8 +9,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.gradients import infer_gradient
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.framework.opdef import GRAD, Attr, Slot
 from fluidlite.framework.spec import Lod, Spec
 from fluidlite.geometry.numbers import Number, number_of, numbers_of
 from fluidlite.operators.inference import (
@@ -49,6 +50,13 @@ def _infer_concat(call: Call) -> Inferred:
     out = found["Out"]
     assert isinstance(out, Spec)
     return {"Out": out.with_(lod=_joined_lod([spec.lod for spec in specs]), lod_level=specs[0].lod_level)}
+
+
+def _infer_concat_grad(call: Call) -> Inferred:
+    specs = call.specs("X")
+    if call.has("AxisTensor") and _axis(call, specs[0].rank) is None:
+        return {"X@GRAD": [like(spec) for spec in specs]}
+    return infer_gradient(GRAD)(call)
 
 
 def _joined_lod(lods: Sequence[Lod]) -> Lod:
@@ -91,7 +99,7 @@ def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *,
 
 
 @gradient(
-    concat, metadata=("X",), infer=lambda call: {"X@GRAD": [like(spec) for spec in call.specs("X")]},
+    concat, metadata=("X",), infer=_infer_concat_grad,
     doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
 )  # fmt: skip
 def concat_grad(
@@ -99,7 +107,10 @@ def concat_grad(
 ) -> tuple[tuple[e.Tensor, ...]]:
     """Written: the derived one cannot be traced before the axis is known."""
     at = _axis_of(dout, axis, axis_tensor)
-    return (_cut(dout, at, [part.dims[at] for part in x]),)
+    sizes = [part.dims[at] for part in x]
+    for part in x:
+        e.need_dims(dout, [e.number(sum(sizes)) if k == at else d for k, d in enumerate(part.dims)], "Out@GRAD", "Out")
+    return (_cut(dout, at, sizes),)
 
 
 def _cut(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, ...]:

@@ -93,6 +93,19 @@ def grad_like(*names: str) -> Callable[[Call], Inferred]:
     return infer
 
 
+def grad_of(forward: Callable[[Call], Inferred], *names: str, out: str = "Out") -> Callable[[Call], Inferred]:
+    """Return the inference of a gradient operator that takes what ``forward`` would infer as the dims of Out@GRAD."""
+    gradients = grad_like(*names)
+
+    def infer(call: Call) -> Inferred:
+        (made,) = specs_of(forward(call)[out])
+        if not all_agree(call.dims(out + GRAD), made.dims):
+            call.fail(out + GRAD, f"{list(made.dims)}, the dims of {out}")
+        return gradients(call)
+
+    return infer
+
+
 def number_fits(call: Call, name: str, dtype: str) -> None:
     """Raise AttributeValueError unless a tensor of a dtype can hold an attribute's number, or text of one.
 

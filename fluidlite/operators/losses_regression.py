@@ -134,6 +134,7 @@ def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
 )  # fmt: skip
 def kldiv_loss_grad(x: e.Tensor, target: e.Tensor, dloss: e.Tensor, *, reduction: str) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would be 0 times infinity where Target is 0 and X its logarithm."""
+    e.need_dims(dloss, x.dims if reduction == "none" else (e.number(1),), "Loss@GRAD", "Loss")
     some, scale = target > 0, dloss / -_divisor(x, reduction)
     inside = e.where(some, x - 1 - e.log(e.where(some, target, 1)), 0)
     return e.maximum(target, 0) * scale, inside * scale

@@ -45,5 +45,7 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
 @gradient(multiplex, metadata=("X",), doc="X@GRAD[k][i] = Out@GRAD[i] where Ids[i] is k, else 0")
 def multiplex_grad(ids: e.Tensor, x: Sequence[e.Tensor], dout: e.Tensor) -> list[e.Tensor]:
     """Written: the derived one is a chain of choices for each X."""
+    for each in x:
+        e.need_dims(dout, each.dims, "Out@GRAD", "X")
     column = _column(ids, len(x), dout.rank)
     return [e.where(column == k, dout, 0) for k in range(len(x))]

@@ -34,7 +34,10 @@ def norm(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]
 @gradient(norm, doc="X@GRAD = (Out@GRAD - X sum(X Out@GRAD) / Norm^2) / Norm, the sum being over the axis")
 def norm_grad(x: e.Tensor, norm: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
     """Written: the derived one takes twice as many passes over X."""
-    along = e.reduce_sum(x * dout, _axis(x, axis), keep=True) / (norm * norm)
+    at = _axis(x, axis)
+    e.need_dims(dout, x.dims, "Out@GRAD", "X")
+    e.need_dims(norm, [e.number(1) if k == at else d for k, d in enumerate(x.dims)], "Norm", "Norm")
+    along = e.reduce_sum(x * dout, at, keep=True) / (norm * norm)
     return (dout - x * along) / norm
 
 
@@ -144,6 +147,7 @@ def affine_channel_grad(
     x: e.Tensor, scale: e.Tensor, dout: e.Tensor, *, data_layout: str
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: Fluid's reads no Bias."""
+    e.need_dims(dout, x.dims, "Out@GRAD", "X")
     axis = _channels(x, data_layout)
     others = [k for k in range(x.rank) if k != axis]
     return dout * _along(scale, x, axis), e.reduce_sum(x * dout, others), e.reduce_sum(dout, others)

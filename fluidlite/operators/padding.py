@@ -9,8 +9,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS, is_float
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.gradients import infer_gradient
 from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Infer, Slot
+from fluidlite.framework.opdef import GRAD, Attr, Infer, Slot
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, grad_like, like, number_fits
 
@@ -69,6 +70,10 @@ def pad_constant_like(x: e.Tensor, y: e.Tensor, *, pad_value: float) -> e.Tensor
 @gradient(pad_constant_like, writes=("Y",), metadata=("Y",), doc="Y@GRAD = the part of Out@GRAD that Y has become")
 def pad_constant_like_grad(y: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Written: the derived one would take X for its dims."""
+    if dout.rank != y.rank:
+        e.fail("Out@GRAD", f"rank {y.rank}, as Y ({e.shown(y)})")
+    for i, (n, d) in enumerate(zip(dout.dims, y.dims, strict=True)):
+        e.need(d <= n, "Out@GRAD", f"{{0}} elements or more in dim {i}, as Y has", numbers=(d,))
     return e.slices(dout, [0] * y.rank, y.dims)
 
 
@@ -85,6 +90,11 @@ def _infer_pad2d(call: Call) -> Inferred:
         dims = [-1 if i in (first, first + 1) else d for i, d in enumerate(call.dims("X"))]
         return {"Out": like(call.spec("X"), dims)}
     return _fitting("X")(call)
+
+
+def _infer_pad2d_grad(call: Call) -> Inferred:
+    known = numbers_of(call, "paddings", "Paddings") is not None
+    return infer_gradient(GRAD)(call) if known else grad_like("X")(call)
 
 
 def _borders(
@@ -155,14 +165,17 @@ def pad2d(
 
 
 @gradient(
-    pad2d, metadata=("X",), infer=grad_like("X"),
+    pad2d, metadata=("X",), infer=_infer_pad2d_grad,
     doc="X@GRAD = the sum of Out@GRAD over all that each element of X has become",
 )  # fmt: skip
 def pad2d_grad(
     x: e.Tensor, paddings_: Any, dout: e.Tensor, *, paddings: tuple[int, ...], mode: str, data_format: str
 ) -> e.Tensor:
     """Written: the derived one adds up nine parts of the size of X, this one two an axis."""
-    for axis, before, after in _borders(x, paddings_, paddings, mode, data_format):
+    borders = _borders(x, paddings_, paddings, mode, data_format)
+    around = {axis: before + after for axis, before, after in borders}
+    e.need_dims(dout, [d + around.get(k, 0) for k, d in enumerate(x.dims)], "Out@GRAD", "Out")
+    for axis, before, after in borders:
         n = x.dims[axis]
         total = e.slice_axis(dout, axis, before, n)
         sides = ((0, before, 0, 1), (before + n, after, n - 1, n - 1 - after)) if mode != "constant" else ()

@@ -12,10 +12,10 @@ from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.number import number as as_number
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec, specs_of
+from fluidlite.framework.spec import Spec
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, agree, all_agree, grad_like, like, normal_axis
+from fluidlite.operators.inference import Inferred, agree, grad_of, like, normal_axis
 
 # slice and strided_slice -------------------------------------------------------------------------------------------
 
@@ -90,11 +90,7 @@ def _infer_slice(call: Call) -> Inferred:
     return {"Out": like(x, kept)}
 
 
-def _infer_slice_grad(call: Call) -> Inferred:
-    (out,) = specs_of(_infer_slice(call)["Out"])
-    if not all_agree(call.dims("Out@GRAD"), out.dims):
-        call.fail("Out@GRAD", f"{list(out.dims)}, the dims of Out")
-    return grad_like("Input")(call)
+_infer_slice_grad = grad_of(_infer_slice, "Input")
 
 
 Numbers = Sequence[e.Number | int]

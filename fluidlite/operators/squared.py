@@ -82,6 +82,9 @@ def squared_l2_distance_grad(
     x: e.Tensor, y: e.Tensor, sub_result: e.Tensor, dout: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would take sub_result's gradient too, which Fluid's does not."""
+    rows = _matrix(x)
+    e.need_dims(sub_result, rows.dims, "sub_result", "X as rows")
+    e.need_dims(dout, (x.dims[0], e.number(1)), "Out@GRAD", "Out")
     part = 2 * dout * sub_result
     other = e.sum_to(part, (y.dims[0], part.dims[1]))
     return e.reshape(part, x.dims), -e.reshape(other, y.dims)

@@ -13,7 +13,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.framework.spec import Spec
 from fluidlite.geometry.unfolding import image_runs
-from fluidlite.operators.inference import Inferred, agree, all_agree, grad_like
+from fluidlite.operators.inference import Inferred, agree, grad_of
 
 _MAX_SEQUENCES = 1 << 18
 Ints = tuple[int, ...]
@@ -44,14 +44,6 @@ def _infer_unfold(call: Call) -> Inferred:
     for run in runs:
         offsets += [offsets[-1] + run.height * run.width * (i + 1) for i in range(run.images)]
     return {"Out": Spec.of((offsets[-1], columns), x.dtype, lod=(tuple(offsets),))}
-
-
-def _infer_unfold_grad(call: Call) -> Inferred:
-    out = _infer_unfold(call)["Out"]
-    assert isinstance(out, Spec)
-    if not all_agree(call.dims("Out@GRAD"), out.dims):
-        call.fail("Out@GRAD", f"{list(out.dims)}, the dims of Out")
-    return grad_like("X")(call)
 
 
 class _Windows(NamedTuple):
@@ -122,7 +114,7 @@ def im2sequence(
 
 
 @gradient(
-    im2sequence, metadata=("X",), infer=_infer_unfold_grad,
+    im2sequence, metadata=("X",), infer=grad_of(_infer_unfold, "X"),
     doc="X@GRAD = the sum of Out@GRAD over the windows in which an element lies",
 )  # fmt: skip
 def im2sequence_grad(

@@ -48,7 +48,7 @@ class CPUContext(ContextBase):
 
     def activate(self) -> AbstractContextManager[Any]:
         """Let NumPy be quiet about overflow and NaN, once around a run: they are values here, not mistakes."""
-        return _Quiet()
+        return _Quiet(*_STATE) if _STATE else np.errstate(all="ignore")
 
     def record(self) -> Event:
         """Return an event that has happened."""
@@ -58,8 +58,8 @@ class CPUContext(ContextBase):
         """Return at once."""
 
 
-def _state_of_runs() -> tuple[ContextVar[Any], Any]:
-    """Where NumPy keeps its state, and that of a run: no warnings, and a small buffer.
+def _state_of_runs() -> tuple[ContextVar[Any], Any] | None:
+    """Where NumPy keeps its state, and that of a run: no warnings, and a small buffer; None if that is not found.
 
     Of lines that fit into the buffer twice NumPy copies what is broadcast there, which takes twice as long as the
     function; lines shorter than that gain nothing by copies of more. Setting what is made once takes a third of
@@ -72,23 +72,26 @@ def _state_of_runs() -> tuple[ContextVar[Any], Any]:
             return copy_context()
 
     before = copy_context()
-    ((variable, value),) = ((k, v) for k, v in inside().items() if before.get(k) is not v)
-    return variable, value
+    changed = [(k, v) for k, v in inside().items() if before.get(k) is not v]
+    return changed[0] if len(changed) == 1 else None
 
 
-_STATE, _VALUE = _state_of_runs()
+_STATE = _state_of_runs()
 
 
 class _Quiet:
     """NumPy's state in a run; what it was is restored."""
 
-    __slots__ = ("_token",)
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[Any], value: Any) -> None:
+        self._variable, self._value = variable, value
 
     def __enter__(self) -> None:
-        self._token = _STATE.set(_VALUE)
+        self._token = self._variable.set(self._value)
 
     def __exit__(self, *error: object) -> None:
-        _STATE.reset(self._token)
+        self._variable.reset(self._token)
 
 
 def _scatter_add(out: Any, index: Any, values: Any) -> None:

@@ -123,7 +123,8 @@ def _broken(
         except Failed as failed:
             errors[mode] = failed.error
     first, second = (errors[mode] for mode in MODES)
-    if not _alike(first, second) or not all(error is None or isinstance(error, FluidError) for error in errors.values()):
+    ours = all(error is None or isinstance(error, FluidError) for error in errors.values())
+    if not _alike(first, second) or not ours:
         texts = "; ".join(
             f"{mode}: {type(e).__name__}, {_line(e)}" if e is not None else f"{mode}: no error"
             for mode, e in errors.items()

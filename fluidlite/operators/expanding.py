@@ -13,7 +13,7 @@ from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.framework.spec import Spec
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, grad_of, like, without_lod
+from fluidlite.operators.inference import Inferred, like, without_lod
 
 # expand ------------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def expand(x: e.Tensor, expand_times: Any, expand_times_tensor: Any) -> e.Tensor
 
 
 @gradient(
-    expand, metadata=("X",), infer=grad_of(_infer_expand, "X"),
+    expand, metadata=("X",),
     doc="X@GRAD = the sum of Out@GRAD over the repetitions; on dialects partial sums take temporary memory",
 )  # fmt: skip
 def expand_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:

@@ -18,7 +18,7 @@ from fluidlite.platform.place import Place
 
 Specs = dict[str, tuple[Spec, ...]]
 
-OF_ANY_DIMS = {"crop", "crop_tensor", "expand_as", "scatter", "scatter_nd_add"}
+OF_ANY_DIMS = {"crop", "crop_tensor", "expand", "expand_as", "scatter", "scatter_nd_add"}
 """Only Out@GRAD says what was cut, how often X is repeated, or how large X is."""
 AT_LEAST = {"pad_constant_like"}
 """Out@GRAD may be larger, but not smaller."""

@@ -94,6 +94,8 @@ def _known_dtype(variable: Variable, array: np.ndarray[Any, Any]) -> np.ndarray[
         For a dtype that no variable has, and that the declared one does not hold.
     """
     declared = variable.spec
+    if declared is not None and array.dtype is NUMPY[declared.dtype]:
+        return array  # as nearly all are
     native = array.dtype.newbyteorder("=")
     wanted = NUMPY[declared.dtype] if declared is not None else native
     if native != wanted and native.kind in "biuf" and np.can_cast(native, wanted, "safe"):
@@ -144,11 +146,16 @@ def _check(variable: Variable, spec: Spec | None) -> None:
         )
 
 
+def fits(declared: int, dim: int) -> bool:
+    """Whether a dim is as declared."""
+    return declared in (-1, dim)
+
+
 def _check_dims(variable: Variable, dims: Sequence[int]) -> None:
     """Raise FeedError unless the dims are those that the program declares; -1 takes anything."""
     assert variable.spec is not None
     declared = variable.spec.dims
-    if len(dims) == len(declared) and all(a in (-1, b) for a, b in zip(declared, dims, strict=True)):
+    if dims == declared or (len(dims) == len(declared) and all(map(fits, declared, dims))):
         return
     hint = ""
     if len(dims) == len(declared) - 1 and declared[-1] == 1:

@@ -40,7 +40,7 @@ def dtype_name(dtype: Any) -> str:
     """
     if isinstance(dtype, str):
         if dtype in NUMPY:
-            return dtype
+            return str(dtype)  # np.str_, too
         if dtype == "float":
             return "float32"
     try:

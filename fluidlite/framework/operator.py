@@ -95,6 +95,17 @@ class Operator:
         outs = ", ".join(f"{slot}={names}" for slot, names in self.outputs.items())
         return f"Operator({self.type}: {ins} -> {outs})"
 
+    def check_outputs(self) -> None:
+        """Raise ProgramError if two outputs are one variable: which of them it would be is not defined."""
+        slots: dict[str, str] = {}
+        for slot, name in ((slot, name) for slot, names in self.outputs.items() for name in names if name != EMPTY):
+            if name in slots:
+                raise ProgramError(
+                    f"{self}: outputs {slots[name]} and {slot} are one variable, {name!r}; expected one for each"
+                    "\n  Do: block.create_var() for one of them"
+                )
+            slots[name] = slot
+
     # Fluid's accessors
 
     def input(self, slot: str) -> list[str]:

@@ -264,6 +264,7 @@ class Block:
             *check_attrs(definition, attrs, line),
             id=self.program.next_id(), role=role or self.program.role, line=line, namescope=current_namescope(),
         )  # fmt: skip
+        op.check_outputs()
         op.infer()
         self.ops.insert(index, op)
         if stop_gradient:

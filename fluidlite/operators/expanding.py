@@ -58,8 +58,12 @@ def _folded(x: e.Tensor, like: e.Tensor) -> e.Tensor:
     """The sum over the repetitions."""
     woven: list[e.Number] = []
     axes = []
-    for mine, whole in zip(like.dims, x.dims, strict=True):
+    if x.rank != like.rank:
+        e.fail("Out@GRAD", f"rank {like.rank}, as X ({e.shown(like)})")
+    for axis, (mine, whole) in enumerate(zip(like.dims, x.dims, strict=True)):
         if not bool(mine == whole):
+            multiple = f"a multiple of {{0}} elements in dim {axis}, as X has"
+            e.need(whole // mine * mine == whole, "Out@GRAD", multiple, numbers=(mine,))
             axes.append(len(woven))
             woven.append(whole // mine)
         woven.append(mine)

@@ -453,3 +453,27 @@ def test_an_operator_that_runs_a_block_is_read(running: str) -> None:
 def test_reading_is_for_fluid_errors_only() -> None:
     with pytest.raises((FluidError, TypeError)):
         fluid.Program.from_json(3)  # type: ignore[arg-type]
+
+
+def test_two_outputs_of_one_variable_are_refused() -> None:
+    """Which of them it would be is not defined: of one slot, and of two slots."""
+    block = fluid.default_main_program().global_block()
+    for name in ("p", "g", "m", "v", "b", "lr"):
+        block.create_var(name, [2] if name in "pgmv" else [1], "float32", is_data=True)
+    inputs = {"Param": "p", "Grad": "g", "LearningRate": "lr", "Moment1": "p", "Moment2": "v"}
+    inputs |= {"Beta1Pow": "b", "Beta2Pow": "b"}
+    outputs = {"ParamOut": "p", "Moment1Out": "p", "Moment2Out": "v"}
+    with pytest.raises(fluid.FluidError, match="outputs ParamOut and Moment1Out are one variable, 'p'"):
+        block.append_op("lamb", inputs, outputs, {"weight_decay": 0.01})
+    with pytest.raises(fluid.FluidError, match="outputs Out and Out are one variable, 'v'"):
+        block.append_op("split", {"X": "p"}, {"Out": ["v", "v"]}, {"num": 2, "axis": 0})
+    assert not block.ops
+
+
+def test_a_dtype_that_is_text_of_numpys() -> None:
+    """Generated code writes dtypes as text."""
+    x = fluid.layers.data("x", [4], dtype=np.str_("float32"))
+    y = fluid.layers.cast(fluid.layers.relu(x), np.str_("float64"))
+    for mode in ("interpreted", "compiled"):
+        (found,) = fluid.Executor("cpu", mode=mode).run(feed={"x": np.ones((1, 4), "float32")}, fetch_list=[y])
+        assert found.dtype == "float64" and found.sum() == 4

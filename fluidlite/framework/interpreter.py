@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from sys import getrefcount
 from typing import Any, NoReturn
 
@@ -318,7 +319,7 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if check is None:
             run_kernel(run, context, io, made)
         else:
-            check.launch(step, context, tensors[: len(step.ins)], made, lambda: run_kernel(run, context, io, made))
+            check.launch(step, context, tensors[: len(step.ins)], made, partial(run_kernel, run, context, io, made))
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):

@@ -17,6 +17,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
 from fluidlite.expr.calls import leaves, stated
+from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered, size
 from fluidlite.expr.number import Number, Numbers, attribute, number
@@ -51,7 +52,7 @@ def decompose(call: Call, build: Build) -> str | None:
     results = {
         slot: [(tuple(map(number, spec.dims)), spec.dtype) for spec in specs] for slot, specs in call.outs.items()
     }
-    with tracing(values, results, call):
+    with tracing(values, results, build):
         given: dict[str, Any] = {
             slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
             for slot, specs in call.ins.items()
@@ -65,15 +66,14 @@ def decompose(call: Call, build: Build) -> str | None:
             found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
             wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
         simple = lowered([x for _, _, x in wanted])
-        writer = _Writer(build, values, in_place=not check_indices([x for _, _, x in wanted]))
+        writer = _Writer(build, values, not check_indices([x for _, _, x in wanted]), tables(simple))
         unknown = next((x for x in ordered(simple) if x.op not in ELEMENTWISE and x.op not in OPERATORS), None)
         if unknown is None:
             unknown = next((x for x in ordered(simple) if x.op == "scan" and x.params[0] != "sum"), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
         writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(wanted, simple, strict=True)])
-        less = any(x.op == "unfused" for x in ordered(simple))
-    if not less and any(part.call.op is call.op for part in build.parts):
+    if any(part.call.op is call.op and id(part) not in writer.calls for part in build.parts):
         return "it is what expressions are decomposed into"
     return None
 
@@ -87,9 +87,10 @@ def _known(n: Number, values: dict[str, Any]) -> Number:
 class _Writer:
     """Writes operators; ``in_place``: nothing of the call fails after a variable is updated in place."""
 
-    def __init__(self, build: Build, values: dict[str, Any], in_place: bool) -> None:
-        self.build, self.values, self.in_place = build, values, in_place
+    def __init__(self, build: Build, values: dict[str, Any], in_place: bool, tables: set[Tensor]) -> None:
+        self.build, self.values, self.in_place, self.tables = build, values, in_place, tables
         self.known: dict[Tensor, Value] = {}
+        self.calls: set[int] = set()
 
     def number(self, n: Number) -> Any:
         return n.evaluate(self.values)
@@ -135,11 +136,11 @@ class _Writer:
     def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
         """An output, and those that one operator computes with it."""
         group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
-        if not leaves or x.op not in ELEMENTWISE:
+        if not leaves or not self._is_elementwise(x):
             return group
         for each, other in pending:
             more = self._operands(each)
-            fits = each.op in ELEMENTWISE and dims_of(each) == dims_of(x) and each not in self.known and more
+            fits = self._is_elementwise(each) and dims_of(each) == dims_of(x) and each not in self.known and more
             if not fits or any(each is one for one, _ in group):
                 continue
             known = all(arg in self.known or arg.op == "input" for arg in more)
@@ -152,23 +153,29 @@ class _Writer:
 
     def _operands(self, x: Tensor) -> list[Tensor]:
         """The tensors that the operator which makes ``x`` reads."""
-        if not prod(dims_of(x)) or x.op == "input":
+        if not prod(dims_of(x)) or x.op == "input" or x in self.tables:
             return []
         summed = self._summed(x)
         if summed is not None:
             return self._leaves(summed)
         if x.op == "segment_of":
             return []  # of offsets that are known
-        if x.op not in ELEMENTWISE:
+        if x.op == "call":
+            return list(x.args)
+        if not self._is_elementwise(x):
             return [arg for arg in x.args if arg.op != "number"]
         return self._leaves(x)
+
+    def _is_elementwise(self, x: Tensor) -> bool:
+        """Whether one operator computes a tensor together with what is elementwise around it."""
+        return x.op in ELEMENTWISE and x not in self.tables
 
     def _summed(self, x: Tensor) -> Tensor | None:
         """The elementwise part that one operator computes and adds up, if ``x`` is a sum of one."""
         if x.op != "reduce" or x.params[0] != "sum" or x.dtype not in FLOATS:
             return None
         (arg,) = x.args
-        if arg.op != "map" or arg in self.known:
+        if arg.op != "map" or arg in self.known or arg in self.tables:
             return None
         dims = dims_of(arg)
         return arg if any(dims_of(leaf) == dims for leaf in self._leaves(arg)) else None
@@ -183,7 +190,7 @@ class _Writer:
             if one in seen or one.op == "number":
                 continue
             seen.add(one)
-            within = one.op in ELEMENTWISE or (one.op == "reshape" and prod(dims_of(one)) == 1)  # a number has any dims
+            within = self._is_elementwise(one) or (one.op == "reshape" and prod(dims_of(one)) == 1)  # of any dims
             if within and one not in self.known and len(found) + len(pending) < MOST_OPERANDS:
                 pending += one.args
             else:
@@ -196,6 +203,8 @@ class _Writer:
         if not prod(dims_of(x)):
             attrs = {"shape": list(dims_of(x)), "value": 0.0, "dtype": x.dtype}
             return self._call("fill_constant", {}, target, attrs)
+        if x in self.tables:
+            return self._call("assign_value", {}, target, table_of(x))
         summed = x if x.op in ELEMENTWISE else self._summed(x)
         if summed is not None:
             return self._elementwise([summed], dims_of(x), [target])
@@ -360,10 +369,11 @@ class _Writer:
         source, updates, index = (self.known[arg] for arg in x.args)
         return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
 
-    def _unfused(self, x: Tensor, target: Value | None) -> Value:
-        slot, slots, attrs = x.params
+    def _called(self, x: Tensor, target: Value | None) -> Value:
+        slot, type, slots, attrs = x.params
         inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
-        found: Value = self.build(self.build.call.op, inputs, {slot: target}, dict(attrs))
+        found: Value = self.build(type, inputs, {slot: target}, dict(attrs))
+        self.calls.add(id(self.build.parts[-1]))
         return found
 
     def _contract(self, x: Tensor, target: Value | None) -> Value:
@@ -374,11 +384,12 @@ class _Writer:
 
 OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
     "input": lambda writer, x, target: writer.build.input(*x.params),
+    "call": _Writer._called,
     **{
         name: getattr(_Writer, f"_{name}")
         for name in (
             "reshape", "transpose", "slice", "pad", "concat", "iota", "reduce", "arg", "scan", "take", "add_rows",
-            "set_at", "contract", "offsets", "segment_of", "unfused",
+            "set_at", "contract", "offsets", "segment_of",
         )
     },
 }  # fmt: skip

@@ -22,17 +22,22 @@ _TABLED = frozenset({"number", "iota", "map", "cast", "stop", "broadcast", "resh
 
 
 def tables(results: Sequence[Tensor]) -> set[Tensor]:
-    """What results are made of that is worth a table: floats of no operand, with functions such as sin in them.
+    """What results are made of that is worth a table: floats of counts alone, with functions such as sin in them.
 
     What a kernel counts and compares costs less than a table that is read.
     """
     alone: set[Tensor] = set()
+    counted: set[Tensor] = set()
     costly: set[Tensor] = set()
     for x in ordered(results):
-        if x.op in _TABLED and x.dtype not in HALVES and all(arg in alone for arg in x.args):
-            alone.add(x)
-            if any(arg in costly for arg in x.args) or (x.op == "map" and PRIMITIVES[x.params[0]].kind == "float"):
-                costly.add(x)
+        if x.op not in _TABLED or x.dtype in HALVES or not all(arg in alone for arg in x.args):
+            continue
+        alone.add(x)
+        if x.op == "iota" or not counted.isdisjoint(x.args):
+            counted.add(x)
+        function = x.op == "map" and PRIMITIVES[x.params[0]].kind == "float"
+        if x in counted and (function or not costly.isdisjoint(x.args)):
+            costly.add(x)
     return {x for x in costly if x.op != "broadcast" and x.dtype in FLOATS and 0 < prod(dims_of(x)) <= MOST_TABLED}
 
 

@@ -6,11 +6,8 @@ What is elementwise becomes one operator as far as it reaches; every other primi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
@@ -19,8 +16,9 @@ from fluidlite.codegen.typed import evaluate
 from fluidlite.expr.calls import leaves, stated
 from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
-from fluidlite.expr.lowering import dims_of, lowered, size
+from fluidlite.expr.lowering import dims_of, lowered
 from fluidlite.expr.number import Number, Numbers, attribute, number
+from fluidlite.expr.primitive_calls import PrimitiveWriter
 from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
 from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
@@ -31,8 +29,6 @@ from fluidlite.framework.opdef import OpDef
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
 MOST_OPERANDS = 12
 """Tensors that one elementwise operator reads."""
-MOST_COUNTED = 1 << 12
-"""Up to here what counts is a constant: two operators on so few elements take longer."""
 _definitions: Bounded[OpDef] = Bounded(1024, "decompositions", 16 << 20)
 
 
@@ -84,16 +80,12 @@ def _known(n: Number, values: dict[str, Any]) -> Number:
     return n if found is None else number(found)
 
 
-class _Writer:
+class _Writer(PrimitiveWriter):
     """Writes operators; ``in_place``: nothing of the call fails after a variable is updated in place."""
 
     def __init__(self, build: Build, values: dict[str, Any], in_place: bool, tables: set[Tensor]) -> None:
-        self.build, self.values, self.in_place, self.tables = build, values, in_place, tables
-        self.known: dict[Tensor, Value] = {}
-        self.calls: set[int] = set()
-
-    def number(self, n: Number) -> Any:
-        return n.evaluate(self.values)
+        super().__init__(build, values)
+        self.in_place, self.tables = in_place, tables
 
     def value(self, x: Tensor) -> Value:
         """What holds a tensor; its operators are written first."""
@@ -127,7 +119,9 @@ class _Writer:
                 continue
             group = self._alike(x, target, pending)
             pending = [each for each in pending if all(each[1] is not value for _, value in group)]
-            if len(group) == 1:
+            if x.op == "call":
+                self._called(group)
+            elif len(group) == 1:
                 self._made(x, target)
             else:
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
@@ -135,6 +129,9 @@ class _Writer:
 
     def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
         """An output, and those that one operator computes with it."""
+        if x.op == "call":
+            mine = [each for each in pending if each[0].op == "call" and each[0].params[1:] == x.params[1:]]
+            return [(x, target), *(each for each in mine if list(map(id, each[0].args)) == list(map(id, x.args)))]
         group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
         if not leaves or not self._is_elementwise(x):
             return group
@@ -181,7 +178,7 @@ class _Writer:
         return arg if any(dims_of(leaf) == dims for leaf in self._leaves(arg)) else None
 
     def _leaves(self, x: Tensor) -> list[Tensor]:
-        """What an elementwise part of an expression begins with: of equal rank, each with its dims or 1; or numbers."""
+        """What an elementwise part of an expression begins with: each with its dims or 1, or without the first dims."""
         found: dict[Tensor, None] = {}
         seen: set[Tensor] = set()
         pending = list(x.args)
@@ -190,12 +187,24 @@ class _Writer:
             if one in seen or one.op == "number":
                 continue
             seen.add(one)
-            within = self._is_elementwise(one) or (one.op == "reshape" and prod(dims_of(one)) == 1)  # of any dims
+            within = self._is_elementwise(one) or self._is_spread(one)
             if within and one not in self.known and len(found) + len(pending) < MOST_OPERANDS:
                 pending += one.args
             else:
                 found[one] = None
         return list(found)
+
+    def _is_spread(self, x: Tensor) -> bool:
+        """Whether a reshape does what broadcasting does: it puts 1s before the dims of a tensor, or of one number.
+
+        What is computed of fewer dims is made first, not once for each element.
+        """
+        if x.op != "reshape":
+            return False
+        (source,), dims = x.args, dims_of(x)
+        given = dims_of(source)
+        made = source in self.known or not self._is_elementwise(source)
+        return prod(dims) == 1 or (made and len(given) <= len(dims) and dims == (1,) * (len(dims) - len(given)) + given)
 
     def _made(self, x: Tensor, target: Value | None) -> Value:
         if x.op == "input":
@@ -209,10 +218,6 @@ class _Writer:
         if summed is not None:
             return self._elementwise([summed], dims_of(x), [target])
         return OPERATORS[x.op](self, x, target)
-
-    def _call(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
-        found: Value = self.build(type, inputs, {"Out": target}, attrs)
-        return found
 
     # Elementwise parts
 
@@ -290,101 +295,10 @@ class _Writer:
         name = f"n{len(numbers) - 1}"
         return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
 
-    # Other primitives
-
-    def _reshape(self, x: Tensor, target: Value | None) -> Value:
-        dims = dims_of(x)
-        given = self.known[x.args[0]]
-        if not dims:
-            return self._call("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
-        if not x.args[0].rank:
-            return self._call("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
-        return self._call("reshape", {"X": given}, target, {"shape": list(dims)})
-
-    def _transpose(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
-
-    def _slice(self, x: Tensor, target: Value | None) -> Value:
-        firsts, steps = x.params
-        starts, ends = [], []
-        for first, step, count in zip(firsts, steps, dims_of(x), strict=True):
-            start = size(first)
-            end = start + count * step
-            starts.append(start)
-            ends.append(end if end >= 0 else -(10**9))
-        attrs = {"axes": list(range(x.rank)), "starts": starts, "ends": ends, "strides": list(steps)}
-        return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
-
-    def _pad(self, x: Tensor, target: Value | None) -> Value:
-        (source, filler), (low, high, _) = x.args, x.params
-        paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
-        attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
-        return self._call("pad", {"X": self.known[source]}, target, attrs)
-
-    def _concat(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
-
-    def _iota(self, x: Tensor, target: Value | None) -> Value:
-        (count,) = dims_of(x)
-        if count <= MOST_COUNTED:
-            return self._table(range(count), target)
-        ones = self._call("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
-        return self._call("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
-
-    def _offsets(self, x: Tensor, target: Value | None) -> Value:
-        return self._table(self.number(x.params[2]), target)
-
-    def _segment_of(self, x: Tensor, target: Value | None) -> Value:
-        offsets = self.number(x.args[0].params[2])
-        return self._table([k for k, (a, b) in enumerate(pairwise(offsets)) for _ in range(a, b)], target)
-
-    def _table(self, values: Sequence[int], target: Value | None) -> Value:
-        attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
-        return self._call("assign_value", {}, target, attrs)
-
-    def _reduce(self, x: Tensor, target: Value | None) -> Value:
-        kind, axes = x.params
-        return self._call(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
-
-    def _arg(self, x: Tensor, target: Value | None) -> Value:
-        kind, axis = x.params
-        attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
-        return self._call(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
-
-    def _scan(self, x: Tensor, target: Value | None) -> Value:
-        _, axis, reverse, exclusive = x.params
-        attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
-        return self._call("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
-
-    def _take(self, x: Tensor, target: Value | None) -> Value:
-        source, index = (self.known[arg] for arg in x.args)
-        return self._call("gather", {"X": source, "Index": index}, target, {})
-
-    def _add_rows(self, x: Tensor, target: Value | None) -> Value:
-        updates, index, base = (self.known[arg] for arg in x.args)
-        rows = self._call("unsqueeze", {"X": index}, None, {"axes": [1]})
-        return self._call("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
-
-    def _set_at(self, x: Tensor, target: Value | None) -> Value:
-        source, updates, index = (self.known[arg] for arg in x.args)
-        return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
-
-    def _called(self, x: Tensor, target: Value | None) -> Value:
-        slot, type, slots, attrs = x.params
-        inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
-        found: Value = self.build(type, inputs, {slot: target}, dict(attrs))
-        self.calls.add(id(self.build.parts[-1]))
-        return found
-
-    def _contract(self, x: Tensor, target: Value | None) -> Value:
-        (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
-        flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
-        return self._call("matmul", {"X": a, "Y": b}, target, flags)
-
 
 OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
     "input": lambda writer, x, target: writer.build.input(*x.params),
-    "call": _Writer._called,
+    "call": lambda writer, x, target: writer._called([(x, target)]),
     **{
         name: getattr(_Writer, f"_{name}")
         for name in (

@@ -122,6 +122,10 @@ GRADIENTS = [
     ("roll_grad", {"X": (4, 3), "Out@GRAD": (4, 3)}, ["X"], {"shifts": [5]}, ["roll"]),
     ("tril_triu_grad", {"Out@GRAD": (4, 3)}, ["X"], {"lower": True}, ["tril_triu"]),
     (
+        "affine_channel_grad", {"X": (4, 3), "Scale": (3,), "Out@GRAD": (4, 3)}, ["X", "Scale", "Bias"], {},
+        ["elementwise_mul_grad", "reduce_sum"],
+    ),
+    (
         "scatter_nd_add_grad", {"Index": (5, 1), "Updates": (5, 3), "Out@GRAD": (4, 3)}, ["X", "Updates"], {},
         ["assign", "gather_nd"],
     ),
@@ -133,7 +137,7 @@ GRADIENTS = [
 def test_gradients_that_are_other_operators_are_calls_of_them(
     type: str, ins: dict[str, Any], grads: list[str], attrs: dict[str, Any], parts: list[str], dtype: str
 ) -> None:
-    outs = {f"{slot}@GRAD": ins.get(slot, (4, 3)) for slot in grads}
+    outs = {f"{slot}@GRAD": ins.get(slot, (3,) if slot == "Bias" else (4, 3)) for slot in grads}
     assert types(call_of(type, ins, outs, dtype, **attrs)) == parts
 
 

@@ -28,6 +28,7 @@ from fluidlite.expr.attributes import (
     slot,
     vector,
 )
+from fluidlite.expr.called import call
 from fluidlite.expr.functions import (
     abs_,
     acos,
@@ -94,7 +95,6 @@ from fluidlite.expr.reductions import (
 )
 from fluidlite.expr.segments import lod_level, longest, offsets, segment, segment_mean, segment_of, segment_sizes
 from fluidlite.expr.tensor import Tensor, need, need_attr, same_dims, wide
-from fluidlite.expr.unfused import unfused
 from fluidlite.expr.views import (
     broadcast,
     concat,
@@ -130,6 +130,7 @@ __all__ = [
     "axes",
     "axis",
     "broadcast",
+    "call",
     "cast",
     "ceil",
     "checked",
@@ -229,7 +230,6 @@ __all__ = [
     "take",
     "tanh",
     "transpose",
-    "unfused",
     "uniform",
     "unsqueeze",
     "unwindow",

@@ -6,20 +6,19 @@ What is elementwise becomes one operator as far as it reaches; every other primi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
 from fluidlite.expr.calls import leaves, stated
+from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
-from fluidlite.expr.lowering import dims_of, lowered, size
+from fluidlite.expr.lowering import dims_of, lowered
 from fluidlite.expr.number import Number, Numbers, attribute, number
+from fluidlite.expr.primitive_calls import PrimitiveWriter
 from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
 from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
@@ -30,8 +29,6 @@ from fluidlite.framework.opdef import OpDef
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
 MOST_OPERANDS = 12
 """Tensors that one elementwise operator reads."""
-MOST_COUNTED = 1 << 12
-"""Up to here what counts is a constant: two operators on so few elements take longer."""
 _definitions: Bounded[OpDef] = Bounded(1024, "decompositions", 16 << 20)
 
 
@@ -51,7 +48,7 @@ def decompose(call: Call, build: Build) -> str | None:
     results = {
         slot: [(tuple(map(number, spec.dims)), spec.dtype) for spec in specs] for slot, specs in call.outs.items()
     }
-    with tracing(values, results, call):
+    with tracing(values, results, build):
         given: dict[str, Any] = {
             slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
             for slot, specs in call.ins.items()
@@ -65,15 +62,14 @@ def decompose(call: Call, build: Build) -> str | None:
             found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
             wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
         simple = lowered([x for _, _, x in wanted])
-        writer = _Writer(build, values, in_place=not check_indices([x for _, _, x in wanted]))
+        writer = _Writer(build, values, not check_indices([x for _, _, x in wanted]), tables(simple))
         unknown = next((x for x in ordered(simple) if x.op not in ELEMENTWISE and x.op not in OPERATORS), None)
         if unknown is None:
             unknown = next((x for x in ordered(simple) if x.op == "scan" and x.params[0] != "sum"), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
         writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(wanted, simple, strict=True)])
-        less = any(x.op == "unfused" for x in ordered(simple))
-    if not less and any(part.call.op is call.op for part in build.parts):
+    if any(part.call.op is call.op and id(part) not in writer.calls for part in build.parts):
         return "it is what expressions are decomposed into"
     return None
 
@@ -84,15 +80,12 @@ def _known(n: Number, values: dict[str, Any]) -> Number:
     return n if found is None else number(found)
 
 
-class _Writer:
+class _Writer(PrimitiveWriter):
     """Writes operators; ``in_place``: nothing of the call fails after a variable is updated in place."""
 
-    def __init__(self, build: Build, values: dict[str, Any], in_place: bool) -> None:
-        self.build, self.values, self.in_place = build, values, in_place
-        self.known: dict[Tensor, Value] = {}
-
-    def number(self, n: Number) -> Any:
-        return n.evaluate(self.values)
+    def __init__(self, build: Build, values: dict[str, Any], in_place: bool, tables: set[Tensor]) -> None:
+        super().__init__(build, values)
+        self.in_place, self.tables = in_place, tables
 
     def value(self, x: Tensor) -> Value:
         """What holds a tensor; its operators are written first."""
@@ -126,7 +119,9 @@ class _Writer:
                 continue
             group = self._alike(x, target, pending)
             pending = [each for each in pending if all(each[1] is not value for _, value in group)]
-            if len(group) == 1:
+            if x.op == "call":
+                self._called(group)
+            elif len(group) == 1:
                 self._made(x, target)
             else:
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
@@ -134,12 +129,15 @@ class _Writer:
 
     def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
         """An output, and those that one operator computes with it."""
+        if x.op == "call":
+            mine = [each for each in pending if each[0].op == "call" and each[0].params[1:] == x.params[1:]]
+            return [(x, target), *(each for each in mine if list(map(id, each[0].args)) == list(map(id, x.args)))]
         group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
-        if not leaves or x.op not in ELEMENTWISE:
+        if not leaves or not self._is_elementwise(x):
             return group
         for each, other in pending:
             more = self._operands(each)
-            fits = each.op in ELEMENTWISE and dims_of(each) == dims_of(x) and each not in self.known and more
+            fits = self._is_elementwise(each) and dims_of(each) == dims_of(x) and each not in self.known and more
             if not fits or any(each is one for one, _ in group):
                 continue
             known = all(arg in self.known or arg.op == "input" for arg in more)
@@ -152,29 +150,35 @@ class _Writer:
 
     def _operands(self, x: Tensor) -> list[Tensor]:
         """The tensors that the operator which makes ``x`` reads."""
-        if not prod(dims_of(x)) or x.op == "input":
+        if not prod(dims_of(x)) or x.op == "input" or x in self.tables:
             return []
         summed = self._summed(x)
         if summed is not None:
             return self._leaves(summed)
         if x.op == "segment_of":
             return []  # of offsets that are known
-        if x.op not in ELEMENTWISE:
+        if x.op == "call":
+            return list(x.args)
+        if not self._is_elementwise(x):
             return [arg for arg in x.args if arg.op != "number"]
         return self._leaves(x)
+
+    def _is_elementwise(self, x: Tensor) -> bool:
+        """Whether one operator computes a tensor together with what is elementwise around it."""
+        return x.op in ELEMENTWISE and x not in self.tables
 
     def _summed(self, x: Tensor) -> Tensor | None:
         """The elementwise part that one operator computes and adds up, if ``x`` is a sum of one."""
         if x.op != "reduce" or x.params[0] != "sum" or x.dtype not in FLOATS:
             return None
         (arg,) = x.args
-        if arg.op != "map" or arg in self.known:
+        if arg.op != "map" or arg in self.known or arg in self.tables:
             return None
         dims = dims_of(arg)
         return arg if any(dims_of(leaf) == dims for leaf in self._leaves(arg)) else None
 
     def _leaves(self, x: Tensor) -> list[Tensor]:
-        """What an elementwise part of an expression begins with: of equal rank, each with its dims or 1; or numbers."""
+        """What an elementwise part of an expression begins with: each with its dims or 1, or without the first dims."""
         found: dict[Tensor, None] = {}
         seen: set[Tensor] = set()
         pending = list(x.args)
@@ -183,12 +187,24 @@ class _Writer:
             if one in seen or one.op == "number":
                 continue
             seen.add(one)
-            within = one.op in ELEMENTWISE or (one.op == "reshape" and prod(dims_of(one)) == 1)  # a number has any dims
+            within = self._is_elementwise(one) or self._is_spread(one)
             if within and one not in self.known and len(found) + len(pending) < MOST_OPERANDS:
                 pending += one.args
             else:
                 found[one] = None
         return list(found)
+
+    def _is_spread(self, x: Tensor) -> bool:
+        """Whether a reshape does what broadcasting does: it puts 1s before the dims of a tensor, or of one number.
+
+        What is computed of fewer dims is made first, not once for each element.
+        """
+        if x.op != "reshape":
+            return False
+        (source,), dims = x.args, dims_of(x)
+        given = dims_of(source)
+        made = source in self.known or not self._is_elementwise(source)
+        return prod(dims) == 1 or (made and len(given) <= len(dims) and dims == (1,) * (len(dims) - len(given)) + given)
 
     def _made(self, x: Tensor, target: Value | None) -> Value:
         if x.op == "input":
@@ -196,14 +212,12 @@ class _Writer:
         if not prod(dims_of(x)):
             attrs = {"shape": list(dims_of(x)), "value": 0.0, "dtype": x.dtype}
             return self._call("fill_constant", {}, target, attrs)
+        if x in self.tables:
+            return self._call("assign_value", {}, target, table_of(x))
         summed = x if x.op in ELEMENTWISE else self._summed(x)
         if summed is not None:
             return self._elementwise([summed], dims_of(x), [target])
         return OPERATORS[x.op](self, x, target)
-
-    def _call(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
-        found: Value = self.build(type, inputs, {"Out": target}, attrs)
-        return found
 
     # Elementwise parts
 
@@ -281,104 +295,15 @@ class _Writer:
         name = f"n{len(numbers) - 1}"
         return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
 
-    # Other primitives
-
-    def _reshape(self, x: Tensor, target: Value | None) -> Value:
-        dims = dims_of(x)
-        given = self.known[x.args[0]]
-        if not dims:
-            return self._call("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
-        if not x.args[0].rank:
-            return self._call("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
-        return self._call("reshape", {"X": given}, target, {"shape": list(dims)})
-
-    def _transpose(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
-
-    def _slice(self, x: Tensor, target: Value | None) -> Value:
-        firsts, steps = x.params
-        starts, ends = [], []
-        for first, step, count in zip(firsts, steps, dims_of(x), strict=True):
-            start = size(first)
-            end = start + count * step
-            starts.append(start)
-            ends.append(end if end >= 0 else -(10**9))
-        attrs = {"axes": list(range(x.rank)), "starts": starts, "ends": ends, "strides": list(steps)}
-        return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
-
-    def _pad(self, x: Tensor, target: Value | None) -> Value:
-        (source, filler), (low, high, _) = x.args, x.params
-        paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
-        attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
-        return self._call("pad", {"X": self.known[source]}, target, attrs)
-
-    def _concat(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
-
-    def _iota(self, x: Tensor, target: Value | None) -> Value:
-        (count,) = dims_of(x)
-        if count <= MOST_COUNTED:
-            return self._table(range(count), target)
-        ones = self._call("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
-        return self._call("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
-
-    def _offsets(self, x: Tensor, target: Value | None) -> Value:
-        return self._table(self.number(x.params[2]), target)
-
-    def _segment_of(self, x: Tensor, target: Value | None) -> Value:
-        offsets = self.number(x.args[0].params[2])
-        return self._table([k for k, (a, b) in enumerate(pairwise(offsets)) for _ in range(a, b)], target)
-
-    def _table(self, values: Sequence[int], target: Value | None) -> Value:
-        attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
-        return self._call("assign_value", {}, target, attrs)
-
-    def _reduce(self, x: Tensor, target: Value | None) -> Value:
-        kind, axes = x.params
-        return self._call(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
-
-    def _arg(self, x: Tensor, target: Value | None) -> Value:
-        kind, axis = x.params
-        attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
-        return self._call(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
-
-    def _scan(self, x: Tensor, target: Value | None) -> Value:
-        _, axis, reverse, exclusive = x.params
-        attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
-        return self._call("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
-
-    def _take(self, x: Tensor, target: Value | None) -> Value:
-        source, index = (self.known[arg] for arg in x.args)
-        return self._call("gather", {"X": source, "Index": index}, target, {})
-
-    def _add_rows(self, x: Tensor, target: Value | None) -> Value:
-        updates, index, base = (self.known[arg] for arg in x.args)
-        rows = self._call("unsqueeze", {"X": index}, None, {"axes": [1]})
-        return self._call("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
-
-    def _set_at(self, x: Tensor, target: Value | None) -> Value:
-        source, updates, index = (self.known[arg] for arg in x.args)
-        return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
-
-    def _unfused(self, x: Tensor, target: Value | None) -> Value:
-        slot, slots, attrs = x.params
-        inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
-        found: Value = self.build(self.build.call.op, inputs, {slot: target}, dict(attrs))
-        return found
-
-    def _contract(self, x: Tensor, target: Value | None) -> Value:
-        (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
-        flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
-        return self._call("matmul", {"X": a, "Y": b}, target, flags)
-
 
 OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
     "input": lambda writer, x, target: writer.build.input(*x.params),
+    "call": lambda writer, x, target: writer._called([(x, target)]),
     **{
         name: getattr(_Writer, f"_{name}")
         for name in (
             "reshape", "transpose", "slice", "pad", "concat", "iota", "reduce", "arg", "scan", "take", "add_rows",
-            "set_at", "contract", "offsets", "segment_of", "unfused",
+            "set_at", "contract", "offsets", "segment_of",
         )
     },
 }  # fmt: skip

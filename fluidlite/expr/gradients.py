@@ -13,6 +13,7 @@ from fluidlite.expr.decompose import decompose
 from fluidlite.expr.derivatives import derivatives, zeros_like
 from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, tensor, wide
+from fluidlite.expr.tracing import spelled_out
 from fluidlite.framework import derived
 from fluidlite.framework.derived import Derived
 from fluidlite.framework.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
@@ -40,7 +41,9 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
 
     def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = {slot: found for slot, found in given.items() if op.input(slot) is not None}
-        outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in computed(inputs, attrs).items()}
+        with spelled_out():
+            made = computed(inputs, attrs)
+        outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
         results, seeds, saved = [], [], {}
         for slot, found in outputs.items():
             weights = given.get(slot + suffix, (None,) * len(found))
@@ -55,15 +58,15 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         sources = [x for slot in writes for x in inputs.get(slot, ()) if x.dtype in ALL_FLOATS]
         with_saved = [replaced(x, saved) if x is not None else None for x in derivatives(results, seeds, sources)]
         parts = iter(with_saved)
-        made: dict[str, tuple[Tensor, ...]] = {}
+        written: dict[str, tuple[Tensor, ...]] = {}
         for slot in writes:
             row = []
             for x in inputs.get(slot, ()):
                 part = next(parts) if x.dtype in ALL_FLOATS else None
                 row.append(zeros_like(x) if part is None else part)
             if row:
-                made[slot + suffix] = tuple(row)
-        return made
+                written[slot + suffix] = tuple(row)
+        return written
 
     return function
 

@@ -74,8 +74,8 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
     "contract": TensorPrimitive(
         "reductions", "a, b", "the axes of a, of b and of the result, by letter", "by letter", "that in which they meet"
     ),
-    "unfused": TensorPrimitive(
-        "calls", "operands", "slot, their slots, attributes: a call that is decomposed, without what is fused",
+    "call": TensorPrimitive(
+        "calls", "operands", "slot, operator, their slots, attributes: a call of another, where one is decomposed",
         "those of the result", "the call's", True,
     ),
     "scan": TensorPrimitive("scans", "x", "kind, axis, reverse, exclusive", "those of x", _COMPUTED),

@@ -94,7 +94,7 @@ def check_indices(results: Sequence[Tensor]) -> bool:
     """Whether what computes tensors raises where an index is out of range."""
     every = ordered(results)
     readers = (x for x in every if x.op in ("take", "pick"))
-    return any(x.op in ("checked", "set_at") for x in every) or any(x.params[1] == "check" for x in readers)
+    return any(x.op in ("checked", "set_at", "call") for x in every) or any(x.params[1] == "check" for x in readers)
 
 
 def values_of(operands: Operands, floats: Mapping[str, float] | None = None) -> dict[str, Any]:

@@ -51,8 +51,10 @@ class Tracing:
     requirements: list[Requirement] = field(default_factory=list)
     results: Results = field(default_factory=dict)
     """The dims and dtypes of the outputs by slot, where the operator infers them by other means than the trace."""
-    call: Any = None
-    """The call that is being decomposed, if one is."""
+    build: Any = None
+    """What collects the parts of the call that is being decomposed, if one is: calls of operators are calls there."""
+    said: list[str] = field(default_factory=list)
+    """The operators whose expressions are being traced as what calls of them make."""
     tensors: dict[Any, Tensor] = field(default_factory=dict)
     """Equal tensors are one."""
 
@@ -136,11 +138,22 @@ def current() -> Tracing:
 
 
 @contextmanager
-def tracing(values: Mapping[str, Any], results: Results | None = None, call: Any = None) -> Iterator[Tracing]:
-    """Trace inside; ``call`` is what is being decomposed."""
-    made = Tracing(values, results=results or {}, call=call)
+def tracing(values: Mapping[str, Any], results: Results | None = None, build: Any = None) -> Iterator[Tracing]:
+    """Trace inside; ``build`` collects the parts of what is being decomposed."""
+    made = Tracing(values, results=results or {}, build=build)
     token = _tracing.set(made)
     try:
         yield made
     finally:
         _tracing.reset(token)
+
+
+@contextmanager
+def spelled_out() -> Iterator[None]:
+    """Trace calls of operators as what they make: derivatives are taken of that."""
+    state = current()
+    build, state.build = state.build, None
+    try:
+        yield
+    finally:
+        state.build = build

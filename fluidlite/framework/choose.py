@@ -11,7 +11,7 @@ from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.framework import generators as generated
 from fluidlite.framework.call import Call
 from fluidlite.framework.choice import Choice
-from fluidlite.framework.decompose import Part, decompose, spliced
+from fluidlite.framework.decompose import Part, decompose, spliced, taken_apart
 from fluidlite.framework.generators import generators
 from fluidlite.framework.kernels import Kernel, clash, kernels, matches
 from fluidlite.framework.policy import Policy
@@ -343,7 +343,8 @@ def _decomposed(
     chosen: list[Choice] = []
     for number, part in enumerate(parts):
         inner: list[tuple[str, str]] = []
-        found = _on_place(part.call.at(unit.place), unit.place, policy, inner)
+        with taken_apart(call):
+            found = _on_place(part.call.at(unit.place), unit.place, policy, inner)
         if found is None:
             why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
             refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.framework.call import Call
 from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.operator import check_attrs
+from fluidlite.framework.operator import check_attrs, check_inputs
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.framework.whereabouts import NOWHERE
+
+_PLACEHOLDER = Spec.of((), "float32")
+_taken_apart: ContextVar[tuple[Call, ...]] = ContextVar("taken_apart", default=())
+
+
+@contextmanager
+def taken_apart(call: Call) -> Iterator[None]:
+    """Inside, a call is being decomposed, and its parts after it."""
+    token = _taken_apart.set((*_taken_apart.get(), call))
+    try:
+        yield
+    finally:
+        _taken_apart.reset(token)
 
 
 @dataclass(eq=False)
@@ -84,28 +99,61 @@ class Build:
             ]
             for slot, given in outputs.items()
         }
-        clean, _ = check_attrs(definition, attrs, NOWHERE)
-        ordered_in = {s.name: tuple(v.spec for v in ins[s.name]) for s in definition.inputs if s.name in ins}
-        placeholder = Spec.of((), "float32")
-        ordered_out = {s.name: (placeholder,) * len(outs[s.name]) for s in definition.outputs if s.name in outs}
-        call = Call(definition, ordered_in, ordered_out, clean, self.call.place, self.call.training)  # type: ignore[arg-type]
-        assert definition.infer is not None
-        results = definition.infer(call)
-        specs: dict[str, tuple[Spec, ...]] = {}
-        for slot, values in ordered_out.items():
-            found = results[slot]
-            specs[slot] = specs_of(found)[: len(values)]
-            for value, spec in zip(outs[slot], specs[slot], strict=True):
+        given: dict[str, Any] = {slot: tuple(v.spec for v in values) for slot, values in ins.items()}
+        call = self._part_call(definition, given, {slot: len(values) for slot, values in outs.items()}, attrs)
+        for slot, specs in call.outs.items():
+            for value, spec in zip(outs[slot], specs, strict=True):
                 value.spec = spec
         self.parts.append(
             Part(
-                call.with_outs(specs),
-                tuple(value for slot in ordered_in for value in ins[slot]),
-                tuple(value for slot in ordered_out for value in outs[slot]),
+                call,
+                tuple(value for slot in call.ins for value in ins[slot]),
+                tuple(value for slot in call.outs for value in outs[slot]),
             )
         )
         made = [value for slot in outs for value in outs[slot]]
         return made[0] if len(made) == 1 else made
+
+    def _part_call(
+        self,
+        op: OpDef,
+        ins: Mapping[str, tuple[Spec, ...]],
+        counts: Mapping[str, int],
+        attrs: Mapping[str, Any] | None,
+    ) -> Call:
+        """The call of a part, with outputs as they are inferred."""
+        clean, _ = check_attrs(op, attrs, NOWHERE)
+        given = {s.name: ins[s.name] for s in op.inputs if s.name in ins}
+        asked = {s.name: (_PLACEHOLDER,) * counts[s.name] for s in op.outputs if s.name in counts}
+        call = Call(op, given, asked, clean, self.call.place, self.call.training)
+        assert op.infer is not None
+        results = op.infer(call)
+        return call.with_outs({slot: specs_of(results[slot])[: len(specs)] for slot, specs in asked.items()})
+
+    def callee(
+        self,
+        op: OpDef,
+        ins: Mapping[str, tuple[Spec, ...]],
+        counts: Mapping[str, int],
+        attrs: Mapping[str, Any],
+    ) -> Call | None:
+        """The call that a part would be; None if it is being decomposed itself: such a part would have no end.
+
+        Raises
+        ------
+        ShapeError, DtypeError, AttributeValueError
+            If the operator does not take these operands.
+        """
+        call = self._part_call(op, ins, counts, attrs)
+        check_inputs(call)
+        facts = _facts(call)
+        return None if any(_facts(each) == facts for each in (self.call, *_taken_apart.get())) else call
+
+
+def _facts(call: Call) -> Any:
+    """What two calls that make the same have in common."""
+    given = {slot: [(spec.dims, spec.dtype) for spec in specs] for slot, specs in call.ins.items()}
+    return call.op.type, given, repr(sorted(call.attrs.items()))
 
 
 def _values(given: Any) -> list[Value]:
@@ -116,7 +164,8 @@ def decompose(call: Call) -> list[Part] | str:
     """The parts of a call, or the reason why it cannot be said with others."""
     assert call.op.decompose is not None
     build = Build(call)
-    reason = call.op.decompose(call, build)
+    with taken_apart(call):
+        reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
     written = {

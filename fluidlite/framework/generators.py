@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fluidlite.base.errors import PlaceError
@@ -29,6 +29,14 @@ def _never(call: Call, *_: Any) -> bool:
 
 checks_indices: Callable[[Call], bool] = _never
 """Whether a kernel that is generated for a call checks indices; ``fluidlite.expr`` puts its own here."""
+
+
+def _unable(traced: Any, values: Any) -> Any:
+    raise PlaceError("no array namespace evaluates expressions; expected fluidlite.render to be imported")
+
+
+evaluated: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = _unable
+"""NumPy arrays by output slot of a trace that reads no operand; ``fluidlite.render`` puts its own here."""
 
 in_blocks: Callable[[Call, Unit], bool] = _never
 """Whether array calls of an expression make no new arrays that are large; ``fluidlite.render`` puts its own here."""

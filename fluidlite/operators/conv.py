@@ -75,7 +75,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         image = rectified(input_) if relu_before(type, attrs) else input_
         windows = checked(image, filter_, attrs)
         y = windows.correlate(image, filter_)
-        out = e.unfused(type, {"Input": image, "Filter": filter_}, plain(attrs), lambda: {"Output": y})["Output"]
+        out = e.call(type, {"Input": image, "Filter": filter_}, plain(attrs), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[0])
         out = with_bias(out, bias, windows.last)
         if residual_data is not None:

@@ -316,7 +316,7 @@ def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Seque
             return {"Input" + GRAD: e.reshape(dx, input_.dims), "Filter" + GRAD: dw}
 
         operands = {"Input": image, "Filter": filter_, "Output" + GRAD: doutput}
-        found = e.unfused(f"{op.type}_grad", operands, plain(attrs, *names), function)
+        found = e.call(f"{op.type}_grad", operands, plain(attrs, *names), function)
         dx, channels = found["Input" + GRAD], doutput.rank - 1 if windows.last else 1
         if before:
             dx = e.where(image > 0, dx, 0)

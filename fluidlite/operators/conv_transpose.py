@@ -76,7 +76,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         windows, sizes = sized(input_, filter_, attrs)
         y = windows.spread(input_, filter_, sizes)
         operands = {"Input": input_, "Filter": filter_}
-        out = e.unfused(type, operands, plain(attrs, *_SIZES), lambda: {"Output": y})["Output"]
+        out = e.call(type, operands, plain(attrs, *_SIZES), lambda: {"Output": y})["Output"]
         check_bias(bias, input_, filter_.dims[1] * windows.groups)
         return activated(with_bias(out, bias, windows.last), attrs)
 

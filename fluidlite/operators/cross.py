@@ -47,6 +47,7 @@ def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
     doc="X@GRAD = the vector product of Y and Out@GRAD, Y@GRAD = that of Out@GRAD and X",
 )  # fmt: skip
 def cross_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor, *, dim: int) -> tuple[e.Tensor, e.Tensor]:
-    """Written: the derived one would add up what is padded."""
-    axis = _axis(x, dim)
-    return _product(y, dout, axis), _product(dout, x, axis)
+    """Written: the derived one would add up what is padded, where two products are enough."""
+    dim = _axis(x, dim)
+    dx, dy = (e.call("cross", {"X": a, "Y": b}, {"dim": dim})["Out"] for a, b in ((y, dout), (dout, x)))
+    return dx, dy

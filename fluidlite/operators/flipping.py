@@ -50,18 +50,6 @@ def flip(x: e.Tensor, *, dims: tuple[int, ...]) -> e.Tensor:
 # roll --------------------------------------------------------------------------------------------------------------
 
 
-def _rolled(x: e.Tensor, like: e.Tensor, shifts: tuple[int, ...], dims: tuple[int, ...], sign: int) -> e.Tensor:
-    axes = [e.axis("dims", axis, like) for axis in dims]
-    if len(shifts) != len(dims) and (dims or len(shifts) != 1):
-        e.fail_attr("shifts", f"{len(dims) or 1} numbers, one for each of dims")
-    if not dims:
-        return e.reshape(_moved(e.reshape(x, (-1,)), {0: sign * shifts[0]}), like.dims) if shifts else x
-    by = dict.fromkeys(axes, 0)
-    for axis, shift in zip(axes, shifts, strict=True):
-        by[axis] += sign * shift
-    return _moved(x, by)
-
-
 def _moved(x: e.Tensor, by: dict[int, int]) -> e.Tensor:
     """Each axis cut in two, whose parts change places."""
     (axis, shift), *rest = by.items()
@@ -81,24 +69,24 @@ def _moved(x: e.Tensor, by: dict[int, int]) -> e.Tensor:
 )  # fmt: skip
 def roll(x: e.Tensor, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> e.Tensor:
     """By any number of elements, either way."""
-    return _rolled(x, x, shifts, dims, 1)
+    axes = [e.axis("dims", axis, x) for axis in dims]
+    if len(shifts) != len(dims) and (dims or len(shifts) != 1):
+        e.fail_attr("shifts", f"{len(dims) or 1} numbers, one for each of dims")
+    if not dims:
+        return e.reshape(_moved(e.reshape(x, (-1,)), {0: shifts[0]}), x.dims) if shifts else x
+    by = dict.fromkeys(axes, 0)
+    for axis, shift in zip(axes, shifts, strict=True):
+        by[axis] += shift
+    return _moved(x, by)
 
 
 @gradient(roll, metadata=("X",), doc="X@GRAD = Out@GRAD, rolled back")
 def roll_grad(x: e.Tensor, dout: e.Tensor, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> e.Tensor:
     """Written: the derived one adds up padded parts."""
-    return _rolled(dout, x, shifts, dims, -1)
+    return e.call("roll", {"X": dout}, {"shifts": [-shift for shift in shifts], "dims": dims})["Out"]
 
 
 # tril_triu ---------------------------------------------------------------------------------------------------------
-
-
-def _triangle(x: e.Tensor, diagonal: int, lower: bool) -> e.Tensor:
-    if x.rank < 2:
-        e.fail(e.slot(x), "rank 2 or more, a matrix or a batch of them")
-    rows, columns = x.dims[-2:]
-    right = e.iota((1, columns), 1) - e.iota((rows, 1), 0)
-    return e.where(right <= diagonal if lower else right >= diagonal, x, 0)
 
 
 @operator(
@@ -112,10 +100,14 @@ def _triangle(x: e.Tensor, diagonal: int, lower: bool) -> e.Tensor:
 )  # fmt: skip
 def tril_triu(x: e.Tensor, *, diagonal: int, lower: bool) -> e.Tensor:
     """By the numbers of row and column."""
-    return _triangle(x, diagonal, lower)
+    if x.rank < 2:
+        e.fail(e.slot(x), "rank 2 or more, a matrix or a batch of them")
+    rows, columns = x.dims[-2:]
+    right = e.iota((1, columns), 1) - e.iota((rows, 1), 0)
+    return e.where(right <= diagonal if lower else right >= diagonal, x, 0)
 
 
 @gradient(tril_triu, doc="X@GRAD = Out@GRAD where X was kept, else 0")
 def tril_triu_grad(dout: e.Tensor, *, diagonal: int, lower: bool) -> e.Tensor:
     """Written: the derived one would take X for its dims."""
-    return _triangle(dout, diagonal, lower)
+    return e.call("tril_triu", {"X": dout}, {"diagonal": diagonal, "lower": lower})["Out"]

@@ -150,4 +150,6 @@ def affine_channel_grad(
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
     axis = _channels(x, data_layout)
     others = [k for k in range(x.rank) if k != axis]
-    return dout * _along(scale, x, axis), e.reduce_sum(x * dout, others), e.reduce_sum(dout, others)
+    product = e.call("elementwise_mul_grad", {"X": x, "Y": scale, "Out@GRAD": dout}, {"axis": axis})
+    total = e.call("reduce_sum", {"X": dout}, {"dim": others})
+    return product["X@GRAD"], product["Y@GRAD"], total["Out"]

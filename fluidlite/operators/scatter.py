@@ -132,4 +132,4 @@ def scatter_nd_add_grad(index: e.Tensor, updates: e.Tensor, dout: e.Tensor) -> t
     depth = _depth(dout, index, 2, " of rank 2 or more")
     if depth is None:
         return dout, e.full(updates.dims, 0, "float32")  # for their dims
-    return dout, e.take(*_parts(dout, index, depth))
+    return dout, e.call("gather_nd", {"X": dout, "Index": index})["Out"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen import functions
 from fluidlite.expr.calls import leaves, traced_of
+from fluidlite.expr.traced import Traced
 from fluidlite.framework import generators as generated
 from fluidlite.framework.call import Call
 from fluidlite.framework.generators import Generator, generators
@@ -155,5 +158,14 @@ def _written(call: Call) -> tuple[str, ...]:
     return tuple(filter(computed, call.outs))
 
 
+def _evaluated(traced: Traced, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of a trace that reads no operand, by array calls on NumPy."""
+    code = array_code(traced)
+    found = {slot: np.empty(traced.dims(slot, values), x.dtype) for slot, (x,) in traced.outputs.items()}
+    with np.errstate(all="ignore"):
+        code.function()(np, functions, array_functions, None, None, code.values(values), [], *found.values())
+    return found
+
+
 _kernels = ArrayKernels(generators["array"])
-generators["array"], generated.in_blocks = _kernels, _kernels.in_blocks
+generators["array"], generated.in_blocks, generated.evaluated = _kernels, _kernels.in_blocks, _evaluated

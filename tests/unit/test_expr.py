@@ -870,13 +870,15 @@ def test_a_kernel_language_comes_before_array_calls() -> None:
 
 
 def test_a_sum_of_an_elementwise_part_is_one_operator() -> None:
-    """Nothing as large as its operands is stored on the way to Scale@GRAD."""
-    x, scale = Spec.of((8, 64), "float32"), Spec.of((64,), "float32")
-    ins = {"X": (x,), "Scale": (scale,), "Out@GRAD": (x,)}
-    call = Call(ops.get("affine_channel_grad"), ins, {"Scale@GRAD": (scale,)}, {"data_layout": "NHWC"}, None, False)
-    parts = parts_of(call)
+    """Nothing as large as its operands is stored on the way to scale_w@GRAD."""
+    x, line = Spec.of((8, 64), "float32"), Spec.of((64,), "float32")
+    ins = {"X": (x,), "scale_w": (line,), "bias": (line,), "Means": (line,), "Scales": (line,), "Y@GRAD": (x,)}
+    op = ops.get("data_norm_grad")
+    attrs = {a.name: a.default for a in op.attrs} | {"enable_scale_and_shift": True}
+    parts = parts_of(Call(op, ins, {"scale_w@GRAD": (line,)}, attrs, None, False))
     assert [part.call.op.type for part in parts] == ["elementwise_part", "reshape"]
     assert parts[0].outs[0].dims == (1, 64)
+    assert [value.dims for value in parts[0].ins].count((64,)) == 2, "a line of X is read as it lies"
 
 
 def test_what_an_expression_updates_is_written_in_place_by_parts_that_others_follow() -> None:

@@ -40,7 +40,7 @@ from fluidlite.render.arrays import ARRAY_CALLS
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 LEAVES = {"input", "number", "iota", "offsets"}
 ARRAY_MODULES = (array_functions, array_indexing, array_moves, array_reductions, array_windows, contractions, gathered)
-DECOMPOSED = {"add_rows", "unfused"}
+DECOMPOSED = {"add_rows", "call"}
 """What there is only where a call is said with operators."""
 
 

@@ -1,0 +1,127 @@
+"""The operators that primitives are, where an expression is said with operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fluidlite.expr.lowering import dims_of, size
+from fluidlite.expr.number import Number
+from fluidlite.expr.tensor import Tensor
+from fluidlite.framework.decompose import Build, Value
+from fluidlite.framework.opdef import OpDef
+
+MOST_COUNTED = 1 << 12
+"""Up to here what counts is a constant: two operators on so few elements take longer."""
+
+
+class PrimitiveWriter:
+    """Writes the operator that a primitive is; what it reads is written, and ``known``."""
+
+    def __init__(self, build: Build, values: dict[str, Any]) -> None:
+        self.build, self.values = build, values
+        self.known: dict[Tensor, Value] = {}
+        self.calls: set[int] = set()
+
+    def number(self, n: Number) -> Any:
+        """What a number is in the call."""
+        return n.evaluate(self.values)
+
+    def _call(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
+        found: Value = self.build(type, inputs, {"Out": target}, attrs)
+        return found
+
+    def _reshape(self, x: Tensor, target: Value | None) -> Value:
+        dims = dims_of(x)
+        given = self.known[x.args[0]]
+        if not dims:
+            return self._call("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
+        if not x.args[0].rank:
+            return self._call("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
+        return self._call("reshape", {"X": given}, target, {"shape": list(dims)})
+
+    def _transpose(self, x: Tensor, target: Value | None) -> Value:
+        return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
+
+    def _slice(self, x: Tensor, target: Value | None) -> Value:
+        firsts, steps = x.params
+        starts, ends = [], []
+        for first, step, count in zip(firsts, steps, dims_of(x), strict=True):
+            start = size(first)
+            end = start + count * step
+            starts.append(start)
+            ends.append(end if end >= 0 else -(10**9))
+        attrs = {"axes": list(range(x.rank)), "starts": starts, "ends": ends, "strides": list(steps)}
+        return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
+
+    def _pad(self, x: Tensor, target: Value | None) -> Value:
+        (source, filler), (low, high, _) = x.args, x.params
+        paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
+        attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
+        return self._call("pad", {"X": self.known[source]}, target, attrs)
+
+    def _concat(self, x: Tensor, target: Value | None) -> Value:
+        return self._call("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
+
+    def _iota(self, x: Tensor, target: Value | None) -> Value:
+        (count,) = dims_of(x)
+        if count <= MOST_COUNTED:
+            return self._table(range(count), target)
+        ones = self._call("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
+        return self._call("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
+
+    def _offsets(self, x: Tensor, target: Value | None) -> Value:
+        return self._table(self.number(x.params[2]), target)
+
+    def _segment_of(self, x: Tensor, target: Value | None) -> Value:
+        offsets = self.number(x.args[0].params[2])
+        return self._table([k for k, (a, b) in enumerate(pairwise(offsets)) for _ in range(a, b)], target)
+
+    def _table(self, values: Sequence[int], target: Value | None) -> Value:
+        attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
+        return self._call("assign_value", {}, target, attrs)
+
+    def _reduce(self, x: Tensor, target: Value | None) -> Value:
+        kind, axes = x.params
+        return self._call(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
+
+    def _arg(self, x: Tensor, target: Value | None) -> Value:
+        kind, axis = x.params
+        attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
+        return self._call(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
+
+    def _scan(self, x: Tensor, target: Value | None) -> Value:
+        _, axis, reverse, exclusive = x.params
+        attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
+        return self._call("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
+
+    def _take(self, x: Tensor, target: Value | None) -> Value:
+        source, index = (self.known[arg] for arg in x.args)
+        return self._call("gather", {"X": source, "Index": index}, target, {})
+
+    def _add_rows(self, x: Tensor, target: Value | None) -> Value:
+        updates, index, base = (self.known[arg] for arg in x.args)
+        rows = self._call("unsqueeze", {"X": index}, None, {"axes": [1]})
+        return self._call("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
+
+    def _set_at(self, x: Tensor, target: Value | None) -> Value:
+        source, updates, index = (self.known[arg] for arg in x.args)
+        return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
+
+    def _called(self, several: Sequence[tuple[Tensor, Value | None]]) -> Value:
+        """What one call makes: of the same operands and attributes, a slot each."""
+        x = several[0][0]
+        _, type, slots, attrs = x.params
+        inputs = {name: self.known[arg] for name, arg in zip(slots, x.args, strict=True)}
+        found = self.build(type, inputs, {each.params[0]: target for each, target in several}, dict(attrs))
+        self.calls.add(id(self.build.parts[-1]))
+        first: Value = found if len(several) == 1 else found[0]
+        return first
+
+    def _contract(self, x: Tensor, target: Value | None) -> Value:
+        (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
+        flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
+        return self._call("matmul", {"X": a, "Y": b}, target, flags)

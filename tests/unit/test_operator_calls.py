@@ -1,0 +1,220 @@
+"""Calls of other operators within expressions: one launch where a call is decomposed, their meaning everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import expr as e
+from fluidlite import loader
+from fluidlite.base.errors import ProgramError
+from fluidlite.expr.constants import MOST_TABLED
+from fluidlite.expr.declare import operator as declare
+from fluidlite.framework.call import Call
+from fluidlite.framework.choose import choose
+from fluidlite.framework.decompose import Part
+from fluidlite.framework.decompose import decompose as parts_of
+from fluidlite.framework.opdef import OpDef
+from fluidlite.framework.operator import check_attrs
+from fluidlite.framework.policy import Policy
+from fluidlite.framework.registry import ops
+from fluidlite.framework.spec import Spec
+from fluidlite.framework.whereabouts import NOWHERE
+
+LLVM = "llvm:0"
+Function = Callable[..., Any]
+Declare = Callable[..., OpDef]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def llvm() -> Iterator[None]:
+    """A place that has a kernel language and no arrays."""
+    fluid.places()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
+        assert loader.load("llvm", "llvm_device").state == "loaded"
+        yield
+        loader.unload("llvm")
+
+
+@pytest.fixture
+def made() -> Iterator[Declare]:
+    """Declares operators for the length of a test."""
+    found: list[OpDef] = []
+
+    def one(type: str, function: Function, **more: Any) -> OpDef:
+        found.append(declare(type, **more)(function))
+        return found[-1]
+
+    yield one
+    for op in found:
+        for name in (f"{op.type}_grad", op.type):
+            if name in ops:
+                ops.remove(ops.get(name))
+
+
+def call_of(
+    type: str, ins: dict[str, tuple[int, ...]], outs: dict[str, tuple[int, ...]], dtype: str = "float32", **attrs: Any
+) -> Call:
+    def specs(given: dict[str, tuple[int, ...]], slot: str) -> tuple[Spec, ...]:
+        return (Spec.of(given[slot], "int64" if slot == "Index" else dtype),)
+
+    op = ops.get(type)
+    clean, _ = check_attrs(op, attrs, NOWHERE)
+    return Call(op, {slot: specs(ins, slot) for slot in ins}, {slot: specs(outs, slot) for slot in outs}, clean)
+
+
+def types(call: Call) -> list[str]:
+    parts = parts_of(call)
+    assert not isinstance(parts, str), parts
+    assert all(isinstance(part, Part) for part in parts)
+    return [part.call.op.type for part in parts]
+
+
+def run(type: str, x: Any, place: str, mode: str = "interpreted") -> Any:
+    block = fluid.default_main_program().global_block()
+    given = block.create_var(fluid.unique_name.generate("x"), x.shape, str(x.dtype), is_data=True)
+    out = block.create_var(fluid.unique_name.generate("out"))
+    block.append_op(type, {"X": given}, {"Out": out})
+    (found,) = fluid.Executor(place, mode=mode).run(fluid.default_main_program(), {given.name: x}, [out])
+    return found
+
+
+def backwards(x: e.Tensor) -> e.Tensor:
+    return e.call("reverse", {"X": x * 2}, {"axis": [0]})["Out"] + 1
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
+def test_a_call_is_one_launch_and_means_what_the_operator_says(made: Declare, place: str, mode: str) -> None:
+    made("test.backwards", backwards, reads=())
+    call = call_of("test.backwards", {"X": (4, 3)}, {"Out": (4, 3)})
+    assert types(call) == ["elementwise_part", "reverse", "elementwise_part"]
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    np.testing.assert_array_equal(run("test.backwards", x, place, mode), x[::-1] * 2 + 1)
+
+
+@pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
+def test_derivatives_are_those_of_what_a_call_means(made: Declare, place: str) -> None:
+    made("test.backwards", lambda x: backwards(x * x), inputs=("X",), reads=("X",))
+    block = fluid.default_main_program().global_block()
+    x = fluid.layers.data("x", [3, 2], append_batch_size=False, dtype="float64")
+    x.stop_gradient = False
+    out = block.create_var("out")
+    block.append_op("test.backwards", {"X": x}, {"Out": out})
+    (first,) = fluid.gradients([fluid.layers.reduce_sum(out * out)], [x])
+    (second,) = fluid.gradients([fluid.layers.reduce_sum(first)], [x])
+    given = np.arange(6, dtype="float64").reshape(3, 2)
+    exe = fluid.Executor(place, fallback="allow")
+    found = exe.run(feed={"x": given}, fetch_list=[first, second])
+    np.testing.assert_allclose(found[0], 8 * given * (2 * given**2 + 1))  # of the sum of (2 x x + 1) squared
+    np.testing.assert_allclose(found[1], 48 * given**2 + 8)
+
+
+GRADIENTS = [
+    ("cross_grad", {"X": (4, 3), "Y": (4, 3), "Out@GRAD": (4, 3)}, ["X", "Y"], {}, ["cross", "cross"]),
+    ("roll_grad", {"X": (4, 3), "Out@GRAD": (4, 3)}, ["X"], {"shifts": [1, 2], "dims": [0, 1]}, ["roll"]),
+    ("roll_grad", {"X": (4, 3), "Out@GRAD": (4, 3)}, ["X"], {"shifts": [5]}, ["roll"]),
+    ("tril_triu_grad", {"Out@GRAD": (4, 3)}, ["X"], {"lower": True}, ["tril_triu"]),
+    (
+        "affine_channel_grad", {"X": (4, 3), "Scale": (3,), "Out@GRAD": (4, 3)}, ["X", "Scale", "Bias"], {},
+        ["elementwise_mul_grad", "reduce_sum"],
+    ),
+    (
+        "scatter_nd_add_grad", {"Index": (5, 1), "Updates": (5, 3), "Out@GRAD": (4, 3)}, ["X", "Updates"], {},
+        ["assign", "gather_nd"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("type", "ins", "grads", "attrs", "parts"), GRADIENTS)
+def test_gradients_that_are_other_operators_are_calls_of_them(
+    type: str, ins: dict[str, Any], grads: list[str], attrs: dict[str, Any], parts: list[str], dtype: str
+) -> None:
+    outs = {f"{slot}@GRAD": ins.get(slot, (3,) if slot == "Bias" else (4, 3)) for slot in grads}
+    assert types(call_of(type, ins, outs, dtype, **attrs)) == parts
+
+
+def _twice_and_one(type: str) -> Function:
+    return lambda x: e.call(type, {"X": x}, {}, lambda: {"Out": x * 2})["Out"] + 1
+
+
+def test_an_operand_that_the_callee_refuses_is_computed_by_what_the_call_means(made: Declare) -> None:
+    made("test.floats", lambda x: x * 2, inputs=("X",), dtypes={"X": ("float32",)})
+    made("test.rows", lambda x: e.need(x.dims[0] > 2, "X", "three rows") or x * 2, inputs=("X",))
+    for type in ("test.floats", "test.rows"):
+        made(f"{type}_plus", _twice_and_one(type), inputs=("X",))
+    called = call_of("test.floats_plus", {"X": (4, 3)}, {"Out": (4, 3)})
+    assert types(called) == ["test.floats", "elementwise_part"]
+    other = call_of("test.floats_plus", {"X": (4, 3)}, {"Out": (4, 3)}, "int32")
+    assert types(other) == ["elementwise_part"]
+    assert types(call_of("test.rows_plus", {"X": (4, 3)}, {"Out": (4, 3)})) == ["test.rows", "elementwise_part"]
+    assert types(call_of("test.rows_plus", {"X": (2, 3)}, {"Out": (2, 3)})) == ["elementwise_part"]
+
+
+def test_a_callee_that_makes_something_else_is_refused(made: Declare) -> None:
+    def other(x: e.Tensor) -> e.Tensor:
+        return e.call("reverse", {"X": x}, {"axis": [0]}, lambda: {"Out": e.slice_axis(x, 0, 0, 1)})["Out"]
+
+    made("test.other", other)
+    with pytest.raises(ProgramError, match=r"a call of reverse makes .* as Out, where its function says float32\[1"):
+        parts_of(call_of("test.other", {"X": (4, 3)}, {"Out": (1, 3)}))
+
+
+def test_an_operator_that_calls_itself_with_the_same_operands_is_what_its_function_says(made: Declare) -> None:
+    def endless(x: e.Tensor) -> e.Tensor:
+        return e.call("test.endless", {"X": e.transpose(x, (1, 0))}, {}, lambda: {"Out": x + 1})["Out"]
+
+    made("test.endless", endless)
+    assert types(call_of("test.endless", {"X": (3, 3)}, {"Out": (3, 3)})) == ["elementwise_part"]
+
+
+def test_operators_that_call_each_other_come_to_an_end(made: Declare) -> None:
+    def calling(type: str) -> Function:
+        return lambda x: e.call(type, {"X": x}, {}, lambda: {"Out": x + 1})["Out"]
+
+    made("test.one", calling("test.two"), inputs=("X",))
+    made("test.two", calling("test.three"), inputs=("X",))
+    made("test.three", calling("test.one"), inputs=("X",))
+    call = call_of("test.one", {"X": (3, 3)}, {"Out": (3, 3)})
+    assert types(call) == ["test.two"]
+    chosen = choose(call, fluid.Place.parse(LLVM), Policy("error"))
+    assert [part.call.op.type for part in chosen.parts] == ["elementwise_part"]
+    x = np.zeros((3, 3), "float32")
+    for type in ("test.one", "test.two"):
+        for mode in ("interpreted", "compiled"):
+            np.testing.assert_array_equal(run(type, x, LLVM, mode), x + 1)
+
+
+def test_what_is_said_with_a_call_of_itself_needs_a_function(made: Declare) -> None:
+    made("test.one", lambda x: e.call("test.two", {"X": x})["Out"], inputs=("X",))
+    made("test.two", lambda x: e.call("test.one", {"X": x})["Out"], inputs=("X",))
+    with pytest.raises(ProgramError, match=r"test\.two is said with a call of itself; expected a function"):
+        run("test.one", np.zeros((3, 3), "float32"), "cpu")
+    made("test.print", lambda x: e.call("print", {"X": x})["Out"], inputs=("X",))
+    with pytest.raises(ProgramError, match="print has no expression; expected a function"):
+        run("test.print", np.zeros((3, 3), "float32"), "cpu")
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_functions_of_sizes_alone_are_a_table(made: Declare, place: str) -> None:
+    """One is added by the operator that computes the rest; what would be large is computed on the place."""
+    call = call_of("add_position_encoding", {"X": (2, 64, 32)}, {"Out": (2, 64, 32)})
+    assert types(call) == ["assign_value", "elementwise_part"]
+
+    def waves(x: e.Tensor) -> e.Tensor:
+        return e.wide(x) + e.sin(e.cast(e.iota(x.dims, 0), "float64")) + e.cast(e.iota(x.dims, 0), "float64")
+
+    made("test.waves", waves)
+    assert "assign_value" in types(call_of("test.waves", {"X": (MOST_TABLED,)}, {"Out": (MOST_TABLED,)}, "float64"))
+    large = MOST_TABLED + 1
+    assert "assign_value" not in types(call_of("test.waves", {"X": (large,)}, {"Out": (large,)}, "float64"))
+    for count in (3, MOST_TABLED, large):
+        k = np.arange(count, dtype="float64")
+        np.testing.assert_allclose(run("test.waves", k * 0, place), np.sin(k) + k, atol=1e-9)

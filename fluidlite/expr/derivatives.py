@@ -217,11 +217,12 @@ def _reduce(x: Tensor, d: Tensor) -> Adjoints:
 def _others(x: Tensor, axes: Sequence[int]) -> Tensor:
     """For each element, the product of the others along axes: without a division, so that zeros are right."""
     kept = [axis for axis in range(x.rank) if axis not in axes]
-    order = (*kept, *axes)
+    first = min(axes) if max(axes) - min(axes) < len(axes) else len(kept)  # they lie beside each other, or are put last
+    order = (*kept[:first], *sorted(axes), *kept[first:])
     turned = transpose(x, order)
-    rows = reshape(turned, [*(x.dims[axis] for axis in kept), -1])
-    front = scan("prod", rows, -1, exclusive=True)
-    behind = scan("prod", rows, -1, reverse=True, exclusive=True)
+    rows = reshape(turned, [*turned.dims[:first], -1, *turned.dims[first + len(axes) :]])
+    front = scan("prod", rows, first, exclusive=True)
+    behind = scan("prod", rows, first, reverse=True, exclusive=True)
     whole = reshape(front * behind, turned.dims)
     return transpose(whole, [order.index(axis) for axis in range(x.rank)])
 

@@ -38,7 +38,7 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
         e.fail("Ids", f"{e.shown_dims(first.dims)[0]} rows, as X")
     column, out = _column(ids, len(x), first.rank), first
     for k, each in enumerate(x[1:], 1):
-        out = e.where(column == k, each, out)
+        out = e.where(column != k, out, each)
     return out
 
 

@@ -209,12 +209,12 @@ def _register_indexed(spatial: int) -> None:
         levels, places, weight = _levels(x, spans), None, e.number(1)
         for span, level in zip(reversed(spans), levels, strict=False):
             found = first_maximum(level, span)
-            here = (e.squeeze(found, span.axis + 1) + span.begins(x.rank)) * weight
+            here = (e.squeeze(found, span.axis + 1) + e.cast(span.begins(x.rank), "int32")) * weight
             if places is not None:
                 here = here + e.squeeze(e.pick(windows(places, span), found, span.axis + 1, "clamp"), span.axis + 1)
             places, weight = here, weight * span.size
         out = _maxima(x, spans)
-        return out, e.cast(e.where(_some(out, spans), places, -1), "int32")
+        return out, e.where(_some(out, spans), places, -1)
 
     def pooled_grad(x: e.Tensor, mask: e.Tensor, dout: e.Tensor, **attrs: Any) -> e.Tensor:
         """Written: the places are there."""

@@ -112,16 +112,19 @@ def bilinear_tensor_product(x: e.Tensor, y: e.Tensor, weight: e.Tensor, bias: e.
 # conv_shift --------------------------------------------------------------------------------------------------------
 
 
+def _around(x: e.Tensor, taps: e.Number) -> e.Tensor:
+    """Windows of each row, with its other end on either side."""
+    half, width = taps // 2, x.dims[1]
+    return e.window(e.concat([e.slice_axis(x, 1, width - half, half), x, e.slice_axis(x, 1, 0, half)], 1), 1, taps)
+
+
 @operator(
-    "conv_shift", reads=("X", "Y"), dtypes=_PAIR, source="Fluid conv_shift_op.cc",
+    "conv_shift", dtypes=_PAIR, source="Fluid conv_shift_op.cc",
     doc="Out[i, j] = the sum over k of X[i, j + k - half] Y[i, k], half the filter's width // 2; X goes round",
     memory="where arrays compute, X as often as the filter is wide",
-    grad_doc="X@GRAD = Out@GRAD shifted the other way; Y@GRAD[i, k] = the sum over j of X[i, j + k - half] "
-    "Out@GRAD[i, j]",
-    grad_memory="where arrays compute, X as often as the filter is wide",
 )  # fmt: skip
 def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
-    """Windows of each row, with its other end on either side, times its filter."""
+    """Windows of each row times its filter."""
     e.same_dtype(y, x)
     if x.rank != 2:
         e.fail("X", "[rows, width]")
@@ -132,6 +135,17 @@ def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
         e.fail("Y", f"as many rows as X, {e.known(rows)}")
     e.need(taps % 2 == 1, "Y", "an odd number of columns: the filter has a middle")
     e.need(taps <= width, "Y", "at most the {0} columns of X", numbers=(width,))
-    half = taps // 2
-    around = e.concat([e.slice_axis(x, 1, width - half, half), x, e.slice_axis(x, 1, 0, half)], 1)
-    return e.reshape(e.contract(e.window(around, 1, taps), y, "ijk,ik->ij"), x.dims)
+    return e.reshape(e.contract(_around(x, taps), y, "ijk,ik->ij"), x.dims)
+
+
+@gradient(
+    conv_shift, writes=("X", "Y"),
+    doc="X@GRAD = Out@GRAD shifted the other way; Y@GRAD[i, k] = the sum over j of X[i, j + k - half] Out@GRAD[i, j]",
+    memory="where arrays compute, Out@GRAD and X as often as the filter is wide",
+)  # fmt: skip
+def conv_shift_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+    """Written: the derived one would add up windows where they lie, this one reads those of Out@GRAD."""
+    e.need_dims(dout, x.dims, "Out@GRAD", "X")
+    dx = e.contract(_around(dout, y.dims[1]), e.flip(y, 1), "ijk,ik->ij")
+    dy = e.contract(_around(x, y.dims[1]), dout, "ijk,ij->ik")
+    return e.reshape(dx, x.dims), e.reshape(dy, y.dims)

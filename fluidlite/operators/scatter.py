@@ -13,10 +13,10 @@ NUMBERS = (*ALL_FLOATS, *INTS)
 # scatter -----------------------------------------------------------------------------------------------------------
 
 
-def _named(ids: e.Tensor, like: e.Tensor) -> e.Tensor:
-    """Whether each row of a tensor is among Ids, beside its other dims."""
-    none, one = e.full(like.dims[:1], 0, "int32"), e.full(ids.dims, 1, "int32")
-    return e.reshape(e.set_at(none, one, ids) > 0, (like.dims[0], *(1,) * (like.rank - 1)))
+def _without(x: e.Tensor, rows: e.Tensor) -> e.Tensor:
+    """A tensor with 0 in some rows."""
+    none = e.full((rows.dims[0], *x.dims[1:]), 0, "int32" if x.dtype in INTS else "float32")
+    return e.set_at(x, e.cast(none, x.dtype), rows)
 
 
 @operator(
@@ -37,10 +37,8 @@ def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -
         e.fail("Updates", f"{e.shown_dims(wanted)}: a row of X for each of Ids")
     e.same_dtype(updates, x)
     e.need(e.lowest(x.dims[0], 1) + 1 > e.lowest(ids.dims[0], 1), "Ids", "no entries, since X has no rows")
-    rows, given = entries(ids), e.reshape(updates, wanted)
-    if overwrite:
-        return e.set_at(x, given, rows)
-    return e.where(_named(rows, x), e.add_at(given, e.checked(rows, x.dims[0]), 0, x.dims[0]), x)
+    rows, given = e.checked(entries(ids), x.dims[0]), e.reshape(updates, wanted)
+    return e.set_at(x, given, rows) if overwrite else e.add_at(given, rows, 0, x.dims[0], _without(x, rows))
 
 
 @gradient(
@@ -50,13 +48,12 @@ def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -
 )  # fmt: skip
 def scatter_grad(ids: e.Tensor, updates: e.Tensor, dout: e.Tensor, *, overwrite: bool) -> tuple[e.Tensor, e.Tensor]:
     """Written: Fluid's does not read X, whose dims are those of Out@GRAD."""
-    rows = entries(ids)
-    dx = e.set_at(dout, e.cast(e.full(updates.dims, 0, "float32"), dout.dtype), rows)
+    rows = e.checked(entries(ids), dout.dims[0])
     dupdates = e.take(dout, rows)
     if overwrite:
         last = e.reshape(e.stays(rows, dout.dims[0]), (rows.dims[0], *(1,) * (dout.rank - 1)))
         dupdates = e.where(last, dupdates, 0)
-    return dx, dupdates
+    return _without(dout, rows), dupdates
 
 
 # gather_nd ---------------------------------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ import numpy as np
 from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen.functions import as_number, cast, dtype_object
 from fluidlite.codegen.sums import pairwise_sum
+from fluidlite.render.array_choices import limit, sign, where
 from fluidlite.render.array_indexing import add_at, add_contract, checked, pick, put, set_at, take, take_contract
 from fluidlite.render.array_moves import (
+    add_part,
     broadcast,
     broadcast_last_axes,
     concat,
@@ -29,8 +31,16 @@ from fluidlite.render.array_moves import (
     target,
     view,
 )
-from fluidlite.render.array_reductions import arg, limit, product_sum, recur, reduce, scan, segment, segment_of, where
-from fluidlite.render.array_windows import unwindow, unwindow_one, window, window_arg, window_reduce, window_view
+from fluidlite.render.array_reductions import arg, others, product_sum, recur, reduce, scan, segment, segment_of
+from fluidlite.render.array_windows import (
+    unwindow,
+    unwindow_one,
+    window,
+    window_arg,
+    window_pick,
+    window_reduce,
+    window_view,
+)
 from fluidlite.render.contractions import contract
 
 REQUIRED = (
@@ -59,11 +69,11 @@ KEPT = 1 << 12
 """Elements that are kept, at most, of what a call computes of its sizes alone."""
 
 __all__ = [
-    "OPTIONAL", "REQUIRED", "REQUIRED_DTYPES", "add_at", "add_contract", "arg", "as_number", "broadcast",
+    "OPTIONAL", "REQUIRED", "REQUIRED_DTYPES", "add_at", "add_contract", "add_part", "arg", "as_number", "broadcast",
     "broadcast_last_axes", "cast", "checked", "concat", "contract", "dtype_object", "full", "iota", "keep", "lacking",
-    "limit", "pad", "pad_into", "pairwise_sum", "part", "permute", "pick", "product_sum", "put", "recur", "reduce",
-    "scan", "segment", "segment_of", "set_at", "slices", "store", "take", "take_contract", "target", "unwindow",
-    "unwindow_one", "view", "where", "window", "window_arg", "window_reduce", "window_view",
+    "limit", "others", "pad", "pad_into", "pairwise_sum", "part", "permute", "pick", "product_sum", "put", "recur",
+    "reduce", "scan", "segment", "segment_of", "set_at", "sign", "slices", "store", "take", "take_contract", "target",
+    "unwindow", "unwindow_one", "view", "where", "window", "window_arg", "window_pick", "window_reduce", "window_view",
 ]  # fmt: skip
 
 

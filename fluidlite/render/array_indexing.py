@@ -53,6 +53,11 @@ def take(xp: Any, x: Any, index: Any, inside: Any, axis: int, out: Any = None) -
 def _flat(xp: Any, index: Any, axis: int, dims: Sequence[int]) -> Any:
     """Indices along an axis as those of the flat elements of ``dims``."""
     outer, inner = prod(dims[:axis]), prod(dims[axis + 1 :])
+    if strided(index):
+        flat = index.reshape(outer, -1, inner)
+        flat = flat * inner + np.arange(inner) if inner > 1 else flat
+        lines = np.arange(0, outer * dims[axis] * inner, dims[axis] * inner)
+        return (flat + lines.reshape(outer, 1, 1) if outer > 1 else flat).reshape(index.shape)
     flat = xp.reshape(index if inner == 1 else index * inner, (outer, -1, inner))
     for k, (count, step) in enumerate(((outer, dims[axis] * inner), (1, 0), (inner, 1))):
         if count > 1:

@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.bounded import Bounded
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen.functions import dtype_object
-from fluidlite.render.memory import strided
+from fluidlite.render.memory import same_elements, strided
 
 FEW = 16
 """Lines with at most this many elements: the maximum is found element after element, in all lines at once."""
@@ -37,6 +37,11 @@ def zeros(xp: Any, dims: Sequence[int], like: Any) -> Any:
     if strided(like):
         return np.zeros(tuple(dims), like.dtype)
     return full(xp, dims, 0, str(like.dtype).rpartition(".")[2], like)
+
+
+def empty(xp: Any, dims: Sequence[int], like: Any) -> Any:
+    """Memory for elements of the dtype of ``like``, on its device; what they are is not said."""
+    return np.empty(tuple(dims), like.dtype) if strided(like) else zeros(xp, dims, like)
 
 
 def permute(xp: Any, x: Any, axes: Sequence[int]) -> Any:
@@ -88,7 +93,7 @@ def broadcast_last_axes(x: Any, dims: Sequence[int]) -> Any:
 def pad(xp: Any, x: Any, value: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int]) -> Any:
     """Numbers in front, behind and between; negative counts in front and behind cut off."""
     dims = _padding(tuple(x.shape), low, high, between).dims
-    made = np.empty(dims, x.dtype) if strided(x) else zeros(xp, dims, x)
+    made = empty(xp, dims, x)
     pad_into(xp, made, x, value, low, high, between)
     return made
 
@@ -145,6 +150,21 @@ def pad_into(
         out[edge] = value
     if where.some:
         store(xp, out[where.into], x[where.of])
+
+
+def add_part(
+    xp: Any, whole: Any, x: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int], out: Any = None
+) -> Any:
+    """The sum of an array and another one around which :func:`pad` puts zeros: what is around it is not added."""
+    where = _padding(tuple(x.shape), low, high, between)
+    if where.some and strided(out) and not same_elements(out, whole) and np.may_share_memory(out, x):
+        x = x.copy()
+    made = empty(xp, where.dims, whole) if out is None else out
+    if not same_elements(made, whole):
+        made[...] = whole
+    if where.some:
+        made[where.into] += x[where.of]
+    return made
 
 
 def store(xp: Any, out: Any, value: Any) -> None:

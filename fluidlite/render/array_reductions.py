@@ -12,11 +12,11 @@ from fluidlite.codegen import sums
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.codegen.sums import pairwise_sum
 from fluidlite.expr.reductions import of_nothing
-from fluidlite.render.array_moves import FEW, concat, full, iota, zeros
+from fluidlite.render.array_moves import FEW, concat, empty, full, iota, zeros
 from fluidlite.render.memory import strided, writable
 
-MANY = 1 << 11
-"""From so many elements on a limit is taken by ``clip``, which takes longer to begin."""
+SCANNED = 1 << 11
+"""Up to so many elements two running products are there sooner than what is made of halves."""
 
 
 def reduce(xp: Any, kind: str, x: Any, axes: Sequence[int], dtype: str) -> Any:
@@ -37,13 +37,13 @@ def product_sum(xp: Any, a: Any, b: Any, axes: Sequence[int], dtype: str) -> Any
     return sums.product_sum(xp, a, b, tuple(axes), dtype_object(xp, dtype))
 
 
-def arg(xp: Any, kind: str, x: Any, axis: int) -> Any:
+def arg(xp: Any, kind: str, x: Any, axis: int, dtype: str = "int64") -> Any:
     """The index of the first maximum, or minimum, along an axis, which stays as 1."""
     if not prod(x.shape):  # no results
-        return full(xp, [1 if k == axis else size for k, size in enumerate(x.shape)], 0, "int64", x)
+        return full(xp, [1 if k == axis else size for k, size in enumerate(x.shape)], 0, dtype, x)
     if x.shape[axis] <= FEW and axis < x.ndim - 1:
         parts = [x[(*(slice(None),) * axis, slice(k, k + 1), ...)] for k in range(x.shape[axis])]
-        return first_of(xp, kind, x, parts)
+        return first_of(xp, kind, x, parts, dtype)
     found = None
     if hasattr(x, "__array_interface__"):
         found = _arg_by_columns(xp, kind, x, axis) if prod(x.shape[axis + 1 :]) > 1 else None
@@ -54,7 +54,7 @@ def arg(xp: Any, kind: str, x: Any, axis: int) -> Any:
         found = xp.where(xp.any(nan, axis=axis, keepdims=True), first, rest)
     if found is None:
         found = getattr(xp, f"arg{kind}")(x, axis=axis, keepdims=True)
-    return xp.astype(found, dtype_object(xp, "int64"), copy=False)
+    return xp.astype(found, dtype_object(xp, dtype), copy=False)
 
 
 def _arg_by_columns(xp: Any, kind: str, x: Any, axis: int) -> Any:
@@ -70,7 +70,7 @@ def _arg_by_columns(xp: Any, kind: str, x: Any, axis: int) -> Any:
     return xp.reshape(found, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
-def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any]) -> Any:
+def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any], dtype: str) -> Any:
     """Which of some parts of an array has the first maximum, or minimum, element by element; NaN is it."""
     join = xp.maximum if kind == "max" else xp.minimum
     small, best, number = dtype_object(xp, "uint8"), parts[0], None
@@ -85,7 +85,7 @@ def first_of(xp: Any, kind: str, x: Any, parts: Sequence[Any]) -> Any:
         number = here if number is None else xp.maximum(number, here * k)  # a choice for each element would be slower
         if k < len(parts) - 1:
             best = join(best, part)
-    return xp.astype(xp.zeros_like(best, dtype=small) if number is None else number, dtype_object(xp, "int64"))
+    return xp.astype(xp.zeros_like(best, dtype=small) if number is None else number, dtype_object(xp, dtype))
 
 
 def _accumulated(xp: Any, join: Any, x: Any, axis: int, reverse: bool, exclusive: bool, made: Any) -> Any:
@@ -142,6 +142,44 @@ def scan(xp: Any, kind: str, x: Any, axis: int, reverse: bool, exclusive: bool, 
     return xp.flip(found, axis=axis) if reverse else found
 
 
+def others(xp: Any, kind: str, x: Any, axis: int, out: Any = None) -> Any:
+    """For each element the sum, or product, of all others along an axis.
+
+    Elements are joined with those of the other half, these pairs likewise, and so on; back from the last ones, what one
+    half lacks is the other one. That is three operations an element, all lines at once, and few roundings.
+    """
+    join = {"sum": xp.add, "prod": xp.multiply}[kind]
+    size = x.shape[axis]
+    if size <= 1 or (strided(x) and x.size <= SCANNED):
+        return join(scan(xp, kind, x, axis, False, True), scan(xp, kind, x, axis, True, True))
+    half, front = (size + 1) // 2, (slice(None),) * axis
+    first, last = (*front, slice(0, size - half), ...), (*front, slice(half, None), ...)
+    pairs = empty(xp, (*x.shape[:axis], half, *x.shape[axis + 1 :]), x)
+    _joined_into(join, x[first], x[last], pairs[first], axis)
+    alone = (*front, slice(size - half, half), ...)
+    if 2 * half > size:
+        pairs[alone] = x[alone]
+    found = others(xp, kind, pairs, axis)
+    made = out if writable(out, x) and not np.may_share_memory(out, x) else empty(xp, x.shape, x)
+    _joined_into(join, found[first], x[last], made[first], axis)
+    _joined_into(join, found[first], x[first], made[last], axis)
+    if 2 * half > size:
+        made[alone] = found[alone]
+    return made
+
+
+def _joined_into(join: Any, a: Any, b: Any, made: Any, axis: int) -> None:
+    """Join two arrays; an element of a short axis after the other, where many lines have few elements side by side."""
+    if not strided(made):
+        made[...] = join(a, b)
+    elif prod(made.shape[axis:]) >= SLICE_MIN_INNER or made.shape[axis] > prod(made.shape[:axis]):
+        join(a, b, made)
+    else:
+        front = (slice(None),) * axis
+        for k in range(made.shape[axis]):
+            join(a[(*front, k)], b[(*front, k)], made[(*front, k)])
+
+
 def recur(xp: Any, a: Any, b: Any, axis: int, reverse: bool) -> Any:
     """``y[i] = a[i] y[i - 1] + b[i]``; pairs of factor and summand are composed, twice as many each time."""
     if reverse:
@@ -189,23 +227,3 @@ def segment(xp: Any, kind: str, x: Any, offsets: Any) -> Any:
     found = xp.take(x, last, axis=0)
     some = xp.reshape(offsets[1:] > offsets[:-1], (runs, *wide[1:]))
     return xp.where(some, found, xp.zeros_like(found))
-
-
-def where(context: Any, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """One or the other, element by element; by the place's own function if it has a faster one."""
-    own = context.array.extra("where")
-    if own is not None:
-        return own(condition, a, b) if out is None else own(condition, a, b, out)
-    chosen = context.xp.where(condition, a, b)
-    if out is None:
-        return chosen
-    out[...] = chosen
-    return out
-
-
-def limit(xp: Any, kind: str, x: Any, number: Any, out: Any = None) -> Any:
-    """The maximum, or minimum, of floats and a number, on NumPy, whose ``clip`` takes a quarter of the time."""
-    if x.size < MANY:
-        return getattr(xp, kind)(x, number, out=out)
-    low, high = (number, np.inf) if kind == "maximum" else (-np.inf, number)
-    return xp.clip(x, low, high, out=out)

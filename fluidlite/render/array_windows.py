@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.render.array_choices import where
+from fluidlite.render.array_indexing import pick
 from fluidlite.render.array_moves import concat, permute, zeros
-from fluidlite.render.array_reductions import arg, first_of, reduce, where
+from fluidlite.render.array_reductions import arg, first_of, reduce
 from fluidlite.render.memory import strided, writable
 
 CACHED = 1 << 18
 """Elements that stay in the cache while they are added one after the other."""
 MOST_TAPS = 32
 """Windows of so many elements are reduced an element after the other, all windows at once; others each as a whole."""
+
+FEW_TAPS = 8
+"""An element of windows of so many is chosen between all first ones, all second ones, and so on."""
 
 
 def _taps(ndim: int, axis: int, taps: int, count: int, stride: int, dilation: int) -> Iterator[tuple[slice, ...]]:
@@ -59,12 +64,29 @@ def window_reduce(
     return xp.reshape(found, (*found.shape[: axis + 1], 1, *found.shape[axis + 1 :]))
 
 
-def window_arg(xp: Any, kind: str, x: Any, axis: int, taps: int, count: int, stride: int, dilation: int) -> Any:
+def window_arg(
+    xp: Any, kind: str, x: Any, axis: int, taps: int, count: int, stride: int, dilation: int, dtype: str
+) -> Any:
     """The index of the first maximum, or minimum, in each window, which have an axis of 1."""
     if not prod(x.shape) or taps > min(2 * count, MOST_TAPS):
-        return arg(xp, kind, window_view(xp, x, axis, taps, count, stride, dilation), axis + 1)
-    found = first_of(xp, kind, x, [x[part] for part in _taps(x.ndim, axis, taps, count, stride, dilation)])
+        return arg(xp, kind, window_view(xp, x, axis, taps, count, stride, dilation), axis + 1, dtype)
+    found = first_of(xp, kind, x, [x[part] for part in _taps(x.ndim, axis, taps, count, stride, dilation)], dtype)
     return xp.reshape(found, (*found.shape[: axis + 1], 1, *found.shape[axis + 1 :]))
+
+
+def window_pick(
+    context: Any, x: Any, index: Any, inside: Any, axis: int, taps: int, count: int, stride: int, dilation: int
+) -> Any:
+    """The element at an index of each window, which have an axis of 1."""
+    xp = context.xp
+    if not prod(x.shape) or taps > FEW_TAPS or taps > 2 * count or not strided(x):
+        return pick(xp, window_view(xp, x, axis, taps, count, stride, dilation), index, inside, axis + 1)
+    parts = _taps(x.ndim, axis, taps, count, stride, dilation)
+    found, at = x[next(parts)].copy(), xp.reshape(index, (*index.shape[: axis + 1], *index.shape[axis + 2 :]))
+    for k, part in enumerate(parts, 1):
+        where(context, at == k, x[part], found, found)
+    found = xp.reshape(found, index.shape)
+    return found if inside is None else where(context, inside, found, zeros(xp, (), found))
 
 
 def unwindow_one(

@@ -22,12 +22,15 @@ from fluidlite.expr.traced import Traced
 from fluidlite.render.array_code import ArrayCode, array_names
 from fluidlite.render.buffers import Buffers
 from fluidlite.render.readers import (
+    added_padding,
     adds_on,
     called_function,
     gathered_factor,
     has_all_dims,
     in_sum,
+    index_dtype,
     made_by_reader,
+    others_joined,
     reduces_windows,
     stored_at_once,
     summed_in_runs,
@@ -229,6 +232,8 @@ class ArrayWriter:
     def _map(self, x: Tensor) -> str:
         if in_sum(x, self.users):
             return "None"  # multiplied where it is summed
+        if (joined := self._joined(x)) is not None:
+            return joined
         called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
         beside, own = self._reached(arrays[0], x), called.startswith("@")
         given = [
@@ -237,11 +242,11 @@ class ArrayWriter:
             for arg in x.args
         ]  # fmt: skip
         if takes_array(x, called) and self.buffers is not None:
-            into = self.into(x)[2:]
-            target = self.targets.get(into) or self.target(into, x) if into else self.buffers.take(x, given)
-            given += [f"out={target}"] if target else []
+            given += self._memory(x, given)
         taken = ", ".join(given)
-        if called == "where":
+        if self.buffers is not None and called == "sign" and x.dtype in FLOATS:
+            text = f"H.sign(xp, {taken})"
+        elif called == "where":
             text = f"H.where(context, {taken})"
         elif self.buffers is not None and called in _LIMITS and x.dtype in FLOATS and len(arrays) == 1:
             side, limit = given[:2] if x.args[1].op == "number" else given[1::-1]
@@ -250,12 +255,36 @@ class ArrayWriter:
             text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
         return text if has_all_dims(x) else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
 
+    def _memory(self, x: Tensor, given: Sequence[str]) -> list[str]:
+        """The argument that says where NumPy writes an elementwise tensor, if there is a place for it."""
+        into = self.into(x)[2:]
+        target = self.targets.get(into) or self.target(into, x) if into else None
+        if not into and self.buffers is not None:
+            target = self.buffers.take(x, given)
+        return [f"out={target}"] if target else []
+
+    def _joined(self, x: Tensor) -> str | None:
+        """An elementwise tensor that makes its operands itself; None: they are there."""
+        kind, part = others_joined(x, self.users), added_padding(x, self.users)
+        if kind is not None:
+            (scan, _) = x.args
+            given = [repr(kind), self.value(scan.args[0]), str(scan.params[1])]
+            return f"H.others(xp, {', '.join([*given, *self._memory(x, ())])})"
+        if part is None:
+            return None
+        whole = self.names[x.args[1] if x.args[0] is part else x.args[0]]
+        low, high, between = map(self.sizes, part.params)
+        given = [whole, self.value(part.args[0]), low, high, between]
+        return f"H.add_part(xp, {', '.join([*given, *self._memory(x, (whole,))])})"
+
     def _reached(self, arg: Tensor, x: Tensor) -> str:
         """The array of an operand, that may be broadcast by whoever reads it."""
         name = self.names[arg]
         return self.names[unspread(arg, x)] if name == "None" else name
 
     def _cast(self, x: Tensor) -> str:
+        if x.args[0].op == "arg" and index_dtype(x.args[0], self.users) == x.dtype:
+            return self.value(x.args[0])
         return f"H.cast(xp, {self.value(x.args[0])}, {x.dtype!r})"
 
     def _stop(self, x: Tensor) -> str:
@@ -289,6 +318,8 @@ class ArrayWriter:
         return f"H.slices(xp, {self.value(x.args[0])}, {self.sizes(starts)}, {self.sizes(x.dims)}, {self.sizes(steps)})"
 
     def _pad(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # added where it lies
         return f"H.pad(xp, {self._padding(x)})"
 
     def _padding(self, x: Tensor) -> str:
@@ -351,10 +382,13 @@ class ArrayWriter:
         kind, axis = x.params
         if reduces_windows(x):
             (windows,) = x.args
-            return f"H.window_arg(xp, {kind!r}, {self.value(windows.args[0])}, {self._windows(windows)})"
-        return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis})"
+            source, dtype = self.value(windows.args[0]), index_dtype(x, self.users)
+            return f"H.window_arg(xp, {kind!r}, {source}, {self._windows(windows)}, {dtype!r})"
+        return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {index_dtype(x, self.users)!r})"
 
     def _scan(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # joined with the one from the other end
         kind, axis, reverse, exclusive = x.params
         return f"H.scan(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {reverse}, {exclusive}{self.into(x)})"
 
@@ -384,6 +418,10 @@ class ArrayWriter:
         return f"H.take(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
     def _pick(self, x: Tensor) -> str:
+        if reduces_windows(x):
+            (windows, _) = x.args
+            given = f"{self.value(windows.args[0])}, {self._indices(x)}, {self._windows(windows)}"
+            return f"H.window_pick(context, {given})"
         return f"H.pick(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
     def _checked(self, x: Tensor) -> str:

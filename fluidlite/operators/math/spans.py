@@ -155,9 +155,9 @@ def total(x: e.Tensor, span: Span) -> e.Tensor:
 
 
 def first_maximum(x: e.Tensor, span: Span) -> e.Tensor:
-    """Which of its elements is the first maximum of each window, [.., windows, 1, ..]; padding is none."""
-    found = e.argmax(windows(x, span), span.axis + 1, keep=True)
-    return e.maximum(found, -_kept(span.begins(x.rank), span)) if span.ragged else found
+    """Which of its elements is the first maximum of each window, int32 [.., windows, 1, ..]; padding is none."""
+    found = e.cast(e.argmax(windows(x, span), span.axis + 1, keep=True), "int32")
+    return e.maximum(found, e.cast(-_kept(span.begins(x.rank), span), "int32")) if span.ragged else found
 
 
 def _kept(line: e.Tensor, span: Span) -> e.Tensor:

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 
 def strided(x: Any) -> bool:
     """Whether an array is NumPy's, whose strides say where its elements lie."""
-    return hasattr(x, "__array_interface__")
+    return type(x) is np.ndarray or hasattr(x, "__array_interface__")  # which NumPy makes when it is asked for
 
 
 def writable(out: Any, like: Any, flat: bool = False) -> bool:
@@ -30,4 +32,6 @@ def same_elements(a: Any, b: Any) -> bool:
     """Whether two arrays are NumPy's, and the same elements in the same order."""
     if a is b or not (strided(a) and strided(b)):
         return a is b
-    return bool(a.shape == b.shape and a.strides == b.strides and a.ctypes.data == b.ctypes.data)
+    if a.shape != b.shape or a.strides != b.strides or not np.may_share_memory(a, b):  # the address takes longer
+        return False
+    return bool(a.__array_interface__["data"] == b.__array_interface__["data"])

@@ -217,9 +217,10 @@ def _ended(form: Form) -> list[str]:
 class Texts:
     """Texts that were compiled, each with a name that tracebacks find it by."""
 
+    _numbers = count(1)  # of all: the names are known in the whole process
+
     def __init__(self, most: int = MOST_TEXTS) -> None:
         self._codes: Bounded[tuple[str, CodeType]] = Bounded(most, "straight ways", 16 << 20, self._forget)
-        self._numbers = count(1)
 
     def of(self, form: Form) -> tuple[str, CodeType]:
         """Return the text of a form, and its code."""

@@ -161,3 +161,20 @@ def test_an_index_that_one_mode_finds_late_is_refused_by_both() -> None:
     outcome = check(Recipe(steps, (feed,), {"s": np.ones(1, "float32")}, ("neg",)), CPU)
     assert not outcome.findings
     assert outcome.discarded["refused by numbers that only the run knows"] == 1
+
+
+@pytest.mark.parametrize("dims", [(2, 1, 2), (2, 1, 2, 1)])
+def test_the_rounding_of_a_mean_counts_where_no_movement_of_x_does(dims: tuple[int, ...]) -> None:
+    """Two elements become 1 and -1, wherever they are; how exactly follows from how large they are."""
+    x = np.asarray([999.02, 998.78, 1001.15, 998.75]).reshape(dims)
+    outputs = {"Y": ("y",), "SavedMean": ("m",), "SavedVariance": ("v",)}
+    step, other = (
+        Step("instance_norm", {"X": ("x",), "Scale": ("one",), "Bias": ("one",)}, outputs, {"epsilon": epsilon})
+        for epsilon in (8.517398407649353e-06, 8.6e-06)
+    )
+    feed = {"x": x, "one": np.ones(1)}
+    outcome = check(Recipe((step,), (feed,), fetches=("y",)), CPU)
+    assert not outcome.findings and outcome.compared == 1
+    evaluator = Evaluator({name: exactly(value) for name, value in feed.items()}, {})
+    right, wrong = evaluator.outputs(step, {})["y"], evaluator.outputs(other, {})["y"]
+    assert (np.abs(wrong.value - right.value) > right.bound).any()

@@ -53,6 +53,12 @@ SUMS = frozenset({
 CANCELLING = frozenset({"linear_chain_crf"})
 """Differences of sums of their operands: as far off as those sums, however small the result is."""
 
+CENTRED = {"batch_norm": 0, "group_norm": -1, "instance_norm": -1, "layer_norm": -1}
+"""Operators that take a mean from X, which is rounded, and an axis whose elements are divided by one deviation.
+
+Where few elements are alike, no movement of X shows this: of two elements the result is 1 and -1, whatever they are.
+"""
+
 FUSED = ("fuse_relu", "fuse_brelu", "fuse_activation")
 """Attributes that let an activation follow the sums."""
 
@@ -314,10 +320,25 @@ class Evaluator:
                     if op.type in CANCELLING:
                         mean += sum(float(np.abs(b.value).sum()) for bs in inputs.values() for b in bs)
                     far = far + unit * (count + 16) * (np.abs(array) + mean) + 4 * rounding(array, dtype)
+                    if op.type in CENTRED and slot == "Y":
+                        far = far + NORMWISE * unit * _steepened(inputs["X"][0].value, array, CENTRED[op.type])
                 elif not own:
                     far = np.where(far > 0, 2 * far, 0.0)
                 found[slot].append(far)
         return found
+
+
+def _steepened(x: Array, y: Array, axis: int) -> Array:
+    """The largest element of X times how much a result changes where it does: by the neighbours along an axis."""
+    x, y = wide(x), wide(y)
+    if x.shape[axis] < 2:
+        x, y = x.reshape(-1), y.reshape(-1)
+    with np.errstate(all="ignore"):
+        slopes = np.abs(np.diff(y, axis=axis) / np.diff(x, axis=axis))
+    steepest = np.max(slopes, axis=axis, keepdims=True, initial=0.0, where=np.isfinite(slopes))
+    most = np.max(np.abs(x), axis=axis, keepdims=True, initial=0.0, where=np.isfinite(x))
+    found: Array = most * steepest
+    return found
 
 
 def _compute(op: OpDef, dtype: str) -> str:

@@ -61,7 +61,7 @@ from fluidlite.expr.lowering import RULES as SIMPLER
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES, TensorPrimitive
 from fluidlite.expr.tensor import tensor
 from fluidlite.expr.views import concat, normal_axis, slice_axis
-from fluidlite.render.arrays import ARRAY_CALLS
+from fluidlite.render.array_calls import ARRAY_CALLS
 
 
 def roll(x, by, axis):

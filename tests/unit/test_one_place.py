@@ -15,7 +15,7 @@ from fluidlite.conformance import load_plugin_modules
 from fluidlite.expr import derivatives, lowering
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.framework.registry import ops
-from fluidlite.render.arrays import ARRAY_CALLS
+from fluidlite.render.array_calls import ARRAY_CALLS
 from fluidlite.testing import ConformanceError, check_gradient, check_sample
 
 PLACES = [str(place) for place in fluid.places()]
@@ -48,7 +48,7 @@ def mirror(x, axis):
     return tensor("mirror", (x,), (axis,), x.dims, x.dtype)
 """
 RENDERED = """
-from fluidlite.render.arrays import ARRAY_CALLS
+from fluidlite.render.array_calls import ARRAY_CALLS
 
 ARRAY_CALLS["mirror"] = lambda writer, x: f"xp.flip({writer.value(x.args[0])}, axis={x.params[0]})"
 """

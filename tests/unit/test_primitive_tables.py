@@ -34,8 +34,8 @@ from fluidlite.render import (
     contractions,
     gathered,
 )
+from fluidlite.render.array_calls import ARRAY_CALLS
 from fluidlite.render.array_functions import OPTIONAL, REQUIRED, REQUIRED_DTYPES, lacking
-from fluidlite.render.arrays import ARRAY_CALLS
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 LEAVES = {"input", "number", "iota", "offsets"}

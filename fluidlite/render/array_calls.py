@@ -1,0 +1,312 @@
+"""Each primitive as an array call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fluidlite.base.dtypes import FLOATS
+from fluidlite.expr.indexing import in_range
+from fluidlite.expr.tensor import Tensor
+from fluidlite.render.array_text import ArrayText
+from fluidlite.render.readers import (
+    added_padding,
+    adds_on,
+    called_function,
+    gathered_factor,
+    has_all_dims,
+    in_sum,
+    index_dtype,
+    made_by_reader,
+    others_joined,
+    reduces_windows,
+    takes_array,
+    unspread,
+    unwindows_one,
+)
+
+_LIMITS = frozenset({"maximum", "minimum"})
+"""What NumPy computes slowly with a number."""
+
+
+class ArrayCalls(ArrayText):
+    """The text of each primitive; :data:`ARRAY_CALLS` says which is whose."""
+
+    def _known(self, x: Tensor) -> str:
+        """The list of the matrix that all calls have."""
+        return f", known={self.ready[x]}" if x in self.ready else ""
+
+    def _input(self, x: Tensor) -> str:
+        self.operands.append(x.params)
+        return f"a{len(self.operands) - 1}"
+
+    def _number(self, x: Tensor) -> str:
+        return "None"  # written where it is used
+
+    def operand(self, x: Tensor, of: Tensor, beside: str) -> str:
+        """An operand of a scalar primitive; a number is an array where no other operand is one."""
+        if unspread(x, of).op != "number":
+            return self._reached(x, of)
+        x = unspread(x, of)
+        text = self.number(x.params[0], x.dtype)
+        if self.buffers is not None and any(each.op != "number" and each.dtype == x.dtype for each in of.args):
+            return text  # NumPy takes it as one of the array's dtype
+        return f"H.as_number(xp, {text}, {beside}, {x.dtype!r})"
+
+    def _map(self, x: Tensor) -> str:
+        if in_sum(x, self.users):
+            return "None"  # multiplied where it is summed
+        if (joined := self._joined(x)) is not None:
+            return joined
+        called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
+        beside, own = self._reached(arrays[0], x), called.startswith("@")
+        given = [
+            f"H.as_number(xp, {self.number(arg.params[0], arg.dtype)}, {beside}, {arg.dtype!r})"
+            if own and arg.op == "number" else self.operand(arg, x, beside)
+            for arg in x.args
+        ]  # fmt: skip
+        if takes_array(x, called) and self.buffers is not None:
+            given += self._memory(x, given)
+        taken = ", ".join(given)
+        if self.buffers is not None and called == "sign" and x.dtype in FLOATS:
+            text = f"H.sign(xp, {taken})"
+        elif called == "where":
+            text = f"H.where(context, {taken})"
+        elif self.buffers is not None and called in _LIMITS and x.dtype in FLOATS and len(arrays) == 1:
+            side, limit = given[:2] if x.args[1].op == "number" else given[1::-1]
+            text = f"H.limit(xp, {called!r}, {', '.join([side, limit, *given[2:]])})"
+        else:
+            text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
+        return text if has_all_dims(x) else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
+
+    def _memory(self, x: Tensor, given: Sequence[str]) -> list[str]:
+        """The argument that says where NumPy writes an elementwise tensor, if there is a place for it."""
+        into = self.into(x)[2:]
+        target = self.targets.get(into) or self.target(into, x) if into else None
+        if not into and self.buffers is not None:
+            target = self.buffers.take(x, given)
+        return [f"out={target}"] if target else []
+
+    def _joined(self, x: Tensor) -> str | None:
+        """An elementwise tensor that makes its operands itself; None: they are there."""
+        kind, part = others_joined(x, self.users), added_padding(x, self.users)
+        if kind is not None:
+            (scan, _) = x.args
+            given = [repr(kind), self.value(scan.args[0]), str(scan.params[1])]
+            return f"H.others(xp, {', '.join([*given, *self._memory(x, ())])})"
+        if part is None:
+            return None
+        whole = self.names[x.args[1] if x.args[0] is part else x.args[0]]
+        low, high, between = map(self.sizes, part.params)
+        given = [whole, self.value(part.args[0]), low, high, between]
+        return f"H.add_part(xp, {', '.join([*given, *self._memory(x, (whole,))])})"
+
+    def _cast(self, x: Tensor) -> str:
+        if x.args[0].op == "arg" and index_dtype(x.args[0], self.users) == x.dtype:
+            return self.value(x.args[0])
+        return f"H.cast(xp, {self.value(x.args[0])}, {x.dtype!r})"
+
+    def _stop(self, x: Tensor) -> str:
+        return self.value(x.args[0])
+
+    def _reshape(self, x: Tensor) -> str:
+        (arg,) = x.args
+        text = self.value(arg)
+        return f"xp.reshape({text}, {self.sizes(x.dims)})"
+
+    def _transpose(self, x: Tensor) -> str:
+        return f"H.permute(xp, {self.value(x.args[0])}, {x.params[0]})"
+
+    def _broadcast(self, x: Tensor) -> str:
+        users = self.users.get(x, ())
+        if users and all(user is not None and user.op == "map" and user.rank == x.rank for user in users):
+            if self.buffers is not None and x.rank > 2 and x.rank - 1 in x.params[0] and x.args[0].op != "number":
+                return f"H.broadcast_last_axes({self.names[x.args[0]]}, {self.sizes(x.dims)})"
+            return "None"  # array functions broadcast themselves
+        return f"H.broadcast(xp, {self.value(x.args[0])}, {self.sizes(x.dims)})"
+
+    def _slice(self, x: Tensor) -> str:
+        starts, steps = x.params
+        return f"H.slices(xp, {self.value(x.args[0])}, {self.sizes(starts)}, {self.sizes(x.dims)}, {self.sizes(steps)})"
+
+    def _pad(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # added where it lies
+        return f"H.pad(xp, {self._padding(x)})"
+
+    def _padding(self, x: Tensor) -> str:
+        (arg, filler), (low, high, between) = x.args, x.params
+        number = self.number(filler.params[0], filler.dtype) if filler.op == "number" else self.names[filler]
+        return f"{self.value(arg)}, {number}, {self.sizes(low)}, {self.sizes(high)}, {self.sizes(between)}"
+
+    def _concat(self, x: Tensor) -> str:
+        return f"H.concat(xp, [{', '.join(self.value(arg) for arg in x.args)}], {x.params[0]})"
+
+    def _iota(self, x: Tensor) -> str:
+        like = "a0" if self.operands else "out0"
+        return f"H.iota(xp, {self.sizes(x.dims)}, {x.params[0]}, {x.dtype!r}, {like})"
+
+    def _offsets(self, x: Tensor) -> str:
+        like = "a0" if self.operands else "out0"
+        return f"H.as_number(xp, {self.number(x.params[2])}, {like}, 'int64')"
+
+    def _window(self, x: Tensor) -> str:
+        users = self.users.get(x, ())
+        if users and all(reduces_windows(user) for user in users):
+            return "None"  # reduced where it lies
+        called = "window" if any(user is not None and user.op == "map" for user in users) else "window_view"
+        return f"H.{called}(xp, {self.value(x.args[0])}, {self._windows(x)})"
+
+    def _windows(self, x: Tensor) -> str:
+        axis, stride, dilation = x.params
+        return f"{axis}, {self.number(x.dims[axis + 1])}, {self.number(x.dims[axis])}, {stride}, {dilation}"
+
+    def _unwindow(self, x: Tensor) -> str:
+        axis, stride, dilation = x.params
+        (parts,) = x.args
+        if unwindows_one(x):
+            given = ", ".join(self.value(arg) for arg in parts.args)
+            sizes = f"{self.number(parts.dims[axis + 1])}, {self.number(x.dims[axis])}"
+            return f"H.unwindow_one(context, {given}, {axis}, {sizes}, {stride}, {dilation}{self.into(x)})"
+        users = self.users.get(x, ())
+        if len(users) == 1 and users[0] is not None and adds_on(users[0], self.users):
+            return "None"  # added up with those in front of them
+        several, into = [f"({axis}, {self.number(x.dims[axis])}, {stride}, {dilation}), "], self.into(x)
+        while adds_on(x, self.users):
+            (x,) = x.args
+            (parts,), (axis, stride, dilation) = x.args, x.params
+            several.append(f"({axis}, {self.number(x.dims[axis])}, {stride}, {dilation}), ")
+        return f"H.unwindow(xp, {self.value(parts)}, ({''.join(several)}){into})"
+
+    def _reduce(self, x: Tensor) -> str:
+        kind, axes = x.params
+        if reduces_windows(x):
+            (windows,) = x.args
+            source = self.value(windows.args[0])
+            return f"H.window_reduce(xp, {kind!r}, {source}, {self._windows(windows)}, {x.dtype!r})"
+        (arg,) = x.args
+        if in_sum(arg, self.users):
+            a, b = (self._reached(each, arg) for each in arg.args)
+            return f"H.product_sum(xp, {a}, {b}, {axes}, {x.dtype!r})"
+        return f"H.reduce(xp, {kind!r}, {self.value(arg)}, {axes}, {x.dtype!r})"
+
+    def _arg(self, x: Tensor) -> str:
+        kind, axis = x.params
+        if reduces_windows(x):
+            (windows,) = x.args
+            source, dtype = self.value(windows.args[0]), index_dtype(x, self.users)
+            return f"H.window_arg(xp, {kind!r}, {source}, {self._windows(windows)}, {dtype!r})"
+        return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {index_dtype(x, self.users)!r})"
+
+    def _scan(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # joined with the one from the other end
+        kind, axis, reverse, exclusive = x.params
+        return f"H.scan(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {reverse}, {exclusive}{self.into(x)})"
+
+    def _recur(self, x: Tensor) -> str:
+        a, b = (self.value(arg) for arg in x.args)
+        return f"H.recur(xp, {a}, {b}, {x.params[0]}, {x.params[1]})"
+
+    def _segment(self, x: Tensor) -> str:
+        return f"H.segment(xp, {x.params[0]!r}, {self.value(x.args[0])}, {self.value(x.args[1])})"
+
+    def _segment_of(self, x: Tensor) -> str:
+        return f"H.segment_of(xp, {self.value(x.args[0])}, {self.number(x.dims[0])})"
+
+    def _indices(self, x: Tensor) -> str:
+        """Indices that can be read, and which of them were out of range (None: none of them counts)."""
+        if x in self.ready:
+            return self.ready[x]
+        (axis, *mode), index = x.params, x.args[-1]
+        size = x.args[0].dims[axis]
+        if in_range(index, size):
+            return f"{self.value(index)}, None"
+        return f"*H.checked(context, {self.value(index)}, {self.number(size)}, {(mode or ['check'])[0]!r}, io)"
+
+    def _take(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # made where it is multiplied
+        return f"H.take(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
+
+    def _pick(self, x: Tensor) -> str:
+        if reduces_windows(x):
+            (windows, _) = x.args
+            given = f"{self.value(windows.args[0])}, {self._indices(x)}, {self._windows(windows)}"
+            return f"H.window_pick(context, {given})"
+        return f"H.pick(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
+
+    def _checked(self, x: Tensor) -> str:
+        return f"H.checked(context, {self.value(x.args[0])}, {self.number(x.params[0])}, 'check', io)[0]"
+
+    def _add_at(self, x: Tensor) -> str:
+        (axis,), (updates, index, *base), bound = x.params, map(self.value, x.args), x.dims[x.params[0]]
+        known = in_range(x.args[1], bound)
+        begin = base[0] if base else None
+        product = x.args[0]
+        if made_by_reader(product, self.users):
+            (mine, theirs, out), args = product.params, product.args
+            if args[1] not in self.constant:  # the factor that is the same in all calls comes second
+                mine, theirs, args = theirs, mine, args[::-1]
+            a, b = map(self.value, args)
+            letters = ", ".join(map(repr, (mine, theirs, out)))
+            where = f"{index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)}{self._known(x)}"
+            return f"H.add_contract(context, {a}, {b}, {letters}, {where})"
+        return f"H.add_at(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
+
+    def _set_at(self, x: Tensor) -> str:
+        (axis,), (source, updates, _) = x.params, map(self.value, x.args)
+        return f"H.set_at(context, {source}, {updates}, {self._indices(x)}, {axis}{self.into(x)})"
+
+    def _put(self, x: Tensor) -> str:
+        if self.users.get(x) and all(map(unwindows_one, self.users[x])):
+            return "None"  # put where windows are added up
+        (axis,), (updates, index, *base), bound = x.params, map(self.value, x.args), x.dims[x.params[0]]
+        known, begin = in_range(x.args[1], bound), base[0] if base else None
+        return f"H.put(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
+
+    def _contract(self, x: Tensor) -> str:
+        if made_by_reader(x, self.users):
+            return "None"  # multiplied where it is added
+        mine, theirs, out = x.params
+        at = gathered_factor(x, self.users)
+        if at is not None:
+            taken, other = x.args[at], self.value(x.args[1 - at])
+            source = f"{self.value(taken.args[0])}, {self._indices(taken)}, {taken.params[0]}"
+            letters = (mine, theirs, out) if at == 0 else (theirs, mine, out)
+            said = ", ".join(map(repr, letters))
+            return f"H.take_contract(xp, {source}, {other}, {said}{self.into(x)}{self._known(x)})"
+        a, b = (self.value(arg) for arg in x.args)
+        return f"H.contract(xp, {a}, {b}, {x.params[0]!r}, {x.params[1]!r}, {x.params[2]!r}{self.into(x)})"
+
+
+ARRAY_CALLS: dict[str, Callable[[ArrayCalls, Tensor], str]] = {
+    "input": ArrayCalls._input,
+    "number": ArrayCalls._number,
+    "map": ArrayCalls._map,
+    "cast": ArrayCalls._cast,
+    "stop": ArrayCalls._stop,
+    "reshape": ArrayCalls._reshape,
+    "transpose": ArrayCalls._transpose,
+    "broadcast": ArrayCalls._broadcast,
+    "slice": ArrayCalls._slice,
+    "pad": ArrayCalls._pad,
+    "concat": ArrayCalls._concat,
+    "iota": ArrayCalls._iota,
+    "offsets": ArrayCalls._offsets,
+    "window": ArrayCalls._window,
+    "unwindow": ArrayCalls._unwindow,
+    "reduce": ArrayCalls._reduce,
+    "arg": ArrayCalls._arg,
+    "scan": ArrayCalls._scan,
+    "recur": ArrayCalls._recur,
+    "segment": ArrayCalls._segment,
+    "segment_of": ArrayCalls._segment_of,
+    "take": ArrayCalls._take,
+    "pick": ArrayCalls._pick,
+    "checked": ArrayCalls._checked,
+    "add_at": ArrayCalls._add_at,
+    "set_at": ArrayCalls._set_at,
+    "put": ArrayCalls._put,
+    "contract": ArrayCalls._contract,
+}
+"""By primitive: the text of its value, of the names of its operands; "None" where its reader writes it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.number import Number, Numeric, number
-from fluidlite.expr.tensor import Tensor, need, refuse
+from fluidlite.expr.tensor import Tensor, need, refuse, wide
 from fluidlite.expr.tracing import current
 
 
@@ -113,6 +114,13 @@ def need_dims(x: Tensor, dims: Sequence[Number], slot: str, of: str) -> None:
     for mine, theirs in zip(x.dims, dims, strict=True):
         if mine.key != theirs.key:
             need(mine == theirs, slot, expected, numbers=dims)
+
+
+def need_dtype(x: Tensor, like: Sequence[Tensor], slot: str) -> None:
+    """Require a gradient to have the dtype of one of some tensors; half types are computed in float32."""
+    floats = {wide(each).dtype: each.dtype for each in like if each.dtype in ALL_FLOATS}
+    if floats and wide(x).dtype not in floats:
+        fail_dtype(slot, " or ".join(dict.fromkeys(floats.values())), "cast it with layers.cast")
 
 
 def shown(x: Tensor) -> str:

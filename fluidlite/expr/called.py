@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from fluidlite.base.dtypes import HALVES
-from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
+from fluidlite.expr.attributes import Refused
 from fluidlite.expr.number import Number
 from fluidlite.expr.scalars import tensor_function
-from fluidlite.expr.tensor import Tensor, cast, refuse, tensor
+from fluidlite.expr.tensor import Tensor, cast, refuse, slot_of, tensor
 from fluidlite.expr.tracing import Tracing, current
 from fluidlite.framework.opdef import OpDef
 from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 
 Made = Mapping[str, Tensor]
+_NAMED = re.compile(r"\{([A-Za-z]\w*)\}")
+"""An operand in the text of an error."""
 
 
 def call(
@@ -44,10 +49,12 @@ def call(
     Raises
     ------
     ProgramError
-        If the operator has no expression, or is said with itself, or makes something else than ``function`` says.
+        If the operator has no such slot or attribute, or the attribute cannot be that; if it has no expression, infers
+        its outputs by other means, or is said with itself, and no ``function`` is given; if it makes something else
+        than ``function`` says.
     """
     op, state = ops.get(type), current()
-    told = {name: tuple(value) if isinstance(value, list) else value for name, value in (attrs or {}).items()}
+    told = _checked(op, inputs, attrs or {})
     found = function() if function is not None else _meaning(op, inputs, told, state)
     if state.build is None:
         return found
@@ -59,6 +66,29 @@ def call(
     return {slot: tensor("call", args, (slot, *params), x.dims, specs[slot].dtype) for slot, x in found.items()}
 
 
+def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes in canonical form; numbers of the call are looked at once they are known."""
+    for slot, x in inputs.items():
+        if op.input(slot) is None:
+            refuse(f"{op.type} has no input slot {slot!r}")
+        if not isinstance(x, Tensor):
+            refuse(f"a call of {op.type} takes one tensor as {slot}, got {x!r}")
+    for declared in op.inputs:
+        if declared.name not in inputs and not declared.dispensable:
+            refuse(f"a call of {op.type} leaves out {declared.name}")
+    known, told = {attr.name: attr for attr in op.attrs}, {}
+    for name, value in attrs.items():
+        if name not in known:
+            refuse(f"{op.type} has no attribute {name!r}")
+        several = value if isinstance(value, (list, tuple)) else (value,)
+        open_ = any(isinstance(n, Number) for n in several)
+        if open_:
+            told[name] = tuple(value) if isinstance(value, list) else value
+        else:
+            told[name] = known[name].check(value)
+    return told
+
+
 def _meaning(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any], state: Tracing) -> Made:
     """What an operator's expression says."""
     computed = op.expression.function if op.expression is not None else tensor_function(op)
@@ -67,14 +97,40 @@ def _meaning(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any], 
     if op.type in state.said:
         refuse(f"{op.type} is said with a call of itself; expected a function that says what this call makes")
     state.said.append(op.type)
+    before, results = len(state.requirements), state.results
+    state.results = _Inferred(op.type)
     try:
         every = {**{a.name: a.default for a in op.attrs}, **attrs}
         made = computed({slot: (x,) for slot, x in inputs.items()}, every)
+    except Refused as refused:
+        raise Refused("slot", *_blamed(op, inputs, refused.name, refused.expected)) from refused
     finally:
         state.said.pop()
+        state.results = results
+    for k, each in enumerate(state.requirements[before:], before):
+        name, expected = _blamed(op, inputs, each.name, each.expected)
+        state.requirements[k] = replace(each, name=name, expected=expected, attr=False)
     several = {slot: x if isinstance(x, (tuple, list)) else (x,) for slot, x in made.items()}
     stored = op.expression.stored if op.expression is not None else {}
     return {slot: cast(x, stored.get(slot) or x.dtype) for slot, (x, *more) in several.items() if not more}
+
+
+class _Inferred(dict[str, Any]):
+    """The outputs of an operator that infers them by other means than its expression, which are not known here."""
+
+    def __init__(self, type: str) -> None:
+        super().__init__()
+        self.type = type
+
+    def __missing__(self, slot: str) -> NoReturn:
+        refuse(f"{self.type} infers {slot} by other means; expected a function that says what this call makes")
+
+
+def _blamed(op: OpDef, inputs: Mapping[str, Tensor], name: str, expected: str) -> tuple[str, str]:
+    """The operand that an error names, and what it says: the operator's slots and attributes are none of the caller."""
+    blamed = inputs[name] if name in inputs else next(iter(inputs.values()))
+    said = _NAMED.sub(r"\1", expected)
+    return slot_of(blamed), f"what {op.type} takes, {name}: {said}"
 
 
 def _specs(
@@ -84,7 +140,7 @@ def _specs(
     given = {slot: (_spec(x, state),) for slot, x in inputs.items()}
     try:
         made = state.build.callee(op, given, dict.fromkeys(found, 1), attrs)
-    except (AttributeValueError, DtypeError, ShapeError):
+    except (DtypeError, ShapeError):
         return None
     if made is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import RegistryError
 from fluidlite.codegen.expr import slots_of, snake
-from fluidlite.expr.attributes import need_dims
+from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.gradients import gradient_of, infer_gradient
@@ -188,6 +188,10 @@ def gradient(
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
             values = [_value(_slot_of(op, name), symbols) for name in slots]
+            derived_of = [x for name in writes for x in symbols.get(name, ())]
+            for name in (name for name in slots if name.endswith(GRAD)):
+                for x in symbols.get(name, ()):
+                    need_dtype(x, derived_of, name)
             result = function(*values, **{name: numbers[name] for name in keywords})
             several = result if isinstance(result, tuple) else (result,)
             for name in (name for name in slots if name.endswith(GRAD)):
@@ -199,6 +203,7 @@ def gradient(
                 for x, of in zip(row, symbols.get(name, ()), strict=False):
                     if x is not None:
                         need_dims(x, of.dims, blamed, f"{name}, for {name}{GRAD}")
+                        need_dtype(x, [of], blamed)
             return dict(zip((name + GRAD for name in writes), several, strict=True))
 
         absent = {*dispensable, *(only_for or {})}

@@ -74,6 +74,12 @@ def decompose(call: Call, build: Build) -> str | None:
     return None
 
 
+def _is_same_call(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are made by one call of an operator, as slots of it."""
+    alike = x.op == y.op == "call" and x.params[1:] == y.params[1:] and 0 not in dims_of(x)
+    return alike and all(a is b for a, b in zip(x.args, y.args, strict=True))
+
+
 def _known(n: Number, values: dict[str, Any]) -> Number:
     """A number that an operand holds, as a constant if it is known."""
     found = n.evaluate(values)
@@ -119,7 +125,7 @@ class _Writer(PrimitiveWriter):
                 continue
             group = self._alike(x, target, pending)
             pending = [each for each in pending if all(each[1] is not value for _, value in group)]
-            if x.op == "call":
+            if x.op == "call" and 0 not in dims_of(x):
                 self._called(group)
             elif len(group) == 1:
                 self._made(x, target)
@@ -129,9 +135,9 @@ class _Writer(PrimitiveWriter):
 
     def _alike(self, x: Tensor, target: Value, pending: Sequence[tuple[Tensor, Value]]) -> list[tuple[Tensor, Value]]:
         """An output, and those that one operator computes with it."""
-        if x.op == "call":
-            mine = [each for each in pending if each[0].op == "call" and each[0].params[1:] == x.params[1:]]
-            return [(x, target), *(each for each in mine if list(map(id, each[0].args)) == list(map(id, x.args)))]
+        if x.op == "call" and 0 not in dims_of(x):
+            slots = [each for each in pending if each[0] is not x and _is_same_call(each[0], x)]
+            return [(x, target), *slots]
         group, leaves = [(x, target)], dict.fromkeys(self._operands(x))
         if not leaves or not self._is_elementwise(x):
             return group

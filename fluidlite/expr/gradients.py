@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.expr.attributes import need_dims
+from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.derivatives import derivatives, zeros_like
@@ -52,6 +52,7 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
                 seeds.append(None if weight is None else broadcast_to(wide(weight), x.dims))
                 if weight is not None:
                     need_dims(weight, x.dims, slot + suffix, slot)
+                    need_dtype(weight, [x], slot + suffix)
             for x, kept in zip(found, given.get(slot, ()), strict=False):
                 need_dims(kept, x.dims, slot, f"what {op.type} makes")
                 saved[x] = _like(wide(kept), x)

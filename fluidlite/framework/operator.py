@@ -204,8 +204,14 @@ class Operator:
 
     def rename_output(self, old: str, new: str) -> None:
         """Write another variable."""
+        before = {slot: list(names) for slot, names in self.outputs.items()}
         for names in self.outputs.values():
             names[:] = [new if name == old else name for name in names]
+        try:
+            self.check_outputs()
+        except ProgramError:
+            self.outputs.update(before)
+            raise
         self.block.program.touch()
 
     _rename_input, _rename_output = rename_input, rename_output

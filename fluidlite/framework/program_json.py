@@ -257,6 +257,7 @@ def _read_operators(block: Block, item: dict[str, Any], count: int) -> None:
             _hints(record), record.number("id", 0, _MAX_ID), role, line,
             record.get("scope", str, "", required=False),
         )  # fmt: skip
+        op.check_outputs()
         op.infer()
         program._next_id = max(program._next_id, op.id + 1)
         block.ops.append(op)

@@ -85,9 +85,12 @@ def grad_outputs(*names: str) -> tuple[Slot, ...]:
 
 
 def grad_like(*names: str) -> Callable[[Call], Inferred]:
-    """Return the inference of a gradient operator: each gradient is as its forward variable."""
+    """Return the inference of a gradient operator: each gradient is as its forward variable, in one dtype."""
 
     def infer(call: Call) -> Inferred:
+        for slot in call.ins:
+            if slot.endswith(GRAD) and is_float(call.dtype(slot)):
+                same_dtype(call, slot, names[0])
         return {name + GRAD: like(call.spec(name)) for name in names}
 
     return infer

@@ -108,9 +108,15 @@ def lrn_grad(
 # affine_channel ----------------------------------------------------------------------------------------------------
 
 
-def _channels(x: e.Tensor, data_layout: str) -> int:
-    """The axis of the channels."""
-    return 1 if data_layout == "NCHW" else x.rank - 1
+def _channels(x: e.Tensor, data_layout: str, *parameters: e.Tensor) -> int:
+    """The axis of the channels; parameters have a number for each."""
+    if x.rank < 2:
+        e.fail("X", "a rank of 2 or more, batch and channels among its dims")
+    axis = 1 if data_layout == "NCHW" else x.rank - 1
+    for each in parameters:
+        e.same_dtype(each, x)
+        e.vector(each, x.dims[axis], "the number of channels of X")
+    return axis
 
 
 def _along(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
@@ -129,12 +135,7 @@ def _along(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
 )  # fmt: skip
 def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout: str) -> e.Tensor:
     """A factor and a summand for each channel."""
-    if x.rank < 2:
-        e.fail("X", "a rank of 2 or more, batch and channels among its dims")
-    axis = _channels(x, data_layout)
-    for parameter in (scale, bias):
-        e.same_dtype(parameter, x)
-        e.vector(parameter, x.dims[axis], "the number of channels of X")
+    axis = _channels(x, data_layout, scale, bias)
     return x * _along(scale, x, axis) + _along(bias, x, axis)
 
 
@@ -148,7 +149,7 @@ def affine_channel_grad(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: Fluid's reads no Bias."""
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
-    axis = _channels(x, data_layout)
+    axis = _channels(x, data_layout, scale)
     others = [k for k in range(x.rank) if k != axis]
     product = e.call("elementwise_mul_grad", {"X": x, "Y": scale, "Out@GRAD": dout}, {"axis": axis})
     total = e.call("reduce_sum", {"X": dout}, {"dim": others})

@@ -112,6 +112,21 @@ def bilinear_tensor_product(x: e.Tensor, y: e.Tensor, weight: e.Tensor, bias: e.
 # conv_shift --------------------------------------------------------------------------------------------------------
 
 
+def _checked_taps(x: e.Tensor, y: e.Tensor) -> e.Number:
+    """The width of the filters, which suit X."""
+    e.same_dtype(y, x)
+    if x.rank != 2:
+        e.fail("X", "[rows, width]")
+    if y.rank != 2:
+        e.fail("Y", "[rows, filter width]")
+    (rows, width), taps = x.dims, y.dims[1]
+    if not e.agree(rows, y.dims[0]):
+        e.fail("Y", f"as many rows as X, {e.known(rows)}")
+    e.need(taps % 2 == 1, "Y", "an odd number of columns: the filter has a middle")
+    e.need(taps <= width, "Y", "at most the {0} columns of X", numbers=(width,))
+    return taps
+
+
 def _around(x: e.Tensor, taps: e.Number) -> e.Tensor:
     """Windows of each row, with its other end on either side."""
     half, width = taps // 2, x.dims[1]
@@ -125,16 +140,7 @@ def _around(x: e.Tensor, taps: e.Number) -> e.Tensor:
 )  # fmt: skip
 def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
     """Windows of each row times its filter."""
-    e.same_dtype(y, x)
-    if x.rank != 2:
-        e.fail("X", "[rows, width]")
-    if y.rank != 2:
-        e.fail("Y", "[rows, filter width]")
-    (rows, width), taps = x.dims, y.dims[1]
-    if not e.agree(rows, y.dims[0]):
-        e.fail("Y", f"as many rows as X, {e.known(rows)}")
-    e.need(taps % 2 == 1, "Y", "an odd number of columns: the filter has a middle")
-    e.need(taps <= width, "Y", "at most the {0} columns of X", numbers=(width,))
+    taps = _checked_taps(x, y)
     return e.reshape(e.contract(_around(x, taps), y, "ijk,ik->ij"), x.dims)
 
 
@@ -145,7 +151,8 @@ def conv_shift(x: e.Tensor, y: e.Tensor) -> e.Tensor:
 )  # fmt: skip
 def conv_shift_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would add up windows where they lie, this one reads those of Out@GRAD."""
+    taps = _checked_taps(x, y)
     e.need_dims(dout, x.dims, "Out@GRAD", "X")
-    dx = e.contract(_around(dout, y.dims[1]), e.flip(y, 1), "ijk,ik->ij")
-    dy = e.contract(_around(x, y.dims[1]), dout, "ijk,ij->ik")
+    dx = e.contract(_around(dout, taps), e.flip(y, 1), "ijk,ik->ij")
+    dy = e.contract(_around(x, taps), dout, "ijk,ij->ik")
     return e.reshape(dx, x.dims), e.reshape(dy, y.dims)

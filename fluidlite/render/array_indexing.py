@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from math import prod
+from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,22 @@ def pick(xp: Any, x: Any, index: Any, inside: Any, axis: int, out: Any = None) -
     return found if inside is None else xp.where(inside, found, xp.zeros_like(found))
 
 
+def _named_sums(context: Any, named: Any, parts: Any) -> Any:
+    """For each row of a table the sum of the parts that are named there; what is not finite stays in its own row."""
+    xp = context.xp
+    one = xp.reshape(xp.full_like(parts[:1, :1, :1], 1), (1, 1))
+    zero = xp.zeros_like(one)
+    table, finite = xp.where(named, one, zero), xp.isfinite(parts)
+    if context.array.eager and bool(xp.all(finite)):
+        return xp.matmul(table, parts)
+    sums = xp.matmul(table, xp.where(finite, parts, zero))
+    for number in (inf, -inf, nan):
+        beyond = xp.isnan(parts) if number != number else parts == number
+        there = xp.matmul(table, xp.where(beyond, one, zero)) > 0
+        sums = sums + xp.where(there, one * number, zero)
+    return sums
+
+
 def add_at(
     context: Any, updates: Any, index: Any, axis: int, size: int, base: Any, in_range: bool = False, out: Any = None
 ) -> Any:
@@ -104,8 +120,7 @@ def add_at(
     if own is None:  # one product with a matrix of ones and zeros, whose sums are in order
         parts = xp.reshape(updates, (outer, places, inner))
         named = xp.reshape(flat, (1, -1)) == xp.reshape(iota(xp, (size,), 0, "int64", flat), (-1, 1))
-        one = xp.reshape(xp.full_like(parts[:1, :1, :1], 1), (1, 1))
-        sums = xp.reshape(xp.matmul(xp.where(named, one, xp.zeros_like(one)), parts), dims)
+        sums = xp.reshape(_named_sums(context, named, parts), dims)
         return sums if base is None else base + sums
     parts = updates
     if not in_range:

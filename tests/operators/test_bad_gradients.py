@@ -89,3 +89,25 @@ def test_other_dims_are_refused(op: OpDef) -> None:
                     with pytest.raises(FluidError):
                         inferred(case, rule, {**ins, name: (spec.with_(dims=dims), *rest)})
                         pytest.fail(f"{case.id}: {name} of {dims} in place of {spec.dims}")
+
+
+@pytest.mark.parametrize("op", [op for op in OPERATORS if isinstance(op.grad, GradRule)], ids=lambda op: op.type)
+def test_other_dtypes_are_refused(op: OpDef) -> None:
+    """A gradient in float64 of what is float32, and the other way."""
+    rule = op.grad
+    assert isinstance(rule, GradRule)
+    definition = ops.get(rule.type)
+    if definition.scalar is not None or function_of(definition) is None:
+        pytest.skip("no expression of tensors")
+    for case in chosen(op):
+        ins = gradient_specs(case, rule)
+        if ins is None or not any(name in ins for name in rule.writes):
+            continue  # nothing else says the dtype
+        inferred(case, rule, ins)
+        for name in (name for name in ins if name.endswith(GRAD)):
+            spec, *rest = ins[name]
+            if spec.dtype in ("float32", "float64"):
+                other = "float64" if spec.dtype == "float32" else "float32"
+                with pytest.raises(FluidError):
+                    inferred(case, rule, {**ins, name: (spec.with_(dtype=other), *rest)})
+                    pytest.fail(f"{case.id}: {name} of {other} in place of {spec.dtype}")

@@ -48,6 +48,19 @@ def test_sums_at_indices_begin_with_what_is_given(namespace: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_what_is_not_finite_is_added_to_its_own_part_alone(namespace: str, number: float) -> None:
+    updates, index, base = np.ones((3, 2)), np.array([2, 0, 2]), np.full((4, 2), 5.0)
+    updates[0, 1] = number
+    for begin in (None, base):
+        wanted = np.zeros((4, 2)) if begin is None else begin.copy()
+        np.add.at(wanted, index, updates)
+        given = {"U": updates, "I": index, **({} if begin is None else {"B": begin})}
+        found = run(lambda u, i, *b: e.add_at(u, i, 0, 4, *b), given, namespace)
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("namespace", NAMESPACES)
 @pytest.mark.parametrize("size", [4, 40])
 @pytest.mark.parametrize("columns", [1, 4])

@@ -197,7 +197,7 @@ def test_what_is_said_with_a_call_of_itself_needs_a_function(made: Declare) -> N
     made("test.two", lambda x: e.call("test.one", {"X": x})["Out"], inputs=("X",))
     with pytest.raises(ProgramError, match=r"test\.two is said with a call of itself; expected a function"):
         run("test.one", np.zeros((3, 3), "float32"), "cpu")
-    made("test.print", lambda x: e.call("print", {"X": x})["Out"], inputs=("X",))
+    made("test.print", lambda x: e.call("print", {"In": x})["Out"], inputs=("X",))
     with pytest.raises(ProgramError, match="print has no expression; expected a function"):
         run("test.print", np.zeros((3, 3), "float32"), "cpu")
 
@@ -218,3 +218,70 @@ def test_functions_of_sizes_alone_are_a_table(made: Declare, place: str) -> None
     for count in (3, MOST_TABLED, large):
         k = np.arange(count, dtype="float64")
         np.testing.assert_allclose(run("test.waves", k * 0, place), np.sin(k) + k, atol=1e-9)
+
+
+WRONG = [
+    (lambda x: e.call("scale", {"X": x}, {"sclae": 3.0})["Out"], "scale has no attribute 'sclae'"),
+    (lambda x: e.call("tril_triu", {"X": x}, {"lower": "no"})["Out"], "attribute 'lower' is 'no'; expected a bool"),
+    (lambda x: e.call("scale", {"X": x, "Nope": x})["Out"], "scale has no input slot 'Nope'"),
+    (lambda x: e.call("concat", {"X": (x, x)})["Out"], "a call of concat takes one tensor as X"),
+    (lambda x: e.call("cross", {"X": x})["Out"], "a call of cross leaves out Y"),
+    (lambda x: e.call("reshape", {"X": x}, {"shape": [9]})["Out"], "reshape infers Out by other means"),
+    (lambda x: e.call("roll", {"X": x}, {"shifts": [1], "dims": [5]})["Out"], "what roll takes, dims: an axis"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "said"), WRONG)
+@pytest.mark.parametrize("inferred", [False, True])
+def test_a_call_that_the_operator_does_not_take_is_refused(
+    made: Declare, function: Function, said: str, inferred: bool
+) -> None:
+    """The outputs that the caller infers are not those of the operator that it calls."""
+    more = {"infer": lambda call: {"Out": call.spec("X")}} if inferred else {}
+    made("test.wrong", function, inputs=("X",), **more)
+    with pytest.raises(fluid.FluidError, match=said):
+        run("test.wrong", np.zeros((3, 3), "float32"), "cpu")
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
+@pytest.mark.parametrize(("type", "ins", "outs", "attrs"), [
+    ("cross_grad", {"X": (0, 3), "Y": (0, 3), "Out@GRAD": (0, 3)}, {"X@GRAD": (0, 3), "Y@GRAD": (0, 3)}, {}),
+    ("roll_grad", {"X": (0, 3), "Out@GRAD": (0, 3)}, {"X@GRAD": (0, 3)}, {"shifts": [1], "dims": [0]}),
+    ("affine_channel_grad", {"X": (0, 3), "Scale": (3,), "Out@GRAD": (0, 3)},
+     {"X@GRAD": (0, 3), "Scale@GRAD": (3,), "Bias@GRAD": (3,)}, {"data_layout": "NCHW"}),
+    ("scatter_nd_add_grad", {"Index": (0, 1), "Updates": (0, 3), "Out@GRAD": (2, 3)},
+     {"X@GRAD": (2, 3), "Updates@GRAD": (0, 3)}, {}),
+    ("conv2d_grad", {"Input": (0, 2, 4, 4), "Filter": (3, 2, 3, 3), "Bias": (3,), "Output@GRAD": (0, 3, 2, 2)},
+     {"Filter@GRAD": (3, 2, 3, 3), "Bias@GRAD": (3,)}, {}),
+])  # fmt: skip
+def test_calls_of_nothing(
+    type: str, ins: dict[str, tuple[int, ...]], outs: dict[str, tuple[int, ...]], attrs: dict[str, Any], place: str,
+    mode: str,
+) -> None:  # fmt: skip
+    block = fluid.default_main_program().global_block()
+    given = {slot: block.create_var(f"in{k}", dims, "int64" if slot == "Index" else "float32", is_data=True)
+             for k, (slot, dims) in enumerate(ins.items())}  # fmt: skip
+    made = {slot: block.create_var(f"out{k}") for k, slot in enumerate(outs)}
+    block.append_op(type, given, made, attrs)
+    feed = {given[slot].name: np.ones(dims, "int64" if slot == "Index" else "float32") for slot, dims in ins.items()}
+    exe = fluid.Executor(place, mode=mode, fallback="allow")
+    for found, dims in zip(exe.run(feed=feed, fetch_list=list(made.values())), outs.values(), strict=True):
+        assert found.shape == dims and (found == (dims == (2, 3))).all()
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
+def test_two_outputs_that_are_one_call(made: Declare, place: str, mode: str) -> None:
+    def twice(x: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+        found = e.call("tril_triu", {"X": x}, {"lower": True})["Out"]
+        return found, found
+
+    made("test.twice", twice, outputs=("Out", "Again"), reads=("X",))
+    block = fluid.default_main_program().global_block()
+    x = fluid.layers.data("x", [3, 3], append_batch_size=False)
+    outs = {slot: block.create_var(slot) for slot in ("Out", "Again")}
+    block.append_op("test.twice", {"X": x}, outs)
+    given = np.ones((3, 3), "float32")
+    for found in fluid.Executor(place, mode=mode, fallback="allow").run(feed={"x": given}, fetch_list=[*outs.values()]):
+        np.testing.assert_array_equal(found, np.tril(given))

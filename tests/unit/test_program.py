@@ -468,6 +468,16 @@ def test_two_outputs_of_one_variable_are_refused() -> None:
     with pytest.raises(fluid.FluidError, match="outputs Out and Out are one variable, 'v'"):
         block.append_op("split", {"X": "p"}, {"Out": ["v", "v"]}, {"num": 2, "axis": 0})
     assert not block.ops
+    for name in "ab":
+        block.create_var(name)
+    op = block.append_op("split", {"X": "p"}, {"Out": ["a", "b"]}, {"num": 2, "axis": 0})
+    with pytest.raises(fluid.FluidError, match="outputs Out and Out are one variable, 'a'"):
+        op.rename_output("b", "a")
+    assert op.output("Out") == ["a", "b"]
+    data = json.loads(fluid.default_main_program().to_json())
+    data["blocks"][0]["ops"][0]["outputs"]["Out"] = ["a", "a"]
+    with pytest.raises(fluid.FluidError, match="outputs Out and Out are one variable, 'a'"):
+        fluid.Program.from_json(json.dumps(data))
 
 
 def test_a_dtype_that_is_text_of_numpys() -> None:

@@ -5,12 +5,14 @@ Each takes the namespace first and returns new arrays.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.philox import gaussian, uniform
-from fluidlite.codegen.polynomials import NORMAL_END, NORMAL_TAIL
+from fluidlite.codegen.polynomials import GELU_END, NORMAL_END, NORMAL_POWER, NORMAL_POWER_END, NORMAL_TAIL
 from fluidlite.codegen.sums import pairwise_sum
 
 __all__ = [
@@ -23,7 +25,8 @@ ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e
 """erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8: our fit, for float32."""
 ERF_OVER = 4.1
 """There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
-ERF_BLOCK = 16384
+BLOCK = 16384
+"""Elements of an array that stay in cache while one function after the other is applied to them."""
 
 # W. J. Cody, Rational Chebyshev approximations for the error function (1969), for float64.
 CODY_A = (3.16112374387056560e00, 1.13864154151050156e02, 3.77485237685302021e02, 3.20937758913846947e03,
@@ -40,6 +43,7 @@ CODY_Q = (2.56852019228982242e00, 1.87295284992346047e00, 5.27905102951428412e-1
           2.33520497626869185e-3)  # fmt: skip
 INV_SQRT_PI = 0.56418958354775628695
 INV_SQRT_2PI = 0.39894228040143267794
+_GELU_POWER = tuple(math.log(2) * coefficient for coefficient in NORMAL_POWER)
 
 
 def dtype_object(xp: Any, dtype: str) -> Any:
@@ -165,6 +169,22 @@ def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
     return result
 
 
+def _in_blocks(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An elementwise function; of large NumPy arrays block by block."""
+
+    @functools.wraps(function)
+    def blocked(xp: Any, x: Any) -> Any:
+        if not hasattr(x, "__array_interface__") or x.size <= BLOCK:
+            return function(xp, x)
+        flat = xp.reshape(x, (-1,))
+        result = xp.empty_like(flat)
+        for start in range(0, flat.size, BLOCK):
+            result[start : start + BLOCK] = function(xp, flat[start : start + BLOCK])
+        return xp.reshape(result, x.shape)
+
+    return blocked
+
+
 def erf(xp: Any, x: Any) -> Any:
     """The error function, for namespaces that have none."""
     if _name(xp, x) == "float64":
@@ -182,11 +202,11 @@ def _erf_blocks(xp: Any, x: Any) -> Any:
     """The same for float32 arrays of NumPy: blocks that stay in cache, and no new array in each of the steps."""
     flat = xp.reshape(x, (-1,))
     result = xp.empty_like(flat)
-    buffers = [xp.empty(min(flat.size, ERF_BLOCK), dtype=x.dtype) for _ in range(3)]
-    for start in range(0, flat.size, ERF_BLOCK):
-        value = result[start : start + ERF_BLOCK]
+    buffers = [xp.empty(min(flat.size, BLOCK), dtype=x.dtype) for _ in range(3)]
+    for start in range(0, flat.size, BLOCK):
+        value = result[start : start + BLOCK]
         square, upper, lower = (buffer[: value.size] for buffer in buffers)
-        xp.clip(flat[start : start + ERF_BLOCK], -ERF_OVER, ERF_OVER, out=value)
+        xp.clip(flat[start : start + BLOCK], -ERF_OVER, ERF_OVER, out=value)
         xp.multiply(value, value, square)
         for target, coefficients in ((upper, ERF_P), (lower, ERF_Q)):
             xp.multiply(square, coefficients[-1], target)
@@ -200,6 +220,7 @@ def _erf_blocks(xp: Any, x: Any) -> Any:
     return xp.reshape(result, x.shape)
 
 
+@_in_blocks
 def _erf64(xp: Any, x: Any) -> Any:
     size = xp.abs(x)
     one = _full(xp, size, 1.0)
@@ -233,6 +254,7 @@ def _cody_far(xp: Any, y: Any, z: Any) -> Any:
     return xp.where(y <= 4.0, middle, far)
 
 
+@_in_blocks
 def normcdf(xp: Any, x: Any) -> Any:
     """The normal distribution function, as exact where it is small: namespaces have none.
 
@@ -245,11 +267,20 @@ def normcdf(xp: Any, x: Any) -> Any:
     return xp.where(x > 0, 1 - tail, tail)
 
 
+@_in_blocks
 def gelu(xp: Any, x: Any) -> Any:
-    """``x`` times the normal distribution function; beyond the end, where that is 0, the number does not count."""
-    return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
+    """``x`` times the normal distribution function; beyond the end, where that is 0, the number does not count.
+
+    In float32 the function of -|x| is a power.
+    """
+    if _name(xp, x) == "float64":
+        return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
+    y = xp.minimum(xp.abs(x), _full(xp, x, GELU_END))
+    tail = 0.5 * xp.exp(y * _horner(_GELU_POWER, xp.minimum(y, _full(xp, x, NORMAL_POWER_END))))
+    return xp.maximum(x, _full(xp, x, -GELU_END)) * xp.where(x > 0, 1 - tail, tail)
 
 
+@_in_blocks
 def normpdf(xp: Any, x: Any) -> Any:
     """The normal density."""
     _, density, low = _normal(xp, x)

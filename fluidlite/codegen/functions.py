@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.philox import gaussian, uniform
 from fluidlite.codegen.polynomials import GELU_END, NORMAL_END, NORMAL_POWER, NORMAL_POWER_END, NORMAL_TAIL
@@ -62,7 +64,8 @@ def as_number(xp: Any, value: Any, like: Any, dtype: str) -> Any:
 
 
 def _full(xp: Any, like: Any, value: Any) -> Any:
-    return xp.full_like(like, value)
+    """A number beside an array, in its dtype: namespaces compare arrays with arrays alone."""
+    return like.dtype.type(value) if type(like) is np.ndarray else xp.full_like(like, value)
 
 
 def cast(xp: Any, x: Any, dtype: str) -> Any:

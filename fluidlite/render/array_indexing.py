@@ -88,7 +88,7 @@ def _named_sums(context: Any, named: Any, parts: Any) -> Any:
     one = xp.reshape(xp.full_like(parts[:1, :1, :1], 1), (1, 1))
     zero = xp.zeros_like(one)
     table, finite = xp.where(named, one, zero), xp.isfinite(parts)
-    if context.array.eager and bool(xp.all(finite)):
+    if not xp.isdtype(parts.dtype, "real floating") or (context.array.eager and bool(xp.all(finite))):
         return xp.matmul(table, parts)
     sums = xp.matmul(table, xp.where(finite, parts, zero))
     for number in (inf, -inf, nan):

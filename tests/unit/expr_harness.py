@@ -73,7 +73,7 @@ def run(function: Function, arrays: dict[str, Any], namespace: str = "numpy", **
     code = array_code(made, host=namespace == "numpy")
     given = [xp.asarray(arrays[slot]) for slot, _ in code.operands]
     extra = NumPyArrays().extra if namespace == "numpy" else lambda name: None
-    array = SimpleNamespace(eager=True, extra=extra)
+    array = SimpleNamespace(eager=namespace == "numpy", extra=extra)
     context = SimpleNamespace(xp=xp, array=array, check_index=check_index)
     numbers = code.values(values_of(operands(arrays), floats))
     dims, dtype = made.dims("Out", values_of(operands(arrays), floats)), made.outputs["Out"][0].dtype

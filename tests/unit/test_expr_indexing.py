@@ -38,9 +38,11 @@ def test_sums_at_indices(namespace: str) -> None:
     np.testing.assert_array_equal(run(lambda u, i: e.put(u, i, 1, 4), {"U": flat, "I": rows}, namespace), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_sums_at_indices_begin_with_what_is_given(namespace: str) -> None:
-    index, updates, base = np.array([2, 0, 2]), np.arange(15.0).reshape(3, 5), np.full((4, 5), -0.0)
+def test_sums_at_indices_begin_with_what_is_given(namespace: str, dtype: str) -> None:
+    index, updates = np.array([2, 0, 2]), np.arange(15, dtype=dtype).reshape(3, 5)
+    base = np.full((4, 5), -0.0).astype(dtype)
     wanted = base.copy()
     np.add.at(wanted, index, updates)
     given = {"U": updates, "I": index, "B": base}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ def int_pow(xp: Any, a: Any, b: Any) -> Any:
     return xp.where((b < 0) & (a != one) & (a != zero - one), zero, result)
 
 
-def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
+def _horner(coefficients: Sequence[float], x: Any) -> Any:
     result = x * coefficients[-1]
     result += coefficients[-2]
     for coefficient in coefficients[-3::-1]:
@@ -279,7 +279,11 @@ def gelu(xp: Any, x: Any) -> Any:
     if _name(xp, x) == "float64":
         return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
     y = xp.minimum(xp.abs(x), _full(xp, x, GELU_END))
-    tail = 0.5 * xp.exp(y * _horner(_GELU_POWER, xp.minimum(y, _full(xp, x, NORMAL_POWER_END))))
+    first, *inner = _GELU_POWER  # beyond where the inner part fits, it stays
+    rest = y * _horner(
+        inner, xp.minimum(y, _full(xp, x, NORMAL_POWER_END))
+    )
+    tail = 0.5 * xp.exp(y * (rest + first))
     return xp.maximum(x, _full(xp, x, -GELU_END)) * xp.where(x > 0, 1 - tail, tail)
 
 

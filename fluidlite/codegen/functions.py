@@ -280,9 +280,7 @@ def gelu(xp: Any, x: Any) -> Any:
         return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
     y = xp.minimum(xp.abs(x), _full(xp, x, GELU_END))
     first, *inner = _GELU_POWER  # beyond where the inner part fits, it stays
-    rest = y * _horner(
-        inner, xp.minimum(y, _full(xp, x, NORMAL_POWER_END))
-    )
+    rest = y * _horner(inner, xp.minimum(y, _full(xp, x, NORMAL_POWER_END)))
     tail = 0.5 * xp.exp(y * (rest + first))
     return xp.maximum(x, _full(xp, x, -GELU_END)) * xp.where(x > 0, 1 - tail, tail)
 

@@ -24,7 +24,7 @@ from fluidlite.base.errors import (
     OutOfRangeError,
     ShapeError,
 )
-from fluidlite.base.fork import new_lock
+from fluidlite.base.fork import hold_at_fork, new_lock, new_rlock
 from fluidlite.codegen import kernel_source
 from fluidlite.codegen.epilogue import Accumulation, accumulation
 from fluidlite.codegen.epilogue_text import EpilogueText, epilogue_refusal, epilogue_text
@@ -191,6 +191,7 @@ __all__ = [
     "fill_number",
     "gemms_of",
     "gradient",
+    "hold_at_fork",
     "hookimpl",
     "image_runs",
     "is_float",
@@ -198,6 +199,7 @@ __all__ = [
     "maxout_functor",
     "maxout_grad_functor",
     "new_lock",
+    "new_rlock",
     "nothing_fused",
     "numpy_dtype",
     "operator",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fluidlite.base.errors import DeviceError, PlaceError
-from fluidlite.base.fork import new_rlock
+from fluidlite.base.fork import hold_at_fork, new_rlock
 from fluidlite.base.log import logger
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
@@ -132,6 +132,11 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
 def open_contexts() -> list[Context]:
     """Every context that is open now."""
     return [context for context in _all if not context.closed]
+
+
+hold_at_fork(lambda: [context.lock for context in open_contexts() if context.unit.info.fork_safe])
+# Runs of other threads end before: a library that they are in (BLAS) may hold locks of its own. Those of a device that
+# is lost in the child do not matter.
 
 
 def at_close(function: Callable[[], None]) -> None:

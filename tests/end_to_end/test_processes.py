@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.fork import new_lock, new_rlock
+from fluidlite.base.fork import holds, new_lock, new_rlock
 from fluidlite.platform.devices import devices
 
 ROOT = Path(fluid.__file__).parent
@@ -197,10 +197,41 @@ print(len(lines))
 
 
 def test_every_lock_is_free_in_a_child() -> None:
-    """All that lock make their locks by ``new_lock``, but for the one that is held by who forks."""
+    """All that lock make their locks by ``new_lock`` and ``new_rlock``."""
     pattern = re.compile(r"threading\.(Lock|RLock|Condition|Semaphore)\(\)")
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if pattern.search(path.read_text("utf-8"))}
-    assert found == {"base/fork.py", "platform/cpu/llvm.py"}
+    assert found == {"base/fork.py"}
+
+
+@forks
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    monkeypatch.setattr("fluidlite.base.fork._PATIENCE_SECONDS", 30.0 if ends else 0.2)
+    lock, mine = new_rlock(), new_rlock()
+    monkeypatch.setattr("fluidlite.base.fork._holding", [lambda: (mine,), lambda: (lock,)])
+    ready, end, steps = threading.Event(), threading.Event(), [0]
+
+    def work() -> None:
+        with lock:
+            ready.set()
+            while not end.wait(0.001) and (not ends or steps[0] < 300):
+                steps[0] += 1
+        steps.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    child = os.fork()
+    if child == 0:
+        taken = [one.acquire(blocking=False) for one in (lock, mine)]
+        os._exit(0 if all(taken) and (steps[0] == 300) == ends else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not holds(lock) and not holds(mine)
+    assert thread.is_alive() != ends or steps[0] == 300
+    end.set()
+    thread.join()
 
 
 @forks

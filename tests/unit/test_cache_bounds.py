@@ -27,7 +27,7 @@ WEAK = {"specs in use"}
 
 MODULE_STATE = {
     "base/bounded.py": {"_named": "one a name of a cache", "_others": "one a name of a cache"},
-    "base/fork.py": {"_first": "one a module that asks"},
+    "base/fork.py": {"_first": "one a module that asks", "_holding": "one a module that asks"},
     "codegen/epilogue.py": {"_made": "weak"},
     "codegen/fused.py": {"_made": "weak"},
     "codegen/fused_twins.py": {"_made": "weak; of each operator as many as terms"},

@@ -268,6 +268,50 @@ print("done")
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no fork")
+def test_a_fork_while_a_thread_holds_the_teams_mutex_hangs_no_child(tmp_path: Path) -> None:
+    """Its worker waits for the mutex, or has just been woken: the child has a copy that nobody lets go."""
+    script = tmp_path / "held.py"
+    script.write_text(f"""
+import ctypes, os
+from pathlib import Path
+import numpy as np
+from fluidlite.platform.cpu.dialect import LLVMDialect
+from fluidlite.platform.cpu.cache import DiskCache
+from fluidlite.platform.cpu import team as teams
+from fluidlite.platform.cpu.llvm import Code
+
+dialect = LLVMDialect(DiskCache(Path({str(tmp_path / "cache")!r})))
+found, keep = [], Code.keep
+Code.keep = lambda code: (found.append(code.address_of_data("one")), keep(code))
+crew = teams.team(dialect.compiler.load)
+kernel = dialect.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
+out = np.zeros({MANY * 3}, "int64")
+packed = kernel.packed((out, 0, out.size))
+share = lambda with_crew: with_crew.run(kernel.address, packed, out.size, 1024, 1)
+share(crew)
+if crew.workers:
+    mutex = ctypes.c_void_p(found[0] + 10 * 8)
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+child = os.fork()
+if child == 0:
+    share(crew)
+    if not (out == 2 * np.arange(out.size)).all():
+        os._exit(3)
+    anew = teams.team(dialect.compiler.load)
+    share(anew)
+    os._exit(0 if (out == 3 * np.arange(out.size)).all() and anew is not crew else 4)
+_, status = os.waitpid(child, 0)
+if crew.workers:
+    ctypes.PyDLL(None).pthread_mutex_unlock(mutex)
+share(crew)
+assert (out == 2 * np.arange(out.size)).all() and os.waitstatus_to_exitcode(status) == 0, status
+print("done")
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "done\n", done.stderr
+
+
 def chosen(dims: list[int], **policy: Any) -> str:
     program = fluid.Program()
     with fluid.program_guard(program):

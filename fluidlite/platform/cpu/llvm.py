@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -14,6 +12,8 @@ import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
+from fluidlite.plugin import hold_at_fork, new_rlock
+
 from .cache import DiskCache
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
@@ -21,13 +21,10 @@ _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_
 _ENGINE = 56 << 10
 """What LLVM keeps for loaded code beside the code: most of it is its description of the processor."""
 
-_compiling = threading.RLock()
+_compiling = new_rlock()
 """Held while LLVM is at work, and by who forks: what LLVM itself locks is free in the child then."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release
-    )
+hold_at_fork(lambda: (_compiling,))
 
 
 class Code:

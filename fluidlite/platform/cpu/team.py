@@ -67,6 +67,13 @@ end:
   ret i32 %result
 }}
 
+define void @fl_team_leave() nounwind {{
+entry:
+  %busy_at = getelementptr %team, ptr @one, i32 0, i32 9
+  store atomic i64 1, ptr %busy_at seq_cst, align 8
+  ret void
+}}
+
 define internal void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain) nounwind {{
 entry:
   %next = getelementptr %team, ptr @one, i32 0, i32 3
@@ -258,6 +265,10 @@ define i32 @fl_team_begin(i64 %workers) nounwind {
   ret i32 0
 }
 
+define void @fl_team_leave() nounwind {
+  ret void
+}
+
 define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width) nounwind {
   call void %kernel(i64 0, i64 %items, ptr %arguments)
   ret void
@@ -285,6 +296,9 @@ class Team:
     chain, brief_chain : callable
         ``chain(records)`` does so for each of some records of those five, one after the other; their number comes
         first. The second keeps the interpreter's lock.
+    leave : callable
+        Let each caller work alone from now on: in a forked child, in which there are no threads, and in which the
+        mutex may be held by one of the parent's.
     workers : int
         Threads beside the caller's.
     """
@@ -294,6 +308,7 @@ class Team:
         code = load(text, text)
         begin = code.function("fl_team_begin", "int32", ("int64",))
         self.workers: int = begin(min(available(), MOST) - 1)
+        self.leave = code.function("fl_team_leave", None, (), keep_lock=True)
         self.chain = code.function("fl_chain", None, ("pointer",))
         self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
         self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
@@ -335,5 +350,12 @@ def team(load: Any) -> Team:
         return _teams[0]
 
 
-if hasattr(os, "register_at_fork"):  # threads do not survive a fork
-    os.register_at_fork(after_in_child=_teams.clear)
+def _leave_to_parent() -> None:
+    """Threads do not survive a fork: what was bound before it works alone, what is bound later has a new team."""
+    for old in _teams:
+        old.leave()
+    _teams.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

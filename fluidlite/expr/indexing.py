@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fluidlite.expr.functions import maximum, minimum
 from fluidlite.expr.number import Numeric, number, product
 from fluidlite.expr.tensor import Tensor, refuse, same_dims, tensor, wide
@@ -84,12 +86,17 @@ def add_at(updates: Tensor, index: Tensor, axis: int, size: Numeric, base: Tenso
     source = wide(updates)
     _parts(updates, index, axis, "add_at")
     dims = (*updates.dims[:axis], number(size), *updates.dims[axis + index.rank :])
+    return _added("add_at", source, index, axis, dims, base)
+
+
+def _added(op: str, updates: Tensor, index: Tensor, axis: int, dims: Sequence[Numeric], base: Tensor | None) -> Tensor:
+    """``updates`` added to ``base`` or to zeros of ``dims``."""
     if base is None:
-        return tensor("add_at", (source, _indices(index)), (axis,), dims, source.dtype)
+        return tensor(op, (updates, _indices(index)), (axis,), dims, updates.dtype)
     begin = wide(base)
-    if begin.dtype != source.dtype or not same_dims(base.dims, dims):
-        refuse(f"add_at of {source.dtype}{list(dims)} to {begin.dtype}{list(base.dims)}")
-    return tensor("add_at", (source, _indices(index), begin), (axis,), base.dims, source.dtype)
+    if begin.dtype != updates.dtype or not same_dims(base.dims, dims):
+        refuse(f"{op} of {updates.dtype}{list(dims)} to {begin.dtype}{list(base.dims)}")
+    return tensor(op, (updates, _indices(index), begin), (axis,), base.dims, updates.dtype)
 
 
 def set_at(x: Tensor, updates: Tensor, index: Tensor, axis: int = 0) -> Tensor:
@@ -120,9 +127,4 @@ def put(updates: Tensor, index: Tensor, axis: int, size: Numeric, base: Tensor |
     if not same_dims(updates.dims, index.dims):
         refuse(f"put of {list(updates.dims)} by indices of {list(index.dims)}")
     dims = [number(size) if i == at else d for i, d in enumerate(updates.dims)]
-    if base is None:
-        return tensor("put", (source, _indices(index)), (at,), dims, source.dtype)
-    begin = wide(base)
-    if begin.dtype != source.dtype or not same_dims(base.dims, dims):
-        refuse(f"put of {source.dtype}{list(dims)} to {begin.dtype}{list(base.dims)}")
-    return tensor("put", (source, _indices(index), begin), (at,), base.dims, source.dtype)
+    return _added("put", source, index, at, dims, base)

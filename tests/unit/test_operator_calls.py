@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from expr_harness import LLVM, Function, llvm  # noqa: F401
 
 import fluidlite as fluid
 from fluidlite import expr as e
-from fluidlite import loader
 from fluidlite.base.errors import ProgramError
 from fluidlite.expr.constants import MOST_TABLED
 from fluidlite.expr.declare import operator as declare
@@ -26,20 +25,7 @@ from fluidlite.framework.registry import ops
 from fluidlite.framework.spec import Spec
 from fluidlite.framework.whereabouts import NOWHERE
 
-LLVM = "llvm:0"
-Function = Callable[..., Any]
 Declare = Callable[..., OpDef]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def llvm() -> Iterator[None]:
-    """A place that has a kernel language and no arrays."""
-    fluid.places()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
-        assert loader.load("llvm", "llvm_device").state == "loaded"
-        yield
-        loader.unload("llvm")
 
 
 @pytest.fixture

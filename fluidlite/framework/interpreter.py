@@ -118,7 +118,7 @@ def run_plan(
         If state is not as the plan was told; nothing was done.
     """
     frame = Frame(plan, program, scope, {})
-    for place in (*plan.places, *(place for _, place in plan.given.values())):
+    for place in plan.queues:
         frame.contexts[place] = get_context(place)
     for tensor in feeds.values():  # before a lock is held: two runs that wait for each other would wait for ever
         if tensor.place is not None:
@@ -126,7 +126,7 @@ def run_plan(
     touched = plan.touched(program)
     with ExitStack() as stack:
         contexts = list(frame.contexts.values())
-        stack.enter_context(turn(contexts, lambda: uses_of_state(touched, scope, frame.contexts)))
+        stack.enter_context(turn(contexts, lambda: uses_of_state(touched, scope, frame.contexts, alone=False)))
         for context in contexts:
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())
@@ -144,16 +144,22 @@ def run_plan(
             raise
 
 
-def uses_of_state(touched: Mapping[str, bool], scope: Scope, contexts: Mapping[Place, Context]) -> Iterator[Use]:
-    """What a run does to the memory that state has now; ``touched`` says of each name whether it is written."""
+def uses_of_state(
+    touched: Mapping[str, bool], scope: Scope, contexts: Mapping[Place, Context], alone: bool = True
+) -> Iterator[Use]:
+    """What a run does to the memory that state has now.
+
+    ``touched`` says of each name whether it is written; without ``alone``, memory that its context alone has used is
+    left out: it is that context's turn anyway.
+    """
     for name, writes in touched.items():
         variable = scope.find_var(name)
         tensor = variable.tensor if variable is not None else None
         if tensor is None or tensor.allocation is None or tensor.place is None:
             continue
-        context = contexts.get(tensor.place)
-        if context is not None:
-            yield Use(tensor.allocation, context, writes)
+        allocation, context = tensor.allocation, contexts.get(tensor.place)
+        if context is not None and (alone or allocation.sharing is not None or allocation.context is not context):
+            yield Use(allocation, context, writes)
 
 
 def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:

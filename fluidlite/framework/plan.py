@@ -203,13 +203,22 @@ class Plan:
         inside = {out.key for step in controls for outs in step.outs.values() for out in outs if out.state}
         return frozenset(self.written) | inside
 
+    @cached_property
+    def own_uses(self) -> dict[str, bool]:
+        """State that it uses, what follows it not included, and whether it may write that."""
+        return {name: name in self.own_writes for name in (*self.state, *self.own_writes)}
+
     def touched(self, program: Program) -> dict[str, bool]:
         """State that a run of it and of what follows uses, and whether it may write that."""
-        found = {name: name in self.own_writes for name in (*self.state, *self.own_writes)}
-        if self.pending is not None:
-            written = {name for block in program.blocks for op in block.ops for name in op.output_arg_names}
-            found |= {v.name: True for v in program.list_vars() if v.persistable and v.name in written}
-        return found
+        if self.pending is None:
+            return self.own_uses
+        written = {name for block in program.blocks for op in block.ops for name in op.output_arg_names}
+        return self.own_uses | {v.name: True for v in program.list_vars() if v.persistable and v.name in written}
+
+    @cached_property
+    def queues(self) -> tuple[Place, ...]:
+        """The places whose queues a run holds: its own, and those where state lay that it was made for."""
+        return tuple(dict.fromkeys((*self.places, *(place for _, place in self.given.values()))))
 
     @cached_property
     def weight(self) -> int:

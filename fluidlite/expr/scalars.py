@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen.domain import place
 from fluidlite.codegen.expr import Expr
@@ -87,6 +88,8 @@ class _Evaluator:
             return broadcast_to(value, shape.dims) if isinstance(value, Tensor) else _filled(value, shape)
         if x.op == "cast":
             return cast(args[0], x.value) if isinstance(args[0], Tensor) else args[0]
+        if x.op == "where" and not any(isinstance(arg, Tensor) for arg in args[1:]) and self.full.dtype in ALL_FLOATS:
+            args[1] = tensor("number", (), (number(args[1]),), (), wide(self.full).dtype)  # a choice of its numbers
         return function(x.op, *args)
 
 

@@ -59,12 +59,12 @@ class Arena:
         self.memory = memory
         self.place = memory.place
         self.context = context
-        self._allocation = memory.alloc(nbytes, context)
-        self._block = self._allocation.live_block()
-        self._offset = self._allocation.offset
+        self.allocation = memory.alloc(nbytes, context)
+        self._block = self.allocation.live_block()
+        self._offset = self.allocation.offset
         self.bump = Bump(nbytes, memory.alignment)
-        if isinstance(self._allocation, Piece):  # of a place that is an arena itself
-            self._allocation.bump.holders.add(self)
+        if isinstance(self.allocation, Piece):  # of a place that is an arena itself
+            self.allocation.bump.holders.add(self)
 
     @property
     def size(self) -> int:
@@ -124,8 +124,8 @@ class Arena:
         """Reset, and give the block itself back."""
         self.reset()
         self.bump.size = 0
-        if self._allocation.block is not None:
-            self.memory.free(self._allocation)
+        if self.allocation.block is not None:
+            self.memory.free(self.allocation)
 
     @contextmanager
     def __call__(self) -> Iterator[Arena]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -56,7 +56,7 @@ class Bump:
     generation : int
         How often it was reset.
     holders : WeakObjects
-        What lets go of pieces when they are taken back: they have ``release()``.
+        What lets go of pieces when they are taken back: they have an ``allocation`` and ``release()``.
     """
 
     def __init__(self, size: int, alignment: int) -> None:
@@ -106,25 +106,40 @@ class Bump:
         AllocationError
             If this thread is in the middle of a run, as what it computes on would be taken away.
         """
-        everyone = {id(context): context for context in (*self._users, *contexts) if not context.closed}
-        if any(holds(context.lock) for context in everyone.values()):
-            raise AllocationError(
-                "an arena cannot be reset in the middle of a run, which uses it\n  Do: reset() between two runs"
-            )
-        with ExitStack() as stack:
-            for key in sorted(everyone):
-                stack.enter_context(everyone[key].lock)
-            for context in everyone.values():
-                context.drop_idle()
-            taken = self.take_back()
-        epoch.begin()
-        return taken
+        others = [context for context in contexts if not context.closed]
+        while True:
+            everyone = {id(context): context for context in (*others, *self.users())}
+            if any(holds(context.lock) for context in everyone.values()):
+                raise AllocationError(
+                    "an arena cannot be reset in the middle of a run, which uses it\n  Do: reset() between two runs"
+                )
+            with ExitStack() as stack:
+                for key in sorted(everyone):
+                    stack.enter_context(everyone[key].lock)
+                for context in everyone.values():
+                    context.drop_idle()
+                taken = self.take_back(everyone)
+            if taken is not None:
+                epoch.begin()
+                return taken
 
-    def take_back(self) -> list[tuple[Piece, Block]]:
-        """Do what :meth:`reset` does, while nobody runs."""
+    def users(self) -> list[Context]:
+        """The open contexts that have pieces, or pieces of these."""
+        found = [context for context in self._users if not context.closed]
         for holder in self.holders:
-            holder.release()
+            bump = getattr(holder, "bump", None)
+            if bump is not None:
+                found += bump.users()
+        return found
+
+    def take_back(self, held: Mapping[int, Context] | None = None) -> list[tuple[Piece, Block]] | None:
+        """Do what :meth:`reset` does, while some contexts are held, by their ids; default: all that have pieces.
+
+        None, and nothing is done, if another has taken a piece meanwhile.
+        """
         with self._lock:
+            if held is not None and any(id(context) not in held for context in self._users if not context.closed):
+                return None
             self._before = [(context, context.record()) for context in self._users if not context.closed]
             self._ordered, self._users = WeakObjects(), WeakObjects()
             taken = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
@@ -133,4 +148,7 @@ class Bump:
             self._pieces = WeakObjects()
             self.used = 0
             self.generation += 1
+        for holder in self.holders:
+            if isinstance(holder.allocation, Piece) and holder.allocation.stale:  # not what was cut off since
+                holder.release()
         return taken

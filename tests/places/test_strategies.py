@@ -74,12 +74,16 @@ for turn in range(4):
     kept = weight.numpy()
     before = kept.copy()
     memory.trim(place)
+    within, user = memory.arena(place, 1 << 10), new_context(place)  # whoever has a piece of a piece is waited for, too
+    piece = within.alloc(64, user)
+    assert user in memory.memory_of(place).strategy.bump.users()
     assert 0 < memory.used(place) <= memory.reserved(place) == 4 << 20
     marks.add(memory.used(place))
     tensor = fluid.Tensor().set(np.ones(1000, np.float32), place)
     memory.reset(place)
     now = memory.stats(place)
     assert (now.used, now.live, now.padding) == (0, 0, 0), now
+    assert piece.stale and within.size == 0
     assert "stale arena memory" in refused(tensor.numpy)
     assert "stale arena memory" in refused(weight.numpy)
     assert "stale arena memory" in refused(lambda: memory.free(tensor.allocation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.base.errors import AllocationError
+from fluidlite.platform.pool import new_context
 from fluidlite.transformers import make_transformer
 
 ROWS = np.random.default_rng(2).standard_normal((30, 40)).astype("float32")
@@ -103,3 +105,33 @@ def test_a_reset_waits_for_runs_of_other_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_reset_waits_for_a_run_that_began_while_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its context had no piece yet when the reset asked who has some."""
+    arena = memory.arena("cpu", 1 << 16)
+    mine, began = new_context("cpu"), threading.Event()
+    seen: list[Any] = []
+    arena.alloc(64, mine)
+
+    def run() -> None:
+        context = new_context("cpu")
+        with context.lock:
+            piece = arena.alloc(64, context)
+            began.set()
+            time.sleep(0.2)
+            seen.append(piece.stale)
+        seen.append(piece)
+
+    other = threading.Thread(target=run)
+
+    def drop_idle() -> None:
+        if not began.is_set():
+            other.start()
+            began.wait()
+
+    monkeypatch.setattr(mine, "drop_idle", drop_idle)
+    arena.reset()
+    other.join()
+    assert seen[0] is False
+    assert seen[1].stale and arena.used == 0

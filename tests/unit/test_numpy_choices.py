@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fluidlite.platform.cpu import NumPyArrays
-from fluidlite.render.array_reductions import MANY, limit
+from fluidlite.render.array_choices import MANY, limit
 
 WHERE: Any = NumPyArrays().extra("where")
 DIMS = (48, 64)

@@ -33,6 +33,7 @@ def operator(
     grad: Callable[[Any], None] | None = None,
     infer: Infer = _INFER,
     library: bool = False,
+    grad_library: bool | None = None,
     grad_doc: str = "",
     grad_memory: str = "",
     doc: str = "",
@@ -59,7 +60,9 @@ def operator(
     stored : mapping of output slot to dtype
         Outputs that are not stored as computed, and those that are, of half types too (``AS_COMPUTED``).
     library : bool
-        A library computes most of it, and of its gradient; see :class:`~fluidlite.framework.opdef.ExpressionRule`.
+        A library computes most of it; see :class:`~fluidlite.framework.opdef.ExpressionRule`.
+    grad_library : bool, optional
+        Whether that is so of its gradient; default: as of itself.
     doc, grad_doc, grad_memory : str
     **more
         As of :func:`~fluidlite.framework.registry.register_op`: dtypes, samples, reference, source, ...
@@ -118,7 +121,8 @@ def operator(
                 outputs=[_gradient_slot(op, name) for name in writes],
                 attrs=attrs, infer=infer_gradient(GRAD), kernel_dtype=made[0].name + GRAD, doc=grad_doc,
                 memory=grad_memory, decompose=decompose, dtypes=values,
-                expression=ExpressionRule(gradient_of(op, call, writes), library=library),
+                expression=ExpressionRule(gradient_of(op, call, writes),
+                                          library=library if grad_library is None else grad_library),
             )  # fmt: skip
             made_grad.origin = origin
         return op

@@ -38,6 +38,10 @@ in no cache, while elementwise parts are computed in blocks, and the memory betw
 """
 
 
+MANY_BESIDE = 1 << 16
+"""From here on parts that are too small for the kernel language, beside compiled ones, cost less than array calls."""
+
+
 class _Cache:
     """Choices of one generation: a thread that is still choosing by an older one keeps its own."""
 
@@ -371,20 +375,24 @@ def _library_arrays(
 def _in_parts(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
-    """An expression said with operators, rather than by array calls: if the kernel language computes all of them, or if
-    it is large and what is not elementwise of it is not.
+    """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
+    the whole is large, all that are large enough for it), or if it is large and what is not elementwise of it is not.
 
     Elementwise parts are then one kernel each, and can be fused with what is around them.
     """
     compiled = unit.dialect is not None and unused("dialect", call, unit, policy) is None
-    if not compiled and not (call.known and largest(call) >= MANY_ELEMENTS):
+    elements = largest(call) if call.known else 0
+    if not compiled and elements < MANY_ELEMENTS:
         return None
     if not compiled and generated.in_blocks(call, unit):
         return None
     found = _decomposed(call, unit, policy, candidates, [])
     if found is None:
         return None
-    if compiled and any(part.capability == "array" for part in found.part_choices):
+    if compiled and any(
+        choice.capability == "array" and (elements < MANY_BESIDE or unused("dialect", part.call, unit, policy) is None)
+        for part, choice in zip(found.parts, found.part_choices, strict=True)
+    ):
         return None
     if not compiled and not all(_in_blocks(part) for part in found.parts):
         return None

@@ -214,8 +214,8 @@ class ExpressionRule:
     inferred : bool
         Whether outputs are inferred otherwise, so that the function may ask for their dims.
     library : bool
-        A library behind the array namespace computes most of it, a product of matrices: array calls come before kernels
-        of a kernel language.
+        A library behind the array namespace computes most of it, such as a product of matrices: array calls come before
+        kernels of a kernel language.
     """
 
     function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]

@@ -61,6 +61,7 @@ def _reduction(
     doc: str,
     grad_doc: str = "",
     dtypes: tuple[str, ...] = _NUMBERS,
+    library: bool = False,
 ) -> None:
     def computed(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
         axes = axes_of(x, dim, reduce_all)
@@ -74,6 +75,7 @@ def _reduction(
         doc=doc,
         grad_doc=grad_doc,
         source="Fluid reduce_op.h",
+        library=library,
     )(computed)
 
 
@@ -97,10 +99,13 @@ _reduction(
     "reduce_prod", e.reduce_prod, _VALUES, "Out = the product of X over the dims",
     "X@GRAD = Out@GRAD times the product of the others, zeros among them or not",
 )  # fmt: skip
+# A library behind a namespace looks at many truth values at once, and ends at the one that decides.
 _reduction(
-    "reduce_all", e.reduce_all, None, "Out = whether all of X over the dims are true", dtypes=("bool",)
+    "reduce_all", e.reduce_all, None, "Out = whether all of X over the dims are true", dtypes=("bool",), library=True,
 )  # fmt: skip
-_reduction("reduce_any", e.reduce_any, None, "Out = whether one of X over the dims is true", dtypes=("bool",))
+_reduction(
+    "reduce_any", e.reduce_any, None, "Out = whether one of X over the dims is true", dtypes=("bool",), library=True,
+)  # fmt: skip
 
 # sum ---------------------------------------------------------------------------------------------------------------
 

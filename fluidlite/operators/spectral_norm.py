@@ -13,7 +13,7 @@ def _unit(line: e.Tensor, eps: e.Number) -> e.Tensor:
 
 
 @operator(
-    "spectral_norm", reads=("Weight", "U", "V"), library=True,
+    "spectral_norm", reads=("Weight", "U", "V"), library=True, grad_library=False,
     attrs=(
         Attr("dim", "int", 0, choices=(0, 1), doc="the dim of Weight that is the rows of the matrix; the others are "
              "its columns"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.framework.registry import ops
 
 pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
@@ -324,6 +325,46 @@ def test_small_tensors_are_left_to_the_arrays() -> None:
     assert "(dialect)" in chosen([1024])
     assert "(array)" in chosen([16])
     assert "under 1024 elements" in chosen([16]) or "expression (array)" in chosen([16])
+
+
+def _line(type: str, inputs: dict[str, tuple[int, ...]], dtype: str = "float32", **attrs: Any) -> str:
+    """What explain says of an operator, and of its gradient if it has one, and that it is right."""
+    program = fluid.Program()
+    with fluid.program_guard(program):
+        block, given = program.global_block(), {}
+        feed = {}
+        for slot, dims in inputs.items():
+            feed[slot] = np.ones(dims, dtype)
+            given[slot] = fluid.layers.data(slot, list(dims), append_batch_size=False, dtype=dtype, stop_gradient=False)
+        made = {slot.name: block.create_temporary() for slot in ops.get(type).outputs if not slot.dispensable}
+        block.append_op(type, given, made, attrs)
+        fetched = list(made.values())
+        if dtype != "bool":
+            (grad,) = fluid.gradients(fetched[:1], [next(iter(given.values()))])
+            fetched.append(grad)
+    found = {}
+    for mode in ("interpreted", "compiled"):
+        exe = fluid.Executor("cpu", mode=mode)
+        found[mode] = exe.run(program, feed, fetched)
+    for a, b in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    return str(fluid.explain(program, fluid.CPUPlace()))
+
+
+def test_small_parts_beside_large_ones_do_not_make_all_of_it_array_calls() -> None:
+    """The kernel language takes what is large of an expression; of one that is not, array calls are one launch."""
+    for rows, kind in ((4, "expression (array)"), (512, "elementwise_part + elementwise_part")):
+        sums = {slot: (256,) for slot in ("BatchSize", "BatchSum", "BatchSquareSum")}
+        (line,) = [each for each in _line("data_norm", {"X": (rows, 256), **sums}).splitlines()
+                   if each.startswith("  data_norm ")]  # fmt: skip
+        assert kind in line
+
+
+def test_what_a_library_computes_is_said_of_an_operator_and_of_its_gradient() -> None:
+    assert "expression (array)" in _line("reduce_any", {"X": (512, 512)}, "bool", dim=[1])
+    shown = _line("spectral_norm", {"Weight": (256, 512), "U": (256,), "V": (512,)}).splitlines()
+    of = {line.split()[0]: line for line in shown if line.startswith("  spectral_norm")}
+    assert "expression (array)" in of["spectral_norm"] and "decomposed" in of["spectral_norm_grad"]
 
 
 def test_without_llvmlite_the_arrays_compute(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e
 """erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8: our fit, for float32."""
 ERF_OVER = 4.1
 """There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
-BLOCK = 16384
+BLOCK = 1 << 16
 """Elements of an array that stay in cache while one function after the other is applied to them."""
 
 # W. J. Cody, Rational Chebyshev approximations for the error function (1969), for float64.
@@ -45,6 +45,8 @@ CODY_Q = (2.56852019228982242e00, 1.87295284992346047e00, 5.27905102951428412e-1
           2.33520497626869185e-3)  # fmt: skip
 INV_SQRT_PI = 0.56418958354775628695
 INV_SQRT_2PI = 0.39894228040143267794
+_LEAST = 2.0**-149
+"""The smallest number above 0 in float32."""
 _GELU_POWER = tuple(math.log(2) * coefficient for coefficient in NORMAL_POWER)
 
 
@@ -267,22 +269,26 @@ def normcdf(xp: Any, x: Any) -> Any:
     above, below = NORMAL_TAIL[_name(xp, x)]
     factor = _horner(above, y) / _horner(below, y)
     tail = density * (factor - factor * low)
-    return xp.where(x > 0, 1 - tail, tail)
+    return xp.abs(xp.astype(x > 0, tail.dtype) - tail)  # 1 - tail above 0: NumPy's where takes ten times as long
 
 
 @_in_blocks
 def gelu(xp: Any, x: Any) -> Any:
     """``x`` times the normal distribution function; beyond the end, where that is 0, the number does not count.
 
-    In float32 the function of -|x| is a power.
+    In float32 the function of -|x| is a power, and |x| times it is taken from x where that is positive, else from 0.
     """
     if _name(xp, x) == "float64":
         return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
-    y = xp.minimum(xp.abs(x), _full(xp, x, GELU_END))
+    y = xp.abs(xp.clip(x, -GELU_END, GELU_END))
     first, *inner = _GELU_POWER  # beyond where the inner part fits, it stays
-    rest = y * _horner(inner, xp.minimum(y, _full(xp, x, NORMAL_POWER_END)))
-    tail = 0.5 * xp.exp(y * (rest + first))
-    return xp.maximum(x, _full(xp, x, -GELU_END)) * xp.where(x > 0, 1 - tail, tail)
+    power = _horner(inner, xp.clip(y, 0.0, NORMAL_POWER_END))
+    power *= y
+    power += first
+    power *= y
+    y *= 0.5
+    y *= xp.exp(power)
+    return xp.maximum(x, _full(xp, x, -_LEAST)) - y  # not of 0: which of two zeros is the maximum is not said
 
 
 @_in_blocks
@@ -302,8 +308,7 @@ def _normal(xp: Any, x: Any) -> tuple[Any, Any, Any]:
     That is found by halves of the factors (Dekker, 1971).
     """
     dtype = _name(xp, x)
-    size = xp.abs(x)
-    y = xp.minimum(size, _full(xp, size, NORMAL_END[dtype]))
+    y = xp.abs(xp.clip(x, -NORMAL_END[dtype], NORMAL_END[dtype]))
     z = y * y
     half = y * (2.0**27 + 1 if dtype == "float64" else 2.0**12 + 1)
     half = half - (half - y)

@@ -98,9 +98,9 @@ def _in_child() -> None:
     for lock in _locks:
         if not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()
+    _after()  # before the functions, which ask what a run of this thread holds
     for function in _first:
         function()
-    _after()
 
 
 _locks.add(_forking)

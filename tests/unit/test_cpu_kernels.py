@@ -257,9 +257,15 @@ def run():
     (out,) = fluid.Executor("cpu").run(feed={"x": np.ones(100_000, "float32")}, fetch_list=[y])
     return abs(out - 2 * np.e).max() < 1e-5
 assert run()
+exe, feed = fluid.Executor("cpu"), {"x": np.ones(100_000, "float32")}
+twice = fluid.layers.cumsum(fluid.layers.cumsum(x))
+for _ in range(3):
+    exe.run(feed=feed, fetch_list=[twice])
+assert any(storage.allocation is not None for storage in exe._replay._storages.values())
 child = os.fork()
 if child == 0:
-    os._exit(0 if run() else 3)
+    kept = [storage for storage in exe._replay._storages.values() if storage.allocation is not None]
+    os._exit(4 if kept or list(exe._replay._bound) else 0 if run() else 3)  # what was bound is dropped, with its memory
 _, status = os.waitpid(child, 0)
 assert run() and os.waitstatus_to_exitcode(status) == 0
 print("done")

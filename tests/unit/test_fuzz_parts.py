@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -12,6 +13,7 @@ from fluidlite.base.dtypes import ALL, NUMPY
 from fluidlite.conformance.samples import reference_of
 from fluidlite.errors import FluidError
 from fluidlite.platform.place import Place
+from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.differences import derivative
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.recipe import Recipe, Step
@@ -45,6 +47,23 @@ def test_a_reference_with_another_number_of_parts_is_refused() -> None:
     evaluator = Evaluator({"x": exactly(np.zeros((3, 2), "float32"))}, {})
     with pytest.raises(Refused, match="3 values for the 2 variables of Out"):
         evaluator.outputs(step, {})
+
+
+def test_what_would_be_too_large_is_left_out_before_its_reference_is_called() -> None:
+    """Each of 20,000 rows of indices took an element of 20,000: several GB, for a program that was not kept."""
+    builder = Builder(np.random.default_rng(0), (2,), ("float32",), ALL)
+    x = builder.feed([np.zeros((20_000, 1), "float32")])
+    index = builder.feed([np.zeros((20_000, 1), "int64")])
+    wide = builder.feed([np.zeros((2, 10_000), "float32")])
+    tracemalloc.start()
+    try:
+        assert builder.append("matmul", {"X": [x], "Y": [x]}, attrs={"transpose_Y": True}) is None
+        assert builder.append("gather_nd", {"X": [wide], "Index": [index]}) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+    assert builder.refused == {"too large": 2}
+    assert not builder.program.global_block().ops and builder.append("relu", {"X": [x]}) is not None
 
 
 def test_an_index_that_no_shard_has_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,11 @@ def known(value: Bounded) -> bool:
         return bool(value.exact)
     size = float(np.abs(array).mean()) if array.size else 0.0
     return float(value.bound.mean() if array.size else 0.0) <= CONDITION * size + 1e-30
+
+
+def _elements(program: Program, name: str) -> int:
+    """The elements of a variable, as far as its dims are known."""
+    return math.prod(d for d in program.global_block().var(name).shape or () if d >= 0)
 
 
 class Builder:
@@ -195,40 +201,34 @@ class Builder:
         }
         step = Step(type, given, made, dict(attrs or {}))
         try:
-            guesses = [evaluator.outputs(step, self.declared) for evaluator in self.at]
-        except Refused as error:
-            self.refused[f"reference: {type}"] += 1
-            self.last_refusal = str(error)
-            return None
-        except FluidError as error:  # an attribute out of range
-            self.refused[f"definition: {type}"] += 1
-            self.last_refusal = str(error)
-            return None
-        if any(b.value.size > MAX_ELEMENTS for guess in guesses for b in guess.values()):
-            self.refused["too large"] += 1
-            return None
-        try:
-            for program in (*self.concrete, self.program):  # a definition may know better once it sees every dim
+            for program in (*self.concrete, self.program):  # before the reference, which may ask for any memory
                 append(program, step)
-        except FluidError as error:
-            self.refused[f"definition: {type}"] += 1
-            self.last_refusal = str(error)
-            self._rebuild()
+        except FluidError:
+            self._refuse(f"definition: {type}")
+            return None
+        if any(_elements(program, name) > MAX_ELEMENTS for program in self.concrete for name in step.writes()):
+            self._refuse("too large")
+            return None
+        block = self.program.global_block()
+        dtypes = self.declared | {name: block.var(name).dtype for name in step.writes()}
+        try:
+            found = [evaluator.outputs(step, dtypes) for evaluator in self.at]
+        except (Refused, FluidError):
+            self._refuse(f"reference: {type}")
+            return None
+        if any(b.value.size > MAX_ELEMENTS for each in found for b in each.values()):  # of dims that numbers decide
+            self._refuse("too large")
             return None
         self.steps.append(step)
-        block = self.program.global_block()
-        for name in step.writes():
-            self.declared[name] = block.var(name).dtype
-        for evaluator, guess in zip(self.at, guesses, strict=True):
-            if all(dtype_name(b.value.dtype) == self.declared[name] for name, b in guess.items()):
-                evaluator.take(step, guess)
-            else:
-                evaluator.step(step, self.declared)
+        self.declared = dtypes
+        for evaluator, values in zip(self.at, found, strict=True):
+            evaluator.take(step, values)
         self._note(step)
         return made
 
-    def _rebuild(self) -> None:
-        """Make the programs anew, after an operator that one of them refused."""
+    def _refuse(self, why: str) -> None:
+        """Count a refusal, and take the operator out of the programs that have it."""
+        self.refused[why] += 1
         for program in (*self.concrete, self.program):
             block = program.global_block()
             known = {name for step in self.steps for name in step.writes()} | set(self.declared)

@@ -6,6 +6,7 @@ What a definition or a reference does not take is left out; the plain sample is 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,17 +212,19 @@ def _varies(each: Sequence[Array], b: Builder) -> bool:
 
 
 def _counts(b: Builder, use: _Use) -> dict[str, int] | None:
-    """How many variables each output slot gets; None if the reference refuses the inputs."""
+    """How many variables each output slot gets; None if the reference, which knows it of lists, refuses the inputs."""
     op = use.case.op
+    wanted = use.case.sample.outputs or tuple(slot.name for slot in op.outputs)
+    lists = {slot.name for slot in op.outputs if slot.duplicable}
+    if not lists.intersection(wanted):
+        return dict.fromkeys(wanted, 1)
+    if math.prod(a.size for some in use.arrays[0].values() for a in some) > MAX_ELEMENTS:  # meshgrid gives so many
+        b.refused["too large"] += 1
+        return None
     try:
         attrs = {a.name: None if (v := use.attrs.get(a.name, a.default)) is None else a.check(v) for a in op.attrs}
-        plain = {
-            slot: [a.astype(np.float64) if dtype_name(a.dtype) in ALL_FLOATS else a for a in some]
-            for slot, some in use.arrays[0].items()
-        }
-        results = call_reference(op, plain, attrs, use.case.sample.lod)
+        results = call_reference(op, use.arrays[0], attrs, use.case.sample.lod)
     except Exception:  # whatever NumPy says of what the reference was not written for
         b.refused[f"reference: {op.type}"] += 1
         return None
-    wanted = use.case.sample.outputs or tuple(slot.name for slot in op.outputs)
-    return {slot: len(results.get(slot, (None,))) for slot in wanted}
+    return {slot: len(results[slot]) if slot in lists else 1 for slot in wanted}

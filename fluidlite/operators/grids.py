@@ -58,6 +58,5 @@ def affine_grid(theta: e.Tensor, output_shape_: e.Numbers | None, *, output_shap
 def affine_grid_grad(doutput: e.Tensor) -> e.Tensor:
     """Written: the derived one would read the dims of Theta, which Fluid's does not have."""
     columns, rows = e.reduce_sum(doutput, 1), e.reduce_sum(doutput, 2)
-    by_x = e.contract(columns, _places(doutput.dims[2], doutput), "njk,j->nk")
-    by_y = e.contract(rows, _places(doutput.dims[1], doutput), "nik,i->nk")
+    by_x, by_y = (e.reduce_sum(each * e.unsqueeze(_places(each.dims[1], doutput), 1), 1) for each in (columns, rows))
     return e.stack([by_x, by_y, e.reduce_sum(columns, 1)], 2)

@@ -137,6 +137,20 @@ def test_every_operator_that_stays_together_has_a_reason() -> None:
     assert reasons
 
 
+def test_what_has_a_kernel_is_not_decomposed_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saying an operator with others took most of the time of compiling, and was thrown away."""
+    said: list[str] = []
+    refusing = "fluidlite.transformers.passes.decompose.decompose"
+    monkeypatch.setattr(refusing, lambda call: said.append(call.op.type) or "nobody should ask")
+    exe, program = fluid.Executor("cpu"), fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x = layers.data("x", [4, 6], append_batch_size=False)
+        y = layers.reduce_max(layers.softmax(x), dim=1)
+    exe.run(program, feed={"x": np.ones((4, 6), "float32")}, fetch_list=[y])
+    assert not said
+    assert "decomposed" not in str(exe.explain_last())
+
+
 def sample_program(op: Any, sample: Any) -> tuple[fluid.Program, list[str]]:
     program = fluid.Program()
     block = program.global_block()

@@ -13,6 +13,8 @@ import fluidlite as fluid
 from fluidlite import loader
 from fluidlite.base.errors import FluidError, PluginWarning, RegistryError
 from fluidlite.conformance import operators as folder
+from fluidlite.conformance.cases import cases
+from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample, reference_of, register_samples, samples_of
 from fluidlite.testing import check_gradient, check_sample
 
@@ -196,3 +198,16 @@ def test_a_module_of_samples_is_of_the_plugins_own_package(package: Path, name: 
     (package / "__init__.py").write_text(MODULE.format(type="sampled_op", inline="", named=f'register("{name}")'))
     with pytest.warns(PluginWarning, match="as a module of samples; expected one of the plugin's own package"):
         assert loader.load("sampled", "sampled_plugin").state == "failed"
+
+
+def test_places_have_their_central_differences_in_common() -> None:
+    """They are a reference's alone; other weights of its outputs give others."""
+    case = next(case for case in cases(["elementwise_mul"]) if case.sample.grads and case.dtype == "float64")
+    first, again = Oracle(case).gradients(), Oracle(case).gradients()
+    assert all(a is b for slot in first for a, b in zip(first[slot], again[slot], strict=True))
+    assert not any(array.flags.writeable for arrays in first.values() for array in arrays)
+    other = Oracle(next(case for case in cases(["elementwise_sub"]) if case.sample.grads and case.dtype == "float64"))
+    assert other.gradients() is not first
+    named = Oracle(case)
+    del named.weights["Out"]
+    assert not any(array.any() for arrays in named.gradients().values() for array in arrays)

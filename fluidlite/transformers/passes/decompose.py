@@ -95,10 +95,12 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     call = Call(op.operator.definition, ins, outs, op.attrs).at(place)
     try:
         choice = choose(call, place, graph.policy)
+        if choice.how != "decomposed" or choice.place != place:
+            return None
         parts = decompose(call)
     except FluidError:  # it cannot run here, and says so when it is planned
         return None
-    if choice.how != "decomposed" or choice.place != place or isinstance(parts, str):
+    if isinstance(parts, str):
         return None
     if any(each.indexes(part.call) for each, part in zip(choice.part_choices, choice.parts, strict=True)):
         return "an index out of range is told of the whole operator"

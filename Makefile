@@ -23,7 +23,7 @@ test-torch: .venv-torch/ready
 .venv-torch/ready: pyproject.toml plugins/fluidlite-torch/pyproject.toml
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
-	.venv-torch/bin/python -m pip install --quiet --editable ".[cli,llvm]" --editable plugins/fluidlite-torch \
+	.venv-torch/bin/python -m pip install --quiet --editable ".[cli]" --editable plugins/fluidlite-torch \
 		pytest pytest-timeout
 	touch $@
 

@@ -71,5 +71,5 @@ def generator_capability(unit: Unit, name: str) -> str:
         return names[name]
     has = f"{unit.place} has {', '.join(names)}" if names else f"{unit.place} has no code generator"
     extra = getattr(unit.device, "extras", {}).get(name) if isinstance(name, str) else None
-    do = f"\n  Do: pip install '{extra}'" if extra else "\n  Do: leave codegen= out for the best that the place has"
+    do = f"\n  Do: pip install {extra}" if extra else "\n  Do: leave codegen= out for the best that the place has"
     raise PlaceError(f"codegen is {name!r}; {has}{do}")

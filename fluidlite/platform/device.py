@@ -388,7 +388,7 @@ class DeviceBase:
         What ``fluidlite`` calls its places: with ``"AcmePlace"``, ``fluid.AcmePlace(1)`` is ``Place(kind, 1)`` as soon
         as the plugin is loaded. "": it has no such name. A subclass, whose kind is another, does not inherit it.
     extras : mapping of str to str
-        Names of dialects that need an optional package, each with what to install for it.
+        Names of dialects that need an optional package, each with what follows `pip install` for it.
     """
 
     kind = ""

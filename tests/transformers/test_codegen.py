@@ -173,7 +173,7 @@ def test_unknown_names(name: Any) -> None:
 def test_one_that_is_not_installed_names_the_extra() -> None:
     unit = devices.unit("cpu")
     without: Any = SimpleNamespace(place=unit.place, device=unit.device, array=unit.array, dialect=None)
-    with pytest.raises(ValueError, match=r"codegen is 'llvm'; cpu:0 has numpy\n  Do: pip install 'fluidlite\[llvm\]'"):
+    with pytest.raises(ValueError, match=r"codegen is 'llvm'; cpu:0 has numpy\n  Do: pip install llvmlite pycparser"):
         generator_capability(without, "llvm")
 
 

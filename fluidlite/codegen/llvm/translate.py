@@ -70,7 +70,7 @@ def c_to_llvm(source: str, entry: str) -> tuple[str, tuple[str, ...]]:
     try:
         from pycparser import c_parser
     except ImportError:
-        raise MissingExtraError("the CPU's kernels need pycparser\n  Do: pip install 'fluidlite[llvm]'") from None
+        raise MissingExtraError("the CPU's kernels need pycparser\n  Do: pip install pycparser") from None
     bare = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), source)
     try:
         tree = c_parser.CParser().parse(declared(bare))

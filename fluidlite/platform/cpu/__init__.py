@@ -183,7 +183,7 @@ class CPUDevice(DeviceBase):
 
     kind = "cpu"
     place_name = "CPUPlace"
-    extras: Mapping[str, str] = {"llvm": "fluidlite[llvm]"}
+    extras: Mapping[str, str] = {"llvm": "llvmlite pycparser"}
 
     def __init__(self) -> None:
         self._arrays = NumPyArrays()
@@ -211,7 +211,7 @@ class CPUDevice(DeviceBase):
         return self._arrays
 
     def dialect(self, index: int) -> Any:
-        """C, compiled by LLVM, where llvmlite and pycparser are installed."""
+        """C, compiled by LLVM, where llvmlite and pycparser can be imported."""
         try:
             from .dialect import LLVMDialect
 

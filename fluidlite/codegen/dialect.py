@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.base.dtypes import ALL_INTS, HALVES
+from fluidlite.base.dtypes import HALVES
 from fluidlite.codegen import dialect_stream
 from fluidlite.codegen.dialect_functions import NEAR_LIMIT
 from fluidlite.codegen.dialect_math import NEARBY, library, math_call
+from fluidlite.codegen.dialect_primitives import converted, held, primitive
 from fluidlite.codegen.dialect_text import literal
 from fluidlite.codegen.pattern import Pattern, value_flags
 from fluidlite.codegen.primitives import PRIMITIVES
@@ -73,7 +74,7 @@ class Writer:
 
     def ctype(self, dtype: str) -> str:
         """Type in which a compute dtype's values are held."""
-        return str(self.types["int32" if dtype == "bool" else dtype])
+        return held(dtype, self.types)
 
     def stored(self, dtype: str) -> str:
         """Type of stored elements: half types are 16-bit words."""
@@ -122,21 +123,10 @@ class Writer:
         operand = self.code.instrs[instr.args[0]].dtype
         names = [self.name(arg) for arg in instr.args]
         if instr.op == "cast":
-            return self._cast(instr, operand, names[0])
+            return converted(names[0], operand, instr.dtype, self.types, instr.value)
         if instr.op == "where":
             operand = instr.dtype
-        primitive = PRIMITIVES[instr.op]
-        integers = operand in ALL_INTS
-        template = (primitive.c_int if integers else "") or primitive.c
-        kind = self.ctype(operand)
-        unsigned = self.types["uint64" if operand == "int64" else "uint32"]
-        text = template.format(**dict(zip("abc", names, strict=False)), T=kind, U=unsigned)
-
-        def called(match: re.Match[str]) -> str:
-            function = math_call(match[1], operand, self.math)
-            return f"({kind})" + (NEARBY.get(function, function) if self.near else function)
-
-        return re.sub(r"@(\w+)", called, text)
+        return primitive(instr.op, names, operand, self.types, self.math, self.near)
 
     def _branches(self, instr: Instr) -> bool:
         return instr.dtype == "float64" and math_call(instr.op, "float64", self.math) in NEARBY
@@ -168,15 +158,6 @@ class Writer:
         size = math_call("abs", "float64", self.math)
         test += [f"large |= !({size}({self.name(arg)}) < {limit});" for arg in args]
         return ["int large = 0;", loop, *test, "}", "if (large) {", loop, *body, "} } else {", loop, *usual, "} }"]
-
-    def _cast(self, instr: Instr, given: str, name: str) -> str:
-        if instr.value in HALVES:
-            return f"fl_load_{instr.value}(fl_store_{instr.value}({name}))"
-        if instr.dtype == "bool":
-            return f"({name} != 0)"
-        if instr.dtype in ALL_INTS and given.startswith("float"):
-            return f"fl_to_{instr.dtype}_{given}({name})"
-        return f"({self.ctype(instr.dtype)}){name}"
 
     def rounded(self, name: str, dtype: str) -> str:
         """A value as it is stored."""

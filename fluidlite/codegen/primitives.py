@@ -89,7 +89,7 @@ def _trunc_div(a: Any, b: Any) -> Any:
 
 
 def _wrapped(wide: Any, dtype: Any) -> Any:
-    bits = 8 * dtype.itemsize
+    bits, wide = 8 * dtype.itemsize, np.asarray(wide, dtype=object)  # NumPy makes integers of its own of one number
     if dtype.kind == "u":
         return np.asarray(wide % 2**bits, dtype=object).astype(dtype)
     half = 2 ** (bits - 1)

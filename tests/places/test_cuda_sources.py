@@ -7,7 +7,8 @@ looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +254,30 @@ def test_written_sources_compile(dialect: Dialect, tmp_path: Path) -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith("// kernel ") and "test_cuda_sources.py:" in text
         assert f".visible .entry {path.stem[4:]}(" in nvrtc_compile(text, ARCHITECTURE).decode()
+
+
+EXPRESSIONS = [
+    op.type for op in map(ops.get, operators_with_samples()) if op.expression is not None and op.scalar is None
+]
+
+
+@pytest.fixture(scope="module")
+def loops(dialect: Dialect, load_plugin: Callable[[str, str], None]) -> Dialect:
+    """The device with the nests of loops as kernels."""
+    load_plugin("loops", "loop_kernels")
+    return dialect
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", EXPRESSIONS)
+def test_the_loops_of_every_expression_compile(loops: Dialect, operator: str) -> None:
+    """Its first sample, and the gradients of the first that has them."""
+    before = set(loops.sources)
+    mine = [check for check in checks([operator]) if check.id.endswith(":float32]")] or checks([operator])
+    for gradient in (False, True):
+        check = next((check for check in mine if (".grad[" in check.id) is gradient), None)
+        if check is not None:
+            with contextlib.suppress(ConformanceError):  # dims that depend on values
+                check(PLACE)
+    made = "".join(loops.sources - before)
+    assert f"loops_{operator}_" in made or ops.get(operator).must_alias

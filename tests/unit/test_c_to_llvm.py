@@ -153,6 +153,7 @@ WRONG = {
     "unknown function 'missing'": "o[gid] = missing(1);",
     "unknown type 'size_t'|before: t": "size_t t = 0; o[gid] = t;",
     "'c' cannot be changed": "const int c = 1; c = 2;",
+    "'c' is declared twice": "const int c = 1; const int c = 2;",
     "an index of what is no pointer": "o[gid] = gid[0];",
     "no member 'g'": "union fl_union_float32 v; v.f = 1; o[gid] = v.g;",
     "Goto is not for kernels": "goto end; end: o[gid] = 1;",

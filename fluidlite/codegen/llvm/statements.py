@@ -75,6 +75,8 @@ class Statements(Expressions):
         kind, init = self.module.type_of(node.type), node.init
         if kind.kind == "void":
             raise CError(f"{node.name!r} has type void")
+        if node.name in self.scopes[-1]:
+            raise CError(f"{node.name!r} is declared twice")
         if "const" in node.quals and kind.scalar and init is not None:  # a value with a name
             value = self.writer.convert(self.value(init), kind)
             self.scopes[-1][node.name] = (kind, value.text, False)

@@ -145,53 +145,36 @@ def _key(params: Any) -> Any:
 
 
 Rule = Callable[[Elements, Tensor, Index, Conditions], Element]
-ELEMENTS: dict[str, Rule] = {}
-"""By primitive, the element of a tensor that it makes."""
-
-
-def _rule(*ops: str) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        ELEMENTS.update(dict.fromkeys(ops, function))
-        return function
-
-    return add
 
 
 # Leaves and elementwise
 
 
-@_rule("input")
 def _input(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.load(("in", *x.params), linear(index, x.dims), guard, x.dtype)
 
 
-@_rule("number")
 def _number(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.number(x.params[0], x.dtype)
 
 
-@_rule("iota")
 def _iota(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.cast(e.made("index", (), (index[x.params[0]],), "int64"), x.dtype)
 
 
-@_rule("offsets")
 def _offsets(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.load(("offsets", x.params[2].value), index[0], guard, x.dtype)
 
 
-@_rule("map")
 def _map(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     args = [e.at(arg, index if arg.dims else (), guard) for arg in x.args]
     return e.made("map", args, x.params, x.dtype)
 
 
-@_rule("cast")
 def _cast(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.cast(e.at(x.args[0], index, guard), x.dtype)
 
 
-@_rule("stop")
 def _stop(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.at(x.args[0], index, guard)
 
@@ -199,19 +182,16 @@ def _stop(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
 # Views
 
 
-@_rule("reshape")
 def _reshape(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,) = x.args
     return e.at(source, through_reshape(index, x.dims, source.dims), guard)
 
 
-@_rule("transpose")
 def _transpose(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (order,) = x.params
     return e.at(x.args[0], tuple(index[order.index(axis)] for axis in range(len(order))), guard)
 
 
-@_rule("broadcast")
 def _broadcast(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,), (grown,) = x.args, x.params
     if not source.dims:
@@ -219,13 +199,11 @@ def _broadcast(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Eleme
     return e.at(source, tuple(number(0) if axis in grown else i for axis, i in enumerate(index)), guard)
 
 
-@_rule("slice")
 def _slice(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     starts, steps = x.params
     return e.at(x.args[0], tuple(a + i * s for a, i, s in zip(starts, index, steps, strict=True)), guard)
 
 
-@_rule("pad")
 def _pad(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, filler), (lows, _, between) = x.args, x.params
     inner: list[Number] = []
@@ -245,7 +223,6 @@ def _pad(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.select(there, found, e.cast(e.at(filler, (), guard), x.dtype))
 
 
-@_rule("concat")
 def _concat(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (axis,), begins = x.params, [number(0)]
     for part in x.args[:-1]:
@@ -263,14 +240,12 @@ def _concat(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
 # Windows
 
 
-@_rule("window")
 def _window(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     axis, stride, dilation = x.params
     at = index[axis] * stride + index[axis + 1] * dilation
     return e.at(x.args[0], (*index[:axis], at, *index[axis + 2 :]), guard)
 
 
-@_rule("unwindow")
 def _unwindow(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (parts,), (axis, stride, dilation) = x.args, x.params
     tap = e.axis(parts.dims[axis + 1])
@@ -284,7 +259,6 @@ def _unwindow(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Elemen
 # Reductions
 
 
-@_rule("reduce")
 def _reduce(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,), (kind, gone) = x.args, x.params
     axes = {axis: e.axis(source.dims[axis]) for axis in gone}
@@ -292,7 +266,6 @@ def _reduce(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.reduce(kind, list(axes.values()), e.at(source, inner, guard))
 
 
-@_rule("arg")
 def _arg(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,), (kind, at) = x.args, x.params
     axis = e.axis(source.dims[at])
@@ -300,7 +273,6 @@ def _arg(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.made("arg", (body,), (kind, axis), "int64")
 
 
-@_rule("contract")
 def _contract(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (a, b), (mine, theirs, out) = x.args, x.params
     sizes = {n: d for names, t in ((mine, a), (theirs, b)) for n, d in zip(names, t.dims, strict=True)}
@@ -311,7 +283,6 @@ def _contract(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Elemen
     return e.reduce("sum", list(axes.values()), product) if axes else product
 
 
-@_rule("scan")
 def _scan(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source,), (kind, at, reverse, exclusive) = x.args, x.params
     axis = e.axis(source.dims[at])
@@ -330,7 +301,6 @@ def _neutral(kind: str, dtype: str) -> Any:
 # Segments
 
 
-@_rule("segment")
 def _segment(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, offsets), (kind,) = x.args, x.params
     begin, end = (e.index_of(e.at(offsets, (at,), guard)) for at in (index[0], index[0] + 1))
@@ -342,7 +312,6 @@ def _segment(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element
     return total if kind == "sum" else e.select(some, total, e.number(0, total.dtype))
 
 
-@_rule("segment_of")
 def _segment_of(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (offsets,) = x.args
     axis = e.axis(offsets.dims[0] - 1)
@@ -371,7 +340,6 @@ def _read(
     return e.select(some, e.at(x, index(place), (*guard, *some)), e.number(0, x.dtype))
 
 
-@_rule("take")
 def _take(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, indices), (axis, mode) = x.args, x.params
     behind = axis + indices.rank
@@ -379,13 +347,21 @@ def _take(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return _read(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[behind:]), guard)
 
 
-@_rule("pick")
 def _pick(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     (source, indices), (axis, mode) = x.args, x.params
     at = e.at(indices, index, guard)
     return _read(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[axis + 1 :]), guard)
 
 
-@_rule("checked")
 def _checked(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
     return e.cast(e.checked(e.at(x.args[0], index, guard), x.params[0], guard), x.dtype)
+
+
+ELEMENTS: dict[str, Rule] = {
+    "input": _input, "number": _number, "iota": _iota, "offsets": _offsets, "map": _map, "cast": _cast, "stop": _stop,
+    "reshape": _reshape, "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "pad": _pad,
+    "concat": _concat, "window": _window, "unwindow": _unwindow, "reduce": _reduce, "arg": _arg,
+    "contract": _contract, "scan": _scan, "segment": _segment, "segment_of": _segment_of, "take": _take,
+    "pick": _pick, "checked": _checked,
+}  # fmt: skip
+"""By primitive, the element of a tensor that it makes."""

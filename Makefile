@@ -1,20 +1,25 @@
 # make demo: environment, install, the main job on every place that is there
 # make test: environment, install, the whole suite
+# make quick: lint, types, units, and the tests of what changed since git's merge base (BASE=branch)
 # make test-torch: PyTorch's tensors as a place, in an environment of its own (200 MB)
-# make lint: ruff, mypy, import-linter
+# make docs: the reference, written from the code, and the whole documentation as a site in site/
+# make lint: ruff, mypy, import-linter, and whether api.txt lists the public names
 
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= auto
 # each of the test processes has a core: a BLAS with threads of its own would wait for the others
 
-.PHONY: demo test test-torch lint env opencl clean
+.PHONY: demo quick test test-torch lint docs env opencl clean
 
 demo: env
 	$(BIN)/fluidlite demo
 
 test: env
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+quick: .venv/ready
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/quick.py $(if $(BASE),--base $(BASE))
 
 test-torch: .venv-torch/ready
 	.venv-torch/bin/python -m pytest -q -p no:cacheprovider plugins/fluidlite-torch
@@ -32,6 +37,18 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/api_text.py --check
+
+# the reference of operators shows their kernels on the places of the fpga plugin and of OpenCL too
+REFERENCE := operator_reference layer_reference module_reference primitive_rules tensor_primitives array_namespace docs_index
+
+docs: env .venv/docs
+	for name in $(REFERENCE); do $(BIN)/python tools/$$name.py || exit 1; done
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs site
+
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
 
 env: .venv/ready opencl
 
@@ -46,4 +63,4 @@ opencl: .venv/ready
 	@sh tools/opencl.sh $(BIN)/python
 
 clean:
-	rm -rf .venv .venv-torch
+	rm -rf .venv .venv-torch site docs/reference docs/index.md

@@ -23,7 +23,7 @@ LIMIT = 0.15
 
 OPTIONAL = ("pyopencl", "cupy", "torch", "sklearn", "scipy", "typer", "rich", "click", "safetensors", "llvmlite",
             "onnx", "array_api_strict")  # fmt: skip
-PLUGINS = ("fluidlite.platform.cpu", "fluidlite.platform.cuda", "fluidlite.platform.opencl", "fluidlite.kernels")
+PLUGINS = ("fluidlite.devices.cpu", "fluidlite.devices.cuda", "fluidlite.devices.opencl", "fluidlite.kernels")
 
 PROGRAM = """
 import sys, time

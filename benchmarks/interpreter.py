@@ -53,17 +53,17 @@ def ladder(executor: Any) -> tuple[dict[str, Callable[[], None]], Callable[[], N
     """The parts of one operator, by hand, as often as the chain has any; and the last part without recycling."""
     import numpy as np
 
-    from fluidlite.framework import recycle
-    from fluidlite.framework.io import IO
-    from fluidlite.framework.plan import Launch
-    from fluidlite.framework.tensor import Tensor
-    from fluidlite.platform.pool import get_context
+    from fluidlite.compiler.planning.plan import Launch
+    from fluidlite.platform.context_pool import get_context
+    from fluidlite.program.kernel_io import IO
+    from fluidlite.tensor import tensor_cache as recycle
+    from fluidlite.tensor.tensor import Tensor
 
     plan = executor.explain_last().plan
     step = next(step for step in plan.steps if isinstance(step, Launch))
     context = get_context(plan.place)
     place = context.place
-    run, _ = step.runs[context]
+    run = step.runs[context].run
     spec = step.outs[0].spec
     add, one = np.add, np.ones(1, np.float32)
     out_array = np.empty(1, np.float32)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import fluidlite as fluid
-from fluidlite.plugin import Sample, expr, register_samples, unary
+from fluidlite import expr
+from fluidlite.plugin import Sample, register_samples, unary
 from fluidlite.testing import check_gradient, check_sample
 
 

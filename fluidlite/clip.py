@@ -7,16 +7,24 @@ from typing import Any
 
 from fluidlite import layers
 from fluidlite.base.errors import ProgramError
-from fluidlite.framework.opdef import GRAD
-from fluidlite.framework.program import Block, Program, default_main_program, program_guard
-from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.layers import ops, tensor
+from fluidlite.program.block import Block
+from fluidlite.program.opdef import GRAD
+from fluidlite.program.program import Program, default_main_program, program_guard
+from fluidlite.program.variable import Parameter, Variable
 
 __all__ = [
-    "BaseErrorClipAttr", "BaseGradientClipAttr", "ErrorClipByValue", "GradientClipBase", "GradientClipByGlobalNorm",
-    "GradientClipByNorm", "GradientClipByValue", "append_error_clip_ops", "append_gradient_clip_ops",
+    "BaseErrorClipAttr",
+    "BaseGradientClipAttr",
+    "ErrorClipByValue",
+    "GradientClipBase",
+    "GradientClipByGlobalNorm",
+    "GradientClipByNorm",
+    "GradientClipByValue",
+    "append_error_clip_ops",
+    "append_gradient_clip_ops",
     "set_gradient_clip",
-]  # fmt: skip
+]
 
 ParamsGrads = list[tuple[Parameter, Variable | None]]
 NeedClip = Callable[[Parameter], bool]
@@ -65,6 +73,10 @@ class ErrorClipByValue(BaseErrorClipAttr):
 
     def __repr__(self) -> str:
         return f"ErrorClipByValue(max={self.max}, min={self.min})"
+
+
+def error_clip_callback(block: Block, context: Any) -> None:
+    """Do nothing: backward puts in the operators of ``error_clip`` in any case; Fluid's scripts hand this to it."""
 
 
 def append_error_clip_ops(block: Block) -> None:
@@ -173,9 +185,7 @@ class GradientClipByGlobalNorm(BaseGradientClipAttr):
         Parameters for which it returns False keep their gradients, which then do not count in the norm.
     """
 
-    def __init__(
-        self, clip_norm: float, group_name: str = "default_group", need_clip: NeedClip | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, clip_norm: float, group_name: str = "default_group", need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
         if not isinstance(group_name, str):
             raise ProgramError(f"clip.GradientClipByGlobalNorm: group_name is {group_name!r}; expected a text")
@@ -251,7 +261,7 @@ def append_gradient_clip_ops(
 
 def _clipped(
     param_grads: Sequence[tuple[Parameter, Variable | None]], clip_of: Callable[[Parameter], Any]
-) -> ParamsGrads:  # fmt: skip
+) -> ParamsGrads:
     plan: list[tuple[Parameter, Variable, BaseGradientClipAttr | None]] = []
     for param, grad in param_grads:
         chosen = clip_of(param)
@@ -270,7 +280,9 @@ def _clipped(
     for param, grad, chosen in plan:
         if chosen is not None:
             with program_guard(grad.block.program), grad.block.program.roles("optimize"):
-                clipped[param.name] = chosen.create_operators(context, param, grad)
+                made = clipped[param.name] = chosen.create_operators(context, param, grad)
+                if grad.selected is not None and made.selected is None:
+                    made.select(grad.selected)  # values of rows, each of which comes once, are clipped as they are
     return [(param, clipped.get(param.name, grad)) for param, grad in param_grads]
 
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from fluidlite.base.arguments import listed
-from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
-from fluidlite.framework.installation import place_count, places_like
-from fluidlite.framework.lod import lod_from_lengths
-from fluidlite.framework.program import Program, default_main_program
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.variable import Variable
+from fluidlite.compat.installation import place_count, places_like
 from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.program.program import Program, default_main_program
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.columns import Column
+from fluidlite.tensor.tensor import Tensor
 
 
 class DataFeeder:
@@ -57,7 +53,7 @@ class DataFeeder:
         FeedError
             Names sample, variable, expected and got.
         """
-        columns = [_Column(variable) for variable in self.feed_vars]
+        columns = [_column(variable) for variable in self.feed_vars]
         for number, sample in enumerate(
             listed("the batch", iterable, "samples, each with a field for each variable", FeedError)
         ):
@@ -70,7 +66,7 @@ class DataFeeder:
                 )
             for column, value in zip(columns, sample, strict=True):
                 column.take(value, number)
-        return {column.name: column.tensor(self.place) for column in columns}
+        return {column.name: _tensor(column, self.place) for column in columns}
 
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
@@ -136,68 +132,12 @@ class DataFeeder:
         return decorated
 
 
-class _Column:
-    """One variable's values over a batch."""
+def _column(variable: Variable) -> Column:
+    if variable.spec is None:
+        raise FeedError(f"variable {variable.name!r} has no declared dims, so it cannot be fed by a DataFeeder")
+    return Column(variable.name, variable.spec)
 
-    def __init__(self, variable: Variable) -> None:
-        if variable.spec is None:
-            raise FeedError(f"variable {variable.name!r} has no declared dims, so it cannot be fed by a DataFeeder")
-        self.name = variable.name
-        self.spec: Spec = variable.spec
-        self.rows: list[Any] = []
-        self.lengths: list[list[int]] = [[] for _ in range(variable.lod_level)]
 
-    def take(self, value: Any, number: int) -> None:
-        """Add one sample's field."""
-        self._take(value, self.lengths, number)
-
-    def _take(self, value: Any, lengths: list[list[int]], number: int) -> None:
-        if not lengths:
-            self.rows.append(value)
-            return
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-            raise FeedError(
-                f"sample {number}: variable {self.name!r} has {len(self.lengths)} LoD level(s), so its field is a list "
-                f"of rows; got {value!r:.60}"
-            )
-        lengths[0].append(len(value))
-        for item in value:
-            self._take(item, lengths[1:], number)
-
-    def tensor(self, place: Place) -> Tensor:
-        """The tensor of all that was taken."""
-        array = self._shaped(self._array())
-        lod = lod_from_lengths(self.lengths, array.shape[0]) if self.lengths else ()
-        return Tensor().set(array, place, [list(level) for level in lod] or None)
-
-    def _array(self) -> np.ndarray[Any, Any]:
-        try:
-            array = np.asarray(self.rows)
-        except ValueError:
-            array = np.asarray(None)
-        if array.dtype.kind not in "biufV" and array.dtype != NUMPY["bfloat16"]:
-            raise FeedError(
-                f"variable {self.name!r} {self.spec!r}: the samples' fields do not make an array: "
-                "they differ in dims, or hold something else than numbers"
-            )
-        if array.size and array.dtype.kind == "f" and not is_float(self.spec.dtype):
-            raise FeedError(f"variable {self.name!r} is {self.spec.dtype}, but it is fed {array.dtype} numbers")
-        return array.astype(NUMPY[self.spec.dtype])
-
-    def _shaped(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Rows as declared: a flat row is folded into the declared dims, which must agree."""
-        declared = self.spec.dims
-        rows = len(self.rows)
-        if array.ndim == len(declared) and all(a in (-1, b) for a, b in zip(declared, array.shape, strict=True)):
-            return array
-        row = declared[1:]
-        try:
-            if not rows:
-                return array.reshape((0, *(max(d, 0) for d in row)))
-            if row.count(-1) <= 1 and (rows == declared[0] or declared[0] == -1):
-                return array.reshape((rows, *row))
-        except (ValueError, IndexError):
-            pass
-        raise FeedError(
-            f"variable {self.name!r} is declared {self.spec!r}; the batch has dims {list(array.shape)}"
-        ) from None
+def _tensor(column: Column, place: Place) -> Tensor:
+    array, lod = column.values()
+    return Tensor().set(array, place, [list(level) for level in lod] or None)

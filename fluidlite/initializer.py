@@ -15,9 +15,9 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
 if TYPE_CHECKING:
-    from fluidlite.framework.operator import Operator
-    from fluidlite.framework.program import Block
-    from fluidlite.framework.variable import Variable
+    from fluidlite.program.block import Block
+    from fluidlite.program.operator import Operator
+    from fluidlite.program.variable import Variable
 
 __all__ = [
     "MSRA",
@@ -39,7 +39,7 @@ __all__ = [
     "XavierInitializer",
     "force_init_on_cpu",
     "init_on_cpu",
-]  # fmt: skip
+]
 
 _forced: ContextVar[bool] = ContextVar("fluidlite_init_on_cpu", default=False)
 
@@ -279,6 +279,34 @@ def value_attrs(values: np.ndarray[Any, Any], dtype: str) -> dict[str, Any]:
         raise DtypeError(f"the values are {flat.dtype}, and not all of them can be {dtype}")
     return {"shape": list(values.shape), "dtype": dtype, "int32_values": whole.astype(np.int64).tolist()}
 
+
+def set_global_initializer(weight_init: Initializer | None, bias_init: Initializer | None = None) -> None:
+    """Give parameters of layers that are made from now on other initialisers where neither user nor layer names one.
+
+    Parameters
+    ----------
+    weight_init : Initializer or None
+        In place of Xavier's; None: Xavier's again.
+    bias_init : Initializer or None
+        In place of 0; None: 0 again.
+
+    Raises
+    ------
+    ProgramError
+        One is no initialiser; then both stay as they were.
+    """
+    for name, given in (("weight_init", weight_init), ("bias_init", bias_init)):
+        if given is not None and not isinstance(given, Initializer):
+            raise ProgramError(f"set_global_initializer: {name} is {given!r:.80}; expected an initialiser, or None")
+    _global[:] = [weight_init, bias_init]
+
+
+def global_initializers() -> tuple[Initializer | None, Initializer | None]:
+    """What :func:`set_global_initializer` was given, of weights and of biases."""
+    return _global[0], _global[1]
+
+
+_global: list[Initializer | None] = [None, None]
 
 Constant = ConstantInitializer
 Uniform = UniformInitializer

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fluidlite.framework.variable import Variable
-from fluidlite.layers.index import _embedding, _one_hot
+from fluidlite.layer_helper import check_int
+from fluidlite.layers.declare import also, layer
+from fluidlite.layers.index import TABLE, rows_of_table
 from fluidlite.layers.public import public
+from fluidlite.program.variable import Variable
 
 __all__ = ["embedding", "one_hot"]
 
 
 @public
+@layer("one_hot_v2", {"depth": "depth|depth_tensor"}, stop_gradient=True)
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Return float32 [..., depth] with 1 at the class that ``input``, integers [...], names.
 
-    Parameters
-    ----------
-    input : Variable
-    depth : int or Variable
-        Number of classes.
-    allow_out_of_range : bool
-        A class out of range makes zeros; otherwise it is an OutOfRangeError.
+    >>> one_hot(data("input", [2], "int64"), 4).shape
+    (2, 4)
     """
-    return _one_hot("one_hot_v2", input, depth, allow_out_of_range)
+    if not isinstance(depth, Variable):
+        check_int("depth", depth, minimum=1)
+    return also()
 
 
 @public
+@layer("lookup_table_v2", TABLE)
 def embedding(
     input: Variable,
     size: Sequence[int],
@@ -39,6 +40,7 @@ def embedding(
 ) -> Variable:
     """Return the rows of a table that the ids in ``input``, integers [...], name: [..., width].
 
-    See ``fluid.layers.embedding`` for the other arguments.
+    >>> embedding(data("input", [2], "int64"), [9, 4]).shape
+    (2, 4)
     """
-    return _embedding("lookup_table_v2", input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+    return also(**rows_of_table(size, padding_idx, dtype))

@@ -10,21 +10,22 @@ from fluidlite import unique_name
 from fluidlite.base.arguments import as_number, as_whole
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OperatorNotFoundError, ProgramError
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.program import Block, Program, default_main_program, default_startup_program
-from fluidlite.framework.registry import ops
-from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.framework.vartype import dtype_of
-from fluidlite.framework.whereabouts import users_line
 from fluidlite.initializer import Initializer
 from fluidlite.param_attr import ParamAttr, WeightNormParamAttr
+from fluidlite.program.block import Block
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program, default_main_program, default_startup_program
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import source_location
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.tensor.var_type import dtype_of
 
 # Arguments ---------------------------------------------------------------------------------------------------------
 
 
 def refuse(argument: str, value: Any, expected: str, do: str = "", error: type[FluidError] = ProgramError) -> NoReturn:
     """Raise ``error``: a layer's argument is not what it should be; the layer and the user's line are named."""
-    line = users_line()
+    line = source_location()
     shown = str(value) if isinstance(value, Variable) else f"{type(value).__name__} {value!r}"
     raise error(
         f"{line.api or 'fluidlite'} ({os.path.basename(line.file)}:{line.number}): argument {argument!r} is {shown}; "
@@ -177,7 +178,7 @@ class LayerHelper:
 
     def create_variable_for_type_inference(self, dtype: Any = None, stop_gradient: bool = False) -> Variable:
         """A variable for a result, ``fc_0.tmp_0``; the operator that writes it says its dims and dtype."""
-        return self.block.create_var(unique_name.generate(self.name + ".tmp"), stop_gradient=stop_gradient)
+        return self.block.create_temporary(prefix=self.name + ".tmp", stop_gradient=stop_gradient)
 
     create_tmp_variable = create_variable_for_type_inference
 
@@ -194,16 +195,16 @@ class LayerHelper:
     def create_global_variable(self, persistable: bool = False, **options: Any) -> Variable:
         """A variable of the global block; unless named, ``<layer>.tmp_0``."""
         if options.get("name") is None:
-            options["name"] = unique_name.generate(self.name + ".tmp")
+            options["name"] = self.block.new_name(self.name + ".tmp")
         return self.main_program.global_block().create_var(persistable=persistable, **options)
 
     def set_variable_initializer(self, var: Variable, initializer: Initializer) -> Variable:
         """Give a persistable variable its first value in the startup program, once."""
         block = self.startup_program.global_block()
-        twin = block.create_var(var.name, shape=var.shape, dtype=var.dtype, persistable=True)
+        duplicate = block.create_var(var.name, shape=var.shape, dtype=var.dtype, persistable=True)
         if not any(var.name in op.output_arg_names for op in block.ops):
-            initializer(twin, block)
-        return twin
+            initializer(duplicate, block)
+        return duplicate
 
     def create_parameter(
         self,
@@ -239,9 +240,9 @@ class LayerHelper:
             return weight
         start = self.startup_program.global_block()
         parameter = self.main_program.global_block().create_parameter(attr.name, shape, dtype, **attr.to_kwargs())
-        twin = start.create_parameter(attr.name, shape, dtype, **attr.to_kwargs())
+        duplicate = start.create_parameter(attr.name, shape, dtype, **attr.to_kwargs())
         if attr.initializer is not None and not any(attr.name in op.output_arg_names for op in start.ops):
-            attr.initializer(twin, start)
+            attr.initializer(duplicate, start)
         return parameter
 
     def _normalised_weight(self, attr: WeightNormParamAttr, shape: Sequence[int], dtype: str) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import TensorError
-from fluidlite.framework.lod import lod_from_lengths
-from fluidlite.framework.tensor import Tensor
+from fluidlite.base.errors import LoDError, TensorError
 from fluidlite.platform.place import PlaceLike
+from fluidlite.tensor.lod import lod_from_lengths
+from fluidlite.tensor.tensor import Tensor
 
 Lengths = Sequence[Sequence[int]]
 
@@ -29,7 +29,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
 
     Raises
     ------
-    TensorError
+    LoDError
         If the lengths do not cover the rows.
     """
     if isinstance(data, Tensor):
@@ -37,7 +37,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
     elif isinstance(data, list):
         lengths = [len(sequence) for sequence in data]
         if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
-            raise TensorError(
+            raise LoDError(
                 f"data has sequences of lengths {lengths}, but recursive_seq_lens ends with "
                 f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'nothing'}"
             )
@@ -47,7 +47,10 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Lengths, place: PlaceLike) 
             array = array.reshape(-1, 1)
     else:
         array = np.asarray(data)
-    lod = lod_from_lengths(recursive_seq_lens, array.shape[0] if array.ndim else None)
+    try:
+        lod = lod_from_lengths(recursive_seq_lens, array.shape[0] if array.ndim else None)
+    except TensorError as exc:
+        raise LoDError(f"create_lod_tensor: {exc}") from None
     return Tensor().set(array, place, [list(level) for level in lod])
 
 

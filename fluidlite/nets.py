@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite import layers
-from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import check_variable, refuse
+from fluidlite.program.variable import Variable
 
-__all__ = ["glu", "img_conv_group", "scaled_dot_product_attention", "simple_img_conv_pool"]
+__all__ = ["glu", "img_conv_group", "scaled_dot_product_attention", "sequence_conv_pool", "simple_img_conv_pool"]
 
 
 def simple_img_conv_pool(
@@ -49,14 +49,27 @@ def simple_img_conv_pool(
         [N, num_filters, H', W'].
     """
     conv = layers.conv2d(
-        input=input, num_filters=num_filters, filter_size=filter_size, stride=conv_stride, padding=conv_padding,
-        dilation=conv_dilation, groups=conv_groups, param_attr=param_attr, bias_attr=bias_attr, act=act,
+        input=input,
+        num_filters=num_filters,
+        filter_size=filter_size,
+        stride=conv_stride,
+        padding=conv_padding,
+        dilation=conv_dilation,
+        groups=conv_groups,
+        param_attr=param_attr,
+        bias_attr=bias_attr,
+        act=act,
         use_cudnn=use_cudnn,
-    )  # fmt: skip
+    )
     pooled: Variable = layers.pool2d(
-        input=conv, pool_size=pool_size, pool_type=pool_type, pool_stride=pool_stride, pool_padding=pool_padding,
-        global_pooling=global_pooling, use_cudnn=use_cudnn,
-    )  # fmt: skip
+        input=conv,
+        pool_size=pool_size,
+        pool_type=pool_type,
+        pool_stride=pool_stride,
+        pool_padding=pool_padding,
+        global_pooling=global_pooling,
+        use_cudnn=use_cudnn,
+    )
     return pooled
 
 
@@ -112,9 +125,14 @@ def img_conv_group(
     rates, attrs = each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate), each("param_attr", param_attr)
     for i, filters in enumerate(conv_num_filter):
         input = layers.conv2d(
-            input=input, num_filters=filters, filter_size=sizes[i], padding=paddings[i], param_attr=attrs[i],
-            act=None if normalised[i] else conv_act, use_cudnn=use_cudnn,
-        )  # fmt: skip
+            input=input,
+            num_filters=filters,
+            filter_size=sizes[i],
+            padding=paddings[i],
+            param_attr=attrs[i],
+            act=None if normalised[i] else conv_act,
+            use_cudnn=use_cudnn,
+        )
         if normalised[i]:
             input = layers.batch_norm(input=input, act=conv_act)
             if abs(rates[i]) > 1e-5:
@@ -122,6 +140,43 @@ def img_conv_group(
     pooled: Variable = layers.pool2d(
         input=input, pool_size=pool_size, pool_type=pool_type, pool_stride=pool_stride, use_cudnn=use_cudnn
     )
+    return pooled
+
+
+def sequence_conv_pool(
+    input: Variable,
+    num_filters: int,
+    filter_size: int,
+    param_attr: Any = None,
+    act: str | None = "sigmoid",
+    pool_type: str = "max",
+    bias_attr: Any = None,
+) -> Variable:
+    """Return ``sequence_pool`` of ``sequence_conv``: a row for each sequence.
+
+    Parameters
+    ----------
+    input : Variable
+        [rows, width], with LoD.
+    num_filters, filter_size, param_attr, act, bias_attr
+        As in ``layers.sequence_conv``.
+    pool_type : str
+        As in ``layers.sequence_pool``.
+
+    Returns
+    -------
+    Variable
+        [sequences, num_filters].
+    """
+    conv = layers.sequence_conv(
+        input=input,
+        num_filters=num_filters,
+        filter_size=filter_size,
+        param_attr=param_attr,
+        bias_attr=bias_attr,
+        act=act,
+    )
+    pooled: Variable = layers.sequence_pool(input=conv, pool_type=pool_type)
     return pooled
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError
-from fluidlite.framework.program import Program
-from fluidlite.framework.registry import ops
-from fluidlite.framework.scope import Scope
 from fluidlite.platform.place import PlaceLike
+from fluidlite.program.program import Program
+from fluidlite.program.registry import ops
+from fluidlite.program.scope import Scope
 
 __all__ = ["Operator"]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fluidlite.base.arguments import number
 from fluidlite.base.errors import ProgramError
-from fluidlite.initializer import Constant, Initializer, Xavier
+from fluidlite.initializer import Constant, Initializer, Xavier, global_initializers
 from fluidlite.regularizer import WeightDecayRegularizer
 
 __all__ = ["ParamAttr", "WeightNormParamAttr"]
@@ -101,12 +101,12 @@ class ParamAttr:
             self.initializer = initializer
 
     def set_default_param_initializer(self) -> None:
-        """Use Xavier's unless the user named one."""
-        self.set_default_initializer(Xavier())
+        """Use Xavier's, or that of ``set_global_initializer``, unless the user named one."""
+        self.set_default_initializer(global_initializers()[0] or Xavier())
 
     def set_default_bias_initializer(self) -> None:
-        """Use 0 unless the user named one."""
-        self.set_default_initializer(Constant(0.0))
+        """Use 0, or that of ``set_global_initializer``, unless the user named one."""
+        self.set_default_initializer(global_initializers()[1] or Constant(0.0))
 
     def to_kwargs(self) -> dict[str, Any]:
         """The options that ``Block.create_parameter`` takes."""
@@ -151,7 +151,5 @@ class WeightNormParamAttr(ParamAttr):
     ) -> None:
         if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
             raise ProgramError(f"WeightNormParamAttr: dim is {dim!r}; expected an int, or None for one norm in all")
-        super().__init__(
-            name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average
-        )  # fmt: skip
+        super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
         self.dim = dim

@@ -6,14 +6,28 @@ import itertools
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from fluidlite.base.arguments import whole
 from fluidlite.base.errors import FeedError
 
 Reader = Callable[[], Iterable[Any]]
 
-__all__ = ["ComposeNotAligned", "buffered", "cache", "chain", "compose", "firstn", "map_readers", "shuffle"]
+__all__ = [
+    "ComposeNotAligned",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "map_readers",
+    "multiprocess_reader",
+    "shuffle",
+    "xmap_readers",
+]
 
 
 class ComposeNotAligned(FeedError):
@@ -128,3 +142,66 @@ def buffered(reader: Reader, size: int) -> Reader:
             stopped.set()
 
     return ahead
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
+) -> Reader:
+    """A reader of ``mapper(sample)``, computed ahead by threads.
+
+    Parameters
+    ----------
+    mapper : callable
+    reader : callable
+    process_num : int
+        Number of threads, 1 or more.
+    buffer_size : int
+        How many samples are read ahead at most, 1 or more.
+    order : bool
+        Fluid promises the reader's order only where this is true; here it is kept in any case.
+
+    Raises
+    ------
+    FeedError
+        A number below 1. What the reader or the mapper raises comes out where the sample would.
+    """
+    threads, ahead = whole("process_num", process_num), whole("buffer_size", buffer_size)
+    if threads < 1 or ahead < 1:
+        raise FeedError(f"xmap_readers: process_num is {threads} and buffer_size {ahead}; expected 1 or more")
+
+    def mapped() -> Iterator[Any]:
+        pool = ThreadPoolExecutor(threads)
+        pending: deque[Future[Any]] = deque()
+        try:
+            for sample in reader():
+                pending.append(pool.submit(mapper, sample))
+                if len(pending) >= ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    return mapped
+
+
+def multiprocess_reader(readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000) -> Reader:
+    """A reader of the samples of several readers, each read ahead by a thread, one sample of each in turn.
+
+    Fluid uses processes; :mod:`fluidlite.loaders` has those.
+    """
+    if not readers:
+        raise FeedError("multiprocess_reader got no readers")
+
+    def merged() -> Iterator[Any]:
+        running = [iter(buffered(reader, queue_size)()) for reader in readers]
+        end = object()
+        while running:
+            for samples in list(running):
+                sample = next(samples, end)
+                if sample is end:
+                    running.remove(samples)
+                else:
+                    yield sample
+
+    return merged

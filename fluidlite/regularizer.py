@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fluidlite.base.errors import ProgramError
 
 if TYPE_CHECKING:
-    from fluidlite.framework.program import Block
-    from fluidlite.framework.variable import Parameter, Variable
+    from fluidlite.program.block import Block
+    from fluidlite.program.variable import Parameter, Variable
 
 __all__ = [
-    "L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer",
+    "L1Decay",
+    "L1DecayRegularizer",
+    "L2Decay",
+    "L2DecayRegularizer",
+    "WeightDecayRegularizer",
     "append_regularization_ops",
-]  # fmt: skip
+]
 
 
 class WeightDecayRegularizer:
@@ -74,7 +78,12 @@ def append_regularization_ops(
             continue
         block = grad.block
         with block.program.roles("optimize"):
-            term = regularizer(param, grad, block)
+            if grad.selected is not None:  # as in Fluid, rows that have no gradient do not decay
+                from fluidlite.layers.selected_rows import take_rows
+
+                term = regularizer(cast("Parameter", take_rows(param, grad)), grad, block)
+            else:
+                term = regularizer(param, grad, block)
             block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})
     return list(parameters_and_grads)
 

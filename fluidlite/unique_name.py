@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class _Generator:
+class Generator:
+    """Numbers for keys: calling it gives ``key_0``, ``key_1``, ... in turn."""
+
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
         self.ids: dict[str, int] = {}
@@ -17,7 +19,7 @@ class _Generator:
         return f"{self.prefix}{key}_{number}"
 
 
-_generator = _Generator()
+_generator = Generator()
 
 
 def generate(key: str) -> str:
@@ -25,17 +27,17 @@ def generate(key: str) -> str:
     return _generator(key)
 
 
-def switch(new: _Generator | None = None) -> _Generator:
+def switch(new: Generator | None = None) -> Generator:
     """Start numbering anew (or with ``new``); return the generator that was in use."""
     global _generator
-    old, _generator = _generator, new if new is not None else _Generator()
+    old, _generator = _generator, new if new is not None else Generator()
     return old
 
 
 @contextmanager
-def guard(new_generator: str | _Generator | None = None) -> Iterator[None]:
+def guard(new_generator: str | Generator | None = None) -> Iterator[None]:
     """``with unique_name.guard():`` names inside start anew, with a prefix if a text is given."""
-    old = switch(_Generator(new_generator) if isinstance(new_generator, str) else new_generator)
+    old = switch(Generator(new_generator) if isinstance(new_generator, str) else new_generator)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """What every test can ask for: things that may be missing here, and then skip the test or, if required, fail it.
 
-``FLUIDLITE_REQUIRE="opencl fpga cc llvmlite"`` names what must be there: where it is missing, tests fail instead of
-skipping.
+``FLUIDLITE_REQUIRE="opencl fpga cc llvmlite mpirun"`` names what must be there: where it is missing, tests fail instead
+of skipping.
 """
 
 from __future__ import annotations
@@ -10,29 +10,43 @@ import functools
 import gc
 import importlib.util
 import os
+import re
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # helper modules that lie here are importable by name
+
+import grouped
+from distribution import OperatorScheduling, rank, select
+
 import fluidlite as fluid
-from fluidlite.framework.policy import policy_guard
 
 REQUIRED = frozenset(os.environ.get("FLUIDLITE_REQUIRE", "").split())
-PROGRAMS = ("cc",)
-"""Names that mean a program on the path."""
+PROGRAMS = ("cc", "mpirun")
+"""Names that mean a program, beside this Python or on the path."""
 LIBRARIES = ("llvmlite",)
 """Names that mean a Python package; every other name is a kind of place."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 MARKERS = ("opencl", "cuda")
 """Markers that mean a kind of place."""
+
+
+def program(name: str) -> str | None:
+    """Where a program is: beside this Python, as a wheel brings it, or on the path."""
+    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 
 @functools.cache
 def missing(name: str) -> str:
     """Why ``name`` (a program, or a kind of place) cannot be used here; "" if it can."""
     if name in PROGRAMS:
-        return "" if shutil.which(name) else f"no program is called {name!r}"
+        return "" if program(name) else f"no program is called {name!r}"
     if name in LIBRARIES:
         return "" if importlib.util.find_spec(name) else f"{name} is not installed"
     try:
@@ -74,6 +88,45 @@ def _marked(request: pytest.FixtureRequest) -> None:
             require_or_skip(name)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal cases to processes by file, and long files by operator."""
+    return OperatorScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave only what ``--op`` and ``--place`` name; long cases go first, short ones fill the end of a run."""
+    for item in items:
+        if _ADDRESS.search(item.nodeid):
+            raise pytest.UsageError(f"{item.nodeid}: an address in its name, which is another in each process")
+    select(config, items)
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name bytes by their length: they may hold a time of packing, and all processes must collect the same names."""
+    return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) and len(val) > 8 else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--op NAME``, ``--place P`` and ``--check TEXT``."""
+    group = parser.getgroup("fluidlite")
+    group.addoption("--op", action="append", metavar="NAME", help="only cases of this operator, and of its gradient")
+    group.addoption("--place", action="append", metavar="P", help="only cases of this place, as cpu or opencl:0")
+    text = "of cases that run several checks, only those whose names contain this"
+    group.addoption("--check", action="append", metavar="TEXT", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep bytecode: the tests start hundreds of processes, each of which would compile all modules anew.
+
+    And tell cases of several checks which of them ``--check`` names.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    grouped.chosen[:] = config.getoption("check") or ()
+
+
 def pytest_collection_finish() -> None:
     """Let garbage collections pass over the collected tests: a million objects, that live as long as the process."""
     gc.collect()
@@ -87,22 +140,45 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.exit("FLUIDLITE_REQUIRE names what is missing here:\n  " + "\n  ".join(lacking), returncode=3)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Let garbage collections pass over what earlier files left: caches, mostly, of millions of objects.
+
+    A test that collects, as each does that looks for a leak, would walk all of them.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(request: pytest.FixtureRequest) -> Iterator[None]:
     """Programs, scope, names and preferences of its own for every test: none depends on those before it."""
-    with (
-        policy_guard(),
-        fluid.unique_name.guard(),
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-    ):
+    with grouped.fresh():
         yield
+    if grouped.left_out:
+        request.node.user_properties += [("check skipped", reason) for reason in grouped.left_out]
+        grouped.left_out.clear()
+
+
+_skipped: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count checks that were skipped in cases of which others ran."""
+    if report.when == "teardown" and report.user_properties:
+        _skipped.update(str(reason) for name, reason in report.user_properties if name == "check skipped")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many checks were skipped in cases that passed or failed, and why."""
+    for reason, count in sorted(_skipped.items()):
+        terminalreporter.write_line(f"SKIPPED CHECKS [{count}] of cases of which others ran: {reason}")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _memory_plans_are_proven() -> Iterator[None]:
     """Verify each memory plan that any test of this process makes."""
-    from fluidlite.transformers.memory_plan import MemoryPlan
+    from fluidlite.compiler.memory.memory_plan import MemoryPlan
 
     make = MemoryPlan.__init__
 

@@ -1,12 +1,10 @@
 """Writes docs/reference/array_namespace.md, what an array namespace must and may have, from the code's lists.
 
-python tools/array_namespace.py [--check]
+python tools/array_namespace.py
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import textwrap
 
 from pages import code, settle, table
@@ -17,7 +15,7 @@ from fluidlite.render.array_functions import OPTIONAL, REQUIRED, REQUIRED_DTYPES
 PAGE = """\
 # What an array namespace must have and may have
 
-Written by `tools/array_namespace.py` from the lists in `fluidlite/render/array_functions.py`; a test keeps it true.
+Written by `tools/array_namespace.py` from the lists in `fluidlite/render/array_functions.py`.
 
 A place whose device returns an array namespace ([array_device.md](../array_device.md)) computes every operator that is
 said as an expression by calls of it. A certificate begins with these lists: `fluidlite certify PLACE` fails at once
@@ -79,12 +77,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is as the code says")
-    check = parser.parse_args().check
-    return settle({"array_namespace.md": page()}, "array_namespace", "array_namespace.py", check)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    settle({"array_namespace.md": page()}, "array_namespace")

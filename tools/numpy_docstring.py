@@ -30,6 +30,7 @@ class Docstring:
     summary: str = ""
     text: str = ""
     sections: dict[str, list[Entry]] = field(default_factory=dict)
+    examples: str = ""
 
     def names(self, section: str) -> list[str]:
         """The names in a section, without the stars of ``*args``."""
@@ -45,6 +46,9 @@ def read(documented: Any) -> Docstring:
     found.summary, _, rest = "\n".join(lines[:first]).strip().partition("\n\n")
     found.text = rest.strip()
     for start, end in pairwise([*heads, len(lines)]):
+        if lines[start].strip() == "Examples":
+            found.examples = "\n".join(lines[start + 2 : end]).strip()
+            continue
         found.sections[lines[start].strip()] = _entries(lines[start + 2 : end], named=lines[start].strip() in NAMED)
     return found
 
@@ -68,4 +72,5 @@ def problems(function: Callable[..., Any]) -> list[str]:
     told = doc.names("Parameters")
     found = [f"parameter {name!r} is not described" for name in names if name not in told]
     found += [f"there is no parameter {name!r}" for name in told if name not in names]
-    return found + ["it has no summary"] * (not doc.summary) + ["it has no Returns"] * (not doc.sections.get("Returns"))
+    returns = inspect.isclass(function) or bool(doc.sections.get("Returns"))  # a class is what it returns
+    return found + ["it has no summary"] * (not doc.summary) + ["it has no Returns"] * (not returns)

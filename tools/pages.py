@@ -1,4 +1,4 @@
-"""What the scripts that write the reference share: Markdown, and writing or checking many pages."""
+"""What the scripts that write the reference share: Markdown, and writing many pages."""
 
 from __future__ import annotations
 
@@ -37,26 +37,13 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def settle(pages: Mapping[str, str], folder: str, script: str, check: bool) -> int:
-    """Write pages, by path below the reference, or check that they are as on disk; return the exit code.
-
-    ``folder`` is theirs alone: a page in it that is not among them is removed, or not up to date.
-    """
-    there = {path.relative_to(REFERENCE).as_posix() for path in (REFERENCE / folder).glob("*.md")}
-    wrong = sorted(there - pages.keys())
+def settle(pages: Mapping[str, str], folder: str) -> None:
+    """Write pages, by path below the reference; another one in ``folder``, which is theirs alone, is removed."""
+    for path in (REFERENCE / folder).glob("*.md"):
+        if path.relative_to(REFERENCE).as_posix() not in pages:
+            path.unlink()
     for name, text in pages.items():
         path = REFERENCE / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            wrong.append(name)
-    if check:
-        if wrong:
-            print(f"not up to date in {REFERENCE}: {', '.join(wrong)}\n  Do: python tools/{script}")
-        return int(bool(wrong))
-    for name in wrong:
-        path = REFERENCE / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if name in pages:
-            path.write_text(pages[name], encoding="utf-8")
-        else:
-            path.unlink()
-    return 0
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")

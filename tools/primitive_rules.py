@@ -5,16 +5,14 @@ python tools/primitive_rules.py
 
 from __future__ import annotations
 
-from pathlib import Path
+from pages import settle
 
 from fluidlite.codegen.primitives import PRIMITIVES, Primitive
-
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "primitives.md"
 
 HEAD = """\
 # The primitives and their rules
 
-Written by `tools/primitive_rules.py` from the table in `fluidlite/codegen/primitives.py`; a test keeps it true.
+Written by `tools/primitive_rules.py` from the table in `fluidlite/codegen/primitives.py`.
 
 Every elementwise operator, its gradient, and whatever is fused of them consist of these primitives. Each has several
 renderings: calls of an array namespace, C that the CPU's compiler translates, OpenCL C, CUDA C. **What a primitive
@@ -56,4 +54,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    settle({"primitives.md": page()}, "primitives")

@@ -2,15 +2,13 @@
 
 Derivatives and array calls are those of an example of each, as the code makes them.
 
-python tools/tensor_primitives.py [--check]
+python tools/tensor_primitives.py
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +20,7 @@ from fluidlite.expr import lowering
 from fluidlite.expr.decompose import ELEMENTWISE, OPERATORS
 from fluidlite.expr.derivatives import RULES, SCALAR_RULES, derivatives
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
+from fluidlite.expr.steps import step_table
 from fluidlite.expr.tensor import Tensor, constant, symbol
 from fluidlite.expr.traced import Traced, trace, values_of
 from fluidlite.render.arrays import array_code
@@ -43,6 +42,8 @@ In the examples `x` and `y` are operands (`i` are indices, `o` offsets of segmen
 number of the call.
 """
 
+OF_LOD = ("offsets", "arrange", "step_table")
+"""Examples whose operand has a LoD."""
 MATRIX, ROWS, INDEX = ((-1, -1), "float32"), ((-1,), "float32"), ((-1,), "int64")
 EXAMPLES: dict[str, tuple[Mapping[str, Any], Callable[..., Tensor]]] = {
     "input": ({"x": MATRIX}, lambda x: x),
@@ -67,6 +68,8 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Callable[..., Tensor]]] = {
     "recur": ({"x": MATRIX, "y": MATRIX}, lambda x, y: e.recur(x, y, 1)),
     "segment": ({"x": MATRIX, "o": INDEX}, lambda x, o: e.segment("sum", x, o)),
     "segment_of": ({"x": MATRIX, "o": INDEX}, lambda x, o: e.segment_of(o, x.dims[0])),
+    "arrange": ({"x": MATRIX}, lambda x: e.arrange(x, e.offsets(x, 0))),
+    "step_table": ({"x": MATRIX}, lambda x: step_table("order", False, e.offsets(x, 0), x.dims[0], x.dims[0])),
     "take": ({"x": MATRIX, "i": INDEX}, lambda x, i: e.take(x, i, 0)),
     "pick": ({"x": MATRIX, "i": ((-1, -1), "int64")}, lambda x, i: e.pick(x, i, 1)),
     "checked": ({"x": ROWS, "i": INDEX}, lambda x, i: e.checked(i, x.dims[0])),
@@ -99,7 +102,7 @@ def traced(name: str, compute: Callable[[Mapping[str, Tensor]], Tensor]) -> Trac
     lod = {"x.0.lod0": None, "x.0.lod0.offsets": None}
     return trace(
         lambda given, _: {"out": compute({slot: each[0] for slot, each in given.items()})}, operands,
-        values={**values_of(operands), **(lod if name == "offsets" else {})},
+        values={**values_of(operands), **(lod if name in OF_LOD else {})},
     )  # fmt: skip
 
 
@@ -188,12 +191,5 @@ def page() -> str:
     return f"{text}\n## Derivatives of scalar primitives\n\n{scalars()}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is as the code says")
-    check = parser.parse_args().check
-    return settle({"tensor_primitives.md": page()}, "tensor_primitives", "tensor_primitives.py", check)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    settle({"tensor_primitives.md": page()}, "tensor_primitives")

@@ -98,6 +98,8 @@ CASES = [
     unary("cast", lambda x: x.astype(np.float16), lambda x: x.half(), name="to float16", grad=False,
           attrs={"in_dtype": "float32", "out_dtype": "float16"}),
     unary("assign", np.copy, lambda x: x.clone()),
+    unary("device_transfer", np.copy, lambda x: x.clone()),
+    unary("device_view", np.copy, lambda x: x.clone()),
     Case("assign_like", lambda numbers, size: {"X": (x := numbers.normal(side(size), side(size))), "Like": x},
          lambda x, y: np.copy(x), lambda x, y: x.clone()),
     Case("increment", _one, lambda x: x + 1, lambda x: x + 1),

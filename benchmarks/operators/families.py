@@ -9,7 +9,7 @@ from benchmarks.operators.case import Case
 
 FAMILIES = (
     "elementwise", "activations", "reduce", "linear_algebra", "shape", "index", "creation", "conv", "pool", "norm",
-    "softmax", "loss", "optimizers", "vision",
+    "softmax", "loss", "optimizers", "vision", "sequences",
 )  # fmt: skip
 
 

@@ -50,6 +50,17 @@ def _threes(numbers: Numbers, size: int) -> Inputs:
 
 _BOTH = ("X", "Y")
 
+
+def _gates_of_rows(numbers: Numbers, size: int) -> Inputs:
+    n = side(size)
+    return {"Input": numbers.normal(n, 3 * n), "HiddenPrev": numbers.normal(n, n), "Weight": numbers.normal(n, 3 * n)}
+
+
+def _cells(numbers: Numbers, size: int) -> Inputs:
+    n = side(size // 4)
+    return {"X": numbers.normal(n, 4 * n), "C_prev": numbers.normal(n, n)}
+
+
 CASES = [
     Case("mul", _matrices, lambda x, y: x @ y, lambda x, y: x @ y, grads=_BOTH, share=0.25),
     Case("matmul", _matrices, lambda x, y: x @ y.T, lambda x, y: x @ y.T, {"transpose_Y": True}, _BOTH, share=0.25,
@@ -72,4 +83,7 @@ CASES = [
          share=0.5),
     Case("dist", _matrices, lambda x, y: np.sqrt(np.square(x - y).sum()), lambda x, y: torch.dist(x, y), {"p": 2.0},
          _BOTH, tolerance=1e-2),
+    Case("gru_unit", _gates_of_rows, None, None, grads=("Input", "HiddenPrev", "Weight"), outputs=("Hidden",),
+         share=0.25),
+    Case("lstm_unit", _cells, None, None, grads=("X", "C_prev"), outputs=("C", "H"), share=0.5),
 ]  # fmt: skip

@@ -40,6 +40,14 @@ def _columns(**kinds: str) -> Callable[[Numbers, int], Inputs]:
     return make
 
 
+def _negatives(numbers: Numbers, size: int) -> Inputs:
+    rows = max(size // 1024, 16)
+    labels, drawn = numbers.ints(1000, rows, 1), numbers.ints(1000, 1, 63)
+    return {"Logits": numbers.normal(rows, 1000), "Labels": labels,
+            "Samples": np.concatenate((labels, np.tile(drawn, (rows, 1))), 1),
+            "Probabilities": numbers.uniform(0.01, 0.99, rows, 64)}  # fmt: skip
+
+
 def _truth_matrix(numbers: Numbers, size: int) -> Inputs:
     n = side(size)
     return {"X": numbers.normal(n, n), "Label": numbers.bools(n, n).astype(np.float32)}
@@ -137,6 +145,7 @@ CASES = [
          lambda y, a, b: np.log1p(np.exp(a - b)) - y * (a - b),
          lambda y, a, b: functional.softplus(a - b) - y * (a - b),
          {}, ("Left", "Right")),
+    Case("sample_logits", _negatives, None, None, {"remove_accidental_hits": False}, ("Logits",), ("SampledLogits",)),
     Case("teacher_student_sigmoid_loss", _teacher, None, None, {}, ("X",), ("Y",)),
     Case("center_loss", _centres, None, None, {"cluster_num": 64, "need_update": True}, ("X",), ("Loss",)),
     Case("label_smooth", lambda numbers, size: {"X": numbers.classes(side(size), side(size))},

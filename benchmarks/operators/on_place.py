@@ -9,9 +9,9 @@ import fluidlite as fluid
 from benchmarks.operators.case import Array, Case
 from fluidlite import memory
 from fluidlite.base.dtypes import dtype_name
-from fluidlite.framework.backward import gradients
-from fluidlite.framework.registry import ops
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.backward import gradients
+from fluidlite.program.registry import ops
 
 
 class OnPlace:

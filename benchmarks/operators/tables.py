@@ -80,7 +80,7 @@ def beyond(figure: Figure, median: bool = False) -> list[str]:
 
 def cause_of(figure: Figure, limits: Sequence[str]) -> str:
     """Why it is beyond its limits: what is known of its time, and what its definition says of its memory."""
-    from fluidlite.framework.registry import ops
+    from fluidlite.program.registry import ops
 
     found = [next((CAUSES[name] for name in (figure["operator"], *figure["types"]) if name in CAUSES), UNKNOWN)]
     slow = any("times" in limit for limit in limits)
@@ -125,7 +125,7 @@ def write(path: Path, figures: Mapping[str, Figure], facts: Mapping[str, Any], m
     """Put the tables between the markers of a Markdown file."""
     lines = [", ".join(f"{name} {fact}" for name, fact in facts.items()) + "."]
     for title, heads, rows in tables(figures, median):
-        lines += ["", f"### {title}", "", "| " + " | ".join(heads) + " |"]
+        lines += ["", f"## {title}", "", "| " + " | ".join(heads) + " |"]
         lines.append("|---|---|" + ("---:|" if heads is HEADS else "---|") * (len(heads) - 2))
         lines += ["| " + " | ".join(cells) + " |" for cells in rows]
     text = path.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import fluidlite as fluid
 from benchmarks.peers.workloads import EPSILON, MOMENTUM, RATE, WORKLOADS, Numbers, Sizes, blocks, numbers
 from fluidlite import layers
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
 from fluidlite.transformers import make_transformer
 
 VERSION = fluid.__version__

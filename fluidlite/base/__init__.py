@@ -1,1 +1,1 @@
-"""What every floor may use: errors, data types, logging and the loader's bell."""
+"""What every package may use: errors, data types, caches, logging and the callback that loads plugins."""

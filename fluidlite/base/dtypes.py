@@ -65,3 +65,8 @@ def compute_dtype(dtype: str) -> str:
 def integer_limits(dtype: str) -> tuple[int, int]:
     """The lowest and the highest number of an integer type."""
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of a dtype's name (bfloat16 by ml_dtypes)."""
+    return NUMPY[name]

@@ -54,6 +54,10 @@ class TensorError(FluidError, ValueError):
     """A tensor was asked for what it is not: no data yet, wrong dims, dtype, layout or LoD."""
 
 
+class LoDError(TensorError, AssertionError):
+    """Lengths of sequences that do not cover the rows; Fluid raises AssertionError for it."""
+
+
 class LayoutError(TensorError):
     """The physical layout of a tensor does not allow what was asked."""
 
@@ -106,6 +110,18 @@ class FetchError(ProgramError):
     """A fetched name that the program does not make, or that cannot become a NumPy array."""
 
 
+class LoaderError(FluidError, ValueError):
+    """A loader's settings do not fit, or its source is empty, used up, or not what it claims to be."""
+
+
+class WorkerError(FluidError, RuntimeError):
+    """A process of a loader died, or what it raised could not be sent; the message has its traceback."""
+
+
+class EOFException(FluidError, EOFError):
+    """A started reader has no more batches; ``reset()`` and ``start()`` begin anew."""
+
+
 class OutOfRangeError(FluidError, IndexError):
     """An index read from data lies outside its range."""
 
@@ -116,6 +132,18 @@ class NonFiniteError(FluidError, ArithmeticError):
 
 class GradientError(ProgramError):
     """A gradient was asked for that does not exist."""
+
+
+class NodeError(ProgramError):
+    """Nodes or devices that do not fit: inputs on different memory, a use out of order, an unsafe in-place."""
+
+
+class NetworkError(ProgramError):
+    """A network that cannot be built or used so: layers that do not fit, no loss, a loader's batches that do not."""
+
+
+class CollectiveError(FluidError, RuntimeError):
+    """A collective operation failed: another process died, left or did not come, or the extra for it is missing."""
 
 
 class SavedModelError(FluidError, ValueError):

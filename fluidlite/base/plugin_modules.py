@@ -66,9 +66,10 @@ class PluginModules:
         """Forget a plugin that was loaded by hand. What its modules declared counts when it is loaded again."""
         installed = self._installed or {}
         self._targets = {
-            target: name for target, name in self._targets.items()
+            target: name
+            for target, name in self._targets.items()
             if name != plugin or target in self._built_in or target in installed
-        }  # fmt: skip
+        }
         self.loaded.discard(plugin)
         self._owners.clear()
         self.version += 1

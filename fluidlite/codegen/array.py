@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE
-from fluidlite.codegen.pattern import Flags, value_flags
+from fluidlite.codegen.broadcast import Flags, value_flags
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed
 
@@ -132,9 +132,9 @@ class Emitter:
             if reshape:
                 shape = self.bind(f"shape_{i}", f"env.shapes[{instr.value!r}]")
                 self.bind("reshape", "env.reshape")
-                self.fetch.append(f"a{i} = reshape(t[{position}].array(), {shape})")
+                self.fetch.append(f"a{i} = reshape(t[{position}].native(), {shape})")
             else:
-                self.fetch.append(f"a{i} = t[{position}].array()")
+                self.fetch.append(f"a{i} = t[{position}].native()")
             self.names[i] = f"a{i}"
 
     def text(self, factory: list[str]) -> str:
@@ -256,13 +256,15 @@ class OutEmitter(Emitter):
         names = {}
         for k, (slot, _, _) in enumerate(self.code.outputs):
             name = names[slot] = f"o{k}"
-            self.fetch += [f"{name} = t[{self.layout.positions[slot]}]",
-                           f"if {name}.allocation is None: {name}.allocate(context)"]  # fmt: skip
+            self.fetch += [
+                f"{name} = t[{self.layout.positions[slot]}]",
+                f"if {name}.allocation is None: {name}.allocate(context)",
+            ]
             if self.layout.natural:
-                self.fetch.append(f"{name} = {name}.array()")
+                self.fetch.append(f"{name} = {name}.native()")
             else:
                 shape = self.bind(f"shape_{name}", f"env.shapes[{slot!r}]")
-                self.fetch.append(f"{name} = {self.bind('reshape', 'env.reshape')}({name}.array(), {shape})")
+                self.fetch.append(f"{name} = {self.bind('reshape', 'env.reshape')}({name}.native(), {shape})")
         return names
 
     def _load(self, i: int) -> None:
@@ -318,9 +320,10 @@ class OutEmitter(Emitter):
             return
         load = instr.op == "input"
         plain_cast = load or (
-            instr.op == "cast" and instr.value not in HALVES
+            instr.op == "cast"
+            and instr.value not in HALVES
             and not (instr.dtype in ALL_INTS and self.code.instrs[instr.args[0]].dtype.startswith("float"))
-        )  # fmt: skip
+        )
         function = "" if load or instr.op == "cast" else self.function(instr)
         placed = plain_cast or (function and not function.startswith("@"))
         if not placed:
@@ -460,10 +463,12 @@ class OutEmitter(Emitter):
         setup = []
         if self.scratch:
             offsets, shape = self.bind("offsets", "env.offsets"), self.bind("block", "env.block")
-            setup.append("w = io.workspace.array()")
+            setup.append("w = io.workspace.native()")
             for k, dtype in enumerate(self.scratch):
-                setup.append(f"w{k} = w[{offsets}[{k}]:{offsets}[{k + 1}]].view({self.dtype(dtype)})"
-                             f"[:{self.bind('volume', 'env.volume')}].reshape({shape})")  # fmt: skip
+                setup.append(
+                    f"w{k} = w[{offsets}[{k}]:{offsets}[{k + 1}]].view({self.dtype(dtype)})"
+                    f"[:{self.bind('volume', 'env.volume')}].reshape({shape})"
+                )
                 slices.append(f"s{k} = w{k}[:m]")
         rows, step = self.bind("rows", "env.rows"), self.bind("step", "env.step")
         head = [f"for b in range(0, {rows}, {step}):", f"    e = min(b + {step}, {rows})", "    m = e - b"]

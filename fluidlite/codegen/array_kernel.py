@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from types import CodeType
 from typing import Any
 
-from fluidlite.base.bounded import Bounded
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen import functions
 from fluidlite.codegen.array import BLOCK, SPREAD, Emitted, Layout, OutEmitter, scratch_bytes
-from fluidlite.codegen.array_pure import PureEmitter
+from fluidlite.codegen.array_api_emitter import PureEmitter
 from fluidlite.codegen.array_text import function_text
+from fluidlite.codegen.broadcast import Pattern, pattern_of, value_flags
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
-from fluidlite.codegen.pattern import Pattern, pattern_of, value_flags
 from fluidlite.codegen.typed import Typed
-from fluidlite.framework.call import Call
+from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared
 
 SPREAD_FROM = 2048
 """Elements from which on an array of one number pays."""
@@ -24,8 +25,8 @@ SPREAD_FROM = 2048
 SEVERAL = ("uniform", "gaussian", "erf", "gelu", "normcdf", "normpdf", "pow", "round")
 """Functions that take several steps themselves."""
 
-_spread: Bounded[Any] = Bounded(32, "arrays of one number")
-_emitted: Bounded[tuple[Emitted, CodeType]] = Bounded(2048, "array code", 32 << 20)
+_spread: LRUCache[Any] = LRUCache(32, "arrays of one number")
+_emitted: LRUCache[tuple[Emitted, CodeType]] = LRUCache(2048, "array code", 32 << 20)
 
 
 class Environment:
@@ -115,6 +116,10 @@ class ArrayGenerator:
             return "the device has no array namespace"
         return refusal(call, unit.info.dtypes)
 
+    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots on which they may lie: each element is read before it is written."""
+        return call.op.may_alias
+
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
         code = typed_of(call)
@@ -130,20 +135,34 @@ class ArrayGenerator:
         steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
         fast = style == "out" and capability.eager and whole
         spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
-        blocked = fast and pattern.size > BLOCK and (
-            steps > 1 or spread or any(i.op in SEVERAL for i in code.instrs)
-        )  # fmt: skip
+        blocked = fast and pattern.size > BLOCK and (steps > 1 or spread or any(i.op in SEVERAL for i in code.instrs))
         layout = Layout(
             {slot: call.index[slot] for slot in pattern.flags},
-            pattern.flags, pattern.sums, pattern.natural and not blocked and not pattern.sums, blocked, alias, spread,
+            pattern.flags,
+            pattern.sums,
+            pattern.natural and not blocked and not pattern.sums,
+            blocked,
+            alias,
+            spread,
             guarded,
             style == "out" and capability.eager and pattern.size == 1,
-        )  # fmt: skip
+        )
         key = (
-            code.instrs, tuple(repr(i.value) for i in code.instrs), tuple(code.inputs.items()), code.outputs, style,
-            tuple(layout.positions.items()), tuple(layout.flags.items()), tuple(layout.sums.items()), layout.natural,
-            blocked, spread, guarded, tuple(alias.items()), layout.apart,
-        )  # fmt: skip
+            code.instrs,
+            tuple(repr(i.value) for i in code.instrs),
+            tuple(code.inputs.items()),
+            code.outputs,
+            style,
+            tuple(layout.positions.items()),
+            tuple(layout.flags.items()),
+            tuple(layout.sums.items()),
+            layout.natural,
+            blocked,
+            spread,
+            guarded,
+            tuple(alias.items()),
+            layout.apart,
+        )
 
         def make() -> tuple[Emitted, CodeType]:
             emitted = (OutEmitter if style == "out" else PureEmitter)(code, layout).emit()
@@ -157,8 +176,10 @@ class ArrayGenerator:
         namespace: dict[str, Any] = {}
         exec(compiled, namespace)
         run, bind = namespace["make"](env)
-        run.bind, run.source = bind, emitted.source
-        run.function = lambda name: function_text(name, code, layout, emitted, env)
-        if workspace:
-            run.workspace = workspace
-        return run
+        return Prepared(
+            run,
+            workspace,
+            bind,
+            source=emitted.source,
+            function=lambda name: function_text(name, code, layout, emitted, env),
+        )

@@ -47,7 +47,7 @@ def function_text(name: str, code: Typed, layout: Layout, emitted: Emitted, env:
 
     def said(line: str) -> str:
         line = _OFFSET.sub(lambda match: str(env.offsets[int(match[1])]), line)
-        line = line.replace("io.workspace.array()", "workspace").replace("io.random", "random")
+        line = line.replace("io.workspace.native()", "workspace").replace("io.random", "random")
         return _WORD.sub(lambda match: words.get(match[0], match[0]), line)
 
     lines = [said(line) for line in first]

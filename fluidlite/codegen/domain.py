@@ -12,8 +12,8 @@ from math import prod
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import EVERYWHERE
-from fluidlite.framework.call import Call
-from fluidlite.framework.spec import Dims
+from fluidlite.program.op_call import Call
+from fluidlite.tensor.tensor_spec import Dims
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from fluidlite.base.fork import new_lock
 from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.framework.call import Call
-from fluidlite.framework.epilogue import THEN, Epilogue
-from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
-from fluidlite.framework.spec import Spec
+from fluidlite.program.epilogue import THEN, Epilogue
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.tensor.tensor_spec import Spec
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -89,10 +89,15 @@ def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str,
         (*product.inputs, *slots),
         tuple(Slot(whole) for whole in rule.outputs.values()),
         (*product.attrs, *(replace(attr, name=THEN + attr.name) for attr in then.attrs)),
-        infer=infer, decompose=decompose, kernel_dtype=product.kernel_dtype, epilogue=rule,
-        must_alias=must_alias, may_alias=may_alias,
-        doc=f"{product.doc or product.type}; {then.doc or then.type}", origin="made by fusion",
-    )  # fmt: skip
+        infer=infer,
+        decompose=decompose,
+        kernel_dtype=product.kernel_dtype,
+        epilogue=rule,
+        must_alias=must_alias,
+        may_alias=may_alias,
+        doc=f"{product.doc or product.type}; {then.doc or then.type}",
+        origin="made by fusion",
+    )
 
 
 def _infer_accumulate(call: Call) -> dict[str, Spec]:
@@ -100,10 +105,15 @@ def _infer_accumulate(call: Call) -> dict[str, Spec]:
 
 
 ACCUMULATE = OpDef(
-    "accumulate", (Slot("X"), Slot("Given")), (Slot("Out"),), (Attr("scale", "float", 1.0),), infer=_infer_accumulate,
-    scalar=ScalarRule(lambda x, given, *, scale: scale * x + given, ("Out",)), doc="Out = scale X + Given",
+    "accumulate",
+    (Slot("X"), Slot("Given")),
+    (Slot("Out"),),
+    (Attr("scale", "float", 1.0),),
+    infer=_infer_accumulate,
+    scalar=ScalarRule(lambda x, given, *, scale: scale * x + given, ("Out",)),
+    doc="Out = scale X + Given",
     origin="made by fusion",
-)  # fmt: skip
+)
 """What a product does that adds to what is there."""
 
 

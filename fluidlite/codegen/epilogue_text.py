@@ -1,16 +1,16 @@
-"""An epilogue in a dialect's C, for kernels of products that are written in it."""
+"""An epilogue in a kernel language's C, for kernels of products that are written in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Union
 
-from fluidlite.codegen.dialect import Writer, slot_word
+from fluidlite.codegen.broadcast import pattern_of
 from fluidlite.codegen.epilogue import unfit
+from fluidlite.codegen.language_writer import Writer, slot_word
 from fluidlite.codegen.lower import typed_of
-from fluidlite.codegen.pattern import pattern_of
 from fluidlite.codegen.typed import Instr
-from fluidlite.framework.call import Call
+from fluidlite.program.op_call import Call
 
 GIVEN = "given"
 """The name of an element of the product, rounded as it would be stored."""
@@ -69,26 +69,28 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     return None
 
 
-def epilogue_text(call: Call, dialect: Any) -> EpilogueText:
+def epilogue_text(call: Call, language: Any) -> EpilogueText:
     """Write the epilogue of a call, whose dims are known."""
     rule = call.op.epilogue
     assert rule is not None
     then = rule.then_call(call)
     code = typed_of(then)
     pattern = pattern_of(then, (rule.given,))
-    writer = _Inside(code, dialect, pattern, False)
+    writer = _Inside(code, language, pattern, False)
     writer.given = rule.given
     last = len(pattern.dims) - 1
     dims = tuple(range(len(pattern.dims)))
     slots = [slot for slot in code.inputs if slot != rule.given]
     mixed = [slot for slot in slots if any(pattern.flags[slot]) and not all(pattern.flags[slot])]
-    long = dialect.types["int64"]
+    long = language.types["int64"]
     row = ""
     if mixed:
-        row = "\n".join([
-            f"const {long} outer = first / n{last}, inner = first - outer * n{last};",
-            *writer.decode("outer", dims[:-1], mixed),
-        ])  # fmt: skip
+        row = "\n".join(
+            [
+                f"const {long} outer = first / n{last}, inner = first - outer * n{last};",
+                *writer.decode("outer", dims[:-1], mixed),
+            ]
+        )
     index = {}
     for slot in slots:
         if slot in mixed:

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from fluidlite.base.errors import RegistryError
 from fluidlite.base.overloads import Overloads
-from fluidlite.framework.opdef import GRAD, OpDef, ScalarRule
+from fluidlite.program.opdef import GRAD, OpDef, ScalarRule
 
 
 class Expr(Overloads["Expr", "Operand", "Expr"]):

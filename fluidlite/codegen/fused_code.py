@@ -41,9 +41,7 @@ class PartCode:
     sources: dict[str, Source] = field(default_factory=dict)
 
 
-def merge(
-    parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequence[tuple[str, Source]]
-) -> Typed:  # fmt: skip
+def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequence[tuple[str, Source]]) -> Typed:
     """Return the typed expression of all parts together.
 
     A value is rounded to the dtype in which its operator would store it, so that fused operators compute the same

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Template
 from typing import Any, NamedTuple
 
-from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import HALVES, compute_dtype
 from fluidlite.base.errors import KernelNotFoundError
-from fluidlite.codegen.dialect_math import library as dialect_library
-from fluidlite.codegen.dialect_math import math_call as dialect_math_call
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.codegen.language_math import library as language_library, math_call as language_math_call
 from fluidlite.platform.context import Context
 
 __all__ = ["Buffer", "Kernel", "build", "ctype", "decode", "function", "load", "store", "wrapping"]
@@ -39,10 +38,10 @@ Kernel = Callable[..., None]
 
 
 def ctype(context: Context, dtype: str) -> str:
-    """The name of a dtype in the dialect; half types are stored as 16-bit words."""
-    name: str | None = context.dialect.types.get("int16" if dtype in HALVES else dtype)
+    """The name of a dtype in the kernel language; half types are stored as 16-bit words."""
+    name: str | None = context.language.types.get("int16" if dtype in HALVES else dtype)
     if name is None:
-        raise KernelNotFoundError(f"the dialect of {context.place} has no type for {dtype}")
+        raise KernelNotFoundError(f"the kernel language of {context.place} has no type for {dtype}")
     return name
 
 
@@ -51,7 +50,7 @@ def wrapping(context: Context, dtype: str, sign: str) -> str:
     unsigned = {"int32": "uint32", "int64": "uint64"}.get(dtype)
     if unsigned is None:
         return f"{{0}} {sign} {{1}}"
-    kind, words = ctype(context, dtype), context.dialect.types[unsigned]
+    kind, words = ctype(context, dtype), context.language.types[unsigned]
     return f"({kind})(({words}){{0}} {sign} ({words})({{1}}))"
 
 
@@ -68,8 +67,8 @@ def store(context: Context, dtype: str, element: str, value: str) -> str:
 
 
 def function(context: Context, name: str, dtype: str) -> str:
-    """The function to call for a primitive on a dtype: the dialect's, else the framework's own."""
-    return dialect_math_call(name, compute_dtype(dtype), context.dialect.math)
+    """The function to call for a primitive on a dtype: the kernel language's, else the framework's own."""
+    return language_math_call(name, compute_dtype(dtype), context.language.math)
 
 
 def build(
@@ -93,18 +92,12 @@ def build(
     numbers : sequence of str or (name, dtype)
         Scalars after them, int64 unless a dtype is given.
     body : str
-        A template: ``$name`` stands for the entry of ``words``, and for the words of the dialect.
+        A template: ``$name`` stands for the entry of ``words``, and for the keywords of the kernel language.
         Indices have the type ``index_t``.
     aliased : bool
         Whether buffers may overlap (an output that is also an input).
     """
-    typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
-    typed.append(("items", "int64"))
-    kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
-    source, parameters = _written(
-        context.dialect, entry, tuple(buffers), kinds, tuple(typed), body, tuple((words or {}).items()), aliased
-    )
-    compiled = context.compile(source, entry, parameters)
+    compiled, _ = compiled_text(context, entry, buffers, numbers, body, words, aliased=aliased)
 
     def launch(
         context: Context, items: int, spans: Sequence[Any], numbers: Sequence[Any], group: int | None = None
@@ -119,7 +112,38 @@ def build(
     return launch
 
 
-_texts: Bounded[tuple[str, tuple[str, ...]]] = Bounded(1024, "written kernels")
+def compiled_text(
+    context: Context,
+    entry: str,
+    buffers: Sequence[Buffer],
+    numbers: Sequence[str | tuple[str, str]],
+    body: str,
+    words: Mapping[str, str] | None = None,
+    *,
+    aliased: bool = False,
+    local: str = "",
+) -> tuple[Any, str]:
+    """A kernel as :func:`build` makes it, to be launched by the context, and its text.
+
+    ``local`` is a template that declares the memory that the work-items of a group share.
+    """
+    typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
+    typed.append(("items", "int64"))
+    kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
+    source, parameters = _written(
+        context.language,
+        entry,
+        tuple(buffers),
+        kinds,
+        tuple(typed),
+        (local, body),
+        tuple((words or {}).items()),
+        aliased,
+    )
+    return context.compile(source, entry, parameters), source
+
+
+_texts: LRUCache[tuple[str, tuple[str, ...]]] = LRUCache(1024, "written kernels")
 """Sizes are arguments: other sizes ask for the same text."""
 
 
@@ -129,38 +153,42 @@ def _written(*key: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _write(
-    dialect: Any,
+    language: Any,
     entry: str,
     buffers: tuple[Buffer, ...],
     kinds: tuple[str, ...],
     numbers: tuple[tuple[str, str], ...],
-    body: str,
+    texts: tuple[str, str],
     given: tuple[tuple[str, str], ...],
     aliased: bool,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the source of a kernel, and the types of its parameters."""
-    words = {**dialect.words, **dict(given)}
-    space, restrict = dialect.words["buffer"], "" if aliased else dialect.words["restrict"]
-    byte = dialect.types["uint8"]
+    """Return the source of a kernel, and the types of its parameters; ``texts`` are of local memory, and the body."""
+    words = {**language.keywords, **dict(given)}
+    space, restrict = language.keywords["buffer"], "" if aliased else language.keywords["restrict"]
+    byte = language.types["uint8"]
     declared, pointers, parameters = [], [], []
     for (name, _, written), stored in zip(buffers, kinds, strict=True):
         const = "" if written else "const "
         kind = f"{space} {const}{stored}*"
-        declared += [f"{space} {const}{byte}* {restrict} {name}_bytes", f"const {dialect.types['int64']} {name}_offset"]
+        declared += [
+            f"{space} {const}{byte}* {restrict} {name}_bytes",
+            f"const {language.types['int64']} {name}_offset",
+        ]
         pointers.append(f"{kind} {restrict} const {name} = ({kind})({name}_bytes + {name}_offset);")
         parameters += ["buffer", "int64"]
     for name, dtype in numbers:
-        declared.append(f"const {dialect.types[dtype]} {name}")
+        declared.append(f"const {language.types[dtype]} {name}")
         parameters.append(dtype)
-    text = Template(body).substitute(words)
+    local, text = (Template(each).substitute(words) for each in texts)
     source = "\n".join(
         [
-            dialect.words["prologue"] + f"typedef {dialect.types['int64']} index_t;",
-            dialect_library(text, dialect.words, dialect.types, dialect.math),
+            language.keywords["prologue"] + f"typedef {language.types['int64']} index_t;",
+            language_library(text, language.keywords, language.types, language.math),
             Template(_BAD_INDEX).substitute(words) if "bad_index(" in text else "",
-            f"{dialect.words['kernel']} {entry}({', '.join(declared)}) {{",
+            f"{language.keywords['kernel']} {entry}({', '.join(declared)}) {{",
             *pointers,
-            f"{dialect.words['each']} {{",
+            *local.splitlines(),
+            f"{language.keywords['each']} {{",
             text.strip("\n"),
             "}",
             "}\n",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
-from fluidlite.base.bounded import Bounded
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.typed import Typed, typed
-from fluidlite.framework.call import Call
-from fluidlite.framework.layout import PLAIN
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.tensor.layout import PLAIN
 
-_cache: WeakKeyDictionary[OpDef, Bounded[Typed]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[OpDef, LRUCache[Typed]] = WeakKeyDictionary()
 _MOST = 256
 
 
@@ -25,11 +25,11 @@ def _typed_of(call: Call) -> Typed:
     op = call.op
     rule = op.scalar
     assert rule is not None
-    static = tuple((name, type(v).__name__, v) for name, v in call.attrs.items() if not _is_float(op, name, v))
+    static = tuple([(name, type(v), v) for name, v in call.attrs.items() if v is None or name not in op.floats])
     inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
     outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
     key = (static, tuple(inputs.items()), tuple(outputs.items()))
-    cache = _cache.get(op) or _cache.setdefault(op, Bounded(_MOST, "expressions", 1 << 20))
+    cache = _cache.get(op) or _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
 
     def make() -> Typed:
         if rule.code is not None:
@@ -38,11 +38,6 @@ def _typed_of(call: Call) -> Typed:
         return typed(trace(rule, op, call.attrs, inputs), inputs, outputs)
 
     return cache.get(key, make)
-
-
-def _is_float(op: OpDef, name: str, value: object) -> bool:
-    attr = op.attr(name)
-    return attr is not None and attr.type == "float" and not attr.static and value is not None
 
 
 def alias_of(call: Call) -> Mapping[str, str]:
@@ -55,8 +50,11 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
     if call.op.scalar is None:
         return "no expression" if call.op.expression is None else "kernels are generated of functions of scalars"
     reason = call.op.scalar.refuse(call)
-    if reason is not None:
-        return reason
+    return unsuitable(call, dtypes) if reason is None else reason
+
+
+def unsuitable(call: Call, dtypes: tuple[str, ...]) -> str | None:
+    """Why no generated kernel can run on operands such as these."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
         given = call.op.input(slot)
         if given is not None and given.unread:

@@ -19,7 +19,7 @@ class Pairwise:
     Attributes
     ----------
     kind : str
-        The type of the sums, in the dialect's words.
+        The type of the sums, in the kernel language's keywords.
     lanes : int
         How many sums there are: a constant.
     """

@@ -24,7 +24,7 @@ SHORT = 32
 
 def pairwise_sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) -> Any:
     """Sum over axes, which stay as 1, in ``dtype``."""
-    if isinstance(x, np.ndarray) and x.size <= RUN and prod(x.shape[axis] for axis in axes) <= BLOCK:
+    if isinstance(x, np.ndarray) and x.size <= RUN and prod([x.shape[axis] for axis in axes]) <= BLOCK:
         return xp.add.reduce(x, axes, dtype, out, True)
     found = _by_products(xp, x, axes) if _multiplies(xp, x, dtype) else _sum(xp, x, axes, dtype, out)
     if out is None or found is out:
@@ -53,9 +53,14 @@ def product_sum(xp: Any, a: Any, b: Any, axes: tuple[int, ...], dtype: Any) -> A
 def _multiplies(xp: Any, x: Any, dtype: Any) -> bool:
     """Whether sums of an array are products of NumPy's library: floats side by side."""
     return (
-        isinstance(x, np.ndarray) and hasattr(xp, "vecdot") and x.dtype == dtype and x.dtype.char in "fd"
-        and x.size > 0 and x.ndim > 0 and (x.shape[-1] == 1 or x.strides[-1] == x.itemsize)
-    )  # fmt: skip
+        isinstance(x, np.ndarray)
+        and hasattr(xp, "vecdot")
+        and x.dtype == dtype
+        and x.dtype.char in "fd"
+        and x.size > 0
+        and x.ndim > 0
+        and (x.shape[-1] == 1 or x.strides[-1] == x.itemsize)
+    )
 
 
 def _lies_in_order(x: Any, dtype: Any) -> bool:
@@ -156,9 +161,10 @@ def _sum(xp: Any, x: Any, axes: tuple[int, ...], dtype: Any, out: Any = None) ->
     for axis in left:
         while x.shape[axis] > BLOCK:
             whole = x.shape[axis] // BLOCK
-            head, rest = ((slice(None),) * axis + (each, ...) for each in (
-                slice(0, whole * BLOCK), slice(whole * BLOCK, x.shape[axis])
-            ))  # fmt: skip
+            head, rest = (
+                (slice(None),) * axis + (each, ...)
+                for each in (slice(0, whole * BLOCK), slice(whole * BLOCK, x.shape[axis]))
+            )
             blocks = xp.reshape(x[head], (*x.shape[:axis], whole, BLOCK, *x.shape[axis + 1 :]))
             parts = [xp.sum(blocks, axis=axis + 1, dtype=dtype)]
             if x.shape[axis] > whole * BLOCK:

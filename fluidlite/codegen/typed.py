@@ -240,8 +240,9 @@ def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str])
     found: dict[int, frozenset[str]] = {}
     spans = {
         slot: tuple(sorted(_span(expr, found)))
-        for slot, expr in zip(traced.outputs, traced.expressions, strict=True) if slot in outputs
-    }  # fmt: skip
+        for slot, expr in zip(traced.outputs, traced.expressions, strict=True)
+        if slot in outputs
+    }
     return Typed(
         instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars), spans
     )

@@ -18,14 +18,26 @@ if TYPE_CHECKING:
     from fluidlite.conformance.plugin_modules import load_plugin_modules
 
 __all__ = [
-    "Certificate", "Outcome", "Row", "Sample", "certify", "load_plugin_modules", "page", "reference_of",
-    "register_samples", "samples_of",
-]  # fmt: skip
+    "Certificate",
+    "Outcome",
+    "Row",
+    "Sample",
+    "certify",
+    "load_plugin_modules",
+    "page",
+    "reference_of",
+    "register_samples",
+    "samples_of",
+]
 
 _LATE = {
-    "Certificate": "certificate", "Outcome": "certificate", "Row": "certificate", "certify": "certification",
-    "load_plugin_modules": "plugin_modules", "page": "certificate_page",
-}  # fmt: skip
+    "Certificate": "certificate",
+    "Outcome": "certificate",
+    "Row": "certificate",
+    "certify": "certification",
+    "load_plugin_modules": "plugin_modules",
+    "page": "certificate_page",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.framework.opdef import GradRule, OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.registry import ops
 
 Array = np.ndarray[Any, Any]
 

@@ -75,9 +75,15 @@ def page(certificate: Certificate) -> str:
         Texts of the device and of errors are escaped.
     """
     parts = [
-        _head(certificate), _tiles(certificate), _kernels(certificate), _device(certificate), _tolerances(certificate),
-        _failures(certificate), _known(certificate), _operators(certificate),
-    ]  # fmt: skip
+        _head(certificate),
+        _tiles(certificate),
+        _kernels(certificate),
+        _device(certificate),
+        _tolerances(certificate),
+        _failures(certificate),
+        _known(certificate),
+        _operators(certificate),
+    ]
     title = escape(f"{certificate.place}: {certificate.verdict}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -147,10 +153,13 @@ def _device(certificate: Certificate) -> str:
         ("capabilities", ", ".join(device["capabilities"])),
         ("queues", str(device["queues"])),
         ("dtypes", ", ".join(device["dtypes"])),
-        ("plugin", " ".join(filter(None, (certificate.plugin["name"], certificate.plugin["version"])))
-         + f" ({certificate.plugin['origin']})"),
+        (
+            "plugin",
+            " ".join(filter(None, (certificate.plugin["name"], certificate.plugin["version"])))
+            + f" ({certificate.plugin['origin']})",
+        ),
         ("versions", ", ".join(f"{name} {version}" for name, version in certificate.versions.items())),
-    ]  # fmt: skip
+    ]
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return f"<h2>Device</h2><dl>{rows}</dl>"
 

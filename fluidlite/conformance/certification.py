@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.base.errors import FluidError
+from fluidlite.base.errors import DeviceUnavailable, FluidError
 from fluidlite.conformance.certificate import FAILED, KNOWN, Certificate, Outcome
 from fluidlite.conformance.checks import Check, checks
 from fluidlite.conformance.device_checks import NAMESPACE, device_checks
@@ -23,9 +23,9 @@ from fluidlite.conformance.plugin_modules import load_plugin_modules
 from fluidlite.conformance.tolerances import tolerances
 from fluidlite.conformance.worker import run_check
 from fluidlite.conformance.workers import run_in_processes
-from fluidlite.framework.registry import ops
-from fluidlite.platform.devices import Unit, devices
+from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import PlaceLike
+from fluidlite.program.registry import ops
 
 MAX_DEFAULT_JOBS = 4
 Progress = Callable[[Outcome, int, int], None]
@@ -77,6 +77,8 @@ def certify(
     """
     modules = tuple(load_plugin_modules(plugins))
     unit = devices.unit(place)
+    if not unit.info.computes:
+        raise DeviceUnavailable(f"{unit.place} computes nothing that could be checked: {unit.info.name}")
     patterns, wanted, known = tuple(operators), tuple(only), dict(known_failures or {})
     selected = _selected(checks(), patterns, wanted)
     names = {check.id: next((name for name in check.names() if name in known), None) for check in selected}
@@ -103,11 +105,18 @@ def certify(
         if progress is not None:
             progress(outcome, len(outcomes), len(selected))
     return Certificate(
-        place=str(unit.place), device=_device(unit), plugin=_plugin(unit), versions=_versions(),
-        date=date.strftime("%Y-%m-%d %H:%M UTC"), seconds=time.perf_counter() - start,
-        jobs=max(min(count, len(chunks)), 1), scope=", ".join((*patterns, *wanted)), tolerances=tolerances(unit.place),
-        outcomes=outcomes, plugins=modules,
-    )  # fmt: skip
+        place=str(unit.place),
+        device=_device(unit),
+        plugin=_plugin(unit),
+        versions=_versions(),
+        date=date.strftime("%Y-%m-%d %H:%M UTC"),
+        seconds=time.perf_counter() - start,
+        jobs=max(min(count, len(chunks)), 1),
+        scope=", ".join((*patterns, *wanted)),
+        tolerances=tolerances(unit.place),
+        outcomes=outcomes,
+        plugins=modules,
+    )
 
 
 def _namespace(unit: Unit) -> Outcome:
@@ -180,7 +189,7 @@ def _device(unit: Unit) -> dict[str, Any]:
 
 
 def _plugin(unit: Unit) -> dict[str, str]:
-    for record in loader.plugins():
+    for record in plugin_loader.plugins():
         if unit.place.kind in record.brought.get("devices", ()):
             return {"name": record.name, "version": record.version, "origin": record.origin}
     return {"name": "none", "version": "", "origin": "registered by hand"}
@@ -191,7 +200,7 @@ def _versions() -> dict[str, str]:
 
     return {
         "fluidlite": __version__,
-        "plugin API": str(loader.API),
+        "plugin API": str(plugin_loader.API),
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from fluidlite.conformance.op_harness import MODES, build, run, start_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
-from fluidlite.framework.registry import ops
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.variable import Variable
 from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.program.registry import ops
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
 
 
-def check_sample(case: Case | str, place: PlaceLike) -> None:
+def check_sample(case: Case | str, place: PlaceLike, modes: Sequence[str] = MODES) -> None:
     """Run a case on a place, interpreted and compiled, and compare every output: dims, dtype and values.
 
     Parameters
@@ -27,6 +28,8 @@ def check_sample(case: Case | str, place: PlaceLike) -> None:
     case : Case or str
         A case, or an operator's type: then all of its cases.
     place : Place or str
+    modes : sequence of str, optional
+        The executor's modes.
 
     Raises
     ------
@@ -39,10 +42,10 @@ def check_sample(case: Case | str, place: PlaceLike) -> None:
     if not isinstance(case, (Case, str)):
         raise ProgramError(f"check_sample takes a case or an operator's type, got {case!r:.80}")
     for one_case in cases_of(case) if isinstance(case, str) else [case]:
-        _check_values(one_case, place)
+        _check_values(one_case, place, modes)
 
 
-def _check_values(case: Case, place: Place) -> None:
+def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
     oracle = Oracle(case)
     wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
     counts = {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted}
@@ -53,7 +56,7 @@ def _check_values(case: Case, place: Place) -> None:
         if slot in oracle.outputs
         for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
     ]
-    for mode in MODES:
+    for mode in modes:
         results = run(one, place, [variable for _, variable, _ in compared], mode)
         for (what, variable, expected), result in zip(compared, results, strict=True):
             where = f"{case.id} on {place}, {mode}: {what}"
@@ -62,7 +65,7 @@ def _check_values(case: Case, place: Place) -> None:
             compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
-def check_sample_gradients(case: Case, place: PlaceLike) -> None:
+def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = MODES, subsets: bool = True) -> None:
     """Hold a case's gradients, interpreted and compiled, against central differences of its reference.
 
     All gradients are made together and, where there are several, also each alone, since operators leave out the others.
@@ -72,6 +75,10 @@ def check_sample_gradients(case: Case, place: PlaceLike) -> None:
     ----------
     case : Case
     place : Place or str
+    modes : sequence of str, optional
+        The executor's modes.
+    subsets : bool
+        Whether gradients are also made alone, and without those of intermediate outputs.
 
     Raises
     ------
@@ -82,26 +89,25 @@ def check_sample_gradients(case: Case, place: PlaceLike) -> None:
         if case.op.grad is None:
             raise ConformanceError(
                 f"{case.id}: its sample names gradients of {', '.join(case.sample.grads)}; it has no gradient"
-                "\n  Do: declare what that reads (reads=), write it (gradient), or leave grads out of the sample"
+                "\n  Do: declare what that reads (Differentiation(reads=...)), write it (gradient), or leave grads out "
+                "of the sample"
             )
         place, oracle = Place.parse(place), Oracle(case)
         intermediate = [slot.name for slot in case.op.outputs if slot.intermediate and slot.name in oracle.weights]
-        if 0 < len(intermediate) < len(oracle.weights):
-            _check_gradients(case, oracle, oracle.gradients(), place, case.sample.grads)
+        whole = tuple(case.sample.grads)
+        if subsets and 0 < len(intermediate) < len(oracle.weights):
+            _check_gradients(case, oracle, place, modes, whole)
             for slot in intermediate:
                 del oracle.weights[slot]
-        expected = oracle.gradients()
-        _check_gradients(case, oracle, expected, place, tuple(expected))
-        if len(expected) > 1 and case.dtype == "float32":
-            for slot in expected:
-                _check_gradients(case, oracle, expected, place, (slot,))
+        alone = [(slot,) for slot in whole] if subsets and len(whole) > 1 and case.dtype == "float32" else []
+        for slots in (whole, *alone):
+            _check_gradients(case, oracle, place, modes, slots)
 
 
-def _check_gradients(
-    case: Case, oracle: Oracle, expected: dict[str, list[Array]], place: Place, slots: tuple[str, ...]
-) -> None:
-    from fluidlite.framework.backward import gradients
+def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[str], slots: tuple[str, ...]) -> None:
+    from fluidlite.program.backward import gradients
 
+    expected = oracle.gradients()
     wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
     one = build(case, {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted})
     targets, starts = start_gradients(one, oracle.weights)
@@ -111,7 +117,7 @@ def _check_gradients(
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
     rtol = gradient_tolerance(place, case.loosest())
-    for mode in MODES:
+    for mode in modes:
         results = run(one, place, [grad for grad in made if grad is not None], mode)
         for (slot, i, variable), result in zip(inputs, results, strict=True):
             where = f"{case.id} on {place}, {mode}: gradient of {slot}[{i}]"

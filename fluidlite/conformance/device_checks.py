@@ -13,10 +13,10 @@ from fluidlite.conformance.cases import Array
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.memory import Allocation
 from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device import Span
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
-from fluidlite.platform.pool import get_context, new_context
 from fluidlite.render.array_functions import lacking
 
 DeviceCheck = Callable[[Place], None]
@@ -236,12 +236,12 @@ _SOURCE = """
 
 
 def _launch(place: Place) -> None:
-    """The dialect capability compiles a kernel, and runs it once for each item."""
+    """The kernel language capability compiles a kernel, and runs it once for each item."""
     unit = devices.unit(place)
-    if unit.dialect is None:
+    if unit.language is None:
         return
     context = get_context(place)
-    words = {**unit.dialect.words, "int": unit.dialect.types["int32"], "long": unit.dialect.types["int64"]}
+    words = {**unit.language.keywords, "int": unit.language.types["int32"], "long": unit.language.types["int64"]}
     source = _SOURCE.format(**words)
     kernel = context.compile(source, "conformance", ("buffer", "int64", "int64", "int32"))
     for items in (1, 100, 1025):

@@ -11,12 +11,13 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FallbackWarning
+from fluidlite.compiler.kernel_checks import debug
 from fluidlite.conformance.cases import Array, Case
-from fluidlite.framework.kernel_checks import debug
-from fluidlite.framework.program import Block, Program
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.variable import Variable
 from fluidlite.platform.place import Place
+from fluidlite.program.block import Block
+from fluidlite.program.program import Program
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
 
 Named = dict[str, list[Variable]]
 
@@ -36,9 +37,13 @@ class OneOperator:
     ) -> Variable:
         """Declare a variable (with ``dims`` instead of the array's own) that is fed with an array."""
         variable = block.create_var(
-            name, array.shape if dims is None else dims, dtype_name(array.dtype), lod_level=len(lod),
-            stop_gradient=stop_gradient, is_data=True,
-        )  # fmt: skip
+            name,
+            array.shape if dims is None else dims,
+            dtype_name(array.dtype),
+            lod_level=len(lod),
+            stop_gradient=stop_gradient,
+            is_data=True,
+        )
         self.feed[name] = Tensor().set(array, None, [list(level) for level in lod]) if lod else array
         return variable
 
@@ -111,7 +116,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
         If a kernel leaves an element of an output unwritten, or writes an input.
     """
     from fluidlite.executor import Executor
-    from fluidlite.framework.scope import Scope
+    from fluidlite.program.scope import Scope
 
     scope = Scope()
     for name, array in one.state.items():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError
 
 
@@ -31,7 +31,7 @@ def load_plugin_modules(modules: Iterable[str]) -> list[str]:
         A plugin cannot be loaded; the message ends with its traceback.
     """
     found = []
-    known = {record.origin for record in loader.plugins()}
+    known = {record.origin for record in plugin_loader.plugins()}
     for given in modules:
         name, folder = _module(given)
         if folder not in sys.path:
@@ -40,9 +40,9 @@ def load_plugin_modules(modules: Iterable[str]) -> list[str]:
         if name in known:
             continue
         known.add(name)
-        record = loader.load(name, name)
+        record = plugin_loader.load(name, name)
         if record.state != "loaded":
-            loader.unload(name)
+            plugin_loader.unload(name)
             raise FluidError(f"plugin {name!r} cannot be loaded: {record.error}\n{record.traceback.rstrip()}")
     return found
 

@@ -14,8 +14,8 @@ from fluidlite.conformance.cases import Array
 from fluidlite.conformance.check import compare
 from fluidlite.conformance.op_harness import MODES, OneOperator, run
 from fluidlite.conformance.tolerances import ConformanceError
-from fluidlite.framework.program import Program
 from fluidlite.platform.place import Place
+from fluidlite.program.program import Program
 
 _SEED = 0x1234_5678_9ABC
 _DIMS = (37, 29)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.conformance.cases import Array, Case
 from fluidlite.conformance.samples import reference_of
 
-_differences: Bounded[dict[str, list[Array]]] = Bounded(4096, "central differences", 64 << 20)
+_differences: LRUCache[dict[str, list[Array]]] = LRUCache(4096, "central differences", 64 << 20)
 _STEP = 5e-4
 _UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Union
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.plugin_modules import plugin_modules
-from fluidlite.framework.registry import declared_at
+from fluidlite.program.registry import declared_at
 
 OPERATORS = "fluidlite.conformance.operators"
 """The package of fluidlite's own samples."""
@@ -159,7 +159,7 @@ class SampleRegistry:
     def _take_plugins(self) -> None:
         """Take what the loaded plugins registered: of each all or, if something is wrong with it, nothing."""
         self._of_plugins = {}
-        for record in loader.plugins():
+        for record in plugin_loader.plugins():
             if record.state == "loaded":
                 try:
                     self._of_plugins |= self._taken(record)
@@ -167,7 +167,7 @@ class SampleRegistry:
                     _leave_out(record, exc)
         self._seen = plugin_modules.version
 
-    def _taken(self, record: loader.PluginRecord) -> dict[str, Registration]:
+    def _taken(self, record: plugin_loader.PluginRecord) -> dict[str, Registration]:
         for module in record.brought["samples"]:
             importlib.import_module(module)
         found: dict[str, Registration] = {}
@@ -180,7 +180,7 @@ class SampleRegistry:
         return found
 
 
-def _leave_out(record: loader.PluginRecord, why: BaseException) -> None:
+def _leave_out(record: plugin_loader.PluginRecord, why: BaseException) -> None:
     note = f"its samples were left out: {type(why).__name__}: {why}"
     if note not in record.odd:
         record.odd.append(note)

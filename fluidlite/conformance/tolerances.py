@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import PlaceLike
 
 _VALUES = {"float64": 1e-10, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}

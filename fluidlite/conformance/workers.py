@@ -43,9 +43,13 @@ class _Worker:
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, encoding="utf-8",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            encoding="utf-8",
             env={**dict.fromkeys(_BLAS_THREADS, threads), **os.environ},
-        )  # fmt: skip
+        )
         self._send(setup)
         self._listener = threading.Thread(target=self._listen, args=(replies,), daemon=True)
         self._listener.start()

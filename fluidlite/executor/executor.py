@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fluidlite.base.arguments import listed
-from fluidlite.base.bounded import Bounded, CacheReport
-from fluidlite.base.errors import FallbackWarning, FetchError, PlaceError, ProgramError
+from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
-from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.base.lru_cache import CacheReport
+from fluidlite.compiler.body_executors import set_default
+from fluidlite.compiler.explain import Report
+from fluidlite.compiler.graph_cache import GraphCache
+from fluidlite.compiler.graph_runner import GraphRunner
+from fluidlite.compiler.instrumentation import observers
+from fluidlite.compiler.kernel_checks import one_by_one
+from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries, policy
+from fluidlite.executor.default_place import resolved
 from fluidlite.executor.feeds import feed_tensors
 from fluidlite.executor.unread_feeds import check_read
-from fluidlite.framework.choose import generation
-from fluidlite.framework.explain import Report
-from fluidlite.framework.generators import generator_capability
-from fluidlite.framework.interpreter import MOST_TRIES, StateMovedError, run_plan
-from fluidlite.framework.kernel_checks import one_by_one
-from fluidlite.framework.observe import observers
-from fluidlite.framework.opdef import GRAD
-from fluidlite.framework.plan import Plan
-from fluidlite.framework.planner import plan_block, updates
-from fluidlite.framework.policy import FALLBACKS, Policy, check_libraries, policy
-from fluidlite.framework.program import Program, default_main_program
-from fluidlite.framework.scope import Scope, global_scope
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.state import state_of
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.transfer import borrow
-from fluidlite.framework.variable import Variable
 from fluidlite.platform.context import Context
-from fluidlite.platform.devices import devices
+from fluidlite.platform.context_pool import get_context, new_context, using
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
-from fluidlite.platform.pool import get_context, new_context, using
+from fluidlite.program.codegen_registry import generator_capability
+from fluidlite.program.opdef import GRAD
+from fluidlite.program.program import Program, default_main_program
+from fluidlite.program.reader import fed_by_readers
+from fluidlite.program.scope import Scope, global_scope
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_array import TensorArray
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
+from fluidlite.tensor.transfer import borrow
 
 if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
-    from fluidlite.transformers.bound import Fetched
-    from fluidlite.transformers.compiled import CompiledPrograms
-    from fluidlite.transformers.direct import Signature
-    from fluidlite.transformers.memory_plan import MemoryPlan
-    from fluidlite.transformers.passes import GraphPass
-    from fluidlite.transformers.replay import Replay
-    from fluidlite.transformers.ways import Ways
+    from fluidlite.compiler.executable.executable import Fetched
+    from fluidlite.compiler.executable.executable_cache import ExecutableCache
+    from fluidlite.compiler.executable.fast_path import Signature
+    from fluidlite.compiler.executable.fast_path_cache import FastPathCache
+    from fluidlite.compiler.memory.memory_plan import MemoryPlan
+    from fluidlite.compiler.passes import GraphPass, PassList
 
 MODES = ("interpreted", "compiled")
 DEFAULT_MODE = "compiled"
 """The mode of executors that are not told one."""
-_MOST_PLANS = 64
+
+
+class Runnable(Protocol):
+    """What runs a program in a way of its own, such as on several places; an executor hands its runs over to it."""
+
+    def run_on(self, executor: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+        """Run once; arguments and result are those of :meth:`Executor.run`."""
+        ...
 
 
 class Executor:
@@ -93,7 +97,7 @@ class Executor:
         codegen: str | None = None,
         context: Context | int | None = None,
     ) -> None:
-        unit = devices.unit(place)
+        unit = devices.unit(resolved(place))
         self.place: Place = unit.place
         self.codegen = codegen
         self._capability = None if codegen is None else generator_capability(unit, codegen)
@@ -108,26 +112,32 @@ class Executor:
             raise ProgramError(f"fallback is {fallback!r}; expected one of {', '.join(FALLBACKS)}")
         check_libraries(name for names in (libraries or {}).values() for name in names)
         self.mode = mode
-        self._replay: Replay | None = None
-        self._ways: Ways | None = None  # those of the replay, where a run needs nothing before them
-        self._compiled: CompiledPrograms | None = None
+        self._passes: tuple[GraphPass, ...] | None = None
+        self._executables: ExecutableCache | None = None
+        self._fast_paths: FastPathCache | None = None  # of the executable cache, where a run needs nothing before them
+        make_passes: Callable[[], PassList] | None = None
         if mode == "compiled":
-            from fluidlite.transformers.compiled import CompiledPrograms
-            from fluidlite.transformers.passes import PassList, default_passes
-            from fluidlite.transformers.replay import Replay
+            from fluidlite.compiler.executable.executable_cache import ExecutableCache
+            from fluidlite.compiler.passes import PassList
 
-            self._replay = Replay()
-            self._ways = self._replay.ways if self._context is None else None
-            given = None if passes is None else PassList(passes)
-            self._compiled = CompiledPrograms(default_passes if given is None else lambda: given, self.place)
+            self._executables = ExecutableCache()
+            self._fast_paths = self._executables.fast_paths if self._context is None else None
+            if passes is not None:
+                given = PassList(passes)
+                self._passes, make_passes = tuple(given), lambda: given
+        self._graphs = GraphCache(self.place, make_passes)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
+        given_passes, given_libraries = self._passes, self._libraries
+
+        def bodies(where: Place) -> Executor:
+            """Make the executor of a sub-block: with these settings, on the context of the run."""
+            return Executor(where, given_libraries, fallback, mode, given_passes, codegen)
+
+        if self._executables is not None:
+            self._executables.bodies = bodies
         self._policies: tuple[Policy, Policy] | None = None  # the process's, and this executor's made of it
-        self._plans: Bounded[Plan] = Bounded(_MOST_PLANS, "plans", 8 << 20)
-        self._generation: tuple[int, ...] = ()
-        self._warned: WeakObjects[Program] = WeakObjects()
-        self._last: Plan | None = None
-        self._state: Bounded[tuple[tuple[str, ...], bool]] = Bounded(_MOST_PLANS, "state of programs")
+        self._runner = GraphRunner(self.place, self._executables, bodies)
         self._lock = new_lock()
         self.closed = False
 
@@ -148,7 +158,7 @@ class Executor:
 
     def run(
         self,
-        program: Program | None = None,
+        program: Program | Runnable | None = None,
         feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         fetch_list: Sequence[Variable | str] | Variable | str | None = None,
         feed_var_name: str = "feed",
@@ -161,7 +171,7 @@ class Executor:
 
         Parameters
         ----------
-        program : Program, optional
+        program : Program or CompiledProgram, optional
             Default: the main program.
         feed : mapping of name to array or Tensor, optional
             Borrowed, and only read, until the run returns.
@@ -178,6 +188,8 @@ class Executor:
 
         Raises
         ------
+        EOFException
+            If a reader of the program (``layers.py_reader``) has no more batches.
         FluidError
             One clear error with the operator and the user's line; the next run works.
         """
@@ -185,15 +197,20 @@ class Executor:
             program = default_main_program()
         if scope is None:
             scope = global_scope()
-        if self._ways is not None and return_numpy and type(program) is Program:
-            lane = self._ways.get(program.serial)
-            if lane is not None:
-                found: list[Any] | None = lane.first.call(program, feed, fetch_list, scope)
+        if getattr(program, "readers", None):
+            feed = fed_by_readers(program, feed, self.place)
+        if self._fast_paths is not None and return_numpy and type(program) is Program:
+            entry = self._fast_paths.get(program.serial)
+            if entry is not None:
+                found: list[Any] | None = entry.first.call(program, feed, fetch_list, scope)
                 if found is None:
-                    found = lane.others(program, feed, fetch_list, scope)
+                    found = entry.others(program, feed, fetch_list, scope)
                 if found is not None:
-                    self._last = None
+                    self._runner.last = None
                     return found
+        if not isinstance(program, Program) and hasattr(program, "run_on"):
+            found = program.run_on(self, feed, fetch_list, scope, return_numpy)
+            return found
         if self._context is None or self.closed:
             return self._checked(program, feed, fetch_list, scope, return_numpy)
         if self._context.closed:
@@ -202,7 +219,7 @@ class Executor:
             return self._checked(program, feed, fetch_list, scope, return_numpy)
 
     def _checked(self, program: Any, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
-        """Run a program that has no straight way yet, or an executor that has a context."""
+        """Run a program that has no fast path yet, or an executor that has a context."""
         if self.closed:
             raise ProgramError("the executor is closed")
         if not isinstance(program, Program):
@@ -229,100 +246,40 @@ class Executor:
                         "which a NumPy array cannot"
                         "\n  Do: exe.run(..., return_numpy=False)"
                     )
-            return [array for array, _ in fetched]
+            return [_arrays_of(name, array, spec) for name, (array, spec) in zip(names, fetched, strict=True)]
         host = get_context(self._host)
-        return [borrow(array, spec, host) for array, spec in fetched]
+        return [_tensor_of(array, spec, host) for array, spec in fetched]
 
     def _run(self, program: Program, feeds: dict[str, Tensor], names: tuple[str, ...], scope: Scope) -> Fetched:
         """Run it as the mode says."""
         key: Any = None
-        given_program, given_names = program, names
+        fast_path: Callable[[], Signature] | None = None
 
         def sign() -> Signature:
-            from fluidlite.transformers.direct import Signature
+            from fluidlite.compiler.executable.fast_path import Signature
 
-            return Signature(given_program.serial, tuple(feeds), program=given_program, fetches=given_names)
+            return Signature(program.serial, tuple(feeds), program=program, fetches=names)
 
-        if self._replay is not None and not observers():
+        if self._executables is not None and not observers():
             given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
-            key = (program.serial, program.edits, _sizes(program), program.random_seed, given, names,
-                   get_context(self.place))  # fmt: skip
-            stamp = generation(), self._policy()
-            way = sign if self._ways is not None else None
-            again = self._replay.again(key, stamp, feeds, scope, way)
-            if again is not None:
-                fetched, self._last = again
-                return fetched
-        for left in reversed(range(MOST_TRIES)):
-            with self._lock:
-                if self._compiled is not None and (key is not None or not one_by_one()):
-                    program, names = self._compiled.get(given_program, given_names, self._policy())
-                read, trains = self._state.get((program.serial, program.edits), partial(_state_of, program))
-            fetched_state = [name for name in names if program.global_block().var(name).persistable]
-            state = state_of(scope, dict.fromkeys((*read, *fetched_state)))  # may wait for a run: the lock is free
-            with self._lock:
-                plan = self._plan(
-                    program, feeds, names, state, trains, partial(check_read, given_program, feeds, given_names)
-                )
-            self._last = plan
-            try:
-                if self._replay is None:
-                    fetched, last = run_plan(plan, program, feeds, scope)
-                else:
-                    fetched, last = self._replay.run(plan, program, feeds, scope, way if key is not None else None)
-                break
-            except StateMovedError:
-                if not left:
-                    raise
-        self._last = last
-        if self._replay is not None and key is not None:
-            self._replay.remember(key, stamp, plan, scope)
-        if last is not plan:  # its rest was planned on the way
-            self._warn(program, last, self._policy())
-        return fetched
-
-    def _plan(
-        self, program: Program, feeds: dict[str, Tensor], fetches: tuple[str, ...],
-        state: dict[str, tuple[Spec, Place]], trains: bool, check: Callable[[], None],
-    ) -> Plan:  # fmt: skip
-        now = generation()
-        if now != self._generation:
-            self._plans.clear()
-            self._generation = now
-        wanted = self._policy()
-        if self._replay is not None and not one_by_one() and trains:
-            wanted = replace(wanted, repeated=True)
-        given = tuple((name, tensor.spec, tensor.place) for name, tensor in feeds.items())
-        inplace = not one_by_one()
-        key = (program.serial, program.edits, _sizes(program), given, fetches, tuple(state.items()), wanted, inplace)
-
-        def make() -> Plan:
-            check()
-            return plan_block(
-                program, self.place, {name: (spec, place) for name, spec, place in given},  # type: ignore[misc]
-                state, fetches, wanted, inplace=inplace,
-            )  # fmt: skip
-
-        before = self._plans.misses
-        plan = self._plans.get(key, make)
-        if self._plans.misses != before:
-            self._warn(program, plan, wanted)
-        return plan
-
-    def _warn(self, program: Program, plan: Plan, wanted: Policy) -> None:
-        if wanted.fallback != "warn" or program in self._warned:
-            return
-        fallen = [line.op.type for line in plan.lines if line.lacks_kernel]
-        if fallen:
-            self._warned.add(program)
-            kinds = ", ".join(sorted(set(fallen)))
-            warnings.warn(
-                f"{len(fallen)} of {len(plan.lines)} operators have no kernel for {self.place} "
-                f"and run on {self._host}: {kinds}. "
-                "fluid.explain shows why; fluid.set_fallback('allow') silences this, 'error' forbids it",
-                FallbackWarning,
-                stacklevel=6,
+            key = (
+                program.serial,
+                program.edits,
+                _sizes(program),
+                given,
+                names,
+                get_context(self.place),
             )
+            fast_path = sign if self._fast_paths is not None else None
+            again = self._runner.again(key, self._policy(), feeds, scope, fast_path)
+            if again is not None:
+                return again
+        wanted = self._policy()
+        passes = self._executables is not None and (key is not None or not one_by_one())
+        with self._lock:
+            graph = self._graphs.get(program, names, wanted, passes)
+
+        return self._runner.run(graph, feeds, scope, wanted, key, fast_path, lambda: check_read(graph, feeds))
 
     def explain_last(self) -> Report:
         """What the last run did: the plan that it ran.
@@ -332,12 +289,12 @@ class Executor:
         ProgramError
             If nothing was run yet.
         """
-        plan = self._last
-        if plan is None and self._replay is not None:
-            plan = self._replay.last_plan
+        plan = self._runner.last
+        if plan is None and self._executables is not None:
+            plan = self._executables.last_plan
         if plan is None:
             raise ProgramError("this executor has run nothing yet")
-        bound = self._replay.last if self._replay is not None else None
+        bound = self._executables.last if self._executables is not None else None
         memory = bound.memory if bound is not None and bound.plan is plan else None
         return Report(plan, lambda: memory)
 
@@ -350,14 +307,14 @@ class Executor:
         ProgramError
             If nothing was bound to memory yet, or the executor is interpreted.
         """
-        if self._replay is None:
+        if self._executables is None:
             raise ProgramError("an interpreted executor has no memory plan: it runs operator by operator")
-        if self._replay.last is None:
+        if self._executables.last is None:
             raise ProgramError(
                 "there is no memory plan yet: nothing of it was bound to memory yet, as dims are known at the first run"
                 "\n  Do: run it once"
             )
-        return self._replay.last.memory
+        return self._executables.last.memory
 
     def sources(self) -> dict[str, str]:
         """Return the texts of all that the last run ran, by the names of their files.
@@ -369,44 +326,46 @@ class Executor:
         ProgramError
             If nothing was run yet, or all of it ran by the interpreter, as startup programs do.
         """
-        from fluidlite.transformers.sources import sources_of
+        from fluidlite.compiler.sources import sources_of
 
-        last = self._replay.last if self._replay is not None else None
+        last = self._executables.last if self._executables is not None else None
         return sources_of(last, list(last.plan.feeds) if last is not None else ())
 
     def write_sources(self, folder: str | Path) -> list[Path]:
         """Write :meth:`sources` to files in a folder, which is made if it is not there; return their paths."""
-        from fluidlite.transformers.sources import write
+        from fluidlite.compiler.sources import write
 
         return write(self.sources(), folder)
 
     def cache_info(self) -> CacheReport:
         """What the caches tell of themselves: this executor's, and those of its place, which others share.
 
-        From the outside in, "bound programs" (programs with their memory), "plans", "programs" (after passes),
+        From the outside in, "bound programs" (programs with their memory), "plans", "graphs" (of programs),
         "prepared kernels" and "compiled kernels" of this thread's context, and what the device keeps itself
         ("kernels on disk"). What is found in one is not looked for in the next; a call of what ran last asks none.
         """
         found = CacheReport()
-        if self._replay is not None and self._compiled is not None:
-            found["bound programs"] = self._replay.info()
-            found["plans"] = self._plans.info()
-            found["programs"] = self._compiled.info()
-        else:
-            found["plans"] = self._plans.info()
+        if self._executables is not None:
+            found["bound programs"] = self._executables.info()
+        found["plans"] = self._runner.plans.info()
+        found["graphs"] = self._graphs.info()
         found.update((self._context or get_context(self.place)).cache_info())
         return found
 
+    def sibling(self, place: PlaceLike) -> Executor:
+        """An executor with the same settings on another place."""
+        return Executor(place, self._libraries, self._fallback, self.mode, self._passes)
+
     def close(self) -> None:
         """Let go of cached plans and their memory; runs raise afterwards."""
-        self._plans.clear()
-        if self._replay is not None:
-            self._replay.clear()
-        if self._compiled is not None:
-            self._compiled.clear()
+        self._runner.clear()
+        self._graphs.clear()
         self.closed = True
         if self._owns_context and self._context is not None:
             self._context.close()
+
+
+set_default(Executor)
 
 
 def _context_of(place: Place, context: Context | int | None) -> Context | None:
@@ -417,12 +376,6 @@ def _context_of(place: Place, context: Context | int | None) -> Context | None:
         return new_context(place, context)
     why = "it is closed" if context.place == place else f"it is one of {context.place}"
     raise PlaceError(f"an executor on {place} cannot use {context!r}: {why}")
-
-
-def _state_of(program: Program) -> tuple[tuple[str, ...], bool]:
-    """Names of the persistable variables that a program uses, and whether it writes over some."""
-    used = {n for block in program.blocks for op in block.ops for n in (*op.input_arg_names, *op.output_arg_names)}
-    return tuple(v.name for v in program.list_vars() if v.persistable and v.name in used), updates(program)
 
 
 def _sizes(program: Program) -> tuple[int, ...]:
@@ -436,6 +389,28 @@ def _hint(program: Program, name: str) -> str:
         return f"; {base.name!r} has stop_gradient=True"
     near = difflib.get_close_matches(name, program.global_block().vars, n=2)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _arrays_of(name: str, value: Any, spec: Spec) -> Any:
+    """What a fetch gives: a NumPy array; of a tensor array, a list of them."""
+    if spec.kind != TENSOR_ARRAY:
+        return value
+    if any(each.lod for _, each in value):
+        raise FetchError(
+            f"elements of the tensor array {name!r} hold LoD, which a NumPy array cannot"
+            "\n  Do: exe.run(..., return_numpy=False)"
+        )
+    return [array for array, _ in value]
+
+
+def _tensor_of(value: Any, spec: Spec, host: Context) -> Tensor:
+    """What a fetch gives as a tensor, or as an array of tensors."""
+    if spec.kind != TENSOR_ARRAY:
+        return borrow(value, spec, host)
+    made = TensorArray(spec.dtype, host.place)
+    for array, each in value:
+        made.append(borrow(array, each, host))
+    return made
 
 
 def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:

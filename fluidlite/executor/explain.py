@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluidlite.base.errors import FeedError, ProgramError
+from fluidlite.compiler.explain import Report
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.planning.planner import plan_graph
+from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.executor.executor import DEFAULT_MODE, MODES
 from fluidlite.executor.unread_feeds import check_read
-from fluidlite.framework.explain import Report
-from fluidlite.framework.planner import plan_block, updates
-from fluidlite.framework.policy import Policy, policy
-from fluidlite.framework.program import Block, Program, default_main_program
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.variable import Variable
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import PlaceLike
+from fluidlite.program.block import Block
+from fluidlite.program.program import Program, default_main_program
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
 
 if TYPE_CHECKING:
-    from fluidlite.transformers.computation import Computation
-    from fluidlite.transformers.memory_plan import MemoryPlan
+    from fluidlite.compiler.computation import Computation
+    from fluidlite.compiler.memory.memory_plan import MemoryPlan
 
 
 def explain(
@@ -54,14 +56,14 @@ def explain(
     ------
     PlaceError, DeviceUnavailable, KernelNotFoundError, ProgramError
     """
-    compiled: tuple[Program, Sequence[str]] | None = None
+    graph: Graph | None = None
     wanted = policy_ or policy()
     if program is not None and not isinstance(program, Program):
         computation = _checked(program, place, fetch_list)
         place, fetch_list, mode = computation.transformer.place, computation.fetches, mode or DEFAULT_MODE
         with computation.transformer.lock:
             computation.transform()
-        program, compiled = computation.program, (computation.transformed, computation.transformed_fetches)
+        program, graph = computation.program, computation.transformed
         wanted = computation.transformer.preferences(wanted)
     program = program if program is not None else default_main_program()
     where = devices.unit(place if place is not None else "cpu").place
@@ -74,35 +76,32 @@ def explain(
     fetches: Sequence[str] = (
         _made(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
     )
-    if fetch_list is not None:
-        check_read(program, feeds, fetches)
-    if mode == "compiled":
-        for name in fetches:
-            block.var(name)
-        if compiled is None:
-            from fluidlite.transformers.compiled import CompiledPrograms
+    if graph is None:
+        from fluidlite.compiler.graph_cache import GraphCache
 
-            compiled = CompiledPrograms(place=where).get(program, tuple(fetches), wanted)
-        program, fetches = compiled
-        if updates(program):
-            wanted = replace(wanted, repeated=True)
-    plan = plan_block(program, where, feeds, {}, fetches, wanted, assume_state=True)
+        graphs = GraphCache(where)
+        if fetch_list is not None:
+            check_read(graphs.get(program, tuple(fetches), wanted, passes=False), feeds)
+        graph = graphs.get(program, tuple(fetches), wanted, passes=mode == "compiled")
+    if mode == "compiled" and graph.updates:
+        wanted = replace(wanted, repeated=True)
+    plan = plan_graph(graph, where, feeds, {}, wanted, assume_state=True)
     if fetch_list is None:
         plan.fetches = []
     if mode != "compiled" or not plan.known:
         return Report(plan)
 
     def memory() -> MemoryPlan:
-        from fluidlite.transformers.lifespans import Lifespans
-        from fluidlite.transformers.memory_plan import MemoryPlan
+        from fluidlite.compiler.memory.live_ranges import LiveRanges
+        from fluidlite.compiler.memory.memory_plan import MemoryPlan
 
-        return MemoryPlan(plan, Lifespans(plan, {}, {name: place for name, (_, place) in feeds.items()}, {}))
+        return MemoryPlan(plan, LiveRanges(plan, {}, {name: place for name, (_, place) in feeds.items()}, {}))
 
     return Report(plan, memory)
 
 
 def _checked(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Computation:
-    from fluidlite.transformers.computation import Computation
+    from fluidlite.compiler.computation import Computation
 
     if not isinstance(computation, Computation):
         raise ProgramError(f"explain takes a Program or a Computation, got {type(computation).__name__}")

@@ -9,13 +9,13 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FeedError
-from fluidlite.framework.program import Block
-from fluidlite.framework.spec import Spec, dims_problem
-from fluidlite.framework.tensor import Tensor
-from fluidlite.framework.transfer import borrow, contiguous
-from fluidlite.framework.variable import Variable
-from fluidlite.framework.vartype import dtype_of
 from fluidlite.platform.context import Context
+from fluidlite.program.block import Block
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec, dims_problem
+from fluidlite.tensor.transfer import borrow, contiguous
+from fluidlite.tensor.var_type import dtype_of
 
 
 def feed_tensors(block: Block, feed: Mapping[str, Any], host: Context) -> dict[str, Tensor]:

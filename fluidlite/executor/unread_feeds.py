@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from fluidlite.base.errors import FeedError
-from fluidlite.framework.planner import needed_operators
-from fluidlite.framework.program import Program
-from fluidlite.framework.program_edit import sub_blocks
-from fluidlite.framework.values import is_state
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.program.edit import sub_blocks
 
 
-def check_read(program: Program, feeds: Iterable[str], fetches: Sequence[str]) -> None:
-    """See that nothing is fed which the run would write over before anything reads it.
+def check_read(graph: Graph, feeds: Iterable[str]) -> None:
+    """See that nothing is fed which the run of a graph's program would write over before anything reads it.
 
     State may be: the scope keeps what is written.
 
@@ -21,14 +19,14 @@ def check_read(program: Program, feeds: Iterable[str], fetches: Sequence[str]) -
     FeedError
         With the variable, and the operator that computes it.
     """
-    block = program.global_block()
-    unread = {name for name in feeds if not is_state(block, name)}
-    for op in needed_operators(block, fetches) if unread else ():
+    known = {name: graph.block.find_var(name) for name in feeds}
+    unread = {name for name, variable in known.items() if variable is None or not variable.persistable}
+    for op in graph.written if unread else ():
         if op.definition.marker:
             continue
         unread.difference_update(op.input_arg_names)
         for index in sub_blocks(op):
-            unread.difference_update(name for each in program.blocks[index].ops for name in each.input_arg_names)
+            unread.difference_update(name for each in graph.program.blocks[index].ops for name in each.input_arg_names)
         for name in op.output_arg_names:
             if name in unread:
                 raise FeedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -14,9 +14,9 @@ from fluidlite.expr.number import Number
 from fluidlite.expr.scalars import tensor_function
 from fluidlite.expr.tensor import Tensor, cast, refuse, slot_of, tensor
 from fluidlite.expr.tracing import Tracing, current
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec
 
 Made = Mapping[str, Tensor]
 _NAMED = re.compile(r"\{([A-Za-z]\w*)\}")
@@ -55,8 +55,9 @@ def call(
     """
     op, state = ops.get(type), current()
     told = _checked(op, inputs, attrs or {})
-    found = function() if function is not None else _meaning(op, inputs, told, state)
+    found = function() if function is not None else meaning(op, {slot: (x,) for slot, x in inputs.items()}, told)
     if state.build is None:
+        state.called = state.called or not state.spelled
         return found
     known = {name: n.evaluate(state.values) if isinstance(n, Number) else n for name, n in told.items()}
     specs = _specs(op, inputs, found, known, state)
@@ -89,19 +90,36 @@ def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) 
     return told
 
 
-def _meaning(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any], state: Tracing) -> Made:
-    """What an operator's expression says."""
-    computed = op.expression.function if op.expression is not None else tensor_function(op)
-    if computed is None:
+def meaning(op: OpDef, operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any], draws: bool = False) -> Made:
+    """What an operator's expression makes of operands, by slot: outputs of one tensor each.
+
+    Parameters
+    ----------
+    op : OpDef
+    operands : mapping of slot to tensors
+    attrs : mapping of name to value
+        Others are at their defaults.
+    draws : bool
+        Whether it may draw random numbers.
+
+    Raises
+    ------
+    ProgramError
+        If it has no expression, infers its outputs by other means and reads these, or is said with itself.
+    """
+    state = current()
+    function = op.expression.function if op.expression is not None else tensor_function(op, draws)
+    if function is None:
         refuse(f"{op.type} has no expression; expected a function that says what a call of it makes")
     if op.type in state.said:
         refuse(f"{op.type} is said with a call of itself; expected a function that says what this call makes")
+    inputs = {slot: found[0] for slot, found in operands.items() if found}
     state.said.append(op.type)
     before, results = len(state.requirements), state.results
     state.results = _Inferred(op.type)
     try:
         every = {**{a.name: a.default for a in op.attrs}, **attrs}
-        made = computed({slot: (x,) for slot, x in inputs.items()}, every)
+        made = function(operands, every)
     except Refused as refused:
         raise Refused("slot", *_blamed(op, inputs, refused.name, refused.expected)) from refused
     finally:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
-from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import HALVES, is_float
 from fluidlite.base.errors import ProgramError, ShapeError
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.attributes import Refused
-from fluidlite.expr.number import Numbers, offset_count, offsets_leaf, value_leaf
+from fluidlite.expr.number import Numbers, offset_count, offsets_leaf, table_count, table_leaf, value_leaf
+from fluidlite.expr.segments import table
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced, Unmet, trace, values_of
 from fluidlite.expr.tracing import Requirement
-from fluidlite.framework import generators
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.spec import Spec
+from fluidlite.program import codegen_registry as generators
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.tensor.tensor_spec import Dims, Spec
 
 _MOST_KINDS, _MOST_TRACES = 256, 32
-_traces: WeakKeyDictionary[OpDef, Bounded[list[Traced]]] = WeakKeyDictionary()
+_traces: WeakKeyDictionary[OpDef, LRUCache[list[Traced]]] = WeakKeyDictionary()
 
 
 def traced_of(call: Call) -> Traced:
@@ -37,34 +38,64 @@ def traced_of(call: Call) -> Traced:
     return call.once("traced", _traced)
 
 
+class _Given(NamedTuple):
+    """What a call gives a trace."""
+
+    operands: dict[str, list[tuple[Dims, str]]]
+    results: dict[str, list[tuple[Dims, str]]]
+    """The outputs of an operator that infers them itself; of others they follow from the trace."""
+    kinds: list[tuple[str, int, str]]
+    """How many operands and such results each slot has, and the rank and dtype of each."""
+    floats: list[str]
+    levels: list[tuple[str, int, int]]
+    """The levels of LoD of the operands: slot, number within it, level."""
+    values: dict[str, Any]
+
+
 def leaves(call: Call) -> dict[str, Any]:
     """What the leaves are in a call: sizes, float attributes, offsets of LoDs, and numbers of slots read as values."""
-    found = values_of({**_operands(call), **_results(call)}, {name: float(call.attr(name)) for name in _floats(call)})
-    for slot, i, level in _levels(call):
-        spec = call.spec(slot, i)
-        offsets = spec.lod[level] if spec.lod else None  # while a program is built nobody knows them
-        found[offset_count(slot, i, level).value] = None if offsets is None else len(offsets)
-        found[offsets_leaf(slot, i, level).value] = offsets
-    for slot in _stated(call):
-        for i, spec in enumerate(call.ins[slot]):
+    return call.once("leaves", lambda call: _given(call).values)
+
+
+def _given(call: Call) -> _Given:
+    op, rule = call.op, call.op.expression
+    floats = [name for name in op.floats if call.attrs[name] is not None]
+    given = _Given({}, {}, [], floats, [], {name: float(call.attrs[name]) for name in floats})
+    values, inferred = given.values, call.outs if rule is not None and rule.inferred else {}
+    for found, slots in ((given.operands, call.ins), (given.results, inferred)):
+        for slot, specs in slots.items():
+            if slot in op.stated or slot in op.tables:
+                continue
+            found[slot] = [(spec.dims, spec.dtype) for spec in specs]
+            given.kinds.append((slot, len(specs), ""))
+            for dims, dtype in found[slot]:
+                given.kinds.append((slot, len(dims), dtype))
+    values.update(values_of({**given.operands, **given.results}))
+    for slot, specs in call.ins.items():
+        for i, spec in enumerate(specs):
+            for level in range(spec.lod_level):
+                given.levels.append((slot, i, level))
+                offsets = spec.lod[level] if spec.lod else None  # while a program is built nobody knows them
+                values[offset_count(slot, i, level).value] = None if offsets is None else len(offsets)
+                values[offsets_leaf(slot, i, level).value] = offsets
+    for slot in op.stated:
+        for i, spec in enumerate(call.ins.get(slot, ())):
             numbers = spec.value or (None,) * spec.size
-            found.update({_name(slot, i, k): n for k, n in enumerate(numbers)})
-    return found
-
-
-def _levels(call: Call) -> list[tuple[str, int, int]]:
-    """The levels of LoD of the operands: slot, number within it, level."""
-    return [(slot, i, level) for slot, specs in call.ins.items() for i, spec in enumerate(specs)
-            for level in range(spec.lod_level)]  # fmt: skip
+            values.update({_name(slot, i, k): n for k, n in enumerate(numbers)})
+    for slot in op.tables:
+        for i, spec in enumerate(call.ins.get(slot, ())):
+            values[table_count(slot, i).value] = spec.size if spec.known else None
+            values[table_leaf(slot, i).value] = spec.value
+    return given
 
 
 def _name(slot: str, i: int, k: int) -> str:
     return f"{slot}.{i}#{k}"
 
 
-def _stated(call: Call) -> list[str]:
-    """The input slots that are read as values."""
-    return [slot.name for slot in call.op.inputs if slot.value and call.has(slot.name)]
+def tabled(call: Call) -> list[str]:
+    """The input slots that are read as values, as a table of all numbers."""
+    return [slot for slot in call.op.tables if slot in call.ins]
 
 
 def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
@@ -76,54 +107,40 @@ def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
         If it is not known how many there are.
     """
     found = {}
-    for slot in _stated(call):
-        for spec in call.ins[slot]:
+    for slot in call.op.stated:
+        for spec in call.ins.get(slot, ()):
             if not spec.known:
                 call.fail(slot, "a known number of elements", do="declare its dims")
-        found[slot] = tuple(
-            Numbers.of((value_leaf(_name(slot, i, k), not is_float(spec.dtype)) for k in range(spec.size)), spec.dims)
-            for i, spec in enumerate(call.ins[slot])
-        )
+        if slot in call.ins:
+            found[slot] = tuple(
+                Numbers.of(
+                    (value_leaf(_name(slot, i, k), not is_float(spec.dtype)) for k in range(spec.size)), spec.dims
+                )
+                for i, spec in enumerate(call.ins[slot])
+            )
     return found
 
 
-def _operands(call: Call) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    values = set(_stated(call))
-    return {slot: [(spec.dims, spec.dtype) for spec in specs] for slot, specs in call.ins.items() if slot not in values}
-
-
-def _results(call: Call) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    """The outputs of an operator that infers them itself; of others they follow from the trace."""
-    if call.op.expression is None or not call.op.expression.inferred:
-        return {}
-    return {slot: [(spec.dims, spec.dtype) for spec in specs] for slot, specs in call.outs.items()}
-
-
-def _floats(call: Call) -> list[str]:
-    return [a.name for a in call.op.attrs if a.type == "float" and not a.static and call.attrs[a.name] is not None]
-
-
 def _traced(call: Call) -> Traced:
-    rule, operands, values, floats = call.op.expression, _operands(call), leaves(call), _floats(call)
+    rule, given = call.op.expression, _given(call)
+    floats = given.floats
+    values = call.once("leaves", lambda _: given.values)  # the call keeps these alone: caches keep many calls
     assert rule is not None
     static = {name: value for name, value in call.attrs.items() if name not in floats}
-    results = _results(call)
-    kinds = tuple((slot, tuple((len(dims), dtype) for dims, dtype in given))
-                  for slot, given in (*operands.items(), *results.items()))  # fmt: skip
-    numbers = stated(call)
-    lengths = tuple((slot, tuple((each.dims, *(n.whole for n in each[:1])) for each in found))
-                    for slot, found in numbers.items())  # fmt: skip
-    key = (kinds, lengths, tuple(_levels(call)), tuple((name, repr(value)) for name, value in static.items()))
-    cache = _traces.get(call.op) or _traces.setdefault(call.op, Bounded(_MOST_KINDS, "traces", 16 << 20))
+    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in tabled(call)}
+    lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
+    key = repr((given.kinds, lengths, tables, given.levels, static))
+    cache = _traces.get(call.op) or _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
     known = cache.get(key, list)
     found = next((each for each in known if each.serves(values)), None)
     if found is None:
 
-        def function(given: Any, floating: Any) -> Mapping[str, Any]:
-            return rule.function({**given, **numbers}, {**static, **floating})
+        def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
+            written = {slot: tuple(table(slot, i) for i in range(count)) for slot, count in tables.items()}
+            return rule.function({**symbols, **numbers, **written}, {**static, **floating})
 
         try:
-            found = trace(function, operands, floats, values, f"operator {call.op.type!r}", results)
+            found = trace(function, given.operands, floats, values, f"operator {call.op.type!r}", given.results)
         except Refused as refused:
             _refuse(call, refused)
         except Unmet as unmet:
@@ -226,7 +243,15 @@ def _numbers(x: Tensor, values: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 def checks_indices(call: Call) -> bool:
     """Whether the expression of a call raises where an index is out of range."""
-    return call.op.expression is not None and traced_of(call).checks_indices
+    said = call.by_elements
+    return said.of_tensors and traced_of(said).checks_indices
+
+
+def has_steps(call: Call) -> bool:
+    """Whether the expression of a call runs another one step by step."""
+    said = call.by_elements
+    return said.of_tensors and traced_of(said).has_steps
 
 
 generators.checks_indices = checks_indices
+generators.has_steps = has_steps

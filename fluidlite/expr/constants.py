@@ -14,7 +14,7 @@ from fluidlite.expr.lowering import dims_of
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced
 from fluidlite.expr.tracing import current
-from fluidlite.framework import generators
+from fluidlite.program import codegen_registry as generators
 
 MOST_TABLED = 1 << 16
 """Up to here what costs functions and depends on sizes and attributes alone is a table: its numbers are kept."""

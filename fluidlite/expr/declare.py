@@ -16,28 +16,29 @@ from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.gradients import gradient_of, infer_gradient
-from fluidlite.framework.opdef import GRAD, Attr, ExpressionRule, GradRule, Infer, OpDef, Slot
-from fluidlite.framework.registry import declared_at, register_op
-
-_INFER, _INFER_GRADIENT = infer, infer_gradient(GRAD)
+from fluidlite.program.opdef import GRAD, Attr, ExpressionRule, GradRule, OpDef, Slot
+from fluidlite.program.operator_options import (
+    Aliasing,
+    Differentiation,
+    Execution,
+    Inference,
+    Lowering,
+    Option,
+    Options,
+    Registration,
+)
+from fluidlite.program.registry import declared_at, register_op
 
 
 def operator(
     type: str,
-    *,
-    inputs: Iterable[Slot | str] | None = None,
+    *options: Option,
+    inputs: Iterable[Slot | str] | Mapping[str, str] | None = None,
     outputs: Iterable[Slot | str] = ("Out",),
     attrs: Iterable[Attr] = (),
-    reads: Sequence[str] | None = None,
-    stored: Mapping[str, str] | None = None,
-    grad: Callable[[Any], None] | None = None,
-    infer: Infer = _INFER,
-    library: bool = False,
-    grad_library: bool | None = None,
-    grad_doc: str = "",
-    grad_memory: str = "",
+    dtypes: Mapping[str, tuple[str, ...]] | None = None,
     doc: str = "",
-    **more: Any,
+    source: str = "",
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare an operator by its function.
 
@@ -45,27 +46,19 @@ def operator(
     ----------
     type : str
         Its name, as in Fluid.
+    *options : Differentiation, Inference, Aliasing, Execution, Lowering, Registration
+        What else there is to say of it, in any order, each at most once; see
+        :mod:`fluidlite.program.operator_options`. ``Differentiation(reads=...)`` derives its gradient operator.
     inputs : slots
-        In order; None: the function's positional parameters, ``x`` for X and ``learning_rate`` for LearningRate.
+        In order; None: the function's positional parameters, ``x`` for X and ``learning_rate`` for LearningRate. So
+        with a mapping of some of these to what documentation says of them.
     outputs : slots
     attrs : attributes
         The function's keyword-only parameters; it need not take all, and ``**attrs`` takes all.
-    reads : sequence of slots
-        What the gradient operator, ``type`` + "_grad", reads beside the outputs' gradients: inputs and outputs. It gets
-        all inputs, those that are not named as metadata only. None: the operator has no such gradient operator.
-    grad : callable, optional
-        Appends the operators of the gradient, where those are operators of other names.
-    infer : callable
-        What says the outputs, where it must add something to what the function says, or stands before it.
-    stored : mapping of output slot to dtype
-        Outputs that are not stored as computed, and those that are, of half types too (``AS_COMPUTED``).
-    library : bool
-        A library computes most of it; see :class:`~fluidlite.framework.opdef.ExpressionRule`.
-    grad_library : bool, optional
-        Whether that is so of its gradient; default: as of itself.
-    doc, grad_doc, grad_memory : str
-    **more
-        As of :func:`~fluidlite.framework.registry.register_op`: dtypes, samples, reference, source, ...
+    dtypes : mapping of slot to tuple of str
+        Dtypes a slot takes; anything else is a DtypeError at build time.
+    doc, source : str
+        What it computes, and where the formula is from.
 
     Returns
     -------
@@ -75,14 +68,27 @@ def operator(
     Raises
     ------
     RegistryError
-        If parameters and slots or attributes do not fit.
+        If parameters and slots or attributes do not fit, or an option is none of an operator's.
     """
     origin, attrs = declared_at(sys._getframe(1)), tuple(attrs)
+    chosen = Options(f"operator {type!r}", options)
+    chosen.refuse(Lowering, ("expression", "decompose", "decomposed"), "the function says it; leave them out")
+    chosen.refuse(Differentiation, ("only_for",), "write the gradient with @gradient")
+    inference, execution = chosen.get(Inference), chosen.get(Execution)
+    differentiation, lowering = chosen.get(Differentiation), chosen.get(Lowering)
+    reads = differentiation.reads
+    if reads is None:
+        chosen.refuse(Differentiation, ("dispensable", "doc", "memory"), "give reads= too, for a derived gradient")
+        chosen.refuse(Lowering, ("gradient_library",), "give Differentiation(reads=...) too, for a derived gradient")
 
     def declare(function: Callable[..., Any]) -> OpDef:
         names, keywords = _parameters(function, attrs)
-        slots = tuple(inputs) if inputs is not None else tuple(_camel(name) for name in names)
+        told = inputs if isinstance(inputs, Mapping) else {}
+        slots = tuple(map(_camel, names)) if inputs is None or inputs is told else tuple(inputs)
         given = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
+        given = tuple(replace(slot, doc=told.get(slot.name, slot.doc)) for slot in given)
+        if not told.keys() <= {slot.name for slot in given}:
+            raise RegistryError(f"operator {type!r}: inputs tells of {', '.join(told)}; expected input slots")
         made = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in outputs)
         known = {attr.name for attr in attrs}
         if [snake(slot.name) for slot in given] != [name.rstrip("_") for name in names] or not set(keywords) <= known:
@@ -99,31 +105,52 @@ def operator(
             several = result if isinstance(result, tuple) else (result,)
             return dict(zip((slot.name for slot in made), several, strict=True))
 
-        writes = tuple(slot.name for slot in given if not slot.unread and _has_gradient(slot, more))
+        writes = tuple(
+            slot.name for slot in given if not slot.unread and _has_gradient(slot, dtypes or {}, differentiation)
+        )
         rule: GradRule | None = None
         if reads is not None:
             seen = tuple(slot.name for slot in given)
             kept = tuple(slot.name for slot in made if slot.name in reads)
-            values = {slot.name: more["dtypes"][slot.name] for slot in given
-                      if slot.value and slot.name in (more.get("dtypes") or {})}  # fmt: skip
+            values = {slot.name: dtypes[slot.name] for slot in given if slot.value and dtypes and slot.name in dtypes}
             rule = GradRule(f"{type}_grad", (*seen, *kept, *(slot.name + GRAD for slot in made)), writes)
         op = register_op(
-            type, inputs=given, outputs=made, attrs=attrs, infer=infer, grad=grad if rule is None else rule, doc=doc,
-            decompose=decompose,
-            expression=ExpressionRule(call, dict(stored or {}), infer is not _INFER, library), **more,
-        )  # fmt: skip
+            type,
+            replace(inference, infer=inference.infer or infer),
+            replace(differentiation, rule=rule or differentiation.rule, reads=None, dispensable=(), doc="", memory=""),
+            _lowered(lowering, call, inferred=inference.infer is not None),
+            execution,
+            chosen.get(Aliasing),
+            chosen.get(Registration),
+            inputs=given,
+            outputs=made,
+            attrs=attrs,
+            dtypes=dtypes,
+            doc=doc,
+            source=source,
+        )
         op.origin = origin
         if rule is not None:
+            absent, written = differentiation.dispensable, lowering.gradient_library
             made_grad = register_op(
                 rule.type,
-                inputs=[_read_slot(op, name, op.input(name) is not None and name not in (reads or ()))
-                        for name in rule.reads],
+                Inference(infer_gradient(GRAD), kernel_dtype=made[0].name + GRAD),
+                Execution(memory=differentiation.memory),
+                Lowering(
+                    expression=ExpressionRule(
+                        gradient_of(op, call, writes), library=lowering.library if written is None else written
+                    ),
+                    decompose=decompose,
+                ),
+                inputs=[
+                    _read_slot(op, name, op.input(name) is not None and name not in (reads or ()), name in absent)
+                    for name in rule.reads
+                ],
                 outputs=[_gradient_slot(op, name) for name in writes],
-                attrs=attrs, infer=infer_gradient(GRAD), kernel_dtype=made[0].name + GRAD, doc=grad_doc,
-                memory=grad_memory, decompose=decompose, dtypes=values,
-                expression=ExpressionRule(gradient_of(op, call, writes),
-                                          library=library if grad_library is None else grad_library),
-            )  # fmt: skip
+                attrs=attrs,
+                dtypes=values,
+                doc=differentiation.doc,
+            )
             made_grad.origin = origin
         return op
 
@@ -132,17 +159,13 @@ def operator(
 
 def gradient(
     op: OpDef,
-    *,
+    *options: Option,
     writes: Sequence[str] = ("X",),
     metadata: Sequence[str] = (),
-    dispensable: Sequence[str] = (),
-    decomposed: Sequence[str] = (),
-    only_for: Mapping[str, str] | None = None,
     type: str = "",
-    stored: Mapping[str, str] | None = None,
-    infer: Infer = _INFER_GRADIENT,
+    dtypes: Mapping[str, tuple[str, ...]] | None = None,
     doc: str = "",
-    **more: Any,
+    source: str = "",
 ) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare a gradient operator by its function, where that is better than the derived one.
 
@@ -152,26 +175,19 @@ def gradient(
     Parameters
     ----------
     op : OpDef
-        Declared without ``reads``.
+        Declared without ``Differentiation(reads=...)``.
+    *options : Inference, Aliasing, Differentiation, Execution, Lowering, Registration
+        What else there is to say of it, as of :func:`operator`. ``Differentiation`` tells what it reads that may be
+        left out (``dispensable``, beside what the operator may lack, and ``only_for``), and the ``rule`` of its own
+        gradient.
     writes : sequence of slots
         Inputs that have gradients.
     metadata : sequence of slots
         Those read whose dims alone are needed.
-    dispensable : sequence of slots
-        Those read that may be left out, beside those that the operator may lack.
-    decomposed : sequence of slots
-        Those read or written which registered kernels do not know: the expression computes calls that have them.
-    only_for : mapping of slot read to slot of ``writes``
-        What is read for one gradient alone; see :class:`~fluidlite.framework.opdef.GradRule`.
     type : str
         Its name; ``op.type`` + "_grad" if empty.
-    stored : mapping of output slot to dtype
-        As of :func:`operator`.
-    infer : callable
-        What says the outputs, where the function and the inputs do not.
-    doc : str
-    **more
-        As of :func:`~fluidlite.framework.registry.register_op`: view, memory, in_layout, ...
+    dtypes : mapping of slot to tuple of str
+    doc, source : str
 
     Returns
     -------
@@ -181,8 +197,12 @@ def gradient(
     Raises
     ------
     RegistryError
-        If a parameter names no slot.
+        If a parameter names no slot, or an option is none of a gradient operator's.
     """
+    chosen = Options(f"the gradient of {op.type!r}", options)
+    chosen.refuse(Lowering, ("expression", "decompose", "gradient_library"), "the function says it; leave them out")
+    chosen.refuse(Differentiation, ("reads", "doc", "memory"), "give doc=, and Execution(memory=...)")
+    inference, differentiation, lowering = chosen.get(Inference), chosen.get(Differentiation), chosen.get(Lowering)
     origin = declared_at(sys._getframe(1))
 
     def declare(function: Callable[..., Any]) -> OpDef:
@@ -210,24 +230,44 @@ def gradient(
                         need_dtype(x, [of], blamed)
             return dict(zip((name + GRAD for name in writes), several, strict=True))
 
-        absent = {*dispensable, *(only_for or {})}
-        rule = GradRule(type or f"{op.type}_grad", slots, tuple(writes), only_for=only_for or {})
+        absent = {*differentiation.dispensable, *differentiation.only_for}
+        rule = GradRule(type or f"{op.type}_grad", slots, tuple(writes), only_for=differentiation.only_for)
         if op.grad is None:  # else the operator says itself what is appended
             op.grad = rule
         read = [_read_slot(op, name, name in metadata, name in absent) for name in slots]
         given = [slot.name for slot in read if not slot.dispensable] or slots
+        first = next((name for name in given if GRAD in name), given[0])
         made = register_op(
             rule.type,
-            inputs=[replace(slot, decomposed=slot.name in decomposed) for slot in read],
-            outputs=[replace(_gradient_slot(op, name), decomposed=name + GRAD in decomposed) for name in writes],
-            attrs=op.attrs, infer=infer, kernel_dtype=next((name for name in given if GRAD in name), given[0]),
-            doc=doc, decompose=decompose,
-            expression=ExpressionRule(call, dict(stored or {}), inferred=infer is not _INFER_GRADIENT), **more,
-        )  # fmt: skip
+            replace(
+                inference,
+                infer=inference.infer or infer_gradient(GRAD),
+                kernel_dtype=inference.kernel_dtype or first,
+            ),
+            replace(differentiation, dispensable=(), only_for={}),
+            _lowered(lowering, call, inferred=inference.infer is not None),
+            chosen.get(Execution),
+            chosen.get(Aliasing),
+            chosen.get(Registration),
+            inputs=[replace(slot, decomposed=slot.name in lowering.decomposed) for slot in read],
+            outputs=[
+                replace(_gradient_slot(op, name), decomposed=name + GRAD in lowering.decomposed) for name in writes
+            ],
+            attrs=op.attrs,
+            dtypes=dtypes,
+            doc=doc,
+            source=source,
+        )
         made.origin = origin
         return made
 
     return declare
+
+
+def _lowered(lowering: Lowering, function: Callable[..., Any], inferred: bool) -> Lowering:
+    """What computes an operator that is a function of tensors."""
+    expression = ExpressionRule(function, dict(lowering.stored), inferred, lowering.library)
+    return Lowering(scalar=lowering.scalar, expression=expression, decompose=decompose, in_layout=lowering.in_layout)
 
 
 def _gradient_slot(op: OpDef, name: str) -> Slot:
@@ -244,10 +284,10 @@ def _read_slot(op: OpDef, name: str, unread: bool, dispensable: bool = False) ->
     return replace(slot, metadata_only=unread, dispensable=absent)
 
 
-def _has_gradient(slot: Slot, more: Mapping[str, Any]) -> bool:
+def _has_gradient(slot: Slot, dtypes: Mapping[str, tuple[str, ...]], differentiation: Differentiation) -> bool:
     """Whether an input has a gradient: it may hold floats, and no derivative is declared to stop there."""
-    allowed = (more.get("dtypes") or {}).get(slot.name, ())
-    return slot.name not in (more.get("stop_gradient") or {}) and (not allowed or any(map(is_float, allowed)))
+    allowed = dtypes.get(slot.name, ())
+    return slot.name not in differentiation.stop_gradient and (not allowed or any(map(is_float, allowed)))
 
 
 def _slot_of(op: OpDef, name: str) -> Slot:

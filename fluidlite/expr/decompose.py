@@ -5,31 +5,36 @@ What is elementwise becomes one operator as far as it reaches; every other primi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.base.bounded import Bounded
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
-from fluidlite.expr.calls import leaves, stated
+from fluidlite.expr.calls import leaves, stated, tabled, traced_of
 from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered
 from fluidlite.expr.number import Number, Numbers, attribute, number
 from fluidlite.expr.primitive_calls import PrimitiveWriter
+from fluidlite.expr.segments import table
 from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
 from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
-from fluidlite.framework.call import Call
-from fluidlite.framework.decompose import Build, Value
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.decompose import Build, Value
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import ExpressionRule, OpDef
 
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
 MOST_OPERANDS = 12
 """Tensors that one elementwise operator reads."""
-_definitions: Bounded[OpDef] = Bounded(1024, "decompositions", 16 << 20)
+MAX_LITERAL = 32
+"""Larger integers are arguments of a kernel: most are sizes, and batches of sequences have ever new ones."""
+MAX_EXACT_INTEGER = 1 << 53
+"""Where float64, in which arguments are said, no longer has all integers."""
+_definitions: LRUCache[OpDef] = LRUCache(1024, "decompositions", 16 << 20)
 
 
 def decompose(call: Call, build: Build) -> str | None:
@@ -49,29 +54,43 @@ def decompose(call: Call, build: Build) -> str | None:
         slot: [(tuple(map(number, spec.dims)), spec.dtype) for spec in specs] for slot, specs in call.outs.items()
     }
     with tracing(values, results, build):
-        given: dict[str, Any] = {
-            slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
-            for slot, specs in call.ins.items()
-        } | {
-            slot: tuple(Numbers.of((_known(n, values) for n in each), each.dims) for each in found)
-            for slot, found in stated(call).items()
-        }
-        made = rule.function(given, {**call.attrs, **{name: attribute(name) for name in floats}})
+        traced = traced_of(call)
+        # what is as simple for all sizes, or takes long: each batch has other sequences
+        kept = traced.has_steps or (
+            not traced.calls and {x.op for x in traced.every} <= ELEMENTWISE | {"input", "reshape"}
+        )
+        made: Mapping[str, Any] = traced.outputs if kept else _traced_here(call, rule, values, floats)
         wanted = []
         for slot, specs in call.outs.items():
             found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
             wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
         simple = lowered([x for _, _, x in wanted])
         writer = _Writer(build, values, not check_indices([x for _, _, x in wanted]), tables(simple))
-        unknown = next((x for x in ordered(simple) if x.op not in ELEMENTWISE and x.op not in OPERATORS), None)
-        if unknown is None:
-            unknown = next((x for x in ordered(simple) if x.op == "scan" and x.params[0] != "sum"), None)
+        unknown = next(filter(_is_unknown, ordered(simple)), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
         writer.write([(x, build.output(slot, i)) for (slot, i, _), x in zip(wanted, simple, strict=True)])
     if any(part.call.op is call.op and id(part) not in writer.calls for part in build.parts):
         return "it is what expressions are decomposed into"
     return None
+
+
+def _traced_here(call: Call, rule: ExpressionRule, values: dict[str, Any], floats: Sequence[str]) -> Mapping[str, Any]:
+    """The expression at the sizes of a call, with calls of operators in it."""
+    given: dict[str, Any] = {
+        slot: tuple(symbol(slot, i, [number(d) for d in spec.dims], spec.dtype) for i, spec in enumerate(specs))
+        for slot, specs in call.ins.items()
+    } | {
+        slot: tuple(Numbers.of((_known(n, values) for n in each), each.dims) for each in found)
+        for slot, found in stated(call).items()
+    }
+    given |= {slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in tabled(call)}
+    return rule.function(given, {**call.attrs, **{name: attribute(name) for name in floats}})
+
+
+def _is_unknown(x: Tensor) -> bool:
+    """Whether no operator computes a primitive."""
+    return (x.op not in ELEMENTWISE and x.op not in OPERATORS) or (x.op == "scan" and x.params[0] != "sum")
 
 
 def _is_same_call(x: Tensor, y: Tensor) -> bool:
@@ -116,10 +135,15 @@ class _Writer(PrimitiveWriter):
         """
         order = {x: k for k, x in enumerate(ordered([x for x, _ in outputs]))}
         pending = sorted(outputs, key=lambda each: order[each[0]])
+        self.results = {x: target for x, target in reversed(pending) if x.op == "step_result"}
         while pending:
             x, target = pending.pop(0)
             for arg in self._operands(x):
                 self.value(arg)
+            if x.op == "step_result" and x not in self.known:
+                self.known[x] = self._made(x, target)
+            if self.known.get(x) is target:
+                continue
             if x in self.known or x.op == "input":
                 self.build("assign", {"X": self.value(x)}, {"Out": target})
                 continue
@@ -161,8 +185,10 @@ class _Writer(PrimitiveWriter):
         summed = self._summed(x)
         if summed is not None:
             return self._leaves(summed)
-        if x.op == "segment_of":
+        if x.op in ("segment_of", "step_table"):
             return []  # of offsets that are known
+        if x.op == "steps":
+            return [arg for arg in x.args if arg.op != "offsets"]
         if x.op == "call":
             return list(x.args)
         if not self._is_elementwise(x):
@@ -235,8 +261,12 @@ class _Writer(PrimitiveWriter):
         numbers: list[float] = []
         text, expressions = self._scalars(several, operands, numbers)
         dtypes, made = tuple(x.dtype for x in several), slots(len(several))
-        updated = tuple((slot, f"A{k}") for slot, target in zip(made, targets, strict=True)
-                        for k, arg in enumerate(operands) if self._updates(target, arg))  # fmt: skip
+        updated = tuple(
+            (slot, f"A{k}")
+            for slot, target in zip(made, targets, strict=True)
+            for k, arg in enumerate(operands)
+            if self._updates(target, arg)
+        )
         key = (text, tuple(arg.dtype for arg in operands), dtypes, updated)
         op = _definitions.get(key, lambda: definition(expressions, len(operands), len(numbers), dtypes, updated))
         attrs: dict[str, Any] = {f"n{k}": value for k, value in enumerate(numbers)}
@@ -292,11 +322,12 @@ class _Writer(PrimitiveWriter):
         return ";".join([*lines, *(words[x] for x in several)]), tuple(done[x] for x in several)
 
     def _constant(self, x: Tensor, numbers: list[float]) -> tuple[Expr, str]:
-        """A number of its own dtype: floats are arguments, of which the kernel does not depend."""
+        """A number of its own dtype: floats are arguments, of which the kernel does not depend; so are most sizes."""
         value = self.number(x.params[0])
         if x.dtype not in FLOATS:
             value = bool(value) if x.dtype == "bool" else int(value)
-            return Expr("const", (), value), f"{x.dtype} {value}"
+            if x.dtype != "int64" or not MAX_LITERAL < abs(value) < MAX_EXACT_INTEGER:
+                return Expr("const", (), value), f"{x.dtype} {value}"
         numbers.append(float(value))
         name = f"n{len(numbers) - 1}"
         return Expr("cast", (Expr("param", (), name),), x.dtype), f"{x.dtype} {name}"
@@ -308,9 +339,26 @@ OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
     **{
         name: getattr(_Writer, f"_{name}")
         for name in (
-            "reshape", "transpose", "slice", "pad", "concat", "iota", "reduce", "arg", "scan", "take", "add_rows",
-            "set_at", "contract", "offsets", "segment_of",
+            "reshape",
+            "transpose",
+            "slice",
+            "pad",
+            "concat",
+            "iota",
+            "reduce",
+            "arg",
+            "scan",
+            "take",
+            "add_rows",
+            "set_at",
+            "contract",
+            "offsets",
+            "segment_of",
+            "steps",
+            "step_result",
+            "step_table",
+            "random",
         )
     },
-}  # fmt: skip
+}
 """By primitive: what writes the operator that is it."""

@@ -8,7 +8,7 @@ it is a slice, a padding or a sum, and never a scatter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import GradientError
@@ -32,7 +32,8 @@ from fluidlite.expr.number import Number, number
 from fluidlite.expr.reductions import contract, recur, reduce_sum, scan
 from fluidlite.expr.segments import segment_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, ordered, wide
-from fluidlite.expr.views import flip, full, pad, reshape, slice_axis, slices, spread_size, transpose
+from fluidlite.expr.tracing import current
+from fluidlite.expr.views import concat, flip, full, pad, reshape, slice_axis, slices, spread_size, transpose
 from fluidlite.expr.windows import unwindow, window
 
 Adjoints = tuple["Tensor | None", ...]
@@ -46,7 +47,10 @@ def zeros_like(x: Tensor) -> Tensor:
 
 
 def derivatives(
-    results: Sequence[Tensor], seeds: Sequence[Tensor | None], sources: Sequence[Tensor]
+    results: Sequence[Tensor],
+    seeds: Sequence[Tensor | None],
+    sources: Sequence[Tensor],
+    saved: Container[Tensor] | None = None,
 ) -> list[Tensor | None]:
     """The derivatives of the results, weighed by the seeds, with respect to the sources.
 
@@ -57,6 +61,8 @@ def derivatives(
         The derivative of each result, of its dims; None: zero.
     sources : sequence of Tensor
         Tensors of which the results were made.
+    saved : container of Tensor, optional
+        What will be there: a derivative that can be said with it reads nothing else.
 
     Returns
     -------
@@ -69,6 +75,7 @@ def derivatives(
         If a primitive on a path has no derivative.
     """
     found: dict[Tensor, Tensor] = {}
+    parts: dict[Tensor, dict[int, Tensor]] = {}
 
     def add(x: Tensor, more: Tensor) -> None:
         before = found.get(x)
@@ -83,11 +90,81 @@ def derivatives(
     for x in reversed(order):
         if x not in found or (x in ends and not any(arg in needed for arg in x.args)) or not x.args:
             continue
-        given = RULES[x.op](x, found[x]) if x.op in RULES else _none(x)
-        for arg, part in zip(x.args, given, strict=True):
+        d = joined(found[x])
+        if x.op in RESULTS:
+            parts.setdefault(x.args[0], {})[x.params[0]] = found[x.args[0]] = d
+            continue
+        if x.op in SEVERAL:
+            pairs: Iterable[tuple[Tensor, Tensor | None]] = zip(x.args, SEVERAL[x.op](x, parts[x]), strict=True)
+        else:
+            given = RULES[x.op](x, d) if x.op in RULES else _none(x)
+            pairs = zip(x.args, given, strict=True)
+            if saved is not None and x in saved:
+                pairs = of_result(x, d) or pairs
+        for arg, part in pairs:
             if part is not None and arg in needed:
                 add(arg, part)
-    return [found.get(x) for x in sources]
+    return [joined(found[x]) if x in found else None for x in sources]
+
+
+def of_result(x: Tensor, d: Tensor) -> Iterable[tuple[Tensor, Tensor | None]] | None:
+    """Derivatives that read the result in place of its operands: of a logistic function, and of a limit; else None."""
+    if x.op != "map" or len(x.args) != 2:
+        return None
+    a, b = x.args
+    if (
+        x.params[0] == "div"
+        and _is_number(a, 1)
+        and b.op == "map"
+        and b.params[0] == "add"
+        and _is_number(b.args[0], 1)
+    ):
+        power = b.args[1]
+        turned = power.args[0] if power.op == "map" and power.params[0] == "exp" else power
+        if turned.op == "map" and turned.params[0] == "neg":
+            return [(turned.args[0], d * x * (1 - x))]
+    if x.params[0] == "maximum" and b.op == "number":
+        return [(a, where(x > b, d, 0))]
+    if x.params[0] == "minimum" and b.op == "number":
+        return [(a, where(x < b, d, 0))]
+    return None
+
+
+def _is_number(x: Tensor, value: int) -> bool:
+    return x.op == "number" and x.params[0].op == "const" and x.params[0].value == value
+
+
+def joined(x: Tensor) -> Tensor:
+    """A sum of parts that lie beside each other, each with zeros around it, as their concatenation."""
+    parts, pending = list[Tensor](), [x]
+    while pending:
+        one = pending.pop()
+        if one.op == "map" and one.params[0] == "add":
+            pending += one.args
+        else:
+            parts.append(one)
+    if len(parts) < 2 or any(one.op != "pad" or not _is_number(one.args[1], 0) for one in parts):
+        return x
+    cut = {
+        axis
+        for one in parts
+        for axis in range(x.rank)
+        if any(number(n[axis]).key != "0" for n in one.params[:2]) or number(one.params[2][axis]).key != "0"
+    }
+    if len(cut) != 1:
+        return x
+    (axis,) = cut
+    known = current().values
+    lows = [number(one.params[0][axis]).evaluate(known) for one in parts]
+    if None in lows:
+        return x
+    parts = [one for _, one in sorted(zip(lows, parts, strict=True), key=lambda pair: pair[0])]
+    at = number(0)
+    for one in parts:
+        if number(one.params[2][axis]).key != "0" or not current().assume(number(one.params[0][axis]) == at):
+            return x
+        at = at + one.args[0].dims[axis]
+    return concat([one.args[0] for one in parts], axis) if current().assume(at == x.dims[axis]) else x
 
 
 def _depending(order: Sequence[Tensor], sources: Sequence[Tensor]) -> set[Tensor]:
@@ -296,6 +373,11 @@ def _factor(d: Tensor, out: str, other: Tensor, theirs: str, of: Tensor, mine: s
         found = reshape(found, [size if name in has else number(1) for name, size in zip(mine, of.dims, strict=True)])
     return broadcast_to(found, of.dims)
 
+
+RESULTS = frozenset({"step_result"})
+"""One of several results of its operand."""
+SEVERAL: dict[str, Callable[[Tensor, Mapping[int, Tensor]], Adjoints]] = {}
+"""Rules of what has several results, from the derivatives of those by number."""
 
 RULES: dict[str, Rule] = {
     "map": _map,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fluidlite.codegen.expr import Expr
-from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
-from fluidlite.framework.spec import Spec
+from fluidlite.expr.number import Number, number
+from fluidlite.expr.reductions import sum_to
+from fluidlite.expr.scalars import tensor_function
+from fluidlite.expr.tensor import Tensor, broadcast_to
+from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, ScalarRule, Slot
+from fluidlite.tensor.tensor_spec import Spec
 
 
 def slots(count: int) -> tuple[str, ...]:
@@ -33,11 +37,17 @@ def definition(
         return expressions
 
     kinds = inspect.Parameter
-    function.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        *(kinds(f"a{k}", kinds.POSITIONAL_OR_KEYWORD) for k in range(operands)),
-        *(kinds(f"n{k}", kinds.KEYWORD_ONLY) for k in range(numbers)),
-    ])  # fmt: skip
-    return OpDef(
+    operand_names = [kinds(f"a{k}", kinds.POSITIONAL_OR_KEYWORD) for k in range(operands)]
+    number_names = [kinds(f"n{k}", kinds.KEYWORD_ONLY) for k in range(numbers)]
+    function.__signature__ = inspect.Signature([*operand_names, *number_names])  # type: ignore[attr-defined]
+
+    def of_tensors(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        dims = tuple(map(number, attrs["dims"]))
+        found = tensor_function(elementwise)
+        assert found is not None
+        return {slot: _of_dims(x, dims) for slot, x in found(given, attrs).items()}
+
+    elementwise = OpDef(
         type="elementwise_part",
         inputs=tuple(Slot(f"A{k}") for k in range(operands)),
         outputs=tuple(map(Slot, made)),
@@ -46,4 +56,13 @@ def definition(
         scalar=ScalarRule(function, made),
         must_alias=dict(updated),
         doc="an elementwise part of an expression",
+        expression=ExpressionRule(of_tensors),
     )
+    return elementwise
+
+
+def _of_dims(x: Tensor, dims: Sequence[Number]) -> Tensor:
+    """A tensor repeated where it has 1 and the results have more, added up where it has more and they have 1."""
+    lead = len(dims) - x.rank
+    alike = zip(x.dims, dims[lead:], strict=True)
+    return sum_to(broadcast_to(x, [*dims[:lead], *(n if mine.key == "1" else mine for mine, n in alike)]), dims)

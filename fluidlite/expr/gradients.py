@@ -12,11 +12,13 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.derivatives import derivatives, zeros_like
 from fluidlite.expr.scalars import Function, tensor_function
-from fluidlite.expr.tensor import Tensor, broadcast_to, ordered, tensor, wide
+from fluidlite.expr.step_derivatives import arranged_back, parts_of
+from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, tensor, wide
 from fluidlite.expr.tracing import spelled_out
-from fluidlite.framework import derived
-from fluidlite.framework.derived import Derived
-from fluidlite.framework.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
+from fluidlite.expr.views import reshape
+from fluidlite.program import derived
+from fluidlite.program.derived import Derived
+from fluidlite.program.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
 
 
 def function_of(op: OpDef) -> Function | None:
@@ -56,6 +58,11 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
             for x, kept in zip(found, given.get(slot, ()), strict=False):
                 need_dims(kept, x.dims, slot, f"what {op.type} makes")
                 saved[x] = _like(wide(kept), x)
+                while x.op in ("reshape", "arrange"):  # what it is a view of, or has in another order, is there, too
+                    part, whole = x.args[0], saved[x]
+                    saved[part] = reshape(whole, part.dims) if x.op == "reshape" else arranged_back(x, whole)
+                    x = part
+                saved |= parts_of(x, saved[x])
         sources = [x for slot in writes for x in inputs.get(slot, ()) if x.dtype in ALL_FLOATS]
         with_saved = [replaced(x, saved) if x is not None else None for x in derivatives(results, seeds, sources)]
         parts = iter(with_saved)
@@ -75,17 +82,6 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
 def _like(x: Tensor, other: Tensor) -> Tensor:
     """A saved output in the place of what computes it: its dims are equal, under names of its own."""
     return x if x.dtype == other.dtype else tensor("cast", (x,), (), x.dims, other.dtype)
-
-
-def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
-    """A tensor with others put in for some that it is made of."""
-    done: dict[Tensor, Tensor] = dict(by)
-    for each in ordered([x]):
-        if each not in done:
-            args = tuple(done[arg] for arg in each.args)
-            same = all(a is b for a, b in zip(args, each.args, strict=True))
-            done[each] = each if same else tensor(each.op, args, each.params, each.dims, each.dtype)
-    return done[x]
 
 
 def infer_gradient(suffix: str) -> Infer:
@@ -118,18 +114,25 @@ def derive(op: OpDef, type: str) -> Derived | None:
     saved = [Slot(slot.name, dispensable=True) for slot in op.outputs if updated and slot.intermediate]
     written = [slot for slot in inputs if op.stops(slot.name) is None and not slot.unread]
     writes = tuple(slot.name for slot in written)
-    seeds = tuple(Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable)
-                  for slot in op.outputs if op.stops(slot.name) is None)  # fmt: skip
+    seeds = tuple(
+        Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable)
+        for slot in op.outputs
+        if op.stops(slot.name) is None
+    )
     reads = (*inputs, *saved, *seeds)
     rule = GradRule(type, tuple(slot.name for slot in reads), writes, suffix=suffix)
     made = OpDef(
         type=type,
         inputs=reads,
         outputs=tuple(Slot(slot.name + suffix, dispensable=True, duplicable=slot.duplicable) for slot in written),
-        attrs=op.attrs, infer=infer_gradient(suffix), kernel_dtype=op.kernel_dtype,
-        expression=ExpressionRule(gradient_of(op, computed, writes, suffix)), decompose=decompose, origin=op.origin,
+        attrs=op.attrs,
+        infer=infer_gradient(suffix),
+        kernel_dtype=op.kernel_dtype,
+        expression=ExpressionRule(gradient_of(op, computed, writes, suffix)),
+        decompose=decompose,
+        origin=op.origin,
         doc=f"the gradient of {op.type}",
-    )  # fmt: skip
+    )
     return rule, made
 
 

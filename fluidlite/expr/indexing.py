@@ -30,6 +30,8 @@ def in_range(index: Tensor, size: Numeric) -> bool:
     bound = number(size)
     if index.op == "checked":
         return bool(index.params[0].key == bound.key)
+    if index.op == "step_table":
+        return True
     return _clamps(index, "minimum", (bound - 1).key) and _clamps(index.args[0], "maximum", "0")
 
 

@@ -7,9 +7,10 @@ from math import prod
 
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.functions import logical_and, where
-from fluidlite.expr.indexing import add_at, checked, clamped, take
+from fluidlite.expr.indexing import add_at, checked, clamped, in_range, take
 from fluidlite.expr.number import Number
 from fluidlite.expr.reductions import of_nothing, reduce_sum
+from fluidlite.expr.step_order import order_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, ordered, tensor
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, slices, transpose, unsqueeze
@@ -61,7 +62,7 @@ def _take(x: Tensor) -> Tensor | None:
     if axis == 0 and index.rank == 1 and mode == "check" and index.dtype == "int64":
         return None
     index = cast(index, "int64")
-    plain = index if mode == "check" else clamped(index, bound)
+    plain = index if mode == "check" or in_range(index, bound) else clamped(index, bound)
     rows = take(move_axis(source, axis, 0), reshape(plain, (-1,)), 0)
     rest = [d for k, d in enumerate(source.dims) if k != axis]
     found = reshape(rows, (*index.dims, *rest))
@@ -343,10 +344,33 @@ def _arg(x: Tensor) -> Tensor | None:
     return None if prod(dims_of(x)) else full(x.dims, 0, x.dtype)
 
 
+def _arrange(x: Tensor) -> Tensor:
+    """By a take of the rows that are known."""
+    (source, offsets), (kind, inverse, reverse) = x.args, x.params
+    table = tensor("step_table", (offsets,), (order_of(kind, inverse), reverse, x.dims[0]), x.dims[:1], "int64")
+    return take(source, table, 0)
+
+
 RULES: dict[str, Callable[[Tensor], Tensor | None]] = {
-    "take": _take, "pick": _pick, "add_at": _add_at, "put": _put,
-    "checked": _checked, "set_at": _set_at, "scan": _scan, "recur": _recur, "pad": _pad,
-    "iota": _iota, "segment": _segment, "segment_of": _segment_of, "reduce": _reduce, "contract": _contract,
-    "concat": _concat, "arg": _arg, "reshape": _reshape, "window": _window, "unwindow": _unwindow,
-}  # fmt: skip
+    "take": _take,
+    "pick": _pick,
+    "add_at": _add_at,
+    "put": _put,
+    "checked": _checked,
+    "set_at": _set_at,
+    "scan": _scan,
+    "recur": _recur,
+    "pad": _pad,
+    "iota": _iota,
+    "segment": _segment,
+    "segment_of": _segment_of,
+    "reduce": _reduce,
+    "contract": _contract,
+    "concat": _concat,
+    "arg": _arg,
+    "reshape": _reshape,
+    "window": _window,
+    "unwindow": _unwindow,
+    "arrange": _arrange,
+}
 """By primitive: what says it with simpler ones; None where there is an operator that is it."""

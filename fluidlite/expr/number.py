@@ -76,14 +76,34 @@ def _longest(offsets: Any) -> int:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _fraction, "floordiv": _quotient,
-    "mod": _remainder, "pow": _power, "neg": operator.neg, "abs": abs, "minimum": min, "maximum": max,
-    "floor": _safe(math.floor), "ceil": _safe(math.ceil), "exp": _safe(math.exp), "sqrt": _safe(math.sqrt),
-    "log": _safe(lambda a: -math.inf if a == 0 else math.log(a)), "tanh": math.tanh,
-    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
-    "greater": operator.gt, "greater_equal": operator.ge,
-    "single": _single, "whole": _safe(math.trunc, 0), "longest": _longest,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _fraction,
+    "floordiv": _quotient,
+    "mod": _remainder,
+    "pow": _power,
+    "neg": operator.neg,
+    "abs": abs,
+    "minimum": min,
+    "maximum": max,
+    "floor": _safe(math.floor),
+    "ceil": _safe(math.ceil),
+    "exp": _safe(math.exp),
+    "sqrt": _safe(math.sqrt),
+    "log": _safe(lambda a: -math.inf if a == 0 else math.log(a)),
+    "tanh": math.tanh,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "where": lambda condition, a, b: a if condition else b,
+    "single": _single,
+    "whole": _safe(math.trunc, 0),
+    "longest": _longest,
+}
 _WHOLE = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "abs", "minimum", "maximum"})
 """What gives an integer of integers."""
 
@@ -137,7 +157,7 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
 
     def arithmetic(self, function: str, *operands: Numeric) -> Number:
         """The number that a function gives; a tensor knows itself what it does with one."""
-        return NotImplemented if any(hasattr(x, "dims") for x in operands) else _make(function, *operands)
+        return NotImplemented if any([hasattr(x, "dims") for x in operands]) else _make(function, *operands)
 
     def compare(self, function: str, *operands: Numeric) -> Condition:
         """The condition that a comparison is."""
@@ -214,6 +234,16 @@ def offset_count(slot: str, i: int, level: int) -> Number:
     return size(f"{slot}.{i}.lod{level}")
 
 
+def table_leaf(slot: str, i: int) -> Number:
+    """The leaf that stands for all numbers of an input that is read as a table: a tuple of integers, and no number."""
+    return Number("offsets", (), f"{slot}.{i}.table")
+
+
+def table_count(slot: str, i: int) -> Number:
+    """The leaf of how many numbers such an input has."""
+    return size(f"{slot}.{i}.table.size")
+
+
 def longest_of(slot: str, i: int, level: int) -> Number:
     """How long the longest sequence of a level of an operand's LoD is."""
     return Number("longest", (offsets_leaf(slot, i, level),))
@@ -225,10 +255,10 @@ def attribute(name: str) -> Number:
 
 
 def _make(op: str, *args: Numeric) -> Number:
-    given = tuple(number(arg) for arg in args)
-    if all(arg.op == "const" for arg in given):
-        return number(FUNCTIONS[op](*(arg.value for arg in given)))
-    whole = op == "whole" or (op in _WHOLE and all(arg.whole for arg in given))
+    given = tuple([arg if isinstance(arg, Number) else number(arg) for arg in args])
+    if all([arg.op == "const" for arg in given]):
+        return number(FUNCTIONS[op](*[arg.value for arg in given]))
+    whole = op == "whole" or (op in _WHOLE and all([arg.whole for arg in given]))
     if whole:  # exact of integers; of floats -0.0 and NaN would be lost
         a, b = given if len(given) == 2 else (given[0], given[0])
         if op in ("add", "sub") and b.key == "0":

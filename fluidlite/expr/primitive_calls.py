@@ -10,9 +10,12 @@ import numpy as np
 
 from fluidlite.expr.lowering import dims_of, size
 from fluidlite.expr.number import Number
+from fluidlite.expr.step_operator import steps_operator
+from fluidlite.expr.step_order import step_counts, table_values
+from fluidlite.expr.steps import operands_of, results_of
 from fluidlite.expr.tensor import Tensor
-from fluidlite.framework.decompose import Build, Value
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.decompose import Build, Value
+from fluidlite.program.opdef import OpDef
 
 MOST_COUNTED = 1 << 12
 """Up to here what counts is a constant: two operators on so few elements take longer."""
@@ -25,6 +28,8 @@ class PrimitiveWriter:
         self.build, self.values = build, values
         self.known: dict[Tensor, Value] = {}
         self.calls: set[int] = set()
+        self.several: dict[Tensor, list[Value]] = {}
+        self.results: dict[Tensor, Value] = {}
 
     def number(self, n: Number) -> Any:
         """What a number is in the call."""
@@ -47,14 +52,19 @@ class PrimitiveWriter:
         return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
 
     def _slice(self, x: Tensor, target: Value | None) -> Value:
-        firsts, steps = x.params
-        starts, ends = [], []
-        for first, step, count in zip(firsts, steps, dims_of(x), strict=True):
+        firsts, strides = x.params
+        axes, starts, ends, steps = (list[int]() for _ in range(4))
+        whole = dims_of(x.args[0])
+        for axis, (first, step, count) in enumerate(zip(firsts, strides, dims_of(x), strict=True)):
             start = size(first)
             end = start + count * step
+            if (start, count, step) == (0, whole[axis], 1) and (axes or axis < x.rank - 1):
+                continue  # its size, which may differ from batch to batch, is no constant of a kernel
+            axes.append(axis)
             starts.append(start)
             ends.append(end if end >= 0 else -(10**9))
-        attrs = {"axes": list(range(x.rank)), "starts": starts, "ends": ends, "strides": list(steps)}
+            steps.append(step)
+        attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": steps}
         return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
 
     def _pad(self, x: Tensor, target: Value | None) -> Value:
@@ -79,6 +89,36 @@ class PrimitiveWriter:
     def _segment_of(self, x: Tensor, target: Value | None) -> Value:
         offsets = self.number(x.args[0].params[2])
         return self._table([k for k, (a, b) in enumerate(pairwise(offsets)) for _ in range(a, b)], target)
+
+    def _random(self, x: Tensor, target: Value | None) -> Value:
+        attrs = self.build.call.attrs
+        seed = int(attrs.get("seed") or 0) if attrs.get("fix_seed", True) else 0
+        given = {"shape": list(dims_of(x)), "min": 0.0, "max": 1.0, "seed": seed, "dtype": x.dtype}
+        return self._call("uniform_random", {}, target, given)
+
+    def _step_table(self, x: Tensor, target: Value | None) -> Value:
+        kind, flag, _ = x.params
+        return self._table(table_values(kind, flag, self.number(x.args[0].params[2])), target)  # type: ignore[arg-type]
+
+    def _steps(self, x: Tensor, target: Value | None) -> Value:
+        step, _, rows, backward, made = x.params
+        states, inputs, parameters, offsets = operands_of(x)
+        if offsets is None:
+            batch = size(states[0].dims[0])
+            counts = [batch] * (size(rows) // batch if batch else 0)
+        else:
+            counts = step_counts(self.number(offsets.params[2]))
+        facts = tuple((tuple(map(size, dims)), dtype) for dims, dtype in made)
+        op = steps_operator(step.at(self.values), facts, len(states), backward)
+        operands = {"S": states, "X": inputs, "P": parameters}
+        given = {slot: [self.known[each] for each in group] for slot, group in operands.items() if group}
+        outs = [self.results.get(each) for each in results_of(x)]
+        found = self.build(op, given, {"O": outs}, {"counts": counts})
+        self.several[x] = found if isinstance(found, list) else [found]
+        return self.several[x][0]
+
+    def _step_result(self, x: Tensor, target: Value | None) -> Value:
+        return self.several[x.args[0]][x.params[0]]
 
     def _table(self, values: Sequence[int], target: Value | None) -> Value:
         attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}

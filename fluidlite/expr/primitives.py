@@ -46,8 +46,18 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
     "offsets": TensorPrimitive(
         "leaves", "none", "slot, number within it, level of its LoD", "one more than the level has sequences", "int64"
     ),
+    "random": TensorPrimitive(
+        "leaves",
+        "none",
+        "uniform or gaussian, sub-stream: a number an element, by the operator's key",
+        "those asked for",
+        "float32",
+    ),
     "map": TensorPrimitive(
-        "elementwise", "tensors of its dims, or numbers", "a scalar primitive", "those to which operands broadcast",
+        "elementwise",
+        "tensors of its dims, or numbers",
+        "a scalar primitive",
+        "those to which operands broadcast",
         "that in which they meet; of comparisons bool",
     ),
     "cast": TensorPrimitive("elementwise", "x", "none", "those of x", "what is asked for", True),
@@ -57,14 +67,23 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
     "broadcast": TensorPrimitive("views", "x", "the axes in which its 1 grows", "those asked for", "x's", True),
     "slice": TensorPrimitive("views", "x", "starts, steps (negative too)", "how many are taken an axis", "x's", True),
     "pad": TensorPrimitive(
-        "views", "x, a number", "low, high, interior: counts an axis, negative ones cut off",
-        "low + size + interior between each two + high", "x's", True,
+        "views",
+        "x, a number",
+        "low, high, interior: counts an axis, negative ones cut off",
+        "low + size + interior between each two + high",
+        "x's",
+        True,
     ),
     "concat": TensorPrimitive(
         "views", "one or more", "axis", "their sum along the axis", "that in which they meet", True
     ),
     "window": TensorPrimitive(
-        "windows", "x", "axis, which becomes two; stride, dilation", "windows, then the elements of one", "x's", True,
+        "windows",
+        "x",
+        "axis, which becomes two; stride, dilation",
+        "windows, then the elements of one",
+        "x's",
+        True,
     ),
     "unwindow": TensorPrimitive(
         "windows", "parts", "axis, stride, dilation: what window's derivative adds up", "one axis of two", _WIDE
@@ -75,11 +94,34 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
         "reductions", "a, b", "the axes of a, of b and of the result, by letter", "by letter", "that in which they meet"
     ),
     "call": TensorPrimitive(
-        "calls", "operands", "slot, operator, their slots, attributes: a call of another, where one is decomposed",
-        "those of the result", "the call's", True,
+        "calls",
+        "operands",
+        "slot, operator, their slots, attributes: a call of another, where one is decomposed",
+        "those of the result",
+        "the call's",
+        True,
     ),
     "scan": TensorPrimitive("scans", "x", "kind, axis, reverse, exclusive", "those of x", _COMPUTED),
     "recur": TensorPrimitive("scans", "factors, summands", "axis, reverse", "those of both", _WIDE),
+    "steps": TensorPrimitive(
+        "scans",
+        "states, inputs, parameters, offsets of a LoD",
+        "a step's function, counts of operands, rows, direction, the results' dims and dtypes",
+        "none: it has results",
+        "the first state's",
+    ),
+    "step_result": TensorPrimitive("scans", "steps", "which result of them", "the rows, then the step's", "the step's"),
+    "arrange": TensorPrimitive(
+        "segments",
+        "x, offsets of a LoD",
+        "rows or sequences, inverse, reverse: rows by step, and back",
+        "those of x",
+        "x's",
+        True,
+    ),
+    "step_table": TensorPrimitive(
+        "segments", "offsets of a LoD", "kind, direction, rows: which row, by step", "what is asked for", "int64"
+    ),
     "segment": TensorPrimitive("segments", "x, offsets", "kind", "a row for each segment", _WIDE),
     "segment_of": TensorPrimitive("segments", "offsets", "none", "the rows asked for", "int64"),
     "take": TensorPrimitive("gathers", "x, indices", "axis, mode", "those of the indices for the axis", "x's", True),
@@ -88,17 +130,26 @@ TENSOR_PRIMITIVES: dict[str, TensorPrimitive] = {
     ),
     "checked": TensorPrimitive("gathers", "indices", "the size below which they must lie", "the indices'", "theirs"),
     "add_at": TensorPrimitive(
-        "scatters", "updates, indices, what they are added to", "axis: what take's derivative adds up",
-        "the axis asked for in place of the indices'", _WIDE,
+        "scatters",
+        "updates, indices, what they are added to",
+        "axis: what take's derivative adds up",
+        "the axis asked for in place of the indices'",
+        _WIDE,
     ),
     "add_rows": TensorPrimitive(
-        "scatters", "rows, indices, what they are added to", "none; add_at as simpler primitives say it",
-        "those of what is added to", "the rows'",
+        "scatters",
+        "rows, indices, what they are added to",
+        "none; add_at as simpler primitives say it",
+        "those of what is added to",
+        "the rows'",
     ),
     "set_at": TensorPrimitive("scatters", "x, updates, indices", "axis", "those of x", "x's", True),
     "put": TensorPrimitive(
-        "scatters", "updates, indices, what they are added to", "axis: what pick's derivative adds up",
-        "the updates', but for the axis", _WIDE,
+        "scatters",
+        "updates, indices, what they are added to",
+        "axis: what pick's derivative adds up",
+        "the updates', but for the axis",
+        _WIDE,
     ),
-}  # fmt: skip
+}
 """By name, with those of a kind beside each other."""

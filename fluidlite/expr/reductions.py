@@ -46,8 +46,11 @@ def reduce_mean(x: Tensor, axes: Axes = None, keep: bool = False) -> Tensor:
 def sum_to(x: Tensor, dims: Sequence[Number]) -> Tensor:
     """The sum over what a tensor of ``dims`` is broadcast along to have those of ``x``."""
     lead = x.rank - len(dims)
-    axes = [axis for axis, d in enumerate(x.dims)
-            if axis < lead or (dims[axis - lead].key != d.key and bool(dims[axis - lead] == 1))]  # fmt: skip
+    axes = [
+        axis
+        for axis, d in enumerate(x.dims)
+        if axis < lead or (dims[axis - lead].key != d.key and bool(dims[axis - lead] == 1))
+    ]
     found = reduce_sum(x, axes, keep=True) if axes else x
     return broadcast_to(reshape(found, found.dims[lead:]), dims)
 

@@ -8,21 +8,24 @@ from typing import Any
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen.domain import place
-from fluidlite.codegen.expr import Expr
-from fluidlite.codegen.expr import trace as trace_scalars
-from fluidlite.expr.number import Number, number
+from fluidlite.codegen.expr import Expr, trace as trace_scalars
+from fluidlite.expr.number import Number, apply, number
 from fluidlite.expr.reductions import sum_to
-from fluidlite.expr.tensor import Tensor, broadcast_to, cast, function, tensor, wide
+from fluidlite.expr.tensor import Tensor, broadcast_to, cast, constant, function, joint_dims, tensor, wide
 from fluidlite.expr.views import reshape
-from fluidlite.framework.opdef import GRAD, OpDef, ScalarRule
+from fluidlite.program.opdef import GRAD, OpDef, ScalarRule
 
 Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping[str, Any]]
 
 
-def tensor_function(op: OpDef) -> Function | None:
-    """The function of tensors of an operator of scalars; None if it draws, or says where its operands lie."""
+def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
+    """The function of tensors of an operator of scalars; None if it is one for some calls alone, or if it draws random
+    numbers and this is not wanted: a second trace of the same operator would draw the same numbers again.
+    """
     rule = op.scalar
-    if rule is None or rule.code is not None or rule.placed is not None or rule.supports is not None or op.random:
+    if rule is None or rule.code is not None or rule.supports is not None:
+        return None
+    if op.random and not draws:
         return None
 
     def compute(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,8 +37,12 @@ def tensor_function(op: OpDef) -> Function | None:
 def _compute(op: OpDef, rule: ScalarRule, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
     traced = trace_scalars(rule, op, attrs, given)
     axis = attrs.get("axis", -1)
-    rank = max(x.rank for x in given.values())
-    placed = {slot: _placed(x, rank, axis if isinstance(axis, int) else -1) for slot, x in given.items()}
+    said = rule.placed(_Operands(given, attrs)) if rule.placed is not None else {}
+    rank = max(map(len, said.values()) if said else (x.rank for x in given.values()))
+    placed = {
+        slot: reshape(x, said[slot]) if slot in said else _placed(x, rank, axis if isinstance(axis, int) else -1)
+        for slot, x in given.items()
+    }
     evaluator = _Evaluator(placed, attrs)
     found = {}
     for slot, expression in zip(traced.outputs, traced.expressions, strict=True):
@@ -46,6 +53,21 @@ def _compute(op: OpDef, rule: ScalarRule, given: Mapping[str, Tensor], attrs: Ma
         else:
             found[slot] = value
     return found
+
+
+class _Operands:
+    """The operands of a trace, for an operator that says where they lie."""
+
+    def __init__(self, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
+        self._given, self._attrs = given, attrs
+
+    def dims(self, slot: str) -> tuple[Any, ...]:
+        """The dims of a slot's operand."""
+        return self._given[slot].dims
+
+    def attr(self, name: str) -> Any:
+        """An attribute."""
+        return self._attrs[name]
 
 
 def _placed(x: Tensor, rank: int, axis: int) -> Tensor:
@@ -63,6 +85,7 @@ class _Evaluator:
         self.given, self.attrs = given, attrs
         self.known: dict[Expr, Any] = {}
         self.full = next(iter(given.values()))
+        self.domain = joint_dims([x.dims for x in given.values()])
 
     def tensor(self, x: Expr) -> Tensor:
         """The value of an expression, as a tensor."""
@@ -82,13 +105,20 @@ class _Evaluator:
             return self.attrs[x.value]
         if x.op == "const":
             return x.value
+        if x.op in ("uniform", "gaussian"):
+            return tensor("random", (), (x.op, x.value), self.domain, "float32")
         args = [self.value(arg) for arg in x.args]
         if x.op == "like":
             value, shape = args
             return broadcast_to(value, shape.dims) if isinstance(value, Tensor) else _filled(value, shape)
         if x.op == "cast":
             return cast(args[0], x.value) if isinstance(args[0], Tensor) else args[0]
-        if x.op == "where" and not any(isinstance(arg, Tensor) for arg in args[1:]) and self.full.dtype in ALL_FLOATS:
+        chosen = any(isinstance(arg, Tensor) for arg in args[1:])
+        if x.op == "where" and not isinstance(args[0], Tensor):  # attributes decide
+            if not chosen:
+                return apply("where", *args)
+            args[0] = constant(args[0], "bool")
+        elif x.op == "where" and not chosen and self.full.dtype in ALL_FLOATS:
             args[1] = tensor("number", (), (number(args[1]),), (), wide(self.full).dtype)  # a choice of its numbers
         return function(x.op, *args)
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from fluidlite.expr.functions import maximum
-from fluidlite.expr.number import Number, Numeric, longest_of, number, offset_count, offsets_leaf
+from fluidlite.expr.number import (
+    Number,
+    Numeric,
+    longest_of,
+    number,
+    offset_count,
+    offsets_leaf,
+    table_count,
+    table_leaf,
+)
 from fluidlite.expr.tensor import Tensor, cast, refuse, tensor, wide
 from fluidlite.expr.tracing import current
 from fluidlite.expr.views import reshape, slice_axis
@@ -30,6 +39,11 @@ def offsets(x: Tensor, level: int = -1) -> Tensor:
     """
     slot, i, at = _level(x, level)
     return tensor("offsets", (), (slot, i, offsets_leaf(slot, i, at)), (offset_count(slot, i, at),), "int64")
+
+
+def table(slot: str, i: int) -> Tensor:
+    """All numbers of an input that is read as a table: int64, of one dim, known when the operator runs."""
+    return tensor("offsets", (), (slot, i, table_leaf(slot, i)), (table_count(slot, i),), "int64")
 
 
 def longest(x: Tensor, level: int = -1) -> Number:

@@ -5,7 +5,7 @@ The primitives are a closed set, :data:`fluidlite.expr.primitives.TENSOR_PRIMITI
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
 from fluidlite.base.dtypes import ALL_INTS, FLOATS, HALVES, integer_limits
@@ -301,5 +301,16 @@ def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Ten
             seen.add(x)
             stack.append((x, True))
             if x not in ends:
-                stack.extend((arg, False) for arg in reversed(x.args) if arg not in seen)
+                stack += [(arg, False) for arg in reversed(x.args) if arg not in seen]
     return order
+
+
+def replaced(x: Tensor, by: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor with others put in for some that it is made of."""
+    done: dict[Tensor, Tensor] = dict(by)
+    for each in ordered([x]):
+        if each not in done:
+            args = tuple(done[arg] for arg in each.args)
+            same = all(a is b for a, b in zip(args, each.args, strict=True))
+            done[each] = each if same else tensor(each.op, args, each.params, each.dims, each.dtype)
+    return done[x]

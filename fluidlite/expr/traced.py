@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from fluidlite.base import overloads
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
+from fluidlite.expr.formulas import Answers, Formulas
 from fluidlite.expr.number import Number, attribute, size
 from fluidlite.expr.tensor import Tensor, ordered, symbol
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
@@ -38,20 +40,33 @@ class Traced:
         It stands for calls in which they answer alike.
     requirements : tuple of Requirement
         What each call must fulfil.
+    calls : bool
+        Whether it calls operators, which are calls where it is decomposed and what they make here.
     """
 
     outputs: Mapping[str, tuple[Tensor, ...]]
     inputs: Mapping[str, tuple[Tensor, ...]]
     guards: tuple[Guard, ...]
     requirements: tuple[Requirement, ...]
+    calls: bool = False
 
     def serves(self, values: Mapping[str, Any]) -> bool:
         """Whether it stands for a call of these sizes and attributes."""
-        return all(guard.answer(values) == guard.truth for guard in self.guards)
+        guards = self.guards
+        return self._answers.first_other(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return Answers([(guard.condition, guard.truth) for guard in self.guards])
 
     def failed(self, values: Mapping[str, Any]) -> Requirement | None:
         """The first requirement that a call is known not to fulfil."""
-        return _failed(self.requirements, values)
+        at = self._required.first_other(values, lambda k: False)
+        return self.requirements[at] if at >= 0 else None
+
+    @cached_property
+    def _required(self) -> Answers:
+        return Answers([(each.condition, True) for each in self.requirements])
 
     def completed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The leaves of a call, with sizes that are not known from those to which they were assumed to be equal.
@@ -60,11 +75,14 @@ class Traced:
         """
         if None not in values.values():
             return values
-        found, pairs = dict(values), [
-            (guard.condition.a, guard.condition.b)
-            for guard in self.guards
-            if guard.truth and guard.condition.op == "equal" and guard.default
-        ]  # fmt: skip
+        found, pairs = (
+            dict(values),
+            [
+                (guard.condition.a, guard.condition.b)
+                for guard in self.guards
+                if guard.truth and guard.condition.op == "equal" and guard.default
+            ],
+        )
         asked = {
             each.value
             for guard in self.guards
@@ -79,15 +97,28 @@ class Traced:
                     found[a.value] = b.evaluate(found)
         return found
 
-    @property
+    @cached_property
+    def every(self) -> tuple[Tensor, ...]:
+        """All tensors that the outputs are made of, and they, operands first."""
+        return tuple(ordered([x for found in self.outputs.values() for x in found]))
+
+    @cached_property
+    def has_steps(self) -> bool:
+        """Whether it runs another operator step by step."""
+        return any(x.op == "steps" for x in self.every)
+
+    @cached_property
     def checks_indices(self) -> bool:
         """Whether it raises where an index is out of range."""
         return check_indices([x for found in self.outputs.values() for x in found])
 
     def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
         """The dims of an output in a call; -1 where they are not known."""
-        found = (d.evaluate(values) for d in self.outputs[slot][i].dims)
-        return tuple(-1 if d is None else int(d) for d in found)
+        return tuple(-1 if d is None else int(d) for d in self._dims[slot][i](values))
+
+    @cached_property
+    def _dims(self) -> dict[str, list[Formulas]]:
+        return {slot: [Formulas(x.dims) for x in found] for slot, found in self.outputs.items()}
 
 
 def check_indices(results: Sequence[Tensor]) -> bool:
@@ -151,8 +182,10 @@ def trace(
     Unmet
         If it fails on a call that does not fulfil a requirement.
     """
-    known = {slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(found)]
-             for slot, found in (results or {}).items()}  # fmt: skip
+    known = {
+        slot: [(_sizes(slot, i, dims), dtype) for i, (dims, dtype) in enumerate(found)]
+        for slot, found in (results or {}).items()
+    }
     with tracing(values_of({**operands, **(results or {})}) if values is None else values, known) as state:
         given = symbols(operands)
         try:
@@ -166,7 +199,7 @@ def trace(
             for x in found:
                 if not isinstance(x, Tensor):
                     raise ProgramError(f"{what}: {slot} is {x!r:.60}, which is no tensor")
-        return Traced(outputs, given, tuple(state.guards.values()), tuple(state.requirements))
+        return Traced(outputs, given, tuple(state.guards.values()), tuple(state.requirements), state.called)
 
 
 def _failed(requirements: Iterable[Requirement], values: Mapping[str, Any]) -> Requirement | None:

@@ -53,6 +53,10 @@ class Tracing:
     """The dims and dtypes of the outputs by slot, where the operator infers them by other means than the trace."""
     build: Any = None
     """What collects the parts of the call that is being decomposed, if one is: calls of operators are calls there."""
+    spelled: bool = False
+    """Whether calls of operators are what they make in any case."""
+    called: bool = False
+    """Whether a call of an operator is what it makes because nothing is being decomposed."""
     said: list[str] = field(default_factory=list)
     """The operators whose expressions are being traced as what calls of them make."""
     tensors: dict[Any, Tensor] = field(default_factory=dict)
@@ -152,8 +156,9 @@ def tracing(values: Mapping[str, Any], results: Results | None = None, build: An
 def spelled_out() -> Iterator[None]:
     """Trace calls of operators as what they make: derivatives are taken of that."""
     state = current()
-    build, state.build = state.build, None
+    before = state.build, state.spelled
+    state.build, state.spelled = None, True
     try:
         yield
     finally:
-        state.build = build
+        state.build, state.spelled = before

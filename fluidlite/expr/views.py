@@ -232,3 +232,8 @@ def full(dims: Sequence[Numeric], value: Numeric, dtype: str) -> Tensor:
     """A number for each element of dims; a half type's is rounded once, where it is stored."""
     one = constant(value, "float32" if dtype in HALVES else dtype)
     return broadcast_to(cast(one, dtype), dims)
+
+
+def random_uniform(dims: Sequence[Numeric]) -> Tensor:
+    """Random numbers in [0, 1), float32, of the operator's key: one tensor an expression, in an operator of parts."""
+    return tensor("random", (), ("uniform", 0), [number(d) for d in dims], "float32")

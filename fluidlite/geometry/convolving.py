@@ -14,10 +14,10 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD
-from fluidlite.framework.spec import Dims
 from fluidlite.geometry.windows import Windows, channels_last, join_dims, split_dims, windows_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD
+from fluidlite.tensor.tensor_spec import Dims
 
 EPILOGUE = {"relu": "", "relu6": "threshold", "leaky_relu": "alpha", "swish": "beta"}
 """Activations that Fluid's passes fuse into a convolution, and the attribute that ``fuse_alpha`` is of each."""
@@ -184,18 +184,29 @@ def convolutions_of(call: Call) -> tuple[Convolution, ...]:
 
     def one(kind: str, image: str, filter: str, windows: str) -> Convolution:
         return Convolution(
-            kind, image, filter, windows, images, groups, channels // groups, filters // groups, sizes, counts, shape,
+            kind,
+            image,
+            filter,
+            windows,
+            images,
+            groups,
+            channels // groups,
+            filters // groups,
+            sizes,
+            counts,
+            shape,
             last,
-        )  # fmt: skip
+        )
 
     if not backward:
         return (one("image" if transposed else "windows", image, "Filter", windows),)
     found = []
     if call.has("Input" + GRAD):
         found.append(
-            one("windows", image, "Filter", "Input" + GRAD) if transposed
+            one("windows", image, "Filter", "Input" + GRAD)
+            if transposed
             else one("image", "Input" + GRAD, "Filter", windows)
-        )  # fmt: skip
+        )
     if call.has("Filter" + GRAD):
         found.append(one("filter", image, "Filter" + GRAD, windows))
     return tuple(found)

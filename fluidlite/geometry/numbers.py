@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluidlite.framework.spec import MAX_VALUES
+from fluidlite.tensor.tensor_spec import MAX_VALUES
 
 if TYPE_CHECKING:
-    from fluidlite.framework.call import Call
+    from fluidlite.program.op_call import Call
 
 Number = int | None
 """None: not known before the run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fluidlite.geometry.windows import channels_last, explicit_pads, split_dims, windows_of
 
 if TYPE_CHECKING:
-    from fluidlite.framework.call import Call
+    from fluidlite.program.op_call import Call
 
 
 class PoolAxis(NamedTuple):
@@ -29,14 +29,6 @@ class PoolAxis(NamedTuple):
     stride: int
     before: int
     adaptive: bool
-
-    def windows(self) -> list[tuple[int, int]]:
-        """The part [start, end) of X in each window; empty (start = end) where a window lies in the padding."""
-        if self.adaptive:
-            return [(o * self.size // self.outs, -(-(o + 1) * self.size // self.outs)) for o in range(self.outs)]
-        starts = [o * self.stride - self.before for o in range(self.outs)]
-        clipped = [(max(start, 0), min(start + self.kernel, self.size)) for start in starts]
-        return [(min(start, end), end) if end > 0 else (0, 0) for start, end in clipped]
 
     @property
     def regular(self) -> PoolAxis:

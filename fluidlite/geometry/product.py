@@ -12,11 +12,11 @@ from itertools import product as every
 from math import prod
 from typing import TYPE_CHECKING
 
-from fluidlite.framework.opdef import GRAD
+from fluidlite.program.opdef import GRAD
 
 if TYPE_CHECKING:
-    from fluidlite.framework.call import Call
-    from fluidlite.framework.spec import Dims
+    from fluidlite.program.op_call import Call
+    from fluidlite.tensor.tensor_spec import Dims
 
 
 @dataclass(frozen=True)

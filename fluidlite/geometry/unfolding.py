@@ -1,11 +1,11 @@
-"""The geometry that kernels of several libraries share: images read as sequences, and sequences of rows."""
+"""Images read as sequences of windows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fluidlite.framework.call import Call
+    from fluidlite.program.op_call import Call
 
 
 _LARGE = 2**31
@@ -72,23 +72,3 @@ def image_runs(call: Call) -> list[ImageRun] | None:
             last = runs[-1] if runs else ImageRun(0, 0, 0, 0, 0)
             runs.append(ImageRun(image, 1, height, width, last.row + last.images * last.height * last.width))
     return None if x[0] < 0 else runs
-
-
-def row_offsets(call: Call, slot: str) -> tuple[int, ...]:
-    """Return where sequences begin in the rows of ``slot``, and where the last ends: of its LoD, or of its batch."""
-    dims, lod = call.dims(slot), call.lod(slot)
-    if len(dims) == 2:
-        return lod[-1] if lod else (0, dims[0])
-    return tuple(image * dims[1] for image in range(dims[0] + 1))
-
-
-def block_counts(call: Call) -> tuple[int, int]:
-    """Return how many windows unfold finds in each column and row of an image."""
-    kernel, strides, dilations, pads = (
-        call.attr(name) for name in ("kernel_sizes", "strides", "dilations", "paddings")
-    )
-    rows, columns = (
-        (size + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
-        for i, size in enumerate(call.dims("X")[2:])
-    )
-    return rows, columns

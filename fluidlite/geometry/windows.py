@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fluidlite.framework.call import Call
-from fluidlite.framework.spec import Dims
+from fluidlite.program.op_call import Call
+from fluidlite.tensor.tensor_spec import Dims
 
 Pads = tuple[tuple[int, int], ...]
 """How far the image is padded (before, after) in each spatial dim."""

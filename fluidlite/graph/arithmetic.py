@@ -7,8 +7,8 @@ from typing import Any
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import ShapeError
-from fluidlite.framework.vartype import dtype_of
 from fluidlite.graph.value import Like, Value, binary, emit, floored, matmul, pair, value_like
+from fluidlite.tensor.var_type import dtype_of
 
 # Of two values; NumPy's rule broadcasts, a number takes the dtype of the value beside it.
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Union, overload
 
 from fluidlite.base.errors import GradientError
-from fluidlite.framework.backward import calc_gradient
-from fluidlite.framework.gradient_paths import NoDerivativeError
-from fluidlite.framework.program import Block
-from fluidlite.framework.variable import Variable
-from fluidlite.framework.whereabouts import NOWHERE
-from fluidlite.graph.storage import trainable
+from fluidlite.compiler.ir.node import DERIVES
 from fluidlite.graph.value import Like, Value, as_value, emit, one_program, value_like
-from fluidlite.transformers.node import DERIVES
+from fluidlite.graph.variables import trainable
+from fluidlite.program.backward import gradients
+from fluidlite.program.block import Block
+from fluidlite.program.gradient_paths import NoDerivativeError
+from fluidlite.program.source_location import NOWHERE
+from fluidlite.program.variable import Variable
 
 UNUSED = ("raise", "zero")
 
@@ -103,7 +103,7 @@ def _differentiate(target: Value, variable: Variable, error: Value | None, known
     start = len(block.ops)
     while True:
         try:
-            made = calc_gradient(target, asked, error)
+            made = gradients(target, asked, error)
             break
         except NoDerivativeError as exc:
             if exc.origin == variable.name:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from fluidlite.base.errors import AttributeValueError, ShapeError
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.variable import Variable
 from fluidlite.graph import reduction
 from fluidlite.graph.arithmetic import multiply, negative, safelog
 from fluidlite.graph.value import Like, Value, as_value, emit, ints_of, pair, value_like
+from fluidlite.program.operator import Operator
+from fluidlite.program.variable import Variable
 
 Size = Union[int, Sequence[int]]
 
@@ -55,9 +55,11 @@ def convolution(
     x, w = pair(inputs, filters)
     n = _spatial("convolution", x)
     attrs = {
-        "strides": _sizes("strides", strides, n), "paddings": _sizes("padding", padding, n),
-        "dilations": _sizes("dilation", dilation, n), "groups": groups,
-    }  # fmt: skip
+        "strides": _sizes("strides", strides, n),
+        "paddings": _sizes("padding", padding, n),
+        "dilations": _sizes("dilation", dilation, n),
+        "groups": groups,
+    }
     return emit(f"conv{n}d", {"Input": x, "Filter": w}, attrs, slot="Output")
 
 
@@ -83,9 +85,11 @@ def deconvolution(
     x, w = pair(inputs, filters)
     n = _spatial("deconvolution", x)
     attrs = {
-        "strides": _sizes("strides", strides, n), "paddings": _sizes("padding", padding, n),
-        "dilations": _sizes("dilation", dilation, n), "groups": groups,
-    }  # fmt: skip
+        "strides": _sizes("strides", strides, n),
+        "paddings": _sizes("padding", padding, n),
+        "dilations": _sizes("dilation", dilation, n),
+        "groups": groups,
+    }
     return emit(f"conv{n}d_transpose", {"Input": x, "Filter": w}, attrs, slot="Output")
 
 
@@ -110,9 +114,11 @@ def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = No
     x = value_like(inputs)
     n = _spatial("pooling", x)
     attrs = {
-        "pooling_type": op, "ksize": _sizes("size", size, n), "paddings": _sizes("padding", padding, n),
+        "pooling_type": op,
+        "ksize": _sizes("size", size, n),
+        "paddings": _sizes("padding", padding, n),
         "strides": _sizes("strides", size if strides is None else strides, n),
-    }  # fmt: skip
+    }
     return emit(f"pool{n}d", {"X": x}, attrs)
 
 
@@ -249,9 +255,7 @@ def uniform(shape: Any, low: float = 0.0, high: float = 1.0, dtype: str = "float
     -------
     Value
     """
-    dims, kind = _like(shape, dtype)
-    attrs = {"shape": dims, "min": float(low), "max": float(high), "dtype": kind}
-    return emit("uniform_random", {}, attrs, fixed=True, beside=shape if isinstance(shape, Variable) else None)
+    return _drawn("uniform_random", shape, dtype, min=float(low), max=float(high))
 
 
 def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float32") -> Value:
@@ -268,14 +272,13 @@ def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float
     -------
     Value
     """
-    dims, kind = _like(shape, dtype)
-    attrs = {"shape": dims, "mean": float(loc), "std": float(scale), "dtype": kind}
-    return emit("gaussian_random", {}, attrs, fixed=True, beside=shape if isinstance(shape, Variable) else None)
+    return _drawn("gaussian_random", shape, dtype, mean=float(loc), std=float(scale))
 
 
-def _like(shape: Any, dtype: str) -> tuple[list[int], str]:
-    if isinstance(shape, Variable):
-        if any(d < 0 for d in shape.shape):
-            raise ShapeError(f"{shape.name!r} has dims {list(shape.shape)}; random values need known dims")
-        return list(shape.shape), shape.dtype
-    return ints_of("shape", shape, 0), dtype
+def _drawn(type: str, shape: Any, dtype: str, **attrs: float) -> Value:
+    """Random numbers of dims, or of the dims and the dtype of a Value."""
+    if not isinstance(shape, Variable):
+        return emit(type, {}, {"shape": ints_of("shape", shape, 0), "dtype": dtype, **attrs}, fixed=True)
+    if any(d < 0 for d in shape.shape):
+        raise ShapeError(f"{shape.name!r} has dims {list(shape.shape)}; random values need known dims")
+    return emit(type, {}, {"shape": list(shape.shape), "dtype": shape.dtype, **attrs}, fixed=True, beside=shape)

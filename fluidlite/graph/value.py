@@ -7,16 +7,16 @@ from typing import Any, TypeVar, Union
 
 import numpy as np
 
-from fluidlite import unique_name
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError
-from fluidlite.framework.program import Block, default_main_program
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.variable import Variable
-from fluidlite.framework.vartype import dtype_of
-from fluidlite.framework.whereabouts import users_line
-from fluidlite.transformers.node import Action, Node
+from fluidlite.compiler.ir.node import Action, Node
+from fluidlite.program.block import Block
+from fluidlite.program.program import default_main_program
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import source_location
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.var_type import dtype_of
 
 Number = Union[bool, int, float]
 Like = Any
@@ -75,9 +75,9 @@ class Effect(Action):
 def create(kind: type[N], prefix: str, block: Block | None = None, spec: Spec | None = None) -> N:
     """Declare a variable of a class in a block; by default, the current one of the main program."""
     block = block if block is not None else default_main_program().current_block()
-    made = kind(block, unique_name.generate(prefix), spec)
+    made = kind(block, block.new_name(prefix), spec)
     if spec is not None:  # no operator makes it
-        made.line = users_line()
+        made.line = source_location()
     block.vars[made.name] = made
     block.program.touch()
     return made
@@ -138,16 +138,21 @@ def as_value(variable: Variable) -> Value:
         raise ProgramError(f"{variable.name!r} is an action; it has no value")
     if not isinstance(variable, Variable):
         raise ProgramError(f"{variable!r} is no value of a graph")
-    twin = Value(
-        variable.block, variable.name, variable.spec, variable.persistable, variable.stop_gradient, variable.is_data,
+    duplicate = Value(
+        variable.block,
+        variable.name,
+        variable.spec,
+        variable.persistable,
+        variable.stop_gradient,
+        variable.is_data,
         variable.type,
-    )  # fmt: skip
+    )
     if isinstance(variable, Node):  # of a program that was read from a file
-        twin.is_input, twin.is_cell, twin.initial = variable.is_input, variable.is_cell, variable.initial
+        duplicate.is_input, duplicate.is_cell, duplicate.initial = variable.is_input, variable.is_cell, variable.initial
     else:
-        twin.is_input = variable.is_data or variable.persistable
-    twin.identity, twin.line = variable.identity, variable.line
-    return twin
+        duplicate.is_input = variable.is_data or variable.persistable
+    duplicate.identity, duplicate.line = variable.identity, variable.line
+    return duplicate
 
 
 def scalar(number: Number, dtype: str, beside: Variable | None = None) -> Value:

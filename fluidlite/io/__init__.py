@@ -1,35 +1,47 @@
 """Saved models: parameters as safetensors, programs as JSON. Loading never runs code. Readers are here too."""
 
-from __future__ import annotations
-
-from fluidlite.batch import batch
-from fluidlite.io.inference_model import get_inference_program, load_inference_model, save_inference_model
+from fluidlite.base.exports import export as _export
+from fluidlite.batch import batch as batch
+from fluidlite.io import load_operator as _load_operator  # noqa: F401  declares the operator
+from fluidlite.io.inference_model import (
+    append_fetch_ops as append_fetch_ops,
+    get_inference_program as get_inference_program,
+    load_inference_model as load_inference_model,
+    prepend_feed_ops as prepend_feed_ops,
+    save_inference_model as save_inference_model,
+)
+from fluidlite.io.program_state import (
+    get_program_parameter as get_program_parameter,
+    get_program_persistable_vars as get_program_persistable_vars,
+    is_belong_to_optimizer as is_belong_to_optimizer,
+    load_program_state as load_program_state,
+    set_program_state as set_program_state,
+)
+from fluidlite.io.state import load as load, save as save
 from fluidlite.io.variables import (
-    get_parameter_value,
-    get_parameter_value_by_name,
-    is_parameter,
-    is_persistable,
-    load_params,
-    load_persistables,
-    load_vars,
-    save_params,
-    save_persistables,
-    save_vars,
+    get_parameter_value as get_parameter_value,
+    get_parameter_value_by_name as get_parameter_value_by_name,
+    is_parameter as is_parameter,
+    is_persistable as is_persistable,
+    load_params as load_params,
+    load_persistables as load_persistables,
+    load_vars as load_vars,
+    save_params as save_params,
+    save_persistables as save_persistables,
+    save_vars as save_vars,
 )
+from fluidlite.loaders.fluid_loader import DataLoader as DataLoader, PyReader as PyReader
 from fluidlite.reader import (
-    ComposeNotAligned,
-    buffered,
-    cache,
-    chain,
-    compose,
-    firstn,
-    map_readers,
-    shuffle,
+    ComposeNotAligned as ComposeNotAligned,
+    buffered as buffered,
+    cache as cache,
+    chain as chain,
+    compose as compose,
+    firstn as firstn,
+    map_readers as map_readers,
+    multiprocess_reader as multiprocess_reader,
+    shuffle as shuffle,
+    xmap_readers as xmap_readers,
 )
 
-__all__ = [
-    "ComposeNotAligned", "batch", "buffered", "cache", "chain", "compose", "firstn", "get_inference_program",
-    "get_parameter_value", "get_parameter_value_by_name", "is_parameter", "is_persistable", "load_inference_model",
-    "load_params", "load_persistables", "load_vars", "map_readers", "save_inference_model", "save_params",
-    "save_persistables", "save_vars", "shuffle",
-]  # fmt: skip
+_export(__name__)

@@ -77,7 +77,7 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
                     mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
                 write(str(path))
                 os.chmod(path, mode)  # as the umask says, whatever the writer made of it
-                files[name] = _settled(path)
+                files[name] = _content_of(path)
         for each in {staging, *((staging / name).parent for name in writers), folder}:
             _sync_folder(each)
         _replace_manifest(folder, staging, Manifest(files, staging.name))
@@ -88,7 +88,7 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _settled(path: Path) -> Content:
+def _content_of(path: Path) -> Content:
     """Put a file on disk; return what identifies its content."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb+", buffering=0) as stream:

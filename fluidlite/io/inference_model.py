@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from fluidlite.base.errors import ProgramError, SavedModelError
-from fluidlite.framework.program import Program, default_main_program
-from fluidlite.framework.variable import Variable
 from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of, inside
 from fluidlite.io.snapshot import Snapshot, read_file, read_folder
 from fluidlite.io.tensor_file import Stored
-from fluidlite.io.variables import is_persistable, read_values, set_values, value_writers
+from fluidlite.io.variables import check_format, is_persistable, read_values, set_values, value_writers
+from fluidlite.program.program import Program, default_main_program
+from fluidlite.program.protobuf.writing import write_program
+from fluidlite.program.variable import Variable
 
 MODEL_FILE = "__model__"
 MAX_PROGRAM_BYTES = 64 << 20
+WHOLE_PROGRAM = ".main_program"
+"""Fluid's suffix of a program that was not pruned for deployment."""
 
 
 def save_inference_model(
@@ -28,6 +31,8 @@ def save_inference_model(
     model_filename: PathText | None = None,
     params_filename: PathText | None = None,
     export_for_deployment: bool = True,
+    program_only: bool = False,
+    format: str = "fluidlite",
 ) -> list[str]:
     """Save what the targets need: the pruned test program as JSON, and its parameters.
 
@@ -46,6 +51,14 @@ def save_inference_model(
         The default main program if left out; it is not changed.
     model_filename, params_filename : path, optional
         The program's file (``__model__``), and one file for all parameters (else one each).
+    export_for_deployment : bool
+        False: save the whole program instead, unpruned, as ``__model__.main_program``, with all persistables; both
+        lists may then be empty.
+    program_only : bool
+        Save the program without its parameters.
+    format : str
+        ``"paddle"``: the program as ``ProgramDesc`` and the parameters as binary files, as Paddle 1.x writes them, by
+        the package protobuf.
 
     Returns
     -------
@@ -67,29 +80,32 @@ def save_inference_model(
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
     if not all(isinstance(name, str) for name in feeds):
         raise ProgramError(f"feeded_var_names is {feeded_var_names!r}; expected names of variables")
-    if not targets or not all(isinstance(target, Variable) for target in targets):
+    few = not targets and export_for_deployment
+    if few or not all(isinstance(target, Variable) for target in targets):
         raise ProgramError(f"target_vars is {target_vars!r}; expected one Variable or more")
     for name in feeds:
         program.global_block().var(name)
-    pruned = program.clone(for_test=True).prune(targets, feeds)
     names = [target.name for target in targets]
+    if export_for_deployment:
+        pruned = program.clone(for_test=True).prune(targets, feeds)
+        _check_feeds(pruned, feeds)
+    else:
+        pruned, model_name = program.clone(), model_name + WHOLE_PROGRAM
     pruned.feed_names, pruned.fetch_names = feeds, names
-    _check_feeds(pruned, feeds)
-    writers = value_writers(pruned, predicate=is_persistable, filename=params_filename)
+    check_format(format)
+    writers = {} if program_only else value_writers(pruned, None, is_persistable, params_filename, format)
     if model_name in writers:
         raise SavedModelError(
             f"the program and its parameters are both to be saved as {model_name!r}\n  Do: choose another name for one"
         )
-    text = pruned.to_json().encode()
+    text = write_program(pruned) if format == "paddle" else pruned.to_json().encode()
     if len(text) > MAX_PROGRAM_BYTES:
         raise SavedModelError(f"the program takes {len(text):,} bytes; a file holds at most {MAX_PROGRAM_BYTES:,}")
     save_files(dirname, {**writers, model_name: lambda path: _write(path, text)})
     return names
 
 
-def get_inference_program(
-    target_vars: Sequence[Variable] | Variable, main_program: Program | None = None
-) -> Program:  # fmt: skip
+def get_inference_program(target_vars: Sequence[Variable] | Variable, main_program: Program | None = None) -> Program:
     """Return the test program of what the targets need; metrics stand for their states.
 
     Parameters
@@ -104,6 +120,26 @@ def get_inference_program(
     if not targets or not all(isinstance(target, Variable) for target in targets):
         raise ProgramError(f"target_vars is {target_vars!r}; expected one Variable or more")
     return program.clone(for_test=True).prune(targets)
+
+
+def prepend_feed_ops(
+    inference_program: Program, feed_target_names: Sequence[str], feed_holder_name: str = "feed"
+) -> None:
+    """Say what a program is fed; Fluid has operators for that, here it is a list of names."""
+    if not feed_target_names:
+        return
+    for name in feed_target_names:
+        inference_program.global_block().var(name)
+    inference_program.feed_names = list(feed_target_names)
+
+
+def append_fetch_ops(
+    inference_program: Program, fetch_target_names: Sequence[str], fetch_holder_name: str = "fetch"
+) -> None:
+    """Say what is fetched of a program; Fluid has operators for that, here it is a list of names."""
+    for name in fetch_target_names:
+        inference_program.global_block().var(name)
+    inference_program.fetch_names = list(fetch_target_names)
 
 
 def _write(path: str, content: bytes) -> None:
@@ -130,7 +166,9 @@ def load_inference_model(
     pserver_endpoints: None = None,
     follow_links: bool = False,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Load what :func:`save_inference_model` saved; parameters go to the global scope.
+    """Load what :func:`save_inference_model` saved, or Paddle 1.x; parameters go to the global scope.
+
+    Models of Paddle are known by their content, and need the package protobuf.
 
     Parameters
     ----------
@@ -167,7 +205,7 @@ def load_inference_model(
 def _program(text: bytes, path: Path) -> Program:
     """Read an inference program; errors name its file."""
     try:
-        program = Program.from_json(text)
+        program = Program.parse_from_string(text)
     except SavedModelError as exc:
         do = "" if "\n  Do: " in str(exc) else "\n  Do: save the model again"
         raise SavedModelError(f"{path}: {exc}{do}") from exc
@@ -186,4 +224,4 @@ def read_program(path: Path) -> Program:
         text = read_folder(path, lambda snapshot: snapshot.read(MODEL_FILE, MAX_PROGRAM_BYTES))
     else:
         text = read_file(path, MAX_PROGRAM_BYTES)
-    return Program.from_json(text)
+    return Program.parse_from_string(text)

@@ -43,6 +43,25 @@ class SavedFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stream.close()
 
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return self._left
+
+    def peek(self, count: int) -> bytes:
+        """The first bytes of the file, ``count`` or fewer; what is read next stays the same."""
+        with path_errors(self.path, "read"):
+            at = self._stream.tell()
+            self._stream.seek(0)
+            found = self._stream.read(count)
+            self._stream.seek(at)
+        return found
+
+    def rewind(self) -> None:
+        """Begin at the first byte again."""
+        self._stream.seek(0)
+        self._left, self._digest = self.size, hashlib.sha256()
+
     def _mixed(self, why: str) -> SavedModelError:
         return SavedModelError(
             f"{self.path} was not saved together with the other files of the folder, or somebody changed it: {why}"
@@ -113,6 +132,11 @@ class Snapshot:
                     if os.path.lexists(self.folder / staged):
                         raise
         return SavedFile(self.folder, name, open_regular(self.folder, name, self._follow_links), content)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is something of that name."""
+        staged = os.path.join(self._manifest.pending, name) if self._manifest.pending else name
+        return os.path.lexists(self.folder / staged) or os.path.lexists(self.folder / name)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """The content of a file of at most ``max_bytes``."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from fluidlite.base.dtypes import ITEMSIZE, NUMPY
 from fluidlite.base.errors import MissingExtraError, SavedModelError, TensorError
-from fluidlite.framework.lod import lod_from_offsets
-from fluidlite.framework.spec import Lod, Spec, dims_problem
 from fluidlite.io.snapshot import SavedFile
+from fluidlite.tensor.lod import lod_from_offsets
+from fluidlite.tensor.tensor_spec import Lod, Spec, dims_problem
 
 Array = np.ndarray[Any, Any]
 Stored = tuple[Array, Lod]
@@ -24,9 +24,17 @@ MAX_HEADER_BYTES = 4 << 20
 _KEY = "fluidlite"
 _VERSION = 1
 _DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-}  # fmt: skip
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+}
 
 
 def _safetensors() -> Any:
@@ -123,6 +131,12 @@ def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str
     return found
 
 
+def names_in(file: SavedFile) -> list[str]:
+    """The names of a file's values."""
+    header, _ = _header(file)
+    return [name for name in header if name != "__metadata__"]
+
+
 def _bad(file: SavedFile, what: str) -> SavedModelError:
     return SavedModelError(f"{file.path} is truncated or no safetensors file: {what}\n  Do: save the model again")
 
@@ -173,9 +187,7 @@ def _whole_numbers(items: Any) -> bool:
     return isinstance(items, list) and all(type(item) is int and item >= 0 for item in items)
 
 
-def _spec(
-    file: SavedFile, name: str, records: Mapping[str, _Record], declared: Spec | None, lod: Lod
-) -> Spec:  # fmt: skip
+def _spec(file: SavedFile, name: str, records: Mapping[str, _Record], declared: Spec | None, lod: Lod) -> Spec:
     """What the file holds under a name, checked against what the program declares."""
     record = records.get(name)
     if record is None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import ProgramError
-from fluidlite.framework.program import Program, default_main_program
-from fluidlite.framework.scope import global_scope
-from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.framework.vartype import VarType
+from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
-from fluidlite.io.paths import PathText, file_of, folder_of, inside
+from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write_lod_tensors
+from fluidlite.io.paths import SUFFIX, PathText, file_of, folder_of, inside
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
+from fluidlite.program.program import Program, default_main_program
+from fluidlite.program.scope import global_scope
+from fluidlite.program.variable import Parameter, SelectedRowsOf, Variable
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.var_type import VarType
 
 Predicate = Callable[[Variable], bool]
+FORMATS = ("fluidlite", "paddle")
+
+
+def check_format(format: str) -> None:
+    """Raise ProgramError unless files can be written in that format."""
+    if format not in FORMATS:
+        raise ProgramError(f"format is {format!r:.60}; expected one of {', '.join(map(repr, FORMATS))}")
 
 
 def is_parameter(var: Variable) -> bool:
@@ -27,8 +36,8 @@ def is_parameter(var: Variable) -> bool:
 
 
 def is_persistable(var: Variable) -> bool:
-    """Whether a variable is a tensor that lives from run to run."""
-    return var.persistable and var.type == VarType.LOD_TENSOR
+    """Whether a variable is a tensor, or sparse rows of one, that lives from run to run."""
+    return var.persistable and (var.type == VarType.LOD_TENSOR or var.selected is not None)
 
 
 def _selected(
@@ -41,6 +50,7 @@ def _selected(
         found = [program.global_block().var(v) if isinstance(v, str) else v for v in vars]
     else:
         found = [variable for variable in program.list_vars() if predicate is None or predicate(variable)]
+    found += [v.block.var(v.selected.rows) for v in found if v.selected is not None]
     unique = {variable.name: variable for variable in found}
     return [unique[name] for name in sorted(unique)]
 
@@ -52,6 +62,7 @@ def save_vars(
     vars: Iterable[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: PathText | None = None,
+    format: str = "fluidlite",
 ) -> None:
     """Save variables of the global scope.
 
@@ -71,6 +82,8 @@ def save_vars(
         Chooses variables of the program where ``vars`` is left out.
     filename : path, optional
         One safetensors file for all, inside ``dirname``; else one file each, named after the variable.
+    format : str
+        ``"paddle"``: binary files as Paddle 1.x writes them, by the package protobuf.
 
     Raises
     ------
@@ -79,18 +92,20 @@ def save_vars(
     SavedModelError
         The folder or the file cannot be written, or lies elsewhere; then the folder is as it was.
     """
-    save_files(dirname, value_writers(main_program, vars, predicate, filename))
+    save_files(dirname, value_writers(main_program, vars, predicate, filename, format))
 
 
-def value_writers(
-    main_program: Program | None,
-    vars: Iterable[Variable | str] | None = None,
-    predicate: Predicate | None = None,
-    filename: PathText | None = None,
-) -> dict[str, Writer]:
-    """What writes the values of the global scope, by the names of the files; see :func:`save_vars`."""
+def stored_values(
+    main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
+) -> dict[str, Stored]:
+    """The values of variables in the global scope.
+
+    Raises
+    ------
+    ProgramError
+        A variable has no value.
+    """
     scope = global_scope()
-    target = inside(filename, "filename") if filename is not None else None
     values: dict[str, Stored] = {}
     for variable in _selected(main_program, vars, predicate):
         holder = scope.find_var(variable.name)
@@ -99,23 +114,49 @@ def value_writers(
             raise ProgramError(f"variable {variable.name!r} has no value to save\n  Do: run the startup program first")
         lod = tuple(tuple(level) for level in tensor.lod())
         values[variable.name] = (np.ascontiguousarray(tensor.numpy()).reshape(tensor.dims), lod)
+    return values
+
+
+def value_writers(
+    main_program: Program | None,
+    vars: Iterable[Variable | str] | None = None,
+    predicate: Predicate | None = None,
+    filename: PathText | None = None,
+    format: str = "fluidlite",
+) -> dict[str, Writer]:
+    """What writes the values of the global scope, by the names of the files; see :func:`save_vars`."""
+    check_format(format)
+    target = inside(filename, "filename") if filename is not None else None
+    values = stored_values(main_program, vars, predicate)
+    if format == "paddle":
+        if target is not None:
+            return {target: partial(write_lod_tensors, values=values)}
+        return {inside(name, "the name"): partial(write_lod_tensors, values={name: v}) for name, v in values.items()}
     if target is not None:
         return {target: partial(write_tensors, values=values)}
     return {file_of(name): partial(write_tensors, values={name: value}) for name, value in values.items()}
 
 
 def save_params(
-    executor: Any, dirname: PathText, main_program: Program | None = None, filename: PathText | None = None
+    executor: Any,
+    dirname: PathText,
+    main_program: Program | None = None,
+    filename: PathText | None = None,
+    format: str = "fluidlite",
 ) -> None:
     """Save the parameters of a program; see :func:`save_vars`."""
-    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
+    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename, format=format)
 
 
 def save_persistables(
-    executor: Any, dirname: PathText, main_program: Program | None = None, filename: PathText | None = None
+    executor: Any,
+    dirname: PathText,
+    main_program: Program | None = None,
+    filename: PathText | None = None,
+    format: str = "fluidlite",
 ) -> None:
     """Save all state of a program, that of optimisers too; see :func:`save_vars`."""
-    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
+    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename, format=format)
 
 
 def load_vars(
@@ -129,7 +170,8 @@ def load_vars(
 ) -> None:
     """Load variables into the global scope, onto the executor's place.
 
-    Everything is read and checked against the program before the first variable is set.
+    Everything is read and checked against the program before the first variable is set. Files that Paddle 1.x saved are
+    known by their content; they need the package protobuf.
 
     Parameters
     ----------
@@ -153,23 +195,60 @@ def load_vars(
 
 def read_values(snapshot: Snapshot, variables: Iterable[Variable], filename: str | None) -> dict[str, Stored]:
     """Read the values of variables, which are checked against their declarations."""
-    wanted = {variable.name: variable.spec for variable in variables}
+    wanted: dict[str, Spec | None] = {variable.name: variable.spec for variable in variables}
     found: dict[str, Stored] = {}
     if not wanted:
         return found
     if filename is not None:
         with snapshot.open(filename) as file:
-            return read_tensors(file, wanted)
-    for name, spec in wanted.items():
-        with snapshot.open(file_of(name)) as file:
-            found |= read_tensors(file, {name: spec})
+            theirs = not filename.endswith(SUFFIX) and is_lod_tensors(file.peek(4))
+            found = read_lod_tensors(file, wanted) if theirs else read_tensors(file, wanted)
+    else:
+        for name, spec in wanted.items():
+            ours = file_of(name)
+            theirs = _names_file(name) and snapshot.holds(name)
+            if theirs and snapshot.holds(ours):
+                raise SavedModelError(
+                    f"{snapshot.folder} holds {name!r} twice, in Paddle's format and in ours ({ours})"
+                    "\n  Do: remove the one that is not meant, or save into folders of their own"
+                )
+            with snapshot.open(name if theirs else ours) as file:
+                found |= read_lod_tensors(file, {name: spec}) if theirs else read_tensors(file, {name: spec})
+    for variable in variables:
+        if variable.selected is not None and variable.selected.rows in found:
+            _check_rows(variable.name, variable.selected, found)
     return found
+
+
+def _check_rows(name: str, selected: SelectedRowsOf, values: Mapping[str, Stored]) -> None:
+    """Raise SavedModelError unless numbers of rows are those of a tensor so tall, one for each value."""
+    rows, count = values[selected.rows][0], values[name][0].shape[:1]
+    if rows.shape != count:
+        raise SavedModelError(
+            f"{name!r} was saved with {list(rows.shape)} numbers of rows and values of {list(count)} rows; "
+            "expected one for each"
+        )
+    if rows.size and not 0 <= rows.min() <= rows.max() < selected.height:
+        bad = rows.min() if rows.min() < 0 else rows.max()
+        raise SavedModelError(f"{name!r} was saved with row {bad}; expected 0 to {selected.height - 1}")
+    if selected.merged and len(np.unique(rows)) != rows.size:
+        raise SavedModelError(f"{name!r} was saved with a row that comes twice; its rows are different ones")
+
+
+def _names_file(name: str) -> bool:
+    """Whether a variable's name can be that of its file, as in Paddle."""
+    try:
+        return inside(name, "the name") == name
+    except SavedModelError:
+        return False
 
 
 def set_values(variables: Iterable[Variable], values: dict[str, Stored], executor: Any) -> None:
     """Move values into the global scope, onto the executor's place; what is set is taken out of ``values``."""
     scope = global_scope()
     for variable in variables:
+        if variable.selected is not None:
+            scope.var(variable.selected.rows).set_int(variable.selected.height)
         array, lod = values.pop(variable.name)
         scope.var(variable.name).get_tensor().set(array, executor.place, [list(level) for level in lod] or None)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import LayerHelper, check_variable
+from fluidlite.program.variable import Variable
 
 
 def append(
@@ -43,3 +43,16 @@ def append(
     outputs = {slot: out, **{other: helper.create_variable_for_type_inference(stop_gradient=True) for other in extra}}
     helper.append_op(type, inputs, outputs, attrs)
     return helper.append_activation(out)
+
+
+def elsewhere(module: str) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which finds all layers there, as in Fluid's larger modules."""
+
+    def find(name: str) -> Any:
+        from fluidlite import layers
+
+        if name in vars(layers).get("__all__", ()):
+            return getattr(layers, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find

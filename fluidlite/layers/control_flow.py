@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from fluidlite.framework.variable import Variable
-from fluidlite.layer_helper import check_variable
-from fluidlite.layers.common import append
+from fluidlite.layers.common import elsewhere
+from fluidlite.layers.declare import also, layer
+from fluidlite.program.opdef import Attr
+from fluidlite.program.variable import Variable
 
 __all__ = ["Print"]
 
+_PHASE = Attr("print_phase", "str", doc="forward, backward or both: whether to print the value, its gradient, or both")
 
+
+@layer("print", {"input": "In", "print_phase": _PHASE}, returns="Out")
 def Print(
     input: Variable,
     first_n: int = -1,
@@ -22,34 +26,15 @@ def Print(
 ) -> Variable:
     """Print a variable, and its gradient, whenever the program runs.
 
-    Parameters
-    ----------
-    input : Variable
-        Of any dims and dtype.
-    first_n : int
-        How often to print; -1: always.
-    message : str, optional
-        Printed first.
-    summarize : int
-        How many elements to print; -1: all.
-    print_tensor_name, print_tensor_type, print_tensor_shape, print_tensor_lod : bool
-        Which facts to print.
-    print_phase : {"forward", "backward", "both"}
-        Whether to print the value, its gradient, or both.
+    input: Of any dims and dtype
+    print_tensor_lod: Which facts to print
+    Returns: The input, unchanged
+    Raises: If ``print_phase`` is none of these
 
-    Returns
-    -------
-    Variable
-        The input, unchanged.
-
-    Raises
-    ------
-    AttributeValueError
-        If ``print_phase`` is none of these.
+    >>> Print(data("input", [2, 4], "bool")).shape
+    (2, 4)
     """
-    attrs = {
-        "first_n": first_n, "message": message or "", "summarize": summarize, "print_tensor_name": print_tensor_name,
-        "print_tensor_type": print_tensor_type, "print_tensor_shape": print_tensor_shape,
-        "print_tensor_lod": print_tensor_lod, "print_phase": str(print_phase).upper(),
-    }  # fmt: skip
-    return append("print", "print", {"In": check_variable("input", input)}, attrs)
+    return also(print_phase=print_phase.upper())
+
+
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

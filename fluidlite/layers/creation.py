@@ -7,17 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.framework.variable import Variable
-from fluidlite.framework.vartype import dtype_of
 from fluidlite.layer_helper import check_float, check_int, check_ints, check_variable
 from fluidlite.layers.common import append
-from fluidlite.layers.numbers import numbers
+from fluidlite.layers.declare import also, layer
 from fluidlite.layers.tensor import assign, cast, fill_constant
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.var_type import dtype_of
 
 __all__ = [
-    "diag", "eye", "gaussian_random", "gaussian_random_batch_size_like", "linspace", "range", "uniform_random",
+    "diag",
+    "eye",
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
+    "linspace",
+    "range",
+    "uniform_random",
     "uniform_random_batch_size_like",
-]  # fmt: skip
+]
+
+_SHAPE = {"shape": "shape|ShapeTensor|ShapeTensorList"}
 
 # Patterns ----------------------------------------------------------------------------------------------------------
 
@@ -29,52 +37,35 @@ def _number(argument: str, value: Any, dtype: Any) -> Variable:
     return value if value.dtype == dtype_of(dtype) else cast(value, dtype)
 
 
+@layer("range", dict.fromkeys(("start", "end", "step", "dtype"), ""), stop_gradient=True)
 def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Variable:
     """Return start, start + step, ... up to ``end``, which is left out.
 
-    Parameters
-    ----------
-    start, end, step : number or Variable
-        A Variable holds one number, [1].
-    dtype : str
-        float32, float64, int32 or int64.
-    name : str, optional
+    start, end, step: A Variable holds one number, [1]
+    dtype: float32, float64, int32 or int64
+    Raises: If the step is 0 or leads away from ``end``
 
-    Returns
-    -------
-    Variable
-
-    Raises
-    ------
-    ShapeError
-        If the step is 0 or leads away from ``end``.
+    >>> range(data("start", [1]), 2, data("step", [1]), "float32").shape
+    (-1,)
     """
-    inputs = {name: _number(name.lower(), n, dtype) for name, n in (("Start", start), ("End", end), ("Step", step))}
-    return append("range", "range", inputs, name=name, stop_gradient=True)
+    first, last = _number("start", start, dtype), _number("end", end, dtype)
+    return also(Start=first, End=last, Step=_number("step", step, dtype))
 
 
+@layer("linspace", dict.fromkeys(("start", "stop", "num", "dtype"), ""), stop_gradient=True)
 def linspace(start: Any, stop: Any, num: Any, dtype: Any = None, name: str | None = None) -> Variable:
     """Return ``num`` numbers from ``start`` to ``stop``, evenly spaced.
 
-    Parameters
-    ----------
-    start, stop, num : number or Variable
-        A Variable holds one number, [1].
-    dtype : str, optional
-        float32 (the default) or float64.
-    name : str, optional
+    start, stop, num: A Variable holds one number, [1]
+    dtype: float32 (the default) or float64
+    Returns: [num]
 
-    Returns
-    -------
-    Variable
-        [num].
+    >>> linspace(1, 0.5, 4).shape
+    (-1,)
     """
     kind = dtype_of("float32" if dtype is None else dtype)
-    inputs = {
-        "Start": _number("start", start, kind), "Stop": _number("stop", stop, kind),
-        "Num": _number("num", num, "int32"),
-    }  # fmt: skip
-    return append("linspace", "linspace", inputs, {"dtype": kind}, name=name, stop_gradient=True)
+    first, last = _number("start", start, kind), _number("stop", stop, kind)
+    return also(Start=first, Stop=last, Num=_number("num", num, "int32"), dtype=kind)
 
 
 def eye(
@@ -86,20 +77,9 @@ def eye(
 ) -> Variable:
     """Return a matrix with 1 on the diagonal, else 0.
 
-    Parameters
-    ----------
-    num_rows : int
-    num_columns : int, optional
-        Default: ``num_rows``.
-    batch_shape : sequence of int, optional
-        Dims before those of the matrix, which is repeated.
-    dtype : str
-    name : str, optional
-
-    Returns
-    -------
-    Variable
-        [*batch_shape, num_rows, num_columns].
+    num_columns: Default: ``num_rows``
+    batch_shape: Dims before those of the matrix, which is repeated
+    Returns: [*batch_shape, num_rows, num_columns]
     """
     rows = check_int("num_rows", num_rows, minimum=0)
     columns = rows if num_columns is None else check_int("num_columns", num_columns, minimum=0)
@@ -113,57 +93,37 @@ def eye(
     return out
 
 
+@layer("diag", {"diagonal": ""}, stop_gradient=True)
 def diag(diagonal: Variable | np.ndarray[Any, Any]) -> Variable:
     """Return a matrix with the given diagonal, [size], else 0.
 
-    Parameters
-    ----------
-    diagonal : Variable or array
+    Returns: [size, size]
 
-    Returns
-    -------
-    Variable
-        [size, size].
+    >>> diag(data("diagonal", [2], "int64")).shape
+    (2, 2)
     """
     given = assign(diagonal) if isinstance(diagonal, np.ndarray) else check_variable("diagonal", diagonal)
-    return append("diag", "diag", {"Diagonal": given}, stop_gradient=True)
+    return also(Diagonal=given)
 
 
 # Random numbers ----------------------------------------------------------------------------------------------------
 
 
-def _shaped(layer: str, shape: Any, attrs: dict[str, Any], name: str | None) -> Variable:
-    given = numbers("shape", shape, "ShapeTensor", "ShapeTensorList")
-    return append(layer, layer, given.inputs, {"shape": given.attr, **attrs}, name=name, stop_gradient=True)
-
-
+@layer("uniform_random", _SHAPE, stop_gradient=True)
 def uniform_random(
     shape: Any, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0, name: str | None = None
 ) -> Variable:
     """Return random numbers, uniform in [min, max).
 
-    Parameters
-    ----------
-    shape : sequence of int or Variable, or Variable
-        Dims; a Variable holds one of them, or all.
-    dtype : str
-        A floating-point type.
-    min, max : float
-    seed : int
-        0: the program's; otherwise the same numbers at every run.
-    name : str, optional
+    shape: Dims; a Variable holds one of them, or all
+    dtype: A floating-point type
 
-    Returns
-    -------
-    Variable
+    >>> uniform_random([1, 1, 1, 1]).shape
+    (1, 1, 1, 1)
     """
-    attrs = {
-        "dtype": dtype_of(dtype), "min": check_float("min", min), "max": check_float("max", max),
-        "seed": check_int("seed", seed),
-    }  # fmt: skip
-    return _shaped("uniform_random", shape, attrs, name)
 
 
+@layer("gaussian_random", _SHAPE, stop_gradient=True)
 def gaussian_random(
     shape: Any,
     mean: float = 0.0,
@@ -174,37 +134,14 @@ def gaussian_random(
 ) -> Variable:
     """Return normal random numbers. See :func:`uniform_random`.
 
-    Parameters
-    ----------
-    shape : sequence of int or Variable, or Variable
-    mean, std : float
-        Mean and standard deviation.
-    seed : int
-        0: the program's.
-    dtype : str
-    name : str, optional
+    mean: Mean and standard deviation
 
-    Returns
-    -------
-    Variable
+    >>> gaussian_random([2, 2]).shape
+    (2, 2)
     """
-    attrs = {
-        "dtype": dtype_of(dtype), "mean": check_float("mean", mean), "std": check_float("std", std),
-        "seed": check_int("seed", seed),
-    }  # fmt: skip
-    return _shaped("gaussian_random", shape, attrs, name)
 
 
-def _like(
-    type: str, input: Variable, shape: Sequence[int], input_dim_idx: int, output_dim_idx: int, attrs: dict[str, Any]
-) -> Variable:
-    attrs = {
-        "shape": check_ints("shape", shape), "input_dim_idx": check_int("input_dim_idx", input_dim_idx),
-        "output_dim_idx": check_int("output_dim_idx", output_dim_idx), **attrs,
-    }  # fmt: skip
-    return append(type, type, {"Input": check_variable("input", input)}, attrs, stop_gradient=True)
-
-
+@layer("uniform_random_batch_size_like", stop_gradient=True)
 def uniform_random_batch_size_like(
     input: Variable,
     shape: Sequence[int],
@@ -217,28 +154,16 @@ def uniform_random_batch_size_like(
 ) -> Variable:
     """Return uniform random numbers of dims ``shape``, of which one is a dim of ``input``.
 
-    Parameters
-    ----------
-    input : Variable
-        Only its dims are read.
-    shape : sequence of int
-    dtype : str
-    input_dim_idx, output_dim_idx : int
-        Dim ``output_dim_idx`` of the result is dim ``input_dim_idx`` of ``input``.
-    min, max, seed
-        See :func:`uniform_random`.
+    input: Only its dims are read
+    output_dim_idx: Dim ``output_dim_idx`` of the result is dim ``input_dim_idx`` of ``input``
+    min, max: See :func:`uniform_random`
 
-    Returns
-    -------
-    Variable
+    >>> uniform_random_batch_size_like(data("input", [2, 4, 8, 8]), [1, 1, 1, 1]).shape
+    (2, 1, 1, 1)
     """
-    attrs = {
-        "dtype": dtype_of(dtype), "min": check_float("min", min), "max": check_float("max", max),
-        "seed": check_int("seed", seed),
-    }  # fmt: skip
-    return _like("uniform_random_batch_size_like", input, shape, input_dim_idx, output_dim_idx, attrs)
 
 
+@layer("gaussian_random_batch_size_like", stop_gradient=True)
 def gaussian_random_batch_size_like(
     input: Variable,
     shape: Sequence[int],
@@ -251,24 +176,9 @@ def gaussian_random_batch_size_like(
 ) -> Variable:
     """Return normal random numbers of dims ``shape``. See :func:`uniform_random_batch_size_like`.
 
-    Parameters
-    ----------
-    input : Variable
-        Only its dims are read.
-    shape : sequence of int
-    input_dim_idx, output_dim_idx : int
-    mean, std : float
-        Mean and standard deviation.
-    seed : int
-        0: the program's.
-    dtype : str
+    input: Only its dims are read
+    mean: Mean and standard deviation
 
-    Returns
-    -------
-    Variable
+    >>> gaussian_random_batch_size_like(data("input", [1]), 4).shape
+    (1,)
     """
-    attrs = {
-        "dtype": dtype_of(dtype), "mean": check_float("mean", mean), "std": check_float("std", std),
-        "seed": check_int("seed", seed),
-    }  # fmt: skip
-    return _like("gaussian_random_batch_size_like", input, shape, input_dim_idx, output_dim_idx, attrs)

@@ -14,19 +14,26 @@ from math import pi
 from typing import Any, ParamSpec
 
 from fluidlite.base.arguments import listed
-from fluidlite.framework.program import default_main_program
-from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.layer_helper import check_float, check_int, refuse
 from fluidlite.layers import ops
 from fluidlite.layers.common import append
 from fluidlite.layers.nn import scale
 from fluidlite.layers.reduce import reduce_sum
 from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_constant, sums
+from fluidlite.program.program import default_main_program
+from fluidlite.program.variable import Parameter, Variable
 
 __all__ = [
-    "append_LARS", "cosine_decay", "exponential_decay", "inverse_time_decay", "linear_lr_warmup", "natural_exp_decay",
-    "noam_decay", "piecewise_decay", "polynomial_decay",
-]  # fmt: skip
+    "append_LARS",
+    "cosine_decay",
+    "exponential_decay",
+    "inverse_time_decay",
+    "linear_lr_warmup",
+    "natural_exp_decay",
+    "noam_decay",
+    "piecewise_decay",
+    "polynomial_decay",
+]
 
 _P = ParamSpec("_P")
 
@@ -77,15 +84,7 @@ def _not(flag: Variable) -> Variable:
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
     """Return learning_rate d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5).
 
-    Parameters
-    ----------
-    d_model, warmup_steps : int
-    learning_rate : float
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    Returns: float32 [1]
     """
     steps, width = check_float("warmup_steps", warmup_steps), check_float("d_model", d_model)
     for argument, value in (("warmup_steps", steps), ("d_model", width)):
@@ -102,17 +101,7 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
     """Return learning_rate decay_rate^(step / decay_steps); with ``staircase`` the power is floored.
 
-    Parameters
-    ----------
-    learning_rate : float
-    decay_steps : int
-    decay_rate : float
-    staircase : bool
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    Returns: float32 [1]
     """
     base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
     power = _part(_step(), decay_steps, staircase)
@@ -123,17 +112,7 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Variable:
     """Return learning_rate exp(-decay_rate step / decay_steps); with ``staircase`` the quotient is floored.
 
-    Parameters
-    ----------
-    learning_rate : float
-    decay_steps : int
-    decay_rate : float
-    staircase : bool
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    Returns: float32 [1]
     """
     power = scale(_part(_step(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
     return scale(ops.exp(power), check_float("learning_rate", learning_rate))
@@ -145,17 +124,7 @@ def inverse_time_decay(
 ) -> Variable:
     """Return learning_rate / (1 + decay_rate step / decay_steps); with ``staircase`` the quotient is floored.
 
-    Parameters
-    ----------
-    learning_rate : float
-    decay_steps : int
-    decay_rate : float
-    staircase : bool
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    Returns: float32 [1]
     """
     divisor = scale(_part(_step(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
     return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
@@ -171,19 +140,8 @@ def polynomial_decay(
 ) -> Variable:
     """Return (learning_rate - end) (1 - step / decay_steps)^power + end.
 
-    Parameters
-    ----------
-    learning_rate : float
-    decay_steps : float
-        After them the rate stays at the end; with ``cycle`` it starts anew with a stretch one longer.
-    end_learning_rate : float
-    power : float
-    cycle : bool
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    decay_steps: After them the rate stays at the end; with ``cycle`` it starts anew with a stretch one longer
+    Returns: float32 [1]
     """
     part = _part(_step(), decay_steps, staircase=False)
     one = fill_constant([1], "float32", 1.0)
@@ -200,17 +158,9 @@ def polynomial_decay(
 def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Variable:
     """Return values[i], where i is the number of boundaries that the step has reached.
 
-    Parameters
-    ----------
-    boundaries : list of int
-        Steps, rising.
-    values : list of float
-        One more than boundaries.
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    boundaries: Steps, rising
+    values: One more than boundaries
+    Returns: float32 [1]
     """
     bounds = [check_float("boundaries", b) for b in listed("boundaries", boundaries, "a list of steps")]
     rates = [check_float("values", v) for v in listed("values", values, "a list of rates")]
@@ -233,15 +183,7 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
     """Return learning_rate (cos(pi epoch / epochs) + 1) / 2, the epoch being step / step_each_epoch, floored.
 
-    Parameters
-    ----------
-    learning_rate : float
-    step_each_epoch, epochs : int
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    Returns: float32 [1]
     """
     epoch = _part(_step(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
     wave = ops.cos(scale(epoch, pi / check_int("epochs", epochs, minimum=1)))
@@ -274,9 +216,7 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
     return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, _not(below))])
 
 
-def append_LARS(
-    params_grads: Sequence[tuple[Parameter, Variable]], learning_rate: Any, weight_decay: float
-) -> None:  # fmt: skip
+def append_LARS(params_grads: Sequence[tuple[Parameter, Variable]], learning_rate: Any, weight_decay: float) -> None:
     """Give each parameter a rate of its own: learning_rate |param| / (|grad| + weight_decay |param|).
 
     Parameters

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.base.errors import AttributeValueError
-from fluidlite.framework.variable import Variable
 from fluidlite.initializer import Constant
-from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
-from fluidlite.layers.common import append
+from fluidlite.layer_helper import LayerHelper, check_float, refuse
+from fluidlite.layers.declare import Returned, Unused, Weight, also, layer
+from fluidlite.param_attr import ParamAttr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.variable import Variable
 
 __all__ = [
-    "bpr_loss", "center_loss", "crf_decoding", "cross_entropy", "label_smooth", "linear_chain_crf",
-    "sigmoid_cross_entropy_with_logits", "softmax_with_cross_entropy", "teacher_student_sigmoid_loss",
-]  # fmt: skip
+    "bpr_loss",
+    "center_loss",
+    "crf_decoding",
+    "cross_entropy",
+    "label_smooth",
+    "linear_chain_crf",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_with_cross_entropy",
+    "teacher_student_sigmoid_loss",
+]
+
+_PART = Attr("epsilon", "float", minimum=0, maximum=1, doc="the weight of the prior")
 
 
+@layer("cross_entropy")
 def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
     """Return -log(input[label]) for each row.
 
-    Parameters
-    ----------
-    input : Variable
-        Probabilities, [..., classes], as ``softmax`` makes them.
-    label : Variable
-        Classes, [..., 1] or without the last dim, integers; with ``soft_label`` probabilities, [..., classes].
-    soft_label : bool
-    ignore_index : int
-        Rows of this class cost 0.
+    Returns: [..., 1], or of the dims of ``label`` if that lacks the last
 
-    Returns
-    -------
-    Variable
-        [..., 1], or of the dims of ``label`` if that lacks the last.
+    >>> cross_entropy(data("input", [2, 4]), data("label", [2, 1], "int64")).shape
+    (2, 1)
     """
-    inputs = {"X": check_variable("input", input), "Label": check_variable("label", label)}
-    attrs = {"soft_label": soft_label, "ignore_index": check_int("ignore_index", ignore_index)}
-    return append("cross_entropy", "cross_entropy", inputs, attrs, slot="Y")
 
 
+@layer("softmax_with_cross_entropy", {"return_softmax": Returned("Softmax")}, returns="Loss", extra=("Softmax",))
 def softmax_with_cross_entropy(
     logits: Variable,
     label: Variable,
@@ -50,168 +49,81 @@ def softmax_with_cross_entropy(
 ) -> Variable | tuple[Variable, Variable]:
     """Return the cross entropy of softmax(logits) for each row; exact where ``softmax`` first would lose digits.
 
-    Parameters
-    ----------
-    logits : Variable
-        Scores, [..., classes, ...].
-    label : Variable
-        Classes, [..., 1, ...], integers; with ``soft_label`` probabilities, [..., classes, ...].
-    soft_label : bool
-    ignore_index : int
-        Rows of this class cost 0.
-    numeric_stable_mode : bool
-        Taken for Fluid's sake; the stable formula is always used.
-    return_softmax : bool
-        Return (loss, softmax).
-    axis : int
-        Along which the classes lie.
+    return_softmax: Return (loss, softmax)
+    Returns: [..., 1, ...]; with ``return_softmax`` two of them
 
-    Returns
-    -------
-    Variable
-        [..., 1, ...]; with ``return_softmax`` two of them.
+    >>> softmax_with_cross_entropy(data("logits", [2, 4]), data("label", [2, 1], "int64")).shape
+    (2, 1)
     """
-    inputs = {"Logits": check_variable("logits", logits), "Label": check_variable("label", label)}
-    helper = LayerHelper("softmax_with_cross_entropy")
-    softmax = helper.create_variable_for_type_inference(logits.dtype)
-    loss = helper.create_variable_for_type_inference(logits.dtype)
-    attrs = {
-        "soft_label": soft_label, "ignore_index": check_int("ignore_index", ignore_index),
-        "numeric_stable_mode": numeric_stable_mode, "axis": check_int("axis", axis),
-    }  # fmt: skip
-    helper.append_op("softmax_with_cross_entropy", inputs, {"Softmax": softmax, "Loss": loss}, attrs)
-    return (loss, softmax) if return_softmax else loss
 
 
+@layer("sigmoid_cross_entropy_with_logits")
 def sigmoid_cross_entropy_with_logits(
     x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Variable:
     """Return ln(1 + exp(x)) - x label, the cross entropy of sigmoid(x) with the label, element by element.
 
-    Parameters
-    ----------
-    x : Variable
-        Scores.
-    label : Variable
-        Probabilities, of the dims and dtype of ``x``.
-    ignore_index : int
-        Elements of this label cost 0.
-    name : str, optional
-        Of the result.
-    normalize : bool
-        Divide by the number of elements that are not ignored.
+    Returns: Dims of ``x``
 
-    Returns
-    -------
-    Variable
-        Dims of ``x``.
+    >>> sigmoid_cross_entropy_with_logits(data("x", [2, 4, 8, 8]), data("label", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
     """
-    inputs = {"X": check_variable("x", x), "Label": check_variable("label", label)}
-    helper = LayerHelper("sigmoid_cross_entropy_with_logits", name=name)
-    out = helper.create_variable_for_type_inference() if name is None else helper.create_variable(name=name)
-    attrs = {"ignore_index": check_int("ignore_index", ignore_index), "normalize": normalize}
-    helper.append_op("sigmoid_cross_entropy_with_logits", inputs, {"Out": out}, attrs)
-    return out
+    if name is None:
+        return also()
+    return also(Out=LayerHelper("sigmoid_cross_entropy_with_logits", name=name).create_variable(name=name))
 
 
+@layer("teacher_student_sigmoid_loss")
 def teacher_student_sigmoid_loss(
     input: Variable, label: Variable, soft_max_up_bound: float = 15.0, soft_max_lower_bound: float = -15.0
 ) -> Variable:
     """Return the sigmoid cross entropy with a click, plus that with a teacher's value if there is one.
 
-    Parameters
-    ----------
-    input : Variable
-        Scores, [rows, 1].
-    label : Variable
-        -2: no click; -1: a click; else the click (0 or 1) plus the teacher's value; [rows, 1], dtype of ``input``.
-    soft_max_up_bound, soft_max_lower_bound : float
-        Scores that are not between them get no gradient.
+    input: Scores, [rows, 1]
+    label: -2: no click; -1: a click; else the click (0 or 1) plus the teacher's value; [rows, 1], dtype of ``input``
+    Returns: [rows, 1]
 
-    Returns
-    -------
-    Variable
-        [rows, 1].
+    >>> teacher_student_sigmoid_loss(data("input", [2, 4, 8, 8]), data("label", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
     """
-    inputs = {"X": check_variable("input", input), "Label": check_variable("label", label)}
-    attrs = {
-        "soft_max_up_bound": check_float("soft_max_up_bound", soft_max_up_bound),
-        "soft_max_lower_bound": check_float("soft_max_lower_bound", soft_max_lower_bound),
-    }
-    return append("teacher_student_sigmoid_loss", "teacher_student_sigmoid_loss", inputs, attrs, slot="Y")
 
 
+@layer("bpr_loss")
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
     """Return the mean of ln(1 + exp(input[j] - input[label])) over the classes j that are not the label.
 
-    Parameters
-    ----------
-    input : Variable
-        Scores, [..., classes], 2 classes or more.
-    label : Variable
-        The wanted classes, [..., 1], integers.
-    name : str, optional
+    Returns: [..., 1]
 
-    Returns
-    -------
-    Variable
-        [..., 1].
+    >>> bpr_loss(data("input", [2, 4]), data("label", [2, 1], "int64")).shape
+    (2, 1)
     """
-    inputs = {"X": check_variable("input", input), "Label": check_variable("label", label)}
-    return append("bpr_loss", "bpr_loss", inputs, slot="Y", name=name)
 
 
+@layer("center_loss", {"num_classes": "cluster_num", "alpha": "", "update_center": "need_update"}, returns="Loss")
 def center_loss(
     input: Variable, label: Variable, num_classes: int, alpha: Any, param_attr: Any, update_center: bool = True
 ) -> Variable:
     """Return half the squared distance of each row from its class's center; the centers move towards their rows.
 
-    Parameters
-    ----------
-    input : Variable
-        Features, [rows, width].
-    label : Variable
-        Classes, [rows, 1], integers.
-    num_classes : int
-    alpha : float or Variable
-        The rate at which centers move; a Variable is [1], of the dtype of ``input``.
-    param_attr : ParamAttr or Initializer
-        Of the centers, [num_classes, width], which are no optimiser's matter.
-    update_center : bool
-        Whether they move.
+    alpha: The rate at which centers move; a Variable is [1], of the dtype of ``input``
+    param_attr: Of the centers, [num_classes, width], which are no optimiser's matter
+    Returns: [rows, 1]
 
-    Returns
-    -------
-    Variable
-        [rows, 1].
+    >>> center_loss(data("input", [2, 4]), data("label", [2, 1], "int64"), 4, 0.5, None).shape
+    (2, 1)
     """
-    check_variable("input", input)
-    check_variable("label", label)
-    helper = LayerHelper("center_loss", param_attr=param_attr)
-    num_classes = check_int("num_classes", num_classes, minimum=1)
     if len(input.shape) != 2 or input.shape[1] < 1:
         refuse("input", input, "[rows, width] with a known width")
-    attr = helper.param_attr
-    if isinstance(attr, list):
-        refuse("param_attr", param_attr, "one ParamAttr: the loss has one table of centers")
-    centers = helper.create_parameter(attr, [num_classes, input.shape[1]], input.dtype)
-    centers.stop_gradient = True
-    if isinstance(alpha, Variable):
-        rate = alpha
-    else:
+    rate = alpha
+    if not isinstance(alpha, Variable):
+        helper = LayerHelper("center_loss", name="center_loss")
         rate = helper.create_global_variable(persistable=True, shape=[1], dtype=input.dtype, stop_gradient=True)
         helper.set_variable_initializer(rate, Constant(check_float("alpha", alpha)))
-    loss = helper.create_variable_for_type_inference()
-    difference = helper.create_variable_for_type_inference(stop_gradient=True)
-    helper.append_op(
-        "center_loss",
-        {"X": input, "Label": label, "Centers": centers, "CenterUpdateRate": rate},
-        {"SampleCenterDiff": difference, "Loss": loss, "CentersOut": centers},
-        {"cluster_num": num_classes, "need_update": update_center},
-    )
-    return loss
+    centers = Weight([num_classes, input.shape[1]], stop_gradient=True)
+    return also(Centers=centers, CenterUpdateRate=rate, CentersOut="Centers")
 
 
+@layer("label_smooth", {"label": "X", "epsilon": _PART, "dtype": Unused("the result has the dtype of ``label``")})
 def label_smooth(
     label: Variable,
     prior_dist: Variable | None = None,
@@ -221,90 +133,54 @@ def label_smooth(
 ) -> Variable:
     """Return (1 - epsilon) label + epsilon prior_dist.
 
-    Parameters
-    ----------
-    label : Variable
-        Probabilities or one-hot classes, [..., classes]. It gets no gradient.
-    prior_dist : Variable, optional
-        A probability for each class, [1, classes]; default: 1 / classes.
-    epsilon : float
-        From 0 to 1.
-    dtype : str
-        Taken for Fluid's sake; the result has the dtype of ``label``.
-    name : str, optional
+    prior_dist: A probability for each class, [1, classes]; default: 1 / classes
 
-    Returns
-    -------
-    Variable
+    >>> label_smooth(data("label", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
     """
-    inputs = {"X": check_variable("label", label)}
-    if prior_dist is not None:
-        inputs["PriorDist"] = check_variable("prior_dist", prior_dist)
-    if not 0 <= check_float("epsilon", epsilon) <= 1:
-        refuse("epsilon", epsilon, "a number from 0 to 1", error=AttributeValueError)
     label.stop_gradient = True
-    return append("label_smooth", "label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)
+    return also(epsilon=epsilon)
 
 
-def linear_chain_crf(input: Variable, label: Variable, param_attr: Any = None) -> Variable:
+@layer("linear_chain_crf", {"input": "Emission"})
+def linear_chain_crf(
+    input: Variable, label: Variable, param_attr: Any = None, length: Variable | None = None
+) -> Variable:
     """Return the negative log-likelihood of each sequence's labels under a linear-chain CRF.
 
-    Parameters
-    ----------
-    input : Variable
-        Emission scores, [rows, tags], sequences by LoD.
-    label : Variable
-        Tags, [rows, 1], int64.
-    param_attr : ParamAttr, optional
-        Of the transition weights, [tags + 2, tags]: start, stop, then from tag to tag. ``crf_decoding`` finds
+    input: Emission scores, [rows, tags], sequences by LoD; or padded, [batch, longest, tags], beside ``length``
+    label: Tags, [rows, 1], or padded, [batch, longest] or [batch, longest, 1]; int32 or int64
+    param_attr: Of the transition weights, [tags + 2, tags]: start, stop, then from tag to tag. ``crf_decoding`` finds
         them by their name.
+    length: int32 or int64, [batch]: how long each padded sequence is
+    Returns: [sequences, 1]
 
-    Returns
-    -------
-    Variable
-        [sequences, 1].
+    >>> linear_chain_crf(data("input", [-1, 4], lod_level=1), data("label", [-1, 1], "int64", lod_level=1)).shape
+    (-1, 1)
     """
-    check_variable("input", input)
-    check_variable("label", label)
-    helper = LayerHelper("linear_chain_crf", param_attr=param_attr)
-    if len(input.shape) != 2 or input.shape[1] < 1:
-        refuse("input", input, "[rows, tags] with a known number of tags")
-    attr = helper.param_attr
-    if isinstance(attr, list):
-        refuse("param_attr", param_attr, "one ParamAttr")
-    tags = input.shape[1]
-    transition = helper.create_parameter(attr, [tags + 2, tags], input.dtype)
-    outputs = {
-        slot: helper.create_variable_for_type_inference(input.dtype)
-        for slot in ("Alpha", "EmissionExps", "TransitionExps", "LogLikelihood")
-    }
-    helper.append_op("linear_chain_crf", {"Emission": input, "Transition": transition, "Label": label}, outputs)
-    return outputs["LogLikelihood"]
+    form = "[rows, tags]" if length is None else "[batch, longest, tags]"
+    if len(input.shape) != (2 if length is None else 3) or input.shape[-1] < 1:
+        refuse("input", input, f"{form} with a known number of tags")
+    return also(Transition=Weight([input.shape[-1] + 2, input.shape[-1]]))
 
 
-def crf_decoding(input: Variable, param_attr: Any, label: Variable | None = None) -> Variable:
+@layer("crf_decoding", {"input": "Emission"}, stop_gradient=True)
+def crf_decoding(
+    input: Variable, param_attr: Any, label: Variable | None = None, length: Variable | None = None
+) -> Variable:
     """Return the likeliest tag of each row, [rows, 1] int64; with ``label``, 1 where it is right, else 0.
 
-    Parameters
-    ----------
-    input : Variable
-        Emission scores, [rows, tags], sequences by LoD.
-    param_attr : ParamAttr or str
-        Its name is that of ``linear_chain_crf``'s transition weights.
-    label : Variable, optional
+    input: Emission scores, [rows, tags], sequences by LoD; or padded, [batch, longest, tags], beside ``length``
+    param_attr: Its name is that of ``linear_chain_crf``'s transition weights
+    length: int32 or int64, [batch]: how long each padded sequence is
+    Returns: Of padded sequences [batch, longest], 0 behind their ends
 
-    Returns
-    -------
-    Variable
+    >>> emission = data("emission", [-1, 5], lod_level=1)
+    >>> cost = linear_chain_crf(emission, data("label", [-1, 1], "int64", 1), "crf_weights")
+    >>> crf_decoding(emission, "crf_weights").shape
+    (-1, 1)
     """
-    helper = LayerHelper("crf_decoding", param_attr=param_attr)
-    attr = helper.param_attr
-    name = getattr(attr, "name", None)
-    if name is None:
+    found = getattr(ParamAttr.to_attr(param_attr), "name", None)
+    if found is None:
         refuse("param_attr", param_attr, "the name of linear_chain_crf's weights, or a ParamAttr that has it")
-    inputs = {"Emission": check_variable("input", input), "Transition": helper.get_parameter(name)}
-    if label is not None:
-        inputs["Label"] = check_variable("label", label)
-    path = helper.create_variable_for_type_inference("int64", stop_gradient=True)
-    helper.append_op("crf_decoding", inputs, {"ViterbiPath": path})
-    return path
+    return also(Transition=LayerHelper("crf_decoding", name="crf_decoding").get_parameter(found))

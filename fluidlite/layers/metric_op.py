@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from fluidlite.framework.variable import Variable
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable
+from fluidlite.layers.declare import also, layer
 from fluidlite.layers.index import topk
+from fluidlite.program.variable import Variable
 
 __all__ = ["accuracy", "auc", "mean_iou"]
 
 
+@layer(
+    "accuracy",
+    {"input": "", "k": "", "correct": "Correct", "total": "Total"},
+    extra=("Correct", "Total"),
+    stop_gradient=True,
+)
 def accuracy(
     input: Variable, label: Variable, k: int = 1, correct: Variable | None = None, total: Variable | None = None
 ) -> Variable:
     """Return the share of rows whose label is among the ``k`` highest scores.
 
-    Parameters
-    ----------
-    input : Variable
-        Scores, [rows, classes].
-    label : Variable
-        Classes, [rows, 1], integers.
-    k : int
-    correct, total : Variable, optional
-        Get the number of right rows and of all rows, int32 [1].
+    input: Scores, [rows, classes]
+    correct, total: Get the number of right rows and of all rows, int32 [1]
+    Returns: float32 [1]
 
-    Returns
-    -------
-    Variable
-        float32 [1].
+    >>> accuracy(data("input", [2, 4]), data("label", [2, 1], "int64")).shape
+    (1,)
     """
-    check_variable("input", input)
-    check_variable("label", label)
     values, indices = topk(input, k)
-    helper = LayerHelper("accuracy")
-    result = helper.create_variable_for_type_inference("float32", stop_gradient=True)
-    outputs = {
-        "Accuracy": result,
-        "Correct": correct or helper.create_variable_for_type_inference("int32", stop_gradient=True),
-        "Total": total or helper.create_variable_for_type_inference("int32", stop_gradient=True),
-    }
-    helper.append_op("accuracy", {"Out": values, "Indices": indices, "Label": label}, outputs)
-    return result
+    return also(Out=values, Indices=indices)
 
 
 def auc(
@@ -54,26 +43,14 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """Return the area under the receiver operating characteristic, of all batches and of the last ones.
 
-    Parameters
-    ----------
-    input : Variable
-        Probabilities of class 1 in the last column, [rows, 2] or [rows, 1].
-    label : Variable
-        0 or not, [rows, 1], integers.
-    curve : str
-        ``"ROC"``; as in Fluid, ``"PR"`` gives the same area.
-    num_thresholds : int
-        Scores are counted in so many buckets, whose width bounds the error.
-    topk : int
-        Taken for Fluid's sake.
-    slide_steps : int
-        How many batches are the last ones.
-
-    Returns
-    -------
-    tuple
-        The area of all batches, that of the last ones (float64 [1]), and the persistable counts that they are of:
-        positives and negatives of the last batches, then of all.
+    input: Probabilities of class 1 in the last column, [rows, 2] or [rows, 1]
+    label: 0 or not, [rows, 1], integers
+    curve: ``"ROC"``; as in Fluid, ``"PR"`` gives the same area
+    num_thresholds: Scores are counted in so many buckets, whose width bounds the error
+    topk: Taken for Fluid's sake
+    slide_steps: How many batches are the last ones
+    Returns: The area of all batches, that of the last ones (float64 [1]), and the persistable counts that they are of:
+        positives and negatives of the last batches, then of all
     """
     inputs = {"Predict": check_variable("input", input), "Label": check_variable("label", label)}
     helper = LayerHelper("auc")
@@ -84,7 +61,7 @@ def auc(
     for rows in (max(steps, 1), max(steps, 1), 1, 1):
         state = helper.create_global_variable(
             persistable=True, dtype="int64", shape=[rows, buckets], stop_gradient=True
-        )  # fmt: skip
+        )
         helper.set_variable_initializer(state, Constant(0.0))
         states.append(state)
     for area, (pos, neg), slides in ((areas[1], states[:2], steps), (areas[0], states[2:], 0)):
@@ -97,26 +74,12 @@ def auc(
     return areas[0], areas[1], states
 
 
+@layer("mean_iou", {"input": "Predictions", "label": "Labels"}, stop_gradient=True)
 def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, Variable, Variable]:
     """Return the mean over the classes of intersection / union, and each class's wrong and right predictions.
 
-    Parameters
-    ----------
-    input, label : Variable
-        Classes, integers, of equal dims and dtype.
-    num_classes : int
+    Returns: The mean, float32 [1]; wrong and right ones, int32 [num_classes]
 
-    Returns
-    -------
-    tuple of Variable
-        The mean, float32 [1]; wrong and right ones, int32 [num_classes].
+    >>> [each.shape for each in mean_iou(data("input", [2, 1], "int64"), data("label", [2, 1], "int64"), 1)]
+    [(1,), (1,), (1,)]
     """
-    inputs = {"Predictions": check_variable("input", input), "Labels": check_variable("label", label)}
-    helper = LayerHelper("mean_iou")
-    outputs = {
-        slot: helper.create_variable_for_type_inference(stop_gradient=True)
-        for slot in ("OutMeanIou", "OutWrong", "OutCorrect")
-    }
-    attrs = {"num_classes": check_int("num_classes", num_classes, minimum=1)}
-    helper.append_op("mean_iou", inputs, outputs, attrs)
-    return outputs["OutMeanIou"], outputs["OutWrong"], outputs["OutCorrect"]

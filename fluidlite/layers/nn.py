@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import (
     LayerHelper,
-    check_float,
     check_int,
-    check_variable,
     refuse,
 )
-from fluidlite.layers.common import append
+from fluidlite.layers.common import elsewhere
+from fluidlite.layers.declare import also, layer
+from fluidlite.program.variable import Variable
 
 __all__ = [
-    "dropout", "fc", "matmul", "maxout", "mul", "scale", "softmax",
-]  # fmt: skip
+    "dropout",
+    "fc",
+    "matmul",
+    "maxout",
+    "mul",
+    "scale",
+    "softmax",
+]
 
 # With parameters ---------------------------------------------------------------------------------------------------
 
@@ -35,28 +40,14 @@ def fc(
 ) -> Variable:
     """Return act(sum of input . weight + bias): a fully connected layer.
 
-    Parameters
-    ----------
-    input : Variable or list of Variables
-        Each gets a weight of its own.
-    size : int
-        Number of units: the width of the result.
-    num_flatten_dims : int
-        How many leading dims are kept; the others are flattened into the weight's rows.
-    param_attr : ParamAttr, optional
-        Of the weights, ``fc_0.w_0``; a list for several inputs.
-    bias_attr : ParamAttr, optional
-        Of the bias, ``fc_0.b_0``; False: no bias.
-    act : str, optional
-        An activation.
-    is_test : bool
-        Taken for Fluid's sake.
-    name : str, optional
-
-    Returns
-    -------
-    Variable
-        [*leading dims, size].
+    input: Each gets a weight of its own
+    size: Number of units: the width of the result
+    num_flatten_dims: How many leading dims are kept; the others are flattened into the weight's rows
+    param_attr: Of the weights, ``fc_0.w_0``; a list for several inputs
+    bias_attr: Of the bias, ``fc_0.b_0``; False: no bias
+    act: An activation
+    is_test: Taken for Fluid's sake
+    Returns: [*leading dims, size]
     """
     helper = LayerHelper("fc", name=name, input=input, param_attr=param_attr, bias_attr=bias_attr, act=act)
     size = check_int("size", size, minimum=1)
@@ -85,6 +76,7 @@ def fc(
 # Elementwise, with attributes of their own -------------------------------------------------------------------------
 
 
+@layer("scale", {"scale": "scale|ScaleTensor"})
 def scale(
     x: Variable,
     scale: float | Variable = 1.0,
@@ -95,31 +87,14 @@ def scale(
 ) -> Variable:
     """Return scale * x + bias, or scale * (x + bias).
 
-    Parameters
-    ----------
-    x : Variable
-    scale : float or Variable
-        A Variable holds one number, [1], of the dtype of ``x``, and gets no gradient.
-    bias : float
-    bias_after_scale : bool
-        False: the bias is added first.
-    act : str, optional
-        An activation.
-    name : str, optional
+    scale: A Variable holds one number, [1], of the dtype of ``x``, and gets no gradient
 
-    Returns
-    -------
-    Variable
+    >>> scale(data("x", [2, 1], "int64")).shape
+    (2, 1)
     """
-    inputs = {"X": check_variable("x", x)}
-    attrs = {"bias": check_float("bias", bias), "bias_after_scale": bias_after_scale}
-    if isinstance(scale, Variable):
-        inputs["ScaleTensor"] = scale
-    else:
-        attrs["scale"] = check_float("scale", scale)
-    return append("scale", "scale", inputs, attrs, name=name, act=act)
 
 
+@layer("dropout", extra=("Mask",))
 def dropout(
     x: Variable,
     dropout_prob: float,
@@ -130,102 +105,54 @@ def dropout(
 ) -> Variable:
     """Set elements of ``x`` to 0 at random.
 
-    Parameters
-    ----------
-    x : Variable
-    dropout_prob : float
-        Probability of it.
-    is_test : bool
-        Nothing is dropped; ``Program.clone(for_test=True)`` sets this.
-    seed : int, optional
-        None: the program's.
-    name : str, optional
-    dropout_implementation : str
-        ``"downgrade_in_infer"`` multiplies by 1 - dropout_prob at test; ``"upscale_in_train"`` divides by it in
-        training.
+    is_test: Nothing is dropped; ``Program.clone(for_test=True)`` sets this
+    dropout_implementation: ``"downgrade_in_infer"`` multiplies by 1 - dropout_prob at test; ``"upscale_in_train"``
+        divides by it in training
+    Returns: Dims and dtype of ``x``
 
-    Returns
-    -------
-    Variable
-        Dims and dtype of ``x``.
+    >>> dropout(data("x", [2, 4, 4, 8, 8]), 1).shape
+    (2, 4, 4, 8, 8)
     """
-    attrs = {
-        "dropout_prob": check_float("dropout_prob", dropout_prob), "is_test": is_test, "fix_seed": seed is not None,
-        "seed": check_int("seed", seed) if seed is not None else 0, "dropout_implementation": dropout_implementation,
-    }  # fmt: skip
-    return append("dropout", "dropout", {"X": check_variable("x", x)}, attrs, extra=("Mask",), name=name)
+    return also(fix_seed=seed is not None)
 
 
+@layer("softmax")
 def softmax(input: Variable, use_cudnn: bool = True, name: str | None = None, axis: int = -1) -> Variable:
     """Return exp(input), divided by its sum over ``axis``.
 
-    Parameters
-    ----------
-    input : Variable
-    use_cudnn : bool
-        A hint.
-    name : str, optional
-    axis : int
-
-    Returns
-    -------
-    Variable
+    >>> softmax(data("input", [2, 4])).shape
+    (2, 4)
     """
-    inputs = {"X": check_variable("input", input)}
-    return append("softmax", "softmax", inputs, {"axis": check_int("axis", axis)}, name=name)
 
 
+@layer("maxout")
 def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> Variable:
     """Return the maximum over groups of neighbouring channels.
 
-    Parameters
-    ----------
-    x : Variable
-        [batch, channels, height, width], or channels last if ``axis`` is -1 or 3.
-    groups : int
-        Channels of a group; it divides their number.
-    name : str, optional
-    axis : int
-        Where the channels are: 1, -1 or 3.
+    Returns: As ``x``, but with channels / groups channels
 
-    Returns
-    -------
-    Variable
-        As ``x``, but with channels / groups channels.
+    >>> maxout(data("x", [2, 4, 8, 8]), 1).shape
+    (2, 4, 8, 8)
     """
-    attrs = {"groups": check_int("groups", groups), "axis": check_int("axis", axis)}
-    return append("maxout", "maxout", {"X": check_variable("x", x)}, attrs, name=name)
 
 
 # Products ----------------------------------------------------------------------------------------------------------
 
 
+@layer("mul")
 def mul(
     x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
 ) -> Variable:
     """Return the product of two tensors, flattened to matrices after that many leading dims.
 
-    Parameters
-    ----------
-    x, y : Variable
-        Of one dtype; columns of the first are rows of the second.
-    x_num_col_dims, y_num_col_dims : int
-        How many leading dims are rows.
-    name : str, optional
+    Returns: [*rows of x, *columns of y]
 
-    Returns
-    -------
-    Variable
-        [*rows of x, *columns of y].
+    >>> mul(data("x", [4, 4]), data("y", [4, 4])).shape
+    (4, 4)
     """
-    inputs = {"X": check_variable("x", x), "Y": check_variable("y", y)}
-    attrs = {
-        "x_num_col_dims": check_int("x_num_col_dims", x_num_col_dims),
-        "y_num_col_dims": check_int("y_num_col_dims", y_num_col_dims),
-    }
-    return append("mul", "mul", inputs, attrs, name=name)
 
 
+@layer("matmul")
 def matmul(
     x: Variable,
     y: Variable,
@@ -236,28 +163,9 @@ def matmul(
 ) -> Variable:
     """Return alpha op(x) . op(y), batch by batch over leading dims; a vector is a row on the left, else a column.
 
-    Parameters
-    ----------
-    x, y : Variable
-        Vectors, matrices or batches of them, of one dtype; leading dims are broadcast.
-    transpose_x, transpose_y : bool
-        op swaps the last two dims.
-    alpha : float
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> matmul(data("x", [2, 4, 4, 8, 8]), data("y", [2, 4, 4, 8, 8])).shape
+    (2, 4, 4, 8, 8)
     """
-    inputs = {"X": check_variable("x", x), "Y": check_variable("y", y)}
-    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": check_float("alpha", alpha)}
-    return append("matmul", "matmul", inputs, attrs, name=name)
 
 
-def __getattr__(name: str) -> Any:
-    """Layers that stand elsewhere here, under Fluid's path."""
-    from fluidlite import layers
-
-    if name in layers.__all__:
-        return getattr(layers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

@@ -10,12 +10,17 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from fluidlite.base.errors import FluidError, ProgramError
-from fluidlite.framework.program import default_main_program, default_startup_program
-from fluidlite.framework.undo import undone_on_error
-from fluidlite.framework.whereabouts import users_line
+from fluidlite.layers.documentation import code_documentation
+from fluidlite.layers.selected_rows import OF_ROWS
+from fluidlite.program.program import default_main_program, default_startup_program
+from fluidlite.program.source_location import source_location
+from fluidlite.program.undo import undone_on_error
+from fluidlite.program.variable import Variable
 
 Layer = TypeVar("Layer", bound=Callable[..., Any])
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OPTIMIZE = "optimize"
+_TAKES_ROWS = {"merge_selected_rows", "get_tensor_from_selected_rows"}
 _UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What Python raises where a value is not of the kind that the code reads."""
 
@@ -29,6 +34,10 @@ def public(layer: Layer) -> Layer:
         blocks = dict.fromkeys((main.current_block(), main.global_block(), start))
         try:
             with undone_on_error(*blocks):
+                if layer.__name__ in OF_ROWS and any(map(_has_rows, (*args, *kwargs.values()))):
+                    return OF_ROWS[layer.__name__](layer, *args, **kwargs)
+                if main.role != OPTIMIZE and layer.__name__ not in _TAKES_ROWS:
+                    _refuse_rows(args, kwargs)
                 return layer(*args, **kwargs)
         except FluidError as exc:
             text = str(exc)
@@ -45,16 +54,35 @@ def public(layer: Layer) -> Layer:
                 f"given are {given}."
             ) from exc
 
+    if "----" not in (layer.__doc__ or ""):
+        _public.__doc__ = code_documentation(layer)
     return cast(Layer, _public)
 
 
+def _refuse_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse gradients that are sparse rows: their values, taken for a tensor, would give wrong numbers silently."""
+    for value in (*args, *kwargs.values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, Variable) and each.selected is not None:
+                raise ProgramError(
+                    f"{each.name!r} is sparse rows (SelectedRows) of {each.selected.height}; expected a tensor"
+                    "\n  Do: layers.get_tensor_from_selected_rows first, or is_sparse=False"
+                )
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether an argument is or has a variable of sparse rows."""
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(each, Variable) and each.selected is not None for each in items)
+
+
 def _where() -> str:
-    line = users_line()
+    line = source_location()
     return f"{os.path.basename(line.file)}:{line.number}"
 
 
 def _named(layer: Callable[..., Any]) -> str:
-    return f"{users_line().api or f'layers.{layer.__name__}'} ({_where()})"
+    return f"{source_location().api or f'layers.{layer.__name__}'} ({_where()})"
 
 
 def _ours(traceback: TracebackType | None) -> bool:

@@ -7,20 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.framework.variable import Variable
-from fluidlite.layer_helper import LayerHelper, check_int, check_ints, check_variable, check_variables, refuse
-from fluidlite.layers.common import append
-from fluidlite.layers.numbers import numbers
+from fluidlite.layer_helper import check_int, check_variable, refuse
+from fluidlite.layers.declare import Several, Unused, also, layer
+from fluidlite.layers.int_or_variable import numbers
 from fluidlite.layers.tensor import assign
+from fluidlite.program.variable import Variable
 
 __all__ = [
-    "flatten", "is_empty", "rank", "reshape", "shape", "size", "split", "squeeze", "stack", "transpose", "unbind",
-    "unsqueeze", "unstack",
-]  # fmt: skip
+    "flatten",
+    "is_empty",
+    "rank",
+    "reshape",
+    "shape",
+    "size",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+    "unbind",
+    "unsqueeze",
+    "unstack",
+]
 
 # The same bytes ----------------------------------------------------------------------------------------------------
 
 
+@layer(
+    "reshape2",
+    {
+        "shape": "shape|Shape|ShapeTensor",
+        "actual_shape": "",
+        "inplace": Unused("bytes are shared wherever that is safe"),
+    },
+    extra=("XShape",),
+    called="reshape2",
+)
 def reshape(
     x: Variable,
     shape: Any,
@@ -31,271 +52,154 @@ def reshape(
 ) -> Variable:
     """Return ``x`` in other dims.
 
-    Parameters
-    ----------
-    x : Variable
-    shape : Variable, or sequence of int or Variable
-        One may be -1: what remains; 0 means as in ``x``. A Variable in the list is an integer [1]; one instead of
+    shape: One may be -1: what remains; 0 means as in ``x``. A Variable in the list is an integer [1]; one instead of
         the list holds all dims.
-    actual_shape : Variable, optional
-        Integers, [rank]: the dims at run time. ``shape`` is then what is known before.
-    act : str, optional
-        An activation of the result.
-    inplace : bool
-        Taken for Fluid's sake: the bytes are shared wherever that is safe.
-    name : str, optional
+    actual_shape: Integers, [rank]: the dims at run time. ``shape`` is then what is known before.
+    Raises: If ``x`` has not as many elements as the dims say
 
-    Returns
-    -------
-    Variable
-
-    Raises
-    ------
-    AttributeValueError, ShapeError
-        If ``x`` has not as many elements as the dims say.
+    >>> reshape(data("x", [2, 6]), [0, 3, -1]).shape
+    (2, 3, 2)
     """
-    given = numbers("shape", shape, "Shape", "ShapeTensor")
-    inputs = {"X": check_variable("x", x), **given.inputs}
-    if actual_shape is not None:
-        inputs.pop("ShapeTensor", None)
-        inputs["Shape"] = check_variable("actual_shape", actual_shape)
-    attrs = {"shape": given.attr}
-    return append("reshape2", "reshape2", inputs, attrs, extra=("XShape",), name=name, act=act)
+    if actual_shape is None:
+        return also()
+    return also(ShapeTensor=(), Shape=check_variable("actual_shape", actual_shape))
 
 
+@layer("squeeze2", extra=("XShape",))
 def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
     """Return ``input`` without its dims of 1 in ``axes``; without all that are known to be 1, if there are none.
 
-    Parameters
-    ----------
-    input : Variable
-    axes : list of int
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> squeeze(data("input", [2, 1], "int64"), 1).shape
+    (2,)
     """
-    attrs = {"axes": check_ints("axes", axes)}
-    return append("squeeze", "squeeze2", {"X": check_variable("input", input)}, attrs, extra=("XShape",), name=name)
 
 
+@layer("unsqueeze2", {"axes": "axes|AxesTensor|AxesTensorList"}, extra=("XShape",), called="unsqueeze2")
 def unsqueeze(input: Variable, axes: Any, name: str | None = None) -> Variable:
     """Put dims of 1 in.
 
-    Parameters
-    ----------
-    input : Variable
-    axes : int, Variable, or sequence of int or Variable
-        Where they are in the result, one after the other; negative ones count from the end.
-    name : str, optional
+    axes: Where they are in the result, one after the other; negative ones count from the end
 
-    Returns
-    -------
-    Variable
+    >>> unsqueeze(data("input", [2, 4]), 1).shape
+    (2, 1, 4)
     """
-    given = numbers("axes", axes, "AxesTensor", "AxesTensorList")
-    inputs = {"X": check_variable("input", input), **given.inputs}
-    attrs = {"axes": [] if given.inputs else given.attr}
-    return append("unsqueeze2", "unsqueeze2", inputs, attrs, extra=("XShape",), name=name)
+    return also(axes=[]) if axes.inputs else also()
 
 
+@layer("flatten2", extra=("XShape",))
 def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
     """Return ``x`` as a matrix: its first ``axis`` dims are the rows, the others the columns.
 
-    Parameters
-    ----------
-    x : Variable
-    axis : int
-        From 0 to the rank.
-    name : str, optional
+    Returns: Of rank 2
 
-    Returns
-    -------
-    Variable
-        Of rank 2.
+    >>> flatten(data("x", [2, 4])).shape
+    (2, 4)
     """
-    attrs = {"axis": check_int("axis", axis, minimum=0)}
-    return append("flatten", "flatten2", {"X": check_variable("x", x)}, attrs, extra=("XShape",), name=name)
 
 
+@layer("transpose2", {"perm": "axis"}, extra=("XShape",))
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
     """Return ``x`` with dim ``perm[i]`` as its ``i``-th.
 
-    Parameters
-    ----------
-    x : Variable
-    perm : list of int
-        Each dim once.
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> transpose(data("x", [2, 3]), [1, 0]).shape
+    (3, 2)
     """
-    attrs = {"axis": check_ints("perm", perm)}
-    return append("transpose", "transpose2", {"X": check_variable("x", x)}, attrs, extra=("XShape",), name=name)
 
 
 # Several tensors ---------------------------------------------------------------------------------------------------
 
 
+@layer("stack")
 def stack(x: Variable | Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Return the tensors ``x``, of equal dims, side by side along a new axis.
 
-    Parameters
-    ----------
-    x : Variable or list of Variable
-    axis : int
-        Of the result; negative ones count from its end.
-    name : str, optional
+    axis: Of the result; negative ones count from its end
 
-    Returns
-    -------
-    Variable
+    >>> stack(data("x", [4, 4])).shape
+    (1, 4, 4)
     """
-    inputs = {"X": check_variables("x", x)}
-    return append("stack", "stack", inputs, {"axis": check_int("axis", axis)}, slot="Y", name=name)
 
 
-def _parts(type: str, x: Variable, slot: str, axis: int, attrs: dict[str, Any], num: int | None) -> list[Variable]:
-    axis = check_int("axis", axis)
+def _parts(argument: str, x: Variable, axis: int, slot: str, count: int | None) -> dict[str, Any]:
+    """The results of a layer that takes a variable apart; without a count, the dim says how many."""
     if not -len(x.shape) <= axis < len(x.shape):
         refuse("axis", axis, f"an axis in [{-len(x.shape)}, {len(x.shape)}) of {x}")
-    if num is None:
-        num = x.shape[axis]
-        if num < 0:
-            refuse("input" if type == "unbind" else "x", x, f"a known dim {axis}: it is the number of results")
-    helper = LayerHelper(type)
-    outs = helper.create_variables("num", num)
-    helper.append_op(type, {"X": x}, {slot: outs}, {"axis": axis, **({"num": num} if "num" in attrs else {})})
-    return outs
+    if count is None and x.shape[axis] < 0:
+        refuse(argument, x, f"a known dim {axis}: it is the number of results")
+    return {slot: Several("num", x.shape[axis] if count is None else count)}
 
 
+@layer("unstack", {"num": ""})
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
     """Take ``x`` apart along ``axis``, which the parts lack.
 
-    Parameters
-    ----------
-    x : Variable
-    axis : int
-    num : int, optional
-        How many parts there are; default: the dim, which must be known then.
+    num: How many parts there are; default: the dim, which must be known then
 
-    Returns
-    -------
-    list of Variable
+    >>> [each.shape for each in unstack(data("x", [2], "int64"))]
+    [(), ()]
     """
     count = None if num is None else check_int("num", num, minimum=1)
-    return _parts("unstack", check_variable("x", x), "Y", axis, {"num": count}, count)
+    return also(**_parts("x", x, axis, "Y", count), num=count or x.shape[axis])
 
 
+@layer("unbind")
 def unbind(input: Variable, axis: int = 0) -> list[Variable]:
     """Return the parts of ``input`` along ``axis``, a known dim, which the parts lack.
 
-    Parameters
-    ----------
-    input : Variable
-    axis : int
-
-    Returns
-    -------
-    list of Variable
+    >>> [each.shape for each in unbind(data("input", [2, 4]))]
+    [(4,), (4,)]
     """
-    return _parts("unbind", check_variable("input", input), "Out", axis, {}, None)
+    return also(**_parts("input", input, axis, "Out", None))
 
 
+@layer("split", {"num_or_sections": "", "dim": "axis|AxisTensor"})
 def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None = None) -> list[Variable]:
     """Divide ``input`` along a dim.
 
-    Parameters
-    ----------
-    input : Variable
-    num_or_sections : int, or sequence of int or Variable
-        How many equal parts, or the size of each; one may be -1: what remains.
-    dim : int or Variable
-    name : str, optional
+    num_or_sections: How many equal parts, or the size of each; one may be -1: what remains
 
-    Returns
-    -------
-    list of Variable
+    >>> [each.shape for each in split(data("input", [2, 4, 8, 8]), 4)]
+    [(2, 4, 8, 2), (2, 4, 8, 2), (2, 4, 8, 2), (2, 4, 8, 2)]
     """
-    inputs: dict[str, Any] = {"X": check_variable("input", input)}
-    attrs: dict[str, Any] = {}
-    if isinstance(dim, Variable):
-        inputs["AxisTensor"] = dim
-    else:
-        attrs["axis"] = check_int("dim", dim)
-    if isinstance(num_or_sections, (list, tuple)):
-        given = numbers("num_or_sections", num_or_sections, "", "SectionsTensorList")
-        attrs["sections"] = given.attr
-        inputs.update(given.inputs)
-        count = len(given.attr)
-    else:
-        count = attrs["num"] = check_int("num_or_sections", num_or_sections, minimum=1)
-    if not count:
+    if not isinstance(num_or_sections, (list, tuple)):
+        count = check_int("num_or_sections", num_or_sections, minimum=1)
+        return also(Out=Several("num_or_sections", count), num=count)
+    given = numbers("num_or_sections", num_or_sections, "", "SectionsTensorList")
+    if not given.attr:
         refuse("num_or_sections", num_or_sections, "one section or more")
-    helper = LayerHelper("split", name=name)
-    outs = helper.create_variables("num_or_sections", count)
-    helper.append_op("split", inputs, {"Out": outs}, attrs)
-    return outs
+    return also(Out=Several("num_or_sections", len(given.attr)), sections=given.attr, **given.inputs)
 
 
 # What dims tell ----------------------------------------------------------------------------------------------------
 
 
+@layer("shape", stop_gradient=True)
 def shape(input: Variable) -> Variable:
     """Return the dims of ``input`` at run time, int32 [rank].
 
-    Parameters
-    ----------
-    input : Variable
-
-    Returns
-    -------
-    Variable
+    >>> shape(data("input", [2, 4], "bool")).shape
+    (2,)
     """
-    return append("shape", "shape", {"Input": check_variable("input", input)}, stop_gradient=True)
 
 
 def rank(input: Variable) -> Variable:
-    """Return the number of dims of ``input``, an int32 of rank 0.
-
-    Parameters
-    ----------
-    input : Variable
-
-    Returns
-    -------
-    Variable
-    """
+    """Return the number of dims of ``input``, an int32 of rank 0."""
     return assign(np.asarray(len(check_variable("input", input).shape), "int32"))
 
 
+@layer("size", stop_gradient=True)
 def size(input: Variable) -> Variable:
     """Return the number of elements of ``input`` at run time, int64 [1].
 
-    Parameters
-    ----------
-    input : Variable
-
-    Returns
-    -------
-    Variable
+    >>> size(data("input", [2, 4, 8, 8])).shape
+    (1,)
     """
-    return append("size", "size", {"Input": check_variable("input", input)}, stop_gradient=True)
 
 
+@layer("is_empty", {"cond": "Out"}, stop_gradient=True)
 def is_empty(x: Variable, cond: Variable | None = None) -> Variable:
     """Return whether ``x`` has no elements at run time, bool [1] (written into ``cond``, if given).
 
-    Parameters
-    ----------
-    x : Variable
-    cond : Variable, optional
-
-    Returns
-    -------
-    Variable
+    >>> is_empty(data("x", [2, 4, 4, 8, 8])).shape
+    (1,)
     """
-    return append("is_empty", "is_empty", {"X": check_variable("x", x)}, out=cond, stop_gradient=True)

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite import unique_name
-from fluidlite.framework.variable import Parameter, Variable
-from fluidlite.framework.vartype import dtype_of
 from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     LayerHelper,
@@ -17,17 +14,32 @@ from fluidlite.layer_helper import (
     check_int,
     check_ints,
     check_variable,
-    check_variables,
     refuse,
 )
-from fluidlite.layers.common import append
+from fluidlite.layers.common import append, elsewhere
+from fluidlite.layers.declare import Unused, also, layer
 from fluidlite.param_attr import ParamAttr
+from fluidlite.program.variable import Parameter, Variable, copy_operator
+from fluidlite.tensor.var_type import dtype_of
 
 __all__ = [
-    "assign", "autoincreased_step_counter", "cast", "concat", "create_global_var", "create_parameter",
-    "create_tensor", "fill_constant", "fill_constant_batch_size_like", "increment", "ones", "ones_like", "sum",
-    "sums", "zeros", "zeros_like",
-]  # fmt: skip
+    "assign",
+    "autoincreased_step_counter",
+    "cast",
+    "concat",
+    "create_global_var",
+    "create_parameter",
+    "create_tensor",
+    "fill_constant",
+    "fill_constant_batch_size_like",
+    "increment",
+    "ones",
+    "ones_like",
+    "sum",
+    "sums",
+    "zeros",
+    "zeros_like",
+]
 
 # Variables ---------------------------------------------------------------------------------------------------------
 
@@ -35,16 +47,7 @@ __all__ = [
 def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
     """Declare a variable whose dims the operator that writes it will say.
 
-    Parameters
-    ----------
-    dtype : str
-    name : str, optional
-    persistable : bool
-        Kept in the scope after a run, and saved.
-
-    Returns
-    -------
-    Variable
+    persistable: Kept in the scope after a run, and saved
     """
     dtype_of(dtype)
     helper = LayerHelper("create_tensor", name=name)
@@ -97,23 +100,11 @@ def create_global_var(
 ) -> Variable:
     """Declare a variable of the global block, filled with ``value`` at startup.
 
-    Parameters
-    ----------
-    shape : sequence of int
-    value : number
-    dtype : str
-    persistable : bool
-        Kept in the scope after a run, and saved.
-    force_cpu : bool
-        Taken for Fluid's sake.
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    persistable: Kept in the scope after a run, and saved
+    force_cpu: Taken for Fluid's sake
     """
     helper = LayerHelper("global_var")
-    name = name if name is not None else unique_name.generate(helper.name + ".tmp")
+    name = name if name is not None else helper.main_program.global_block().new_name(helper.name + ".tmp")
     # It outlives the startup program only if it is persistable there; in the main program the user decides.
     var = helper.create_global_variable(
         persistable, name=name, shape=check_ints("shape", shape), dtype=dtype_of(dtype), stop_gradient=True
@@ -125,15 +116,7 @@ def create_global_var(
 def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Variable:
     """Return an int64 [1] that is ``begin`` in the first run and ``step`` more in each later one.
 
-    Parameters
-    ----------
-    counter_name : str, optional
-        Counters of one name are one counter. Default: ``@STEP_COUNTER@``.
-    begin, step : int
-
-    Returns
-    -------
-    Variable
+    counter_name: Counters of one name are one counter. Default: ``@STEP_COUNTER@``.
     """
     name = "@STEP_COUNTER@" if counter_name is None else counter_name
     helper = LayerHelper("global_step_counter")
@@ -150,6 +133,11 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 # Constants and random numbers --------------------------------------------------------------------------------------
 
 
+@layer(
+    "fill_constant",
+    {"shape": "shape|ShapeTensor|ShapeTensorList", "value": "", "force_cpu": Unused("kernels are chosen by the place")},
+    stop_gradient=True,
+)
 def fill_constant(
     shape: Any,
     dtype: Any,
@@ -160,39 +148,23 @@ def fill_constant(
 ) -> Variable:
     """Return a tensor filled with a value.
 
-    Parameters
-    ----------
-    shape : sequence of int or Variable, or Variable
-        Dims; a Variable holds one of them, or all.
-    dtype : str
-    value : number or Variable
-        A Variable holds one number.
-    force_cpu : bool
-        Taken for Fluid's sake.
-    out : Variable, optional
-        Where it is written.
-    name : str, optional
+    shape: Dims; a Variable holds one of them, or all
+    value: A Variable holds one number
+    out: Where it is written
 
-    Returns
-    -------
-    Variable
+    >>> fill_constant([2, 4], "float32", 0.5).shape
+    (2, 4)
     """
-    from fluidlite.layers.numbers import numbers  # that module makes constants by this function
-
-    given = numbers("shape", shape, "ShapeTensor", "ShapeTensorList")
-    inputs: dict[str, Any] = dict(given.inputs)
-    attrs: dict[str, Any] = {"shape": given.attr, "dtype": dtype_of(dtype)}
+    if out is not None:
+        out.stop_gradient = True
     if isinstance(value, Variable):
-        inputs["ValueTensor"] = value
-    else:
-        attrs["value"] = check_float("value", value)
-        if isinstance(value, int) and attrs["value"] != value:
-            attrs["str_value"] = str(value)  # more digits than a float has
-    filled = append("fill_constant", "fill_constant", inputs, attrs, out=out, name=name, stop_gradient=True)
-    filled.stop_gradient = True
-    return filled
+        return also(ValueTensor=value)
+    number = check_float("value", int(value) if isinstance(value, bool) and dtype == "bool" else value)
+    exact = isinstance(value, int) and number != value  # more digits than a float has
+    return also(value=number, str_value=str(value) if exact else None)
 
 
+@layer("fill_constant_batch_size_like", {"force_cpu": Unused("kernels are chosen by the place")}, stop_gradient=True)
 def fill_constant_batch_size_like(
     input: Variable,
     shape: Sequence[int],
@@ -204,28 +176,9 @@ def fill_constant_batch_size_like(
 ) -> Variable:
     """Return a tensor filled with ``value``, whose dim ``output_dim_idx`` is dim ``input_dim_idx`` of ``input``.
 
-    Parameters
-    ----------
-    input : Variable
-        Only its dims are read.
-    shape : sequence of int
-    dtype : str
-    value : number
-    input_dim_idx, output_dim_idx : int
-    force_cpu : bool
-        Taken for Fluid's sake.
-
-    Returns
-    -------
-    Variable
+    >>> fill_constant_batch_size_like(data("input", [2, 4, 8, 8]), [2, 2], "float32", 0.5).shape
+    (2, 2)
     """
-    attrs = {
-        "shape": check_ints("shape", shape), "dtype": dtype_of(dtype), "value": check_float("value", value),
-        "input_dim_idx": check_int("input_dim_idx", input_dim_idx),
-        "output_dim_idx": check_int("output_dim_idx", output_dim_idx),
-    }  # fmt: skip
-    type = "fill_constant_batch_size_like"
-    return append(type, type, {"Input": check_variable("input", input)}, attrs, stop_gradient=True)
 
 
 def zeros(shape: Any, dtype: Any, force_cpu: bool = False, name: str | None = None) -> Variable:
@@ -263,151 +216,89 @@ def ones(shape: Any, dtype: Any, force_cpu: bool = False) -> Variable:
     return fill_constant(shape, dtype, 1.0)
 
 
+@layer("fill_zeros_like", stop_gradient=True)
 def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
     """Return zeros in the dims and dtype of ``x``.
 
-    Parameters
-    ----------
-    x : Variable
-    out : Variable, optional
-        Where they are written.
+    out: Where they are written
 
-    Returns
-    -------
-    Variable
+    >>> zeros_like(data("x", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
     """
-    inputs = {"X": check_variable("x", x)}
-    return append("zeros_like", "fill_zeros_like", inputs, out=out, stop_gradient=True)
 
 
+@layer("fill_any_like", attrs={"value": 1.0}, stop_gradient=True)
 def ones_like(x: Variable, out: Variable | None = None) -> Variable:
     """Return ones in the dims and dtype of ``x``.
 
-    Parameters
-    ----------
-    x : Variable
-    out : Variable, optional
-        Where they are written.
+    out: Where they are written
 
-    Returns
-    -------
-    Variable
+    >>> ones_like(data("x", [2, 1], "int64")).shape
+    (2, 1)
     """
-    inputs = {"X": check_variable("x", x)}
-    return append("ones_like", "fill_any_like", inputs, {"value": 1.0}, out=out, stop_gradient=True)
 
 
 # Copies and conversions --------------------------------------------------------------------------------------------
 
 
+@layer("cast", {"dtype": "out_dtype"})
 def cast(x: Variable, dtype: Any) -> Variable:
     """Return ``x`` in another dtype.
 
-    Parameters
-    ----------
-    x : Variable
-    dtype : str
-
-    Returns
-    -------
-    Variable
+    >>> cast(data("x", [2, 4]), "float32").shape
+    (2, 4)
     """
-    x = check_variable("x", x)
-    return append("cast", "cast", {"X": x}, {"in_dtype": x.dtype, "out_dtype": dtype_of(dtype)})
+    return also(in_dtype=x.dtype)
 
 
+@layer("concat", {"axis": "axis|AxisTensor"})
 def concat(input: Sequence[Variable], axis: Any = 0, name: str | None = None) -> Variable:
     """Return the inputs one behind the other along ``axis``, an int or a Variable that holds it.
 
-    Parameters
-    ----------
-    input : list of Variable
-        Of one dtype, and of equal dims but for ``axis``.
-    axis : int or Variable
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> concat(data("input", [1])).shape
+    (1,)
     """
-    inputs: dict[str, Any] = {"X": check_variables("input", input)}
-    if isinstance(axis, Variable):
-        return append("concat", "concat", {**inputs, "AxisTensor": axis}, name=name)
-    return append("concat", "concat", inputs, {"axis": check_int("axis", axis)}, name=name)
 
 
+@layer("sum", called="sum")
 def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
     """Return the elementwise sum of the inputs, in order (written into ``out``, if given).
 
-    Parameters
-    ----------
-    input : Variable or list of Variable
-    out : Variable, optional
-
-    Returns
-    -------
-    Variable
+    >>> sums(data("input", [2, 4], "int64")).shape
+    (2, 4)
     """
-    return append("sum", "sum", {"X": check_variables("input", input)}, out=out)
 
 
+@layer("sum")
 def sum(x: Variable | Sequence[Variable]) -> Variable:
     """Return the elementwise sum of ``x``, one or several; the sum of a tensor's elements is ``reduce_sum``.
 
-    Parameters
-    ----------
-    x : Variable or list of Variable
-
-    Returns
-    -------
-    Variable
+    >>> sum(data("x", [2, 4])).shape
+    (2, 4)
     """
-    return append("sum", "sum", {"X": check_variables("x", x)})
 
 
 def assign(input: Variable | np.ndarray[Any, Any], output: Variable | None = None) -> Variable:
-    """Return a copy of ``input`` (written into ``output``, if given).
+    """Return a copy of ``input``, a tensor or a tensor array (written into ``output``, if given).
 
     The values of an array are kept in the program; they are what it holds now.
-
-    Parameters
-    ----------
-    input : Variable or array
-    output : Variable, optional
-
-    Returns
-    -------
-    Variable
     """
     if isinstance(input, np.ndarray):
         attrs = value_attrs(input, dtype_of(input.dtype))
         return append("assign", "assign_value", {}, attrs, out=output, stop_gradient=output is None)
-    return append("assign", "assign", {"X": check_variable("input", input)}, out=output)
+    return append("assign", copy_operator(check_variable("input", input)), {"X": input}, out=output)
 
 
+@layer("increment", {"value": "step", "in_place": ""})
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
     """Add ``value`` to ``x``, in ``x`` itself unless ``in_place`` is False.
 
-    Parameters
-    ----------
-    x : Variable
-        Of one element.
-    value : float
-    in_place : bool
+    x: Of one element
 
-    Returns
-    -------
-    Variable
+    >>> increment(data("x", [2, 3, 4])).shape
+    (2, 3, 4)
     """
-    x = check_variable("x", x)
-    attrs = {"step": check_float("value", value)}
-    return append("increment", "increment", {"X": x}, attrs, out=x if in_place else None)
+    return also(Out=x if in_place else None)
 
 
-def __getattr__(name: str) -> Any:
-    """Layers that stand elsewhere here, under Fluid's path."""
-    from fluidlite import layers
-
-    if name in layers.__all__:
-        return getattr(layers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = elsewhere(__name__)  # Fluid's path of layers that other modules declare

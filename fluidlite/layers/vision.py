@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fluidlite.base.errors import AttributeValueError
-from fluidlite.framework.variable import Variable
-from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_ints, check_variable, refuse
-from fluidlite.layers.common import append
-from fluidlite.layers.conv import _per_dim
+from fluidlite.layer_helper import check_int, check_variable, refuse
+from fluidlite.layers.conv import four_paddings, per_dim
+from fluidlite.layers.declare import Body, Names, Weight, also, layer
 from fluidlite.layers.tensor import fill_constant
+from fluidlite.program.opdef import Attr
+from fluidlite.program.variable import Variable
 
 __all__ = [
-    "im2sequence", "image_resize", "image_resize_short", "pixel_shuffle", "resize_bilinear", "resize_linear",
-    "resize_nearest", "resize_trilinear", "row_conv", "shuffle_channel", "space_to_depth", "temporal_shift",
-]  # fmt: skip
+    "im2sequence",
+    "image_resize",
+    "image_resize_short",
+    "pixel_shuffle",
+    "resize_bilinear",
+    "resize_linear",
+    "resize_nearest",
+    "resize_trilinear",
+    "row_conv",
+    "shuffle_channel",
+    "space_to_depth",
+    "temporal_shift",
+]
 
 Size = int | Sequence[int]
+_AHEAD = Attr("future_context_size", "int", minimum=0, doc="how many steps ahead")
 
 # Other sizes -------------------------------------------------------------------------------------------------------
 
@@ -30,6 +43,54 @@ _METHODS = {
 }
 
 
+_SIZES: Names = {
+    "out_shape": "",
+    "scale": "scale|Scale",
+    "actual_shape": "OutSize",
+    "align_corners": Body("align_corners"),
+    "data_format": "",
+}
+
+
+def _resized(
+    out_shape: Any, scale: Any, actual_shape: Any, resample: Any, data_format: Any, align_mode: int = 1, **given: Any
+) -> Any:
+    """The size, or the scale, of the images, by numbers or Variables."""
+    if resample not in _METHODS:
+        refuse("resample", resample, "one of " + ", ".join(map(repr, _METHODS)), error=AttributeValueError)
+    method, spatial, formats = _METHODS[resample]
+    if data_format not in formats:
+        refuse("data_format", data_format, " or ".join(map(repr, formats)), error=AttributeValueError)
+    if not isinstance(given["align_corners"], bool):
+        refuse("align_corners", given["align_corners"], "True or False")
+    if out_shape is None and scale is None:
+        refuse("out_shape", None, "the size of the result, or a scale")
+    if isinstance(scale, float) and out_shape is None and scale <= 0:
+        refuse("scale", scale, "a number above 0", error=AttributeValueError)
+    made = {} if out_shape is None else {"scale": None, "Scale": None, **_sizes(out_shape, spatial)}
+    if actual_shape is not None:
+        made["OutSize"] = actual_shape
+    layout = "NCHW" if data_format[1] == "C" else "NHWC"
+    corners = given["align_corners"]
+    attrs = {"interp_method": method, "align_corners": corners, "align_mode": align_mode, "data_layout": layout}
+    return also(f"{method}_interp", **attrs, **made)
+
+
+def _sizes(out_shape: Any, spatial: int) -> dict[str, Any]:
+    """The sizes as attributes, or as tensors if one of them is."""
+    if isinstance(out_shape, Variable):
+        return {"OutSize": out_shape}
+    if not isinstance(out_shape, (list, tuple)) or len(out_shape) != spatial:
+        refuse("out_shape", out_shape, f"{spatial} sizes, or a Variable that has them")
+    sizes = [size if isinstance(size, Variable) else check_int("out_shape", size, 1) for size in out_shape]
+    if any(isinstance(size, Variable) for size in sizes):
+        return {
+            "SizeTensor": [s if isinstance(s, Variable) else fill_constant([1], "int32", s) for s in sizes],
+        }
+    return dict(zip(("out_d", "out_h", "out_w")[-spatial:], sizes, strict=True))
+
+
+@layer("bilinear_interp", {**_SIZES, "resample": ""}, body=_resized)
 def image_resize(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -43,83 +104,22 @@ def image_resize(
 ) -> Variable:
     """Return the images in another size.
 
-    Parameters
-    ----------
-    input : Variable
-        Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC");
-        with "TRILINEAR" volumes, with a depth before the height, and with "LINEAR" lines, without height.
-    out_shape : (height, width) or Variable, optional
-        The size of the result; numbers may be Variables of [1], int32 or int64, or all of it one of [2].
-    scale : float or Variable, optional
-        How many times as large the result is, rounded down, if ``out_shape`` does not say it.
-    name : str, optional
-    resample : str
-        "BILINEAR", "NEAREST", "BICUBIC", "TRILINEAR" or "LINEAR".
-    actual_shape : Variable, optional
-        The size of the result; it wins over ``out_shape`` and ``scale``, of which one must still be given.
-    align_corners : bool
-        The corner elements keep their places. Else a result's element i is i * size / out_size of the image.
-    align_mode : int
-        Without ``align_corners``, for the linear methods, 0: (i + 0.5) * size / out_size - 0.5, 1: as above.
-    data_format : str
-        "NCHW" or "NHWC", "NCDHW" or "NDHWC" for "TRILINEAR", "NCW" or "NWC" for "LINEAR".
+    input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC");
+        with "TRILINEAR" volumes, with a depth before the height, and with "LINEAR" lines, without height
+    out_shape: The size of the result; numbers may be Variables of [1], int32 or int64, or all of it one of [2]
+    scale: How many times as large the result is, rounded down, if ``out_shape`` does not say it
+    resample: "BILINEAR", "NEAREST", "BICUBIC", "TRILINEAR" or "LINEAR"
+    align_corners: The corner elements keep their places. Else a result's element i is i * size / out_size of the
+        image.
+    data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC" for "TRILINEAR", "NCW" or "NWC" for "LINEAR"
+    Raises: An argument has another form, or neither ``out_shape`` nor ``scale`` is given
 
-    Returns
-    -------
-    Variable
-
-    Raises
-    ------
-    ProgramError, AttributeValueError, ShapeError
-        An argument has another form, or neither ``out_shape`` nor ``scale`` is given.
+    >>> image_resize(data("input", [2, 4, 8, 8]), [3, 3]).shape
+    (2, 4, 3, 3)
     """
-    check_variable("input", input)
-    if resample not in _METHODS:
-        refuse("resample", resample, "one of " + ", ".join(map(repr, _METHODS)), error=AttributeValueError)
-    method, spatial, formats = _METHODS[resample]
-    if data_format not in formats:
-        refuse("data_format", data_format, " or ".join(map(repr, formats)), error=AttributeValueError)
-    if not isinstance(align_corners, bool):
-        refuse("align_corners", align_corners, "True or False")
-    if align_mode not in (0, 1):
-        refuse("align_mode", align_mode, "0 or 1", error=AttributeValueError)
-    if out_shape is None and scale is None:
-        refuse("out_shape", None, "the size of the result, or a scale")
-    inputs: dict[str, Any] = {"X": input}
-    attrs: dict[str, Any] = {
-        "interp_method": method, "align_corners": align_corners, "align_mode": align_mode,
-        "data_layout": "NCHW" if data_format[1] == "C" else "NHWC",
-    }  # fmt: skip
-    if isinstance(out_shape, Variable):
-        inputs["OutSize"] = out_shape
-    elif out_shape is not None:
-        _say_sizes(out_shape, spatial, inputs, attrs)
-    elif isinstance(scale, Variable):
-        inputs["Scale"] = scale
-    else:
-        attrs["scale"] = check_float("scale", scale)
-        if attrs["scale"] <= 0:
-            refuse("scale", scale, "a number above 0", error=AttributeValueError)
-    if actual_shape is not None:
-        inputs["OutSize"] = check_variable("actual_shape", actual_shape)
-    return append(f"{method}_interp", f"{method}_interp", inputs, attrs, name=name)
 
 
-def _say_sizes(out_shape: Any, spatial: int, inputs: dict[str, Any], attrs: dict[str, Any]) -> None:
-    """Put the sizes into attributes, or into tensors if one of them is."""
-    if not isinstance(out_shape, (list, tuple)) or len(out_shape) != spatial:
-        refuse("out_shape", out_shape, f"{spatial} sizes, or a Variable that has them")
-    names = ("out_d", "out_h", "out_w")[-spatial:]
-    if any(isinstance(size, Variable) for size in out_shape):
-        sizes = (size if isinstance(size, Variable) else check_int("out_shape", size, 1) for size in out_shape)
-        inputs["SizeTensor"] = [
-            size if isinstance(size, Variable) else fill_constant([1], "int32", size) for size in sizes
-        ]
-        return
-    for name, size in zip(names, out_shape, strict=True):
-        attrs[name] = check_int("out_shape", size, 1)
-
-
+@layer("linear_interp", _SIZES, body=partial(_resized, resample="LINEAR"))
 def resize_linear(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -132,24 +132,12 @@ def resize_linear(
 ) -> Variable:
     """Return the lines in another length, each element from the two around its place: :func:`image_resize`.
 
-    Parameters
-    ----------
-    input : Variable
-    out_shape : (width,) or Variable, optional
-    scale : float or Variable, optional
-    name : str, optional
-    actual_shape : Variable, optional
-    align_corners : bool
-    align_mode : int
-    data_format : str
-
-    Returns
-    -------
-    Variable
+    >>> resize_linear(data("input", [2, 3, 4]), [3]).shape
+    (2, 3, 3)
     """
-    return image_resize(input, out_shape, scale, name, "LINEAR", actual_shape, align_corners, align_mode, data_format)
 
 
+@layer("bilinear_interp", _SIZES, body=partial(_resized, resample="BILINEAR"))
 def resize_bilinear(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -162,24 +150,12 @@ def resize_bilinear(
 ) -> Variable:
     """Return the images in another size, each element from the four around its place: :func:`image_resize`.
 
-    Parameters
-    ----------
-    input : Variable
-    out_shape : (height, width) or Variable, optional
-    scale : float or Variable, optional
-    name : str, optional
-    actual_shape : Variable, optional
-    align_corners : bool
-    align_mode : int
-    data_format : str
-
-    Returns
-    -------
-    Variable
+    >>> resize_bilinear(data("input", [2, 4, 8, 8]), [3, 3]).shape
+    (2, 4, 3, 3)
     """
-    return image_resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode, data_format)
 
 
+@layer("trilinear_interp", _SIZES, body=partial(_resized, resample="TRILINEAR"))
 def resize_trilinear(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -192,26 +168,12 @@ def resize_trilinear(
 ) -> Variable:
     """Return the volumes in another size, each element from the eight around its place: :func:`image_resize`.
 
-    Parameters
-    ----------
-    input : Variable
-    out_shape : (depth, height, width) or Variable, optional
-    scale : float or Variable, optional
-    name : str, optional
-    actual_shape : Variable, optional
-    align_corners : bool
-    align_mode : int
-    data_format : str
-
-    Returns
-    -------
-    Variable
+    >>> resize_trilinear(data("input", [2, 4, 4, 8, 8]), [3, 3, 3]).shape
+    (2, 4, 3, 3, 3)
     """
-    return image_resize(
-        input, out_shape, scale, name, "TRILINEAR", actual_shape, align_corners, align_mode, data_format
-    )
 
 
+@layer("nearest_interp", _SIZES, body=partial(_resized, resample="NEAREST"))
 def resize_nearest(
     input: Variable,
     out_shape: Sequence[int | Variable] | Variable | None = None,
@@ -223,37 +185,16 @@ def resize_nearest(
 ) -> Variable:
     """Return the images in another size, each element the one nearest to its place: :func:`image_resize`.
 
-    Parameters
-    ----------
-    input : Variable
-    out_shape : (height, width) or Variable, optional
-    scale : float or Variable, optional
-    name : str, optional
-    actual_shape : Variable, optional
-    align_corners : bool
-    data_format : str
-
-    Returns
-    -------
-    Variable
+    >>> resize_nearest(data("input", [2, 4, 8, 8]), [3, 3]).shape
+    (2, 4, 3, 3)
     """
-    return image_resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, 1, data_format)
 
 
 def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:
     """Return the images in another size, of which the shorter side is ``out_short_len``, in their proportions.
 
-    Parameters
-    ----------
-    input : Variable
-        Images, [images, channels, height, width], of known height and width.
-    out_short_len : int
-    resample : str
-        As in :func:`image_resize`.
-
-    Returns
-    -------
-    Variable
+    input: Images, [images, channels, height, width], of known height and width
+    resample: As in :func:`image_resize`
     """
     check_variable("input", input)
     if len(input.shape) != 4 or min(input.shape[2:]) < 1:
@@ -269,87 +210,53 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
 # Other orders ------------------------------------------------------------------------------------------------------
 
 
+@layer("pixel_shuffle")
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
     """Return images r times as high and wide, of [images, channels r^2, height, width]; r is ``upscale_factor``.
 
-    Parameters
-    ----------
-    x : Variable
-    upscale_factor : int
+    Returns: [images, channels, height r, width r]
 
-    Returns
-    -------
-    Variable
-        [images, channels, height r, width r].
+    >>> pixel_shuffle(data("x", [2, 4, 8, 8]), 2).shape
+    (2, 1, 16, 16)
     """
-    attrs = {"upscale_factor": check_int("upscale_factor", upscale_factor, 1)}
-    return append("pixel_shuffle", "pixel_shuffle", {"X": check_variable("x", x)}, attrs)
 
 
+@layer("space_to_depth")
 def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
     """Return images of s^2 times the channels, s times less high and wide; s is ``blocksize``, 2 or more.
 
     Elements go where Fluid's operator puts them (YOLO's reorg layer): see the operator's formula. s^2 divides the
     channels of ``x``, [images, channels, height, width], and s its height and width.
 
-    Parameters
-    ----------
-    x : Variable
-    blocksize : int
-    name : str, optional
+    Returns: [images, channels s^2, height / s, width / s]
 
-    Returns
-    -------
-    Variable
-        [images, channels s^2, height / s, width / s].
+    >>> space_to_depth(data("x", [2, 4, 8, 8]), 2).shape
+    (2, 16, 4, 4)
     """
-    attrs = {"blocksize": check_int("blocksize", blocksize, 2)}
-    return append("space_to_depth", "space_to_depth", {"X": check_variable("x", x)}, attrs, name=name)
 
 
+@layer("shuffle_channel")
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
     """Return images whose channels take turns among ``group`` groups; it divides the channels of ``x``.
 
-    Parameters
-    ----------
-    x : Variable
-        [images, channels, height, width].
-    group : int
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> shuffle_channel(data("x", [2, 4, 8, 8]), 4).shape
+    (2, 4, 8, 8)
     """
-    attrs = {"group": check_int("group", group, 1)}
-    return append("shuffle_channel", "shuffle_channel", {"X": check_variable("x", x)}, attrs, name=name)
 
 
+@layer("temporal_shift")
 def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> Variable:
     """Return images, ``seg_num`` in a row being a sequence, of which some channels come from their neighbours.
 
-    Parameters
-    ----------
-    x : Variable
-        [sequences * seg_num, channels, height, width], floating.
-    seg_num : int
-        Images of a sequence.
-    shift_ratio : float
-        A first part of the channels is the image before's, a second of the same size the next image's; between 0
-        and 0.5.
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    >>> temporal_shift(data("x", [2, 4, 8, 8]), 1).shape
+    (2, 4, 8, 8)
     """
-    attrs = {"seg_num": check_int("seg_num", seg_num, 1), "shift_ratio": check_float("shift_ratio", shift_ratio)}
-    return append("temporal_shift", "temporal_shift", {"X": check_variable("x", x)}, attrs, name=name)
 
 
 # Sequences ---------------------------------------------------------------------------------------------------------
 
 
+@layer("im2sequence", {"filter_size": "", "stride": "", "padding": "", "input_image_size": "Y", "out_stride": ""})
 def im2sequence(
     input: Variable,
     filter_size: Size = 1,
@@ -361,68 +268,32 @@ def im2sequence(
 ) -> Variable:
     """Return the windows of each image as a sequence, a row [channels * height * width] for each window.
 
-    Parameters
-    ----------
-    input : Variable
-        Images, [images, channels, height, width], floating.
-    filter_size : int or (height, width)
-        Size of a window.
-    stride : int or (height, width)
-        Distance between two.
-    padding : int, (height, width) or (above, left, below, right)
-        Zeros around each image.
-    input_image_size : Variable, optional
-        Heights and widths of the images before a network made them smaller, [images, 2]: windows beyond them are
-        left out. It counts where there are several images.
-    out_stride : int or (height, width)
-        How many times smaller the images have become.
-    name : str, optional
+    input: Images, [images, channels, height, width], floating
+    filter_size: Size of a window
+    stride: Distance between two
+    padding: Zeros around each image
+    input_image_size: Heights and widths of the images before a network made them smaller, [images, 2]: windows beyond
+        them are left out. It counts where there are several images.
+    out_stride: How many times smaller the images have become
+    Returns: [all windows, channels * height * width], a LoD tensor: one sequence an image
 
-    Returns
-    -------
-    Variable
-        [all windows, channels * height * width], a LoD tensor: one sequence an image.
+    >>> im2sequence(data("input", [2, 4, 8, 8])).shape
+    (128, 4)
     """
-    pads = check_ints("padding", padding)
-    pads = pads * (4 // len(pads)) if len(pads) in (1, 2, 4) else pads
-    if len(pads) != 4 or min(pads) < 0:
-        refuse("padding", padding, "an int of 0 or more, 2 or 4 of them", error=AttributeValueError)
-    inputs = {"X": check_variable("input", input)}
-    attrs: dict[str, Any] = {
-        "kernels": _per_dim("filter_size", filter_size, 2), "strides": _per_dim("stride", stride, 2), "paddings": pads,
-    }  # fmt: skip
-    if input_image_size is not None:
-        inputs["Y"] = check_variable("input_image_size", input_image_size)
-        attrs["out_stride"] = _per_dim("out_stride", out_stride, 2)
-    return append("im2sequence", "im2sequence", inputs, attrs, name=name)
+    sizes = {} if input_image_size is None else {"out_stride": per_dim("out_stride", out_stride, 2)}
+    kernels, strides = per_dim("filter_size", filter_size, 2), per_dim("stride", stride, 2)
+    return also(kernels=kernels, strides=strides, paddings=four_paddings("padding", padding), **sizes)
 
 
+@layer("row_conv", {"future_context_size": _AHEAD})
 def row_conv(input: Variable, future_context_size: int, param_attr: Any = None, act: Any = None) -> Variable:
     """Return, for each step of sequences, a sum of itself and the steps ahead, weighted by column.
 
-    Parameters
-    ----------
-    input : Variable
-        [rows, width] with LoD, or [batch, steps, width]; floating, of known width.
-    future_context_size : int
-        How many steps ahead.
-    param_attr : ParamAttr, optional
-        Of the weights ``row_conv_0.w_0``, [future_context_size + 1, width].
-    act : str, optional
-        An activation.
+    param_attr: Of the weights ``row_conv_0.w_0``, [future_context_size + 1, width]
 
-    Returns
-    -------
-    Variable
+    >>> row_conv(data("input", [2, 3, 4]), 2).shape
+    (2, 3, 4)
     """
-    helper = LayerHelper("row_conv", input=check_variable("input", input), param_attr=param_attr, act=act)
-    ahead = check_int("future_context_size", future_context_size, 0)
     if not input.shape or input.shape[-1] < 1:
         refuse("input", input, "a known last dim, 1 or more")
-    attr = helper.param_attr
-    if isinstance(attr, list):
-        refuse("param_attr", param_attr, "one ParamAttr: the layer has one weight")
-    weights = helper.create_parameter(attr, [ahead + 1, input.shape[-1]], helper.input_dtype())
-    out = helper.create_variable_for_type_inference(input.dtype)
-    helper.append_op("row_conv", {"X": input, "Filter": weights}, {"Out": out})
-    return helper.append_activation(out)
+    return also(Filter=Weight([future_context_size + 1, input.shape[-1]]))

@@ -10,9 +10,9 @@ from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import Arena as _Arena
 from fluidlite.memory.place_memory import MemoryStats, PlaceMemory
 from fluidlite.platform.context import Context
-from fluidlite.platform.devices import Unit
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.place import Place, PlaceLike
-from fluidlite.platform.pool import get_context
 
 __all__ = [
     "Allocation",

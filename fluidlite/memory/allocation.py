@@ -6,12 +6,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluidlite.base.errors import AllocationError
+from fluidlite.base.fork import new_lock
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Span
 from fluidlite.platform.place import Place
 
 if TYPE_CHECKING:
     from fluidlite.memory.place_memory import PlaceMemory
+
+
+MAX_BLOCK_ARRAYS = 8
+"""Finished arrays that a block keeps, one a spec."""
 
 
 class Block:
@@ -44,6 +49,30 @@ class Sharing(NamedTuple):
 
 
 NOBODY: frozenset[Context] = frozenset()
+_first = new_lock()
+
+
+class Outside:
+    """Who may write memory without saying so: arrays that were handed out.
+
+    Attributes
+    ----------
+    live : set
+        One entry for each array that still lives; what is never taken back has one for good.
+    ended : object
+        Another one after each that ended.
+    """
+
+    __slots__ = ("ended", "live")
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+        self.ended: object = None
+
+    def end(self, one: int) -> None:
+        """Note that an array is gone; it may have been written. Called by finalisers: it takes no lock."""
+        self.ended = object()  # before it counts as gone
+        self.live.discard(one)
 
 
 class Allocation:
@@ -60,9 +89,25 @@ class Allocation:
         The context it belongs to; another one that uses it says so with :meth:`used_by`.
     sharing : Sharing or None
         Who has used it. None: nobody but the context it belongs to, and nobody counts on being told of others.
+    version : int
+        Rises at each write, through whichever tensor.
+    outside : Outside or None
+        Who may write it without raising the version; None: nobody ever could.
     """
 
-    __slots__ = ("__weakref__", "block", "context", "memory", "nbytes", "offset", "owned", "sharing", "users")
+    __slots__ = (
+        "__weakref__",
+        "block",
+        "context",
+        "memory",
+        "nbytes",
+        "offset",
+        "outside",
+        "owned",
+        "sharing",
+        "users",
+        "version",
+    )
     lasting = True
     """Whether it stays until it is freed: an arena's does not, so that NumPy gets copies of it."""
     recyclable = True
@@ -79,6 +124,8 @@ class Allocation:
         self.owned = owned
         self.users: set[Context] | None = None
         self.sharing: Sharing | None = None
+        self.version = 0
+        self.outside: Outside | None = None
 
     def live_block(self) -> Block:
         """The block, or AllocationError if the allocation was freed."""
@@ -94,6 +141,21 @@ class Allocation:
         """Its bytes."""
         return Span(self.live_block().handle, self.offset, self.nbytes)
 
+    def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
+        """Where a finished array of the whole allocation is kept: a dict, the key there, how many it keeps at most.
+
+        Parameters
+        ----------
+        uid : int
+            Of the array's ``Spec``.
+        """
+        return (self.live_block().views, uid, MAX_BLOCK_ARRAYS) if not self.offset else None
+
+    def kept_array(self, uid: int) -> Any:
+        """The finished array of the whole allocation that an earlier use has left, or None."""
+        kept = self.kept_arrays(uid)
+        return kept[0].get(kept[1]) if kept is not None else None
+
     def address(self) -> int:
         """Its address, where the place's allocator gives addresses."""
         address = self.live_block().address
@@ -106,6 +168,26 @@ class Allocation:
         """Where it is."""
         return self.memory.place
 
+    def hand_out(self) -> Outside:
+        """Begin to count who may write it without saying so."""
+        with _first:
+            if self.outside is None:
+                self.outside = Outside()
+            return self.outside
+
+    def open_for_good(self) -> None:
+        """Note that somebody has what can write it at any time, and that nobody will hear of the end of that."""
+        self.hand_out().live.add(-1)
+
+    @property
+    def contents(self) -> object:
+        """What stands for the bytes: equal as long as nobody wrote; None where somebody may at any time, unheard."""
+        outside = self.outside
+        if outside is None:
+            return (self.version, None) if self.owned else None
+        ended = outside.ended  # before the look
+        return (self.version, ended) if self.owned and not outside.live else None
+
     def used_by(self, context: Context) -> None:
         """Say that another context has work in flight on it, so that its block waits for that before reuse."""
         if context is not self.context:
@@ -117,8 +199,10 @@ class Allocation:
 
     def __del__(self) -> None:
         # Finalisers may run anywhere, locks held or not: only queue. The next alloc, free or used drains.
+        if not self.owned:
+            return
         block = self.block
-        if block is not None and self.owned:
+        if block is not None:
             self.block = None
             self.memory.dead.append((block, self.nbytes, self.users, self.context))
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import new_lock
+from fluidlite.base.invalidation import epoch
 from fluidlite.memory.allocation import Block
 from fluidlite.memory.bump import Bump, Piece
 from fluidlite.memory.place_memory import PlaceMemory
 from fluidlite.memory.strategies import NamedStrategy, RawMemory, Strategy, strategies
 from fluidlite.platform.context import Context
 
+MAX_ARENA_ARRAYS = 16384
+"""Finished arrays that an arena keeps."""
 _using = threading.local()
 _open_lock = new_lock()
 _open = 0
@@ -28,8 +31,42 @@ class ArenaPiece(Piece):
     arena : Arena
     """
 
-    __slots__ = ("arena",)
+    __slots__ = ("_whole", "arena")
     arena: Arena
+
+    def __init__(self, arena: Arena, generation: int, nbytes: int, context: Context, offset: int) -> None:
+        # Allocation.__init__ spelled out: this is made for each value of each graph
+        self.arena = arena
+        self.memory = arena.memory
+        self.bump = arena.bump
+        self.generation = generation
+        self._whole = arena.block
+        self.nbytes = nbytes
+        self.offset = offset
+        self.context = context
+        self.owned = False
+        self.users = None
+        self.sharing = None
+        self.version = 0
+        self.outside = None
+
+    @property
+    def block(self) -> Block | None:  # type: ignore[override]  # the arena's, until that is reset: nobody is told
+        """The arena's block; None once that was reset or closed."""
+        return self._whole if self.generation == self.bump.generation else None
+
+    def part(self, at: int, nbytes: int) -> ArenaPiece:
+        """A part of it, from a byte on: it is stale when this is."""
+        return ArenaPiece(self.arena, self.generation, nbytes, self.context, self.offset + at)
+
+    def kept_array(self, uid: int) -> Any:
+        """The finished array that lay here before, or None."""
+        return self.arena.arrays.get((self.offset, uid))
+
+    def kept_arrays(self, uid: int) -> tuple[dict[Any, Any], Any, int] | None:
+        """Arrays by offset and spec: what comes after a reset often lies as what was before."""
+        self.live_block()
+        return self.arena.arrays, (self.offset, uid), MAX_ARENA_ARRAYS
 
 
 class Arena:
@@ -46,7 +83,9 @@ class Arena:
     Attributes
     ----------
     used, size : int
-        Bytes given away, and all.
+        Bytes given away, with what alignment put between the pieces, and all.
+    payload : int
+        Bytes that were asked for.
     generation : int
         How often it was reset.
 
@@ -60,7 +99,9 @@ class Arena:
         self.place = memory.place
         self.context = context
         self.allocation = memory.alloc(nbytes, context)
-        self._block = self.allocation.live_block()
+        self.block = self.allocation.live_block()
+        self.arrays: dict[tuple[int, int], Any] = {}
+        """Finished arrays of its memory, by offset and spec."""
         self._offset = self.allocation.offset
         self.bump = Bump(nbytes, memory.alignment)
         if isinstance(self.allocation, Piece):  # of a place that is an arena itself
@@ -73,35 +114,45 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Bytes given away."""
+        """Bytes given away, with what alignment put between the pieces."""
         return self.bump.used
+
+    @property
+    def payload(self) -> int:
+        """Bytes that were asked for."""
+        return self.bump.payload
 
     @property
     def generation(self) -> int:
         """How often it was reset."""
         return self.bump.generation
 
-    def alloc(self, nbytes: int, context: Context | None = None) -> ArenaPiece:
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes are left, behind what alignment takes."""
+        used, alignment = self.bump.used, self.bump.alignment
+        return -(-used // alignment) * alignment + nbytes <= self.bump.size
+
+    def alloc(self, nbytes: int, context: Context | None = None, payload: int | None = None) -> ArenaPiece:
         """Cut off ``nbytes`` for the work of a context; default: the arena's own.
+
+        ``payload`` counts what was asked for of a piece that is cut into parts; default: all of it.
 
         Raises
         ------
         OutOfMemoryError
             If that is more than is left; the arena is unchanged.
         """
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+        if type(nbytes) is not int or nbytes < 0:
             raise AllocationError(f"cannot allocate {nbytes!r} bytes of an arena on {self.place}")
         context = context or self.context
-        offset = self.bump.cut(nbytes, context)
+        generation = self.bump.generation  # first: what another thread's reset takes back meanwhile is stale
+        offset = self.bump.cut(nbytes, context, payload)
         if offset is None:
             raise OutOfMemoryError(
                 f"arena on {self.place} is full: asked for {nbytes:,} bytes, used {self.used:,} of {self.size:,}"
                 "\n  Do: reset() it between steps, or make it larger"
             )
-        piece = ArenaPiece(self.memory, self._block, nbytes, context, self._offset + offset, owned=False)
-        piece.arena = self
-        self.bump.hand_out(piece)
-        return piece
+        return ArenaPiece(self, generation, nbytes, context, self._offset + offset)
 
     def reset(self) -> None:
         """Give everything back at once. What was allocated before raises when it is used.
@@ -119,11 +170,13 @@ class Arena:
         """Its own memory is taken back, and with that what was cut off it."""
         self.bump.take_back()
         self.bump.size = 0
+        self.arrays.clear()
 
     def close(self) -> None:
         """Reset, and give the block itself back."""
         self.reset()
         self.bump.size = 0
+        self.arrays.clear()
         if self.allocation.block is not None:
             self.memory.free(self.allocation)
 
@@ -203,13 +256,15 @@ class ArenaStrategy(Strategy):
         return nbytes
 
     def take(self, nbytes: int, context: Context) -> Block:
+        before = self.bump.used
         offset = self.bump.cut(nbytes, context)
         if offset is None:
             raise MemoryError(
                 f"the arena is full: used {self.bump.used:,} of {self.bump.size:,}; memory.reset() takes all back"
             )
         whole = self._block
-        return Block(whole.handle, nbytes, whole.allocator, context, offset)
+        padded = offset + nbytes - before  # what alignment put before it counts as its padding
+        return Block(whole.handle, padded, whole.allocator, context, offset)
 
     def give(self, block: Block) -> None:
         """Nothing: it comes back with the next reset."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import AllocationError
 from fluidlite.base.fork import holds, new_lock
+from fluidlite.base.invalidation import epoch
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.platform.context import Context
@@ -53,6 +53,8 @@ class Bump:
     ----------
     size, used : int
         Bytes of the block, and up to which it is given away.
+    payload : int
+        Bytes that were asked for: ``used`` without what alignment put between the pieces.
     generation : int
         How often it was reset.
     holders : WeakObjects
@@ -63,24 +65,32 @@ class Bump:
         self.size = size
         self.alignment = alignment
         self.used = 0
+        self.payload = 0
         self.generation = 0
         self.holders: WeakObjects[Any] = WeakObjects()
         self._pieces: WeakObjects[Piece] = WeakObjects()
         self._users: WeakObjects[Context] = WeakObjects()
         self._before: list[tuple[Context, Event]] = []
         self._ordered: WeakObjects[Context] = WeakObjects()
+        self._last: Context | None = None
+        """Who took a piece last since the last reset: nothing is left to do for it."""
         self._lock = new_lock()
 
-    def cut(self, nbytes: int, context: Context) -> int | None:
+    def cut(self, nbytes: int, context: Context, payload: int | None = None) -> int | None:
         """Cut off ``nbytes`` for the work of a context; return the offset, or None if there is less: nothing changes.
 
-        The context's queue waits for what others had to do with the memory before it was taken back.
+        The context's queue waits for what others had to do with the memory before it was taken back. ``payload`` is
+        what was asked for of a piece that is several, with what lies between them; default: all of it.
         """
         with self._lock:
             offset = -(-self.used // self.alignment) * self.alignment
             if offset + nbytes > self.size:
                 return None
             self.used = offset + nbytes
+            self.payload += nbytes if payload is None else payload
+            if context is self._last:
+                return offset
+            self._last = context
             self._users.add(context)
             waits = [event for owner, event in self._before if owner is not context]
             if waits and context not in self._ordered:
@@ -141,12 +151,12 @@ class Bump:
             if held is not None and any(id(context) not in held for context in self._users if not context.closed):
                 return None
             self._before = [(context, context.record()) for context in self._users if not context.closed]
-            self._ordered, self._users = WeakObjects(), WeakObjects()
+            self._ordered, self._users, self._last = WeakObjects(), WeakObjects(), None
             taken = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
             for piece, _ in taken:
                 piece.block = None
             self._pieces = WeakObjects()
-            self.used = 0
+            self.used = self.payload = 0
             self.generation += 1
         for holder in self.holders:
             if isinstance(holder.allocation, Piece) and holder.allocation.stale:  # not what was cut off since

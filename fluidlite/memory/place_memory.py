@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from fluidlite.memory.allocation import Allocation, Block, Dead, DeadEntry
 from fluidlite.memory.bump import Piece
 from fluidlite.memory.strategies import RawMemory, Strategy, default_strategy, strategies
 from fluidlite.platform.context import Context
-from fluidlite.platform.devices import Unit
+from fluidlite.platform.device_registry import Unit
 from fluidlite.platform.place import Place
 
 KEPT = 64 << 20
@@ -50,6 +51,8 @@ class PlaceMemory:
         self.lock = new_rlock()
         self.dead = Dead()
         self.limit: int | None = None
+        self.arena_source: Callable[[int], Any] | None = None
+        """Makes the handles of arenas of compiled programs, where others are to see them."""
         self.contexts: WeakObjects[Context] = WeakObjects()
         self._waiting: list[tuple[Block, list[Any]]] = []
         self._sizes: dict[int, int] = {}
@@ -138,9 +141,10 @@ class PlaceMemory:
     def _out_of_memory(self, nbytes: int, why: str) -> OutOfMemoryError:
         return OutOfMemoryError(
             f"out of memory on {self.place}: asked for {nbytes:,} bytes, used {self.used_bytes:,}, "
-            f"reserved {self.strategy.reserved:,}" + (f" ({why})" if why else "")
+            f"reserved {self.strategy.reserved:,}"
+            + (f" ({why})" if why else "")
             + "\n  Do: use a smaller batch, or free what you hold; the process can go on"
-        )  # fmt: skip
+        )
 
     def adopt(self, handle: Any, nbytes: int, context: Context, counted: bool = True) -> Allocation:
         """Hold memory that somebody else allocated; with ``counted`` it counts as used until it is dropped."""
@@ -152,6 +156,22 @@ class PlaceMemory:
                 self.allocations += 1
                 self.raise_peak()
         return Allocation(self, block, nbytes, context, owned=counted)
+
+    def alloc_arena(self, nbytes: int, context: Context) -> Allocation:
+        """Return memory for the arena of a compiled program; from ``arena_source``, where there is one that has it.
+
+        Raises
+        ------
+        OutOfMemoryError
+        """
+        source = self.arena_source
+        if source is not None and (self.limit is None or self.held_bytes + nbytes <= self.limit):
+            try:
+                handle = source(nbytes)
+            except MemoryError:
+                return self.alloc(nbytes, context)
+            return self.adopt(handle, nbytes, context)
+        return self.alloc(nbytes, context)
 
     def _foreign(self) -> Any:
         return _Foreign(self.strategy)

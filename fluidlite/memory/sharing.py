@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from fluidlite.base.epoch import epoch
+from fluidlite.base.invalidation import epoch
 from fluidlite.memory.allocation import NOBODY, Allocation, Sharing
 from fluidlite.platform.context import Context
 

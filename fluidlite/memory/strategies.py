@@ -13,7 +13,7 @@ from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.memory.bump import Bump
 from fluidlite.platform.context import Context
 from fluidlite.platform.device import Event
-from fluidlite.platform.devices import Unit
+from fluidlite.platform.device_registry import Unit
 
 PATIENCE = 500e-6
 """Seconds for which a context waits for another's queue, which may be idle and only slow to say so."""

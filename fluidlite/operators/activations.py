@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from math import pi
-from math import sqrt as root
+from functools import partial
+from math import pi, sqrt as root
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
@@ -42,14 +42,16 @@ from fluidlite.expr import (
     where,
     zeros_like,
 )
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import one_number
-from fluidlite.operators.scalar_op import scalar_op, unary
+from fluidlite.operators.scalar_op import Elementwise, scalar_op, unary
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
+from fluidlite.tensor.tensor_spec import Spec
 
 _FLOATS = {"X": ALL_FLOATS}
 _SOURCE = "Fluid activation_op.h"
+activation = partial(unary, dtypes=_FLOATS, source=_SOURCE)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -83,104 +85,116 @@ def _nothing(dout: Any) -> Any:
 
 # Without attributes ------------------------------------------------------------------------------------------------
 
-unary("relu", lambda x: maximum(x, 0), grad=lambda out, dout: where(out > 0, dout, 0), dtypes=_FLOATS,
-      doc="Out = max(X, 0)", source=_SOURCE)  # fmt: skip
+activation("relu", lambda x: maximum(x, 0), grad=lambda out, dout: where(out > 0, dout, 0), doc="Out = max(X, 0)")
 
-unary("sigmoid", _sigmoid, grad=lambda out, dout: dout * out * (1 - out), dtypes=_FLOATS,
-      doc="Out = 1 / (1 + exp(-X))", source=_SOURCE)  # fmt: skip
+activation("sigmoid", _sigmoid, grad=lambda out, dout: dout * out * (1 - out), doc="Out = 1 / (1 + exp(-X))")
 
-unary("logsigmoid", lambda x: minimum(x, 0) - log1p(exp(-abs_(x))), grad=lambda x, dout: dout / (1 + exp(x)),
-      dtypes=_FLOATS,
-      doc="Out = log(1 / (1 + exp(-X)))", source=_SOURCE)  # fmt: skip
+activation(
+    "logsigmoid",
+    lambda x: minimum(x, 0) - log1p(exp(-abs_(x))),
+    grad=lambda x, dout: dout / (1 + exp(x)),
+    doc="Out = log(1 / (1 + exp(-X)))",
+)
 
-unary("tanh", tanh, grad=lambda out, dout: dout * (1 - out * out), dtypes=_FLOATS,
-      doc="Out = tanh(X)", source=_SOURCE)  # fmt: skip
+activation("tanh", tanh, grad=lambda out, dout: dout * (1 - out * out), doc="Out = tanh(X)")
 
-unary("tanh_shrink", _tanh_shrink, grad=lambda x, dout: dout * tanh(x) * tanh(x), dtypes=_FLOATS,
-      doc="Out = X - tanh(X)", source=_SOURCE)  # fmt: skip
+activation("tanh_shrink", _tanh_shrink, grad=lambda x, dout: dout * tanh(x) * tanh(x), doc="Out = X - tanh(X)")
 
-unary("exp", exp, grad=lambda out, dout: dout * out, dtypes=_FLOATS,
-      doc="Out = e ^ X", source=_SOURCE)  # fmt: skip
+activation("exp", exp, grad=lambda out, dout: dout * out, doc="Out = e ^ X")
 
-unary("log", log, grad=lambda x, dout: dout / x, dtypes=_FLOATS,
-      doc="Out = ln(X)", source=_SOURCE)  # fmt: skip
+activation("log", log, grad=lambda x, dout: dout / x, doc="Out = ln(X)")
 
-unary("sqrt", sqrt, grad=lambda out, dout: 0.5 * dout / out, dtypes=_FLOATS,
-      doc="Out = sqrt(X)", source=_SOURCE)  # fmt: skip
+activation("sqrt", sqrt, grad=lambda out, dout: 0.5 * dout / out, doc="Out = sqrt(X)")
 
-unary("square", lambda x: x * x, grad=lambda x, dout: 2 * dout * x, dtypes={"X": (*ALL_FLOATS, *INTS)},
-      doc="Out = X X", source=_SOURCE)  # fmt: skip
+activation(
+    "square", lambda x: x * x, grad=lambda x, dout: 2 * dout * x, dtypes={"X": (*ALL_FLOATS, *INTS)}, doc="Out = X X"
+)
 
-unary("abs", abs_, grad=lambda x, dout: dout * sign(x), dtypes={"X": (*ALL_FLOATS, *INTS)},
-      doc="Out = |X|", source=_SOURCE)  # fmt: skip
+activation("abs", abs_, grad=lambda x, dout: dout * sign(x), dtypes={"X": (*ALL_FLOATS, *INTS)}, doc="Out = |X|")
 
-unary("reciprocal", lambda x: 1 / x, grad=lambda out, dout: -dout * out * out, dtypes=_FLOATS,
-      doc="Out = 1 / X", source=_SOURCE)  # fmt: skip
+activation("reciprocal", lambda x: 1 / x, grad=lambda out, dout: -dout * out * out, doc="Out = 1 / X")
 
-unary("softplus", lambda x: maximum(x, 0) + log1p(exp(-abs_(x))), grad=lambda x, dout: dout / (1 + exp(-x)),
-      dtypes=_FLOATS,
-      doc="Out = ln(1 + exp(X))", source=_SOURCE)  # fmt: skip
+activation(
+    "softplus",
+    lambda x: maximum(x, 0) + log1p(exp(-abs_(x))),
+    grad=lambda x, dout: dout / (1 + exp(-x)),
+    doc="Out = ln(1 + exp(X))",
+)
 
-unary("softsign", lambda x: x / (1 + abs_(x)), grad=lambda x, dout: dout * (1 / (1 + abs_(x))) * (1 / (1 + abs_(x))),
-      dtypes=_FLOATS,
-      doc="Out = X / (1 + |X|)", source=_SOURCE)  # fmt: skip
+activation(
+    "softsign",
+    lambda x: x / (1 + abs_(x)),
+    grad=lambda x, dout: dout * (1 / (1 + abs_(x))) * (1 / (1 + abs_(x))),
+    doc="Out = X / (1 + |X|)",
+)
 
-unary("sin", sin, grad=lambda x, dout: dout * cos(x), dtypes=_FLOATS,
-      doc="Out = sin(X)", source=_SOURCE)  # fmt: skip
+activation("sin", sin, grad=lambda x, dout: dout * cos(x), doc="Out = sin(X)")
 
-unary("cos", cos, grad=lambda x, dout: -dout * sin(x), dtypes=_FLOATS,
-      doc="Out = cos(X)", source=_SOURCE)  # fmt: skip
-
-
-unary("asin", asin, grad=lambda x, dout: dout / sqrt((1 - x) * (1 + x)), dtypes=_FLOATS,
-      doc="Out = the angle in [-pi/2, pi/2] whose sine is X", source=_SOURCE)  # fmt: skip
-
-unary("acos", acos, grad=lambda x, dout: -dout / sqrt((1 - x) * (1 + x)), dtypes=_FLOATS,
-      doc="Out = the angle in [0, pi] whose cosine is X", source=_SOURCE)  # fmt: skip
-
-unary("atan", atan, grad=lambda x, dout: dout / (1 + x * x), dtypes=_FLOATS,
-      doc="Out = the angle in [-pi/2, pi/2] whose tangent is X", source=_SOURCE)  # fmt: skip
-
-unary("sinh", sinh, grad=lambda x, dout: dout * cosh(x), dtypes=_FLOATS,
-      doc="Out = (exp(X) - exp(-X)) / 2", source=_SOURCE)  # fmt: skip
-
-unary("cosh", cosh, grad=lambda x, dout: dout * sinh(x), dtypes=_FLOATS,
-      doc="Out = (exp(X) + exp(-X)) / 2", source=_SOURCE)  # fmt: skip
-
-unary("rsqrt", rsqrt, grad=lambda out, dout: -0.5 * dout * out * out * out, dtypes=_FLOATS,
-      doc="Out = 1 / sqrt(X)", source=_SOURCE)  # fmt: skip
-
-unary("log1p", log1p, grad=lambda x, dout: dout / (1 + x), dtypes=_FLOATS,
-      doc="Out = ln(1 + X)", source=_SOURCE)  # fmt: skip
+activation("cos", cos, grad=lambda x, dout: -dout * sin(x), doc="Out = cos(X)")
 
 
-unary("erf", erf, grad=lambda x, dout: dout * exp(-x * x) * (2 / root(pi)), dtypes=_FLOATS,
-      doc="Out = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X", source="Fluid erf_op.cc")  # fmt: skip
+activation(
+    "asin",
+    asin,
+    grad=lambda x, dout: dout / sqrt((1 - x) * (1 + x)),
+    doc="Out = the angle in [-pi/2, pi/2] whose sine is X",
+)
+
+activation(
+    "acos",
+    acos,
+    grad=lambda x, dout: -dout / sqrt((1 - x) * (1 + x)),
+    doc="Out = the angle in [0, pi] whose cosine is X",
+)
+
+activation(
+    "atan", atan, grad=lambda x, dout: dout / (1 + x * x), doc="Out = the angle in [-pi/2, pi/2] whose tangent is X"
+)
+
+activation("sinh", sinh, grad=lambda x, dout: dout * cosh(x), doc="Out = (exp(X) - exp(-X)) / 2")
+
+activation("cosh", cosh, grad=lambda x, dout: dout * sinh(x), doc="Out = (exp(X) + exp(-X)) / 2")
+
+activation("rsqrt", rsqrt, grad=lambda out, dout: -0.5 * dout * out * out * out, doc="Out = 1 / sqrt(X)")
+
+activation("log1p", log1p, grad=lambda x, dout: dout / (1 + x), doc="Out = ln(1 + X)")
 
 
-unary("floor", floor, grad=_nothing, dtypes=_FLOATS,
-      doc="Out = the largest integer that is not above X", source=_SOURCE)  # fmt: skip
+activation(
+    "erf",
+    erf,
+    grad=lambda x, dout: dout * exp(-x * x) * (2 / root(pi)),
+    doc="Out = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X",
+    source="Fluid erf_op.cc",
+)
 
-unary("ceil", ceil, grad=_nothing, dtypes=_FLOATS,
-      doc="Out = the smallest integer that is not below X", source=_SOURCE)  # fmt: skip
 
-unary("round", round_, grad=_nothing, dtypes=_FLOATS,
-      doc="Out = the nearest integer to X, halves away from 0", source=_SOURCE)  # fmt: skip
+activation("floor", floor, grad=_nothing, doc="Out = the largest integer that is not above X")
 
-unary("sign", sign, grad=_nothing, dtypes=_FLOATS,
-      doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")  # fmt: skip
+activation("ceil", ceil, grad=_nothing, doc="Out = the smallest integer that is not below X")
+
+activation("round", round_, grad=_nothing, doc="Out = the nearest integer to X, halves away from 0")
+
+activation("sign", sign, grad=_nothing, doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")
 
 # With attributes ---------------------------------------------------------------------------------------------------
 
-unary("leaky_relu", lambda x, *, alpha: maximum(x, alpha * x), attrs=(Attr("alpha", "float", 0.02),),
-      grad=lambda x, dout, *, alpha: where(x < 0, alpha * dout, dout), dtypes=_FLOATS,
-      doc="Out = max(X, alpha X)", source=_SOURCE)  # fmt: skip
+activation(
+    "leaky_relu",
+    lambda x, *, alpha: maximum(x, alpha * x),
+    attrs=(Attr("alpha", "float", 0.02),),
+    grad=lambda x, dout, *, alpha: where(x < 0, alpha * dout, dout),
+    doc="Out = max(X, alpha X)",
+)
 
 # At 0 the gradient is 0, as Fluid has it.
-unary("elu", lambda x, *, alpha: where(x > 0, x, alpha * expm1(x)),
-      attrs=(Attr("alpha", "float", 1.0),), dtypes=_FLOATS,
-      grad=lambda x, out, dout, *, alpha: where(x > 0, dout, where(x < 0, dout * (out + alpha), 0)),
-      doc="Out = X if X > 0, else alpha (exp(X) - 1)", source=_SOURCE)  # fmt: skip
+activation(
+    "elu",
+    lambda x, *, alpha: where(x > 0, x, alpha * expm1(x)),
+    attrs=(Attr("alpha", "float", 1.0),),
+    grad=lambda x, out, dout, *, alpha: where(x > 0, dout, where(x < 0, dout * (out + alpha), 0)),
+    doc="Out = X if X > 0, else alpha (exp(X) - 1)",
+)
 
 
 def _exponent(factor_tensor: Any, factor: Any) -> Any:
@@ -193,24 +207,38 @@ def _pow_infer(call: Call) -> dict[str, Spec]:
 
 
 scalar_op(
-    "pow", lambda x, factor_tensor, *, factor: pow_(x, _exponent(factor_tensor, factor)), infer=_pow_infer,
-    slots={"FactorTensor": Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")},
-    attrs=(Attr("factor", "float", 1.0),), dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS}, may_alias={"Out": "X"},
-    no_gradient={"FactorTensor": "layers.elementwise_pow(x, y), whose exponent has a gradient"},
+    "pow",
+    lambda x, factor_tensor, *, factor: pow_(x, _exponent(factor_tensor, factor)),
+    Differentiation(no_gradient={"FactorTensor": "layers.elementwise_pow(x, y), whose exponent has a gradient"}),
+    Inference(_pow_infer),
+    Aliasing(may={"Out": "X"}),
+    Elementwise(
+        slots={"FactorTensor": Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")}
+    ),
+    attrs=(Attr("factor", "float", 1.0),),
+    dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS},
     grad=lambda x, factor_tensor, dout, *, factor: (
         dout * _exponent(factor_tensor, factor) * pow_(x, _exponent(factor_tensor, factor) - 1)
     ),
-    doc="Out = X ^ factor", source=_SOURCE,
-)  # fmt: skip
+    doc="Out = X ^ factor",
+    source=_SOURCE,
+)
 
-unary("relu6", lambda x, *, threshold: minimum(maximum(x, 0), threshold), attrs=(Attr("threshold", "float", 6.0),),
-      grad=lambda out, dout, *, threshold: where(logical_and(out > 0, out < threshold), dout, 0), dtypes=_FLOATS,
-      doc="Out = min(max(X, 0), threshold)", source=_SOURCE)  # fmt: skip
+activation(
+    "relu6",
+    lambda x, *, threshold: minimum(maximum(x, 0), threshold),
+    attrs=(Attr("threshold", "float", 6.0),),
+    grad=lambda out, dout, *, threshold: where(logical_and(out > 0, out < threshold), dout, 0),
+    doc="Out = min(max(X, 0), threshold)",
+)
 
-unary("brelu", lambda x, *, t_min, t_max: minimum(maximum(x, t_min), t_max), dtypes=_FLOATS,
-      attrs=(Attr("t_min", "float", 0.0), Attr("t_max", "float", 24.0)),
-      grad=lambda x, dout, *, t_min, t_max: where(logical_and(x > t_min, x < t_max), dout, 0),
-      doc="Out = min(max(X, t_min), t_max)", source=_SOURCE)  # fmt: skip
+activation(
+    "brelu",
+    lambda x, *, t_min, t_max: minimum(maximum(x, t_min), t_max),
+    attrs=(Attr("t_min", "float", 0.0), Attr("t_max", "float", 24.0)),
+    grad=lambda x, dout, *, t_min, t_max: where(logical_and(x > t_min, x < t_max), dout, 0),
+    doc="Out = min(max(X, t_min), t_max)",
+)
 
 
 def _clip_infer(call: Call) -> dict[str, Spec]:
@@ -235,27 +263,49 @@ def _clip_grad(x: Any, min_: Any, max_: Any, dout: Any, *, min: Any, max: Any) -
 
 # An X below min counts as min first, so that min > max gives max, as std::min(std::max()) would.
 scalar_op(
-    "clip", _clip, infer=_clip_infer, may_alias={"Out": "X"}, grad=_clip_grad,
-    slots={name: Slot(name, dispensable=True, doc=f"[1]: the bound instead of {name.lower()}; no derivative is defined")
-           for name in ("Min", "Max")},
-    no_gradient={"Min": "layers.elementwise_max(x, low), whose bound has a gradient",
-                 "Max": "layers.elementwise_min(x, high), whose bound has a gradient"},
+    "clip",
+    _clip,
+    Differentiation(
+        no_gradient={
+            "Min": "layers.elementwise_max(x, low), whose bound has a gradient",
+            "Max": "layers.elementwise_min(x, high), whose bound has a gradient",
+        }
+    ),
+    Inference(_clip_infer),
+    Aliasing(may={"Out": "X"}),
+    Elementwise(
+        slots={
+            name: Slot(
+                name, dispensable=True, doc=f"[1]: the bound instead of {name.lower()}; no derivative is defined"
+            )
+            for name in ("Min", "Max")
+        }
+    ),
+    grad=_clip_grad,
     attrs=(Attr("min", "float", doc="least value of Out"), Attr("max", "float", doc="greatest value of Out")),
     dtypes={"X": ALL_FLOATS, "Min": ALL_FLOATS, "Max": ALL_FLOATS},
-    doc="Out = min(max(X, min), max)", source="Fluid clip_op.h",
-)  # fmt: skip
+    doc="Out = min(max(X, min), max)",
+    source="Fluid clip_op.h",
+)
 
 # Its gradient is not the derivative below value: that is what it is for.
-unary("straight_through_max", lambda x, *, value: maximum(x, value), grad=lambda dout: dout, dtypes=_FLOATS,
-      attrs=(Attr("value", "float", doc="the least value of Out"),), grad_attrs=(),
-      doc="Out = max(X, value), with the gradient of Out = X: below value too X@GRAD = Out@GRAD",
-      source="Bengio, Leonard, Courville: Estimating or propagating gradients through stochastic neurons (2013)",
-)  # fmt: skip
+activation(
+    "straight_through_max",
+    lambda x, *, value: maximum(x, value),
+    Elementwise(grad_attrs=()),
+    grad=lambda dout: dout,
+    attrs=(Attr("value", "float", doc="the least value of Out"),),
+    doc="Out = max(X, value), with the gradient of Out = X: below value too X@GRAD = Out@GRAD",
+    source="Bengio, Leonard, Courville: Estimating or propagating gradients through stochastic neurons (2013)",
+)
 
-unary("soft_relu", lambda x, *, threshold: log1p(exp(minimum(maximum(x, -threshold), threshold))),
-      attrs=(Attr("threshold", "float", 40.0),), dtypes=_FLOATS,
-      grad=lambda x, out, dout, *, threshold: where(logical_and(x > -threshold, x < threshold), -dout * expm1(-out), 0),
-      doc="Out = ln(1 + exp(max(min(X, threshold), -threshold)))", source=_SOURCE)  # fmt: skip
+activation(
+    "soft_relu",
+    lambda x, *, threshold: log1p(exp(minimum(maximum(x, -threshold), threshold))),
+    attrs=(Attr("threshold", "float", 40.0),),
+    grad=lambda x, out, dout, *, threshold: where(logical_and(x > -threshold, x < threshold), -dout * expm1(-out), 0),
+    doc="Out = ln(1 + exp(max(min(X, threshold), -threshold)))",
+)
 
 
 def _stanh_grad(x: Any, dout: Any, *, scale_a: Any, scale_b: Any) -> Any:
@@ -264,38 +314,55 @@ def _stanh_grad(x: Any, dout: Any, *, scale_a: Any, scale_b: Any) -> Any:
     return dout * scale_a * scale_b * (4 * e / ((1 + e) * (1 + e)))
 
 
-unary("stanh", lambda x, *, scale_a, scale_b: scale_b * tanh(scale_a * x), dtypes=_FLOATS,
-      attrs=(Attr("scale_a", "float", 2.0 / 3.0), Attr("scale_b", "float", 1.7159)),
-      grad=_stanh_grad,
-      doc="Out = scale_b tanh(scale_a X)", source=_SOURCE)  # fmt: skip
+activation(
+    "stanh",
+    lambda x, *, scale_a, scale_b: scale_b * tanh(scale_a * x),
+    attrs=(Attr("scale_a", "float", 2.0 / 3.0), Attr("scale_b", "float", 1.7159)),
+    grad=_stanh_grad,
+    doc="Out = scale_b tanh(scale_a X)",
+)
 
-unary("hard_sigmoid", lambda x, *, slope, offset: minimum(maximum(slope * x + offset, 0), 1), dtypes=_FLOATS,
-      attrs=(Attr("slope", "float", 0.2), Attr("offset", "float", 0.5)),
-      grad=lambda out, dout, *, slope, offset: where(logical_and(out > 0, out < 1), dout * slope, 0),
-      doc="Out = min(max(slope X + offset, 0), 1)", source=_SOURCE)  # fmt: skip
+activation(
+    "hard_sigmoid",
+    lambda x, *, slope, offset: minimum(maximum(slope * x + offset, 0), 1),
+    attrs=(Attr("slope", "float", 0.2), Attr("offset", "float", 0.5)),
+    grad=lambda out, dout, *, slope, offset: where(logical_and(out > 0, out < 1), dout * slope, 0),
+    doc="Out = min(max(slope X + offset, 0), 1)",
+)
 
-unary("hard_shrink", lambda x, *, threshold: where(abs_(x) <= threshold, 0, x), dtypes=_FLOATS,
-      attrs=(Attr("threshold", "float", 0.5),),
-      grad=lambda x, dout, *, threshold: where(abs_(x) > threshold, dout, 0),
-      doc="Out = X if |X| > threshold, else 0", source=_SOURCE)  # fmt: skip
+activation(
+    "hard_shrink",
+    lambda x, *, threshold: where(abs_(x) <= threshold, 0, x),
+    attrs=(Attr("threshold", "float", 0.5),),
+    grad=lambda x, dout, *, threshold: where(abs_(x) > threshold, dout, 0),
+    doc="Out = X if |X| > threshold, else 0",
+)
 
-unary("thresholded_relu", lambda x, *, threshold: where(x <= threshold, 0, x), dtypes=_FLOATS,
-      attrs=(Attr("threshold", "float", 1.0),),
-      grad=lambda x, dout, *, threshold: where(x > threshold, dout, 0),
-      doc="Out = X if X > threshold, else 0", source=_SOURCE)  # fmt: skip
+activation(
+    "thresholded_relu",
+    lambda x, *, threshold: where(x <= threshold, 0, x),
+    attrs=(Attr("threshold", "float", 1.0),),
+    grad=lambda x, dout, *, threshold: where(x > threshold, dout, 0),
+    doc="Out = X if X > threshold, else 0",
+)
 
-unary("softshrink", lambda x, *, lambda_: x - maximum(minimum(x, lambda_), -lambda_),
-      attrs=(Attr("lambda", "float", 0.5),), dtypes=_FLOATS,
-      grad=lambda x, dout, *, lambda_: where(logical_or(x > lambda_, x < -lambda_), dout, 0),
-      doc="Out = X - lambda if X > lambda, X + lambda if X < -lambda, else 0", source=_SOURCE)  # fmt: skip
+activation(
+    "softshrink",
+    lambda x, *, lambda_: x - maximum(minimum(x, lambda_), -lambda_),
+    attrs=(Attr("lambda", "float", 0.5),),
+    grad=lambda x, dout, *, lambda_: where(logical_or(x > lambda_, x < -lambda_), dout, 0),
+    doc="Out = X - lambda if X > lambda, X + lambda if X < -lambda, else 0",
+)
 
-unary("hard_swish",
-      lambda x, *, threshold, scale, offset: x * (minimum(maximum(x + offset, 0), threshold) / scale), dtypes=_FLOATS,
-      attrs=(Attr("threshold", "float", 6.0), Attr("scale", "float", 6.0), Attr("offset", "float", 3.0)),
-      grad=lambda x, dout, *, threshold, scale, offset: where(
-          x + offset <= 0, 0, where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
-      ),
-      doc="Out = X min(max(X + offset, 0), threshold) / scale", source=_SOURCE)  # fmt: skip
+activation(
+    "hard_swish",
+    lambda x, *, threshold, scale, offset: x * (minimum(maximum(x + offset, 0), threshold) / scale),
+    attrs=(Attr("threshold", "float", 6.0), Attr("scale", "float", 6.0), Attr("offset", "float", 3.0)),
+    grad=lambda x, dout, *, threshold, scale, offset: where(
+        x + offset <= 0, 0, where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
+    ),
+    doc="Out = X min(max(X + offset, 0), threshold) / scale",
+)
 
 
 def _soft(x: Any, threshold: float) -> Any:
@@ -310,16 +377,25 @@ def _mish_grad(x: Any, dout: Any, *, threshold: float) -> Any:
     return dout * (t + x * (1 - t * t) * slope)
 
 
-unary("mish", lambda x, *, threshold: x * tanh(_soft(x, threshold)), grad=_mish_grad, dtypes=_FLOATS,
-      attrs=(Attr("threshold", "float", 20.0, doc="beyond it softplus counts as X, below its negative as exp(X)"),),
-      doc="Out = X tanh(ln(1 + exp(X)))", source="Fluid mish_op.h")  # fmt: skip
+activation(
+    "mish",
+    lambda x, *, threshold: x * tanh(_soft(x, threshold)),
+    grad=_mish_grad,
+    attrs=(Attr("threshold", "float", 20.0, doc="beyond it softplus counts as X, below its negative as exp(X)"),),
+    doc="Out = X tanh(ln(1 + exp(X)))",
+    source="Fluid mish_op.h",
+)
 
 _SELU = {"scale": 1.0507009873554804934193349852946, "alpha": 1.6732632423543772848170429916717}
 
-unary("selu", lambda x, *, scale, alpha: where(x > 0, scale * x, scale * alpha * expm1(x)), dtypes=_FLOATS,
-      attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
-      grad=lambda out, dout, *, scale, alpha: where(out > 0, dout * scale, dout * (out + scale * alpha)),
-      doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))", source="Fluid selu_op.h")  # fmt: skip
+activation(
+    "selu",
+    lambda x, *, scale, alpha: where(x > 0, scale * x, scale * alpha * expm1(x)),
+    attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
+    grad=lambda out, dout, *, scale, alpha: where(out > 0, dout * scale, dout * (out + scale * alpha)),
+    doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))",
+    source="Fluid selu_op.h",
+)
 
 
 def _swish(x: Any, *, beta: Any) -> Any:
@@ -336,8 +412,7 @@ def _swish_grad(x: Any, out: Any, dout: Any, *, beta: Any) -> Any:
     return dout * where(beta * x < 0, small + beta * out * large, large + beta * out * small)
 
 
-unary("swish", _swish, attrs=(Attr("beta", "float", 1.0),), dtypes=_FLOATS, grad=_swish_grad,
-      doc="Out = X / (1 + exp(-beta X))", source=_SOURCE)  # fmt: skip
+activation("swish", _swish, attrs=(Attr("beta", "float", 1.0),), grad=_swish_grad, doc="Out = X / (1 + exp(-beta X))")
 
 
 _TANH_SLOPE, _TANH_CUBE = 2 * root(2 / pi), 2 * root(2 / pi) * 0.044715
@@ -363,5 +438,11 @@ def _gelu_grad(x: Any, dout: Any, *, approximate: bool) -> Any:
     return dout * (normcdf(x) + x * normpdf(x))
 
 
-unary("gelu", _gelu, attrs=(Attr("approximate", "bool", False, doc="by tanh"),), grad=_gelu_grad, dtypes=_FLOATS,
-      doc="Out = X Phi(X), Phi the normal distribution function", source="Fluid gelu_op.h")  # fmt: skip
+activation(
+    "gelu",
+    _gelu,
+    attrs=(Attr("approximate", "bool", False, doc="by tanh"),),
+    grad=_gelu_grad,
+    doc="Out = X Phi(X), Phi the normal distribution function",
+    source="Fluid gelu_op.h",
+)

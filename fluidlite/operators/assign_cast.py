@@ -7,10 +7,11 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.operators.scalar_op import unary
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
 
 # assign and cast ---------------------------------------------------------------------------------------------------
 
@@ -20,17 +21,32 @@ def _grad_assign(maker: Any) -> None:
     maker.op("assign", {"X": given}, {"Out": maker.input_grad("X")})
 
 
-@operator("assign", grad=_grad_assign, dtypes={"X": ALL}, doc="Out = X, copied", source="Fluid assign_op.cc")
+@operator(
+    "assign", Differentiation(rule=_grad_assign), dtypes={"X": ALL}, doc="Out = X, copied", source="Fluid assign_op.cc"
+)
 def assign(x: e.Tensor) -> e.Tensor:
     """Itself."""
     return x
 
 
 @operator(
+    "rnn_memory_helper",
+    Differentiation(rule=_grad_assign),
+    attrs=(Attr("dtype", "dtype", optional=True, doc="taken for Fluid's sake; of no effect"),),
+    dtypes={"X": ALL},
+    doc="Out = X, copied: a state of Fluid's recurrent networks between two steps",
+    source="Fluid rnn_memory_helper_op.cc",
+)
+def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
+    """Itself."""
+    return x
+
+
+@operator(
     "assign_like",
+    Differentiation(rule=_grad_assign),
+    Aliasing(may={"Out": "X"}),
     inputs=["X", Slot("Like", metadata_only=True)],
-    grad=_grad_assign,
-    may_alias={"Out": "X"},
     dtypes={"X": ALL},
     doc="Out = X, which must have the dims and the dtype of Like: what fluid.gradients puts behind a given gradient "
     "whose dims are not known before it runs",
@@ -56,9 +72,17 @@ def _grad_cast(maker: Any) -> None:
     maker.op("cast", {"X": given}, {"Out": maker.input_grad("X")}, attrs)
 
 
-unary("cast", lambda x, *, out_dtype: e.cast(x, out_dtype), infer=_infer_cast, grad=_grad_cast, dtypes={"X": ALL},
-      attrs=(Attr("in_dtype", "dtype", optional=True, doc="the dtype of X; it is checked"),
-             Attr("out_dtype", "dtype", doc="the dtype of Out")),
-      may_alias={},
-      doc="Out = X in another dtype: floats become integers by truncation, saturate, and NaN becomes 0",
-      source="Fluid cast_op.h")  # fmt: skip
+unary(
+    "cast",
+    lambda x, *, out_dtype: e.cast(x, out_dtype),
+    Inference(_infer_cast),
+    Aliasing(may={}),
+    grad=_grad_cast,
+    dtypes={"X": ALL},
+    attrs=(
+        Attr("in_dtype", "dtype", optional=True, doc="the dtype of X; it is checked"),
+        Attr("out_dtype", "dtype", doc="the dtype of Out"),
+    ),
+    doc="Out = X in another dtype: floats become integers by truncation, saturate, and NaN becomes 0",
+    source="Fluid cast_op.h",
+)

@@ -10,25 +10,26 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Aliasing, Differentiation, Execution, Inference
 
 
 @operator(
     "auc",
+    Differentiation(stop_gradient={"Predict": "the score only chooses a bucket"}),
+    Inference(kernel_dtype="Predict"),
+    Aliasing(may={"StatPosOut": "StatPos", "StatNegOut": "StatNeg"}),
+    Execution(memory="where arrays compute, the bucket and the kind of each row: up to 32 bytes a row"),
     outputs=("AUC", "StatPosOut", "StatNegOut"),
     attrs=(
         Attr("curve", "str", "ROC", choices=("ROC", "PR"), doc="as in Fluid both give the area under ROC"),
         Attr("num_thresholds", "int", 8191, minimum=1, doc="scores lie in so many buckets, and 1 in one more"),
         Attr("slide_steps", "int", 1, minimum=0, doc="the area is of the last so many batches; 0: of all"),
     ),
-    kernel_dtype="Predict",
-    may_alias={"StatPosOut": "StatPos", "StatNegOut": "StatNeg"},
-    stop_gradient={"Predict": "the score only chooses a bucket"},
     dtypes={"Predict": ALL_FLOATS, "Label": INTS, "StatPos": ("int64",), "StatNeg": ("int64",)},
     doc="StatPosOut, StatNegOut = StatPos, StatNeg plus the rows with and without Label in each bucket of the score, "
     "Predict's last column; AUC = the part of pairs of both kinds that lie in order, 0 without pairs. A score outside "
     "0 to 1 is an OutOfRangeError of its bucket",
-    memory="where arrays compute, the bucket and the kind of each row: up to 32 bytes a row",
     source="Fluid auc_op.cc",
 )
 def auc(

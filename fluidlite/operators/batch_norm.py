@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import AS_COMPUTED, Attr, Slot
 from fluidlite.operators.layer_norm import (
     CHANNELS,
     GRADS,
@@ -16,7 +15,10 @@ from fluidlite.operators.layer_norm import (
     gradients,
     normalised,
 )
+from fluidlite.operators.slots import with_docs
 from fluidlite.operators.windows import channels_to_end
+from fluidlite.program.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Lowering
 
 _ATTRS = (
     Attr("is_test", "bool", False, doc="use Mean and Variance; clone(for_test=True) sets it"),
@@ -73,34 +75,62 @@ def _momentum(x: e.Tensor, momentum: float, given: e.Tensor | None) -> e.Tensor 
 
 @operator(
     "batch_norm",
-    inputs=(
-        "X", "Scale", "Bias", "Mean", "Variance",
-        Slot("MomentumTensor", dispensable=True, doc="the momentum, [1]; it wins"),
+    Differentiation(
+        stop_gradient={"MomentumTensor": "it only moves the moving statistics"},
+        no_gradient=dict.fromkeys(
+            ("Mean", "Variance"),
+            "normalise with the operators of layers, or set its stop_gradient, as layers.batch_norm does",
+        ),
+    ),
+    Aliasing(must={"MeanOut": "Mean", "VarianceOut": "Variance"}),
+    Lowering(
+        stored=dict.fromkeys(("MeanOut", "VarianceOut", "SavedMean", "SavedVariance"), AS_COMPUTED),
+        in_layout=channels_to_end("X", "Y", name="data_layout"),
+    ),
+    inputs=with_docs(
+        (
+            "X",
+            "Scale",
+            "Bias",
+            "Mean",
+            "Variance",
+            Slot("MomentumTensor", dispensable=True, doc="the momentum, [1]; it wins"),
+        ),
+        {
+            "X": "[batch, channels, ...], or channels last if data_layout is NHWC; of rank 2 to 5. "
+            "Floating; of half types the parameters are float32"
+        },
     ),
     outputs=(
-        "Y", "MeanOut", "VarianceOut",
+        "Y",
+        "MeanOut",
+        "VarianceOut",
         Slot("SavedMean", intermediate=True, content="the mean that normalised; 0 if a channel has one element"),
         Slot("SavedVariance", intermediate=True, content="1 / sqrt(variance + epsilon) of the same; 0 in that case"),
         Slot("ReserveSpace", dispensable=True, intermediate=True, content="nothing: it has no elements"),
     ),
     attrs=_ATTRS,
-    stored=dict.fromkeys(("MeanOut", "VarianceOut", "SavedMean", "SavedVariance"), AS_COMPUTED),
-    must_alias={"MeanOut": "Mean", "VarianceOut": "Variance"},
-    stop_gradient={"MomentumTensor": "it only moves the moving statistics"},
-    no_gradient=dict.fromkeys(
-        ("Mean", "Variance"),
-        "normalise with the operators of layers, or set its stop_gradient, as layers.batch_norm does",
-    ),
-    dtypes={"X": ALL_FLOATS}, in_layout=channels_to_end("X", "Y", name="data_layout"), source="Fluid batch_norm_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid batch_norm_op.cc",
     doc="Y = (X - mean) / sqrt(variance + epsilon) Scale + Bias with each channel's mean and variance over the batch; "
     "MeanOut = momentum Mean + (1 - momentum) mean, VarianceOut likewise. If is_test or use_global_stats: with Mean "
     "and Variance, which stay",
-)  # fmt: skip
+)
 def batch_norm(
-    x: e.Tensor, scale: e.Tensor, bias: e.Tensor, mean: e.Tensor, variance: e.Tensor, momentum_tensor: e.Tensor | None,
-    *, is_test: bool, momentum: float, epsilon: float, data_layout: str, use_global_stats: bool,
+    x: e.Tensor,
+    scale: e.Tensor,
+    bias: e.Tensor,
+    mean: e.Tensor,
+    variance: e.Tensor,
+    momentum_tensor: e.Tensor | None,
+    *,
+    is_test: bool,
+    momentum: float,
+    epsilon: float,
+    data_layout: str,
+    use_global_stats: bool,
     trainable_statistics: bool,
-) -> tuple[e.Tensor, ...]:  # fmt: skip
+) -> tuple[e.Tensor, ...]:
     """By averages, or by the batch, which moves them."""
     seen = _Channels(x, data_layout)
     check_parameters(x, (scale, bias, mean, variance), seen.channels, CHANNELS)
@@ -112,9 +142,11 @@ def batch_norm(
         y = rows * e.reshape(factor, seen.shape) + e.reshape(bias - mean * factor, seen.shape)
         return e.reshape(y, x.dims), mean, variance, mean, inverse, nothing
     e.need(
-        e.product(seen.others) != 0, "X", "at least one element a channel: an empty batch has no mean",
+        e.product(seen.others) != 0,
+        "X",
+        "at least one element a channel: an empty batch has no mean",
         "feed at least one sample, or set use_global_stats",
-    )  # fmt: skip
+    )
     if seen.alone:  # as in Fluid
         zeros = e.full((seen.channels,), 0, compute_dtype(x.dtype))
         return x, mean, variance, zeros, zeros, nothing
@@ -124,18 +156,33 @@ def batch_norm(
 
 
 @gradient(
-    batch_norm, writes=GRADS, metadata=_UNREAD, dispensable=_UNREAD,
-    stored={"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED},
-    in_layout=channels_to_end("X", "Y@GRAD", "X@GRAD", name="data_layout"),
+    batch_norm,
+    Differentiation(dispensable=_UNREAD),
+    Lowering(
+        stored={"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED},
+        in_layout=channels_to_end("X", "Y@GRAD", "X@GRAD", name="data_layout"),
+    ),
+    writes=GRADS,
+    metadata=_UNREAD,
     doc="with D = (X - SavedMean) SavedVariance: Scale@GRAD = sum(Y@GRAD D), Bias@GRAD = sum(Y@GRAD) over each "
     "channel; X@GRAD = Scale SavedVariance (Y@GRAD - mean(Y@GRAD) - D mean(Y@GRAD D)), or Scale SavedVariance Y@GRAD "
     "if is_test or use_global_stats. Bias, Mean and Variance are taken for Fluid's sake",
-)  # fmt: skip
+)
 def batch_norm_grad(
-    x: e.Tensor, scale: e.Tensor, bias: e.Tensor | None, mean: e.Tensor | None, variance: e.Tensor | None,
-    saved_mean: e.Tensor, saved_variance: e.Tensor, dy: e.Tensor,
-    *, is_test: bool, data_layout: str, use_global_stats: bool, trainable_statistics: bool,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    x: e.Tensor,
+    scale: e.Tensor,
+    bias: e.Tensor | None,
+    mean: e.Tensor | None,
+    variance: e.Tensor | None,
+    saved_mean: e.Tensor,
+    saved_variance: e.Tensor,
+    dy: e.Tensor,
+    *,
+    is_test: bool,
+    data_layout: str,
+    use_global_stats: bool,
+    trainable_statistics: bool,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one would take twice as many passes over X, and read what is not saved."""
     seen = _Channels(x, data_layout)
     fixed = _uses_averages(is_test, use_global_stats, trainable_statistics)

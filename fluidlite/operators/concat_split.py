@@ -10,9 +10,6 @@ from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Attr, Slot
-from fluidlite.framework.spec import Lod, Spec
 from fluidlite.geometry.numbers import Number, number_of, numbers_of
 from fluidlite.operators.inference import (
     Inferred,
@@ -20,6 +17,11 @@ from fluidlite.operators.inference import (
     like,
     normal_axis,
 )
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.tensor.tensor_spec import Lod, Spec
 
 # concat and split --------------------------------------------------------------------------------------------------
 
@@ -77,10 +79,14 @@ def _axis_of(x: e.Tensor, axis: int, axis_tensor: tuple[e.Number, ...] | None) -
 
 
 @operator(
-    "concat", inputs=[Slot("X", duplicable=True), _AXIS_TENSOR], attrs=_CONCAT_ATTRS, infer=_infer_concat,
-    dtypes={"X": ALL, "AxisTensor": INTS}, doc="Out = the tensors X one behind the other along axis",
+    "concat",
+    Inference(_infer_concat),
+    inputs=with_docs([Slot("X", duplicable=True), _AXIS_TENSOR], {"X": "of one dtype, and of equal dims but for axis"}),
+    attrs=_CONCAT_ATTRS,
+    dtypes={"X": ALL, "AxisTensor": INTS},
+    doc="Out = the tensors X one behind the other along axis",
     source="Fluid concat_op.cc",
-)  # fmt: skip
+)
 def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *, axis: int) -> e.Tensor:
     """Of one dtype and rank; their other dims are equal."""
     if not x:
@@ -99,9 +105,11 @@ def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *,
 
 
 @gradient(
-    concat, metadata=("X",), infer=_infer_concat_grad,
+    concat,
+    Inference(_infer_concat_grad),
+    metadata=("X",),
     doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
-)  # fmt: skip
+)
 def concat_grad(
     x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, dout: e.Tensor, *, axis: int
 ) -> tuple[tuple[e.Tensor, ...]]:
@@ -182,6 +190,8 @@ def _grad_split(maker: Any) -> None:
 
 @operator(
     "split",
+    Differentiation(rule=_grad_split),
+    Inference(_infer_split),
     inputs=[
         "X",
         _AXIS_TENSOR,
@@ -193,9 +203,10 @@ def _grad_split(maker: Any) -> None:
         Attr("sections", "ints", (), doc="the size of each part; one may be -1: what remains"),
         Attr("axis", "int", 0, doc="the axis that is divided"),
     ],
-    infer=_infer_split, grad=_grad_split, dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
-    doc="Out = the parts of X along axis", source="Fluid split_op.cc",
-)  # fmt: skip
+    dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
+    doc="Out = the parts of X along axis",
+    source="Fluid split_op.cc",
+)
 def split(x: e.Tensor, axis_tensor: tuple[e.Number, ...] | None, sections_tensor_list: Any, *, axis: int) -> Any:
     """Parts of the sizes that were inferred."""
     at = _axis_of(x, axis, axis_tensor)

@@ -8,7 +8,6 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.geometry.convolving import EPILOGUE, RELU_BEFORE
 from fluidlite.operators.conv_common import (
     WORKSPACE,
@@ -27,6 +26,8 @@ from fluidlite.operators.conv_common import (
     with_bias,
 )
 from fluidlite.operators.windows import channels_to_end
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Lowering
 
 _FUSED = (
     Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
@@ -40,12 +41,14 @@ _FUSED = (
 """What Fluid's passes fuse into a convolution."""
 
 _IGNORED = (
-    *(Attr(name, "float", 1.0, doc="of Fluid's int8 kernels; of no effect")
-      for name in ("Scale_in", "Scale_out", "Scale_in_eltwise")),
+    *(
+        Attr(name, "float", 1.0, doc="of Fluid's int8 kernels; of no effect")
+        for name in ("Scale_in", "Scale_out", "Scale_in_eltwise")
+    ),
     Attr("Scale_weights", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
     Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
     Attr("use_addto", "bool", False, doc="taken for Fluid's sake; of no effect"),
-)  # fmt: skip
+)
 
 
 def _register(type: str, spatial: int, depthwise: bool = False) -> None:
@@ -63,10 +66,12 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         for i, (axis, n) in enumerate(zip(windows.axes, sizes, strict=True)):
             padded = n + (axis.before + axis.after)
             e.need(
-                padded >= axis.reach, "Filter",
+                padded >= axis.reach,
+                "Filter",
                 f"a reach of {{0}} or less in spatial dim {i}, where Input has {{1}} and padding {{2}}; it has {{3}}",
-                do="pad more, or use a smaller filter", numbers=(padded, n, padded - n, axis.reach),
-            )  # fmt: skip
+                do="pad more, or use a smaller filter",
+                numbers=(padded, n, padded - n, axis.reach),
+            )
         return windows
 
     def conv(
@@ -90,19 +95,28 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
     relu = (Attr(RELU_BEFORE, "bool", False, doc=before),) if spatial == 2 else ()
     op = operator(
         type,
+        Differentiation(rule=grad_maker(type)),
+        Execution(memory=WORKSPACE),
+        Lowering(in_layout=channels_to_end("Input", "Output", "ResidualData")),
         inputs=(
-            "Input", "Filter", Slot("Bias", dispensable=True, doc="added to each channel of Output"),
+            "Input",
+            "Filter",
+            Slot("Bias", dispensable=True, doc="added to each channel of Output"),
             Slot("ResidualData", dispensable=True, doc="added to Output"),
         ),
-        outputs=("Output",), attrs=(*window_attrs(spatial), *relu, *_FUSED, *_IGNORED), grad=grad_maker(type),
+        outputs=("Output",),
+        attrs=(*window_attrs(spatial), *relu, *_FUSED, *_IGNORED),
         dtypes=dict.fromkeys(("Input", "Filter", "Bias", "ResidualData"), ALL_FLOATS),
-        in_layout=channels_to_end("Input", "Output", "ResidualData"), memory=WORKSPACE, source="Fluid conv_op.cc",
+        source="Fluid conv_op.cc",
         doc=f"{what}Output[n, m, o] = sum over c, k of Input[n, c, o stride + k dilation - pad] Filter[m, c, k]",
-    )(conv)  # fmt: skip
+    )(conv)
     declare_gradient(
-        op, checked, False, (),
+        op,
+        checked,
+        False,
+        (),
         "Input@GRAD: windows of Output@GRAD sent back through Filter; Filter@GRAD = sum of Output@GRAD Input",
-    )  # fmt: skip
+    )
 
 
 _register("conv2d", 2)

@@ -10,11 +10,12 @@ from fluidlite import expr as e
 from fluidlite.base.errors import GradientError
 from fluidlite.expr.declare import gradient
 from fluidlite.expr.scalars import tensor_function
-from fluidlite.framework.opdef import GRAD, Attr, OpDef
-from fluidlite.framework.registry import ops
 from fluidlite.geometry.convolving import ACTIVATIONS, EPILOGUE, RELU_BEFORE
 from fluidlite.operators.math.spans import explicit_pads, same_pads
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
+from fluidlite.program.opdef import GRAD, Attr, OpDef
+from fluidlite.program.operator_options import Differentiation, Execution, Lowering
+from fluidlite.program.registry import ops
 
 WINDOWS = ("strides", "paddings", "groups", "dilations", "padding_algorithm", "data_format")
 
@@ -32,12 +33,12 @@ def window_attrs(spatial: int) -> tuple[Attr, ...]:
 
 
 WORKSPACE = (
-    "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where arrays "
-    "compute, Input padded with zeros, and 4 MB of windows"
+    "in a kernel language, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where "
+    "arrays compute, Input padded with zeros, and 4 MB of windows"
 )
 GRAD_WORKSPACE = (
-    "on a dialect, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where arrays "
-    "compute, the image to which windows are sent back as often as Filter has elements for a channel"
+    "in a kernel language, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where "
+    "arrays compute, the image to which windows are sent back as often as Filter has elements for a channel"
 )
 _MAX_CORRELATIONS = 1 << 16
 
@@ -177,9 +178,17 @@ class Geometry(NamedTuple):
 
 
 def geometry(
-    x: e.Tensor, w: e.Tensor, spatial: int, strides: Sequence[int], paddings: Sequence[int], groups: int,
-    dilations: Sequence[int], padding_algorithm: str, data_format: str, **_: Any,
-) -> Geometry:  # fmt: skip
+    x: e.Tensor,
+    w: e.Tensor,
+    spatial: int,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    groups: int,
+    dilations: Sequence[int],
+    padding_algorithm: str,
+    data_format: str,
+    **_: Any,
+) -> Geometry:
     """The windows of a call.
 
     Raises
@@ -323,9 +332,14 @@ def declare_gradient(op: OpDef, checked: Checked, transposed: bool, names: Seque
         return dx, found["Filter" + GRAD], e.reduce_sum(doutput, [k for k in range(doutput.rank) if k != channels])
 
     gradient(
-        op, writes=("Input", "Filter", "Bias"), metadata=("Bias",), doc=doc, memory=GRAD_WORKSPACE,
-        grad=second_grad_maker(op.type), in_layout=channels_to_end("Input", "Output" + GRAD, "Input" + GRAD),
-    )(backward)  # fmt: skip
+        op,
+        Differentiation(rule=second_grad_maker(op.type)),
+        Execution(memory=GRAD_WORKSPACE),
+        Lowering(in_layout=channels_to_end("Input", "Output" + GRAD, "Input" + GRAD)),
+        writes=("Input", "Filter", "Bias"),
+        metadata=("Bias",),
+        doc=doc,
+    )(backward)
 
 
 def grad_maker(type: str) -> Callable[[Any], None]:

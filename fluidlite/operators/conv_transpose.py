@@ -8,7 +8,6 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.geometry.convolving import EPILOGUE
 from fluidlite.operators.conv_common import (
     GRAD_WORKSPACE,
@@ -26,6 +25,8 @@ from fluidlite.operators.conv_common import (
     with_bias,
 )
 from fluidlite.operators.windows import channels_to_end
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Lowering
 
 _SIZES = ("output_size", "output_padding")
 
@@ -52,9 +53,12 @@ def _sized(
                 e.fail_attr("output_padding", f"a number in [0, {limit}) in spatial dim {i}: below the stride")
             n = least + padding[i]
         e.need(
-            n >= 1, "Input", f"windows that cover 1 or more in spatial dim {i}; they cover {{0}}", do="pad less",
+            n >= 1,
+            "Input",
+            f"windows that cover 1 or more in spatial dim {i}; they cover {{0}}",
+            do="pad less",
             numbers=(n,),
-        )  # fmt: skip
+        )
         axes.append(axis._replace(after=axis.after - (n - least), longer=bool(wanted or padding)))
         found.append(n)
     return windows._replace(axes=tuple(axes)), found
@@ -85,24 +89,33 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         Attr("output_size", "ints", (), minimum=1, doc="spatial dims of Output; none: the least that has all windows"),
         Attr("output_padding", "ints", (), minimum=0, doc="by how much Output is larger than the least, at its end"),
         Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
-        Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)),
-             doc="Output = that activation of the result"),
+        Attr(
+            "fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"
+        ),
         Attr("fuse_alpha", "float", 0.0, doc="parameter of fuse_activation"),
         Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
         Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
-    )  # fmt: skip
+    )
     what = "one filter or more for each channel: " if depthwise else ""
     op = operator(
-        type, inputs=("Input", "Filter", Slot("Bias", dispensable=True, doc="added to each channel of Output")),
-        outputs=("Output",), attrs=attrs, grad=grad_maker(type),
-        dtypes=dict.fromkeys(("Input", "Filter", "Bias"), ALL_FLOATS), in_layout=channels_to_end("Input", "Output"),
-        memory=GRAD_WORKSPACE, source="Fluid conv_transpose_op.cc",
+        type,
+        Differentiation(rule=grad_maker(type)),
+        Execution(memory=GRAD_WORKSPACE),
+        Lowering(in_layout=channels_to_end("Input", "Output")),
+        inputs=("Input", "Filter", Slot("Bias", dispensable=True, doc="added to each channel of Output")),
+        outputs=("Output",),
+        attrs=attrs,
+        dtypes=dict.fromkeys(("Input", "Filter", "Bias"), ALL_FLOATS),
+        source="Fluid conv_transpose_op.cc",
         doc=f"{what}Output[n, c, o stride + k dilation - pad] += sum over m of Input[n, m, o] Filter[m, c, k]",
-    )(conv_transpose)  # fmt: skip
+    )(conv_transpose)
     declare_gradient(
-        op, lambda x, w, attrs: sized(x, w, attrs)[0], True, _SIZES,
+        op,
+        lambda x, w, attrs: sized(x, w, attrs)[0],
+        True,
+        _SIZES,
         "Input@GRAD = Filter over the windows of Output@GRAD; Filter@GRAD = sum of Input times those windows",
-    )  # fmt: skip
+    )
 
 
 _register("conv2d_transpose", 2)

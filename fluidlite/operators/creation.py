@@ -11,13 +11,15 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS, integer_limits, is_float
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import MAX_RANK, Spec
 from fluidlite.operators.inference import Inferred, number_fits, size
-from fluidlite.operators.math.filling import fill_number
-from fluidlite.operators.scalar_op import unary
+from fluidlite.operators.math.fill import fill_number
+from fluidlite.operators.scalar_op import Elementwise, unary
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import MAX_RANK, Spec
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
 _VALUE = Attr("value", "float", 0.0, static=True, doc="what Out is filled with; it is converted to dtype")
@@ -105,6 +107,8 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
 
 @operator(
     "fill_constant",
+    Differentiation(no_gradient={"ValueTensor": "layers.expand(value, times), whose value has a gradient"}),
+    Inference(_infer_fill, constant=_known_fill),
     inputs=(
         *SHAPE_SLOTS,
         Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),
@@ -115,9 +119,6 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
         _DTYPE,
         Attr("str_value", "str", "", doc="the value as text, for what a float cannot hold; wins over value"),
     ),
-    infer=_infer_fill,
-    constant=_known_fill,
-    no_gradient={"ValueTensor": "layers.expand(value, times), whose value has a gradient"},
     dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     doc="Out = value, everywhere",
     source="Fluid fill_constant_op.cc",
@@ -164,10 +165,13 @@ def infer_like(call: Call) -> Inferred:
 
 
 @operator(
-    "fill_constant_batch_size_like", inputs=[Slot("Input", metadata_only=True)], attrs=[*LIKE_ATTRS, _VALUE, _DTYPE],
-    infer=infer_like, doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input",
+    "fill_constant_batch_size_like",
+    Inference(infer_like),
+    inputs=with_docs([Slot("Input", metadata_only=True)], {"Input": "only its dims are read"}),
+    attrs=[*LIKE_ATTRS, _VALUE, _DTYPE],
+    doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input",
     source="Fluid fill_constant_batch_size_like_op.cc",
-)  # fmt: skip
+)
 def fill_constant_batch_size_like(input: e.Tensor, *, value: float, dtype: str) -> e.Tensor:
     """The dims are inferred: a batch of sequences counts its sequences."""
     return filled(e.results("Out")[0], value, dtype)
@@ -196,13 +200,23 @@ def _listed(call: Call, name: str, truths: tuple[int, int] | None = None) -> Inf
     if len(values) != counted:
         call.fail_attr(name, f"{counted} values, for dims {list(call.attr('shape'))}")
     limits = None if is_float(dtype) else truths if dtype == "bool" else integer_limits(dtype)
-    if limits is not None and not all(limits[0] <= value <= limits[1] for value in values):
+    if limits is not None and values and not _within(limits, values):
         call.fail_attr(name, f"numbers from {limits[0]} to {limits[1]}, for Out is {dtype}")
     return found
 
 
+def _within(limits: tuple[int, int], values: Sequence[Any]) -> bool:
+    """Whether all numbers are from one to another; a NaN is not. Tables of rows are long, and have integers alone."""
+    if type(values[0]) is int and type(values[-1]) is int and type(sum(values)) is int:
+        return bool(limits[0] <= min(values) and max(values) <= limits[1])
+    return all(limits[0] <= value <= limits[1] for value in values)
+
+
 register_op(
     "assign_value",
+    Inference(
+        _infer_value, constant=lambda call: {"Out": next((call.attr(name) for name in _VALUES if call.attr(name)), ())}
+    ),
     outputs=("Out",),
     attrs=(
         _SHAPE,
@@ -214,8 +228,6 @@ register_op(
         Attr("int64_values", "ints", (), doc="values of an int64 Out, instead of int32_values"),
         Attr("bool_values", "bools", (), doc="values of a bool Out, instead of int32_values"),
     ),
-    infer=_infer_value,
-    constant=lambda call: {"Out": next((call.attr(name) for name in _VALUES if call.attr(name)), ())},
     doc="Out = the values",
     source="Fluid assign_value_op.cc",
 )
@@ -225,9 +237,9 @@ register_op(
 
 register_op(
     "fill",
+    Inference(lambda call: _listed(call, "value")),
     outputs=("Out",),
     attrs=(Attr("value", "floats", doc="the numbers, row by row"), _SHAPE, _DTYPE),
-    infer=lambda call: _listed(call, "value"),
     doc="Out = the values; integers truncate them",
     source="Fluid fill_op.cc",
 )
@@ -245,23 +257,37 @@ _LIKE = Slot("X", metadata_only=True)
 
 
 @operator(
-    "fill_any_like", inputs=[_LIKE],
+    "fill_any_like",
+    Inference(_fitting),
+    inputs=[_LIKE],
     attrs=[_VALUE, Attr("dtype", "dtype", optional=True, doc="dtype of Out; none, or -1: that of X")],
-    infer=_fitting, dtypes={"X": ALL}, doc="Out = value, in the dims of X", source="Fluid fill_any_like_op.cc",
-)  # fmt: skip
+    dtypes={"X": ALL},
+    doc="Out = value, in the dims of X",
+    source="Fluid fill_any_like_op.cc",
+)
 def fill_any_like(x: e.Tensor, *, value: float, dtype: str | None) -> e.Tensor:
     """The sequences of X too."""
     return filled(x.dims, value, dtype or x.dtype)
 
 
 @operator(
-    "fill_zeros_like2", inputs=[_LIKE], attrs=[_DTYPE], dtypes={"X": ALL}, doc="Out = 0, in the dims of X",
+    "fill_zeros_like2",
+    inputs=[_LIKE],
+    attrs=[_DTYPE],
+    dtypes={"X": ALL},
+    doc="Out = 0, in the dims of X",
     source="Fluid fill_zeros_like_op.cc",
-)  # fmt: skip
+)
 def fill_zeros_like2(x: e.Tensor, *, dtype: str) -> e.Tensor:
     """The sequences of X too."""
     return e.full(x.dims, 0, dtype)
 
 
-unary("fill_zeros_like", lambda x: e.zeros_like(x), dtypes={"X": ALL}, slots=(_LIKE,),
-      doc="Out = 0, in the dims and dtype of X", source="Fluid fill_zeros_like_op.cc")  # fmt: skip
+unary(
+    "fill_zeros_like",
+    lambda x: e.zeros_like(x),
+    Elementwise(slots=(_LIKE,)),
+    dtypes={"X": ALL},
+    doc="Out = 0, in the dims and dtype of X",
+    source="Fluid fill_zeros_like_op.cc",
+)

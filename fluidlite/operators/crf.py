@@ -7,10 +7,6 @@ row 0 of Transition is start, row 1 stop, the others move.
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GradRule, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import (
     Inferred,
     agree,
@@ -21,31 +17,53 @@ from fluidlite.operators.inference import (
     like,
     same_dtype,
 )
+from fluidlite.operators.ragged import count, need_lengths
+from fluidlite.operators.sequence_rows import need_lod
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GradRule, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 _HOST_ONLY = "its recursion over the steps of each sequence is written for the host only, as in Fluid"
-_TYPES = {"Emission": FLOATS, "Transition": FLOATS, "Label": INTS}
+_TYPES = {"Emission": FLOATS, "Transition": FLOATS, "Label": INTS, "Length": INTS}
+_LENGTH = Slot(
+    "Length", dispensable=True, doc="how long each padded sequence is; behind it scores and labels do not count"
+)
 
 
 def _check(call: Call) -> None:
     emission, transition = call.spec("Emission"), call.dims("Transition")
-    call.need(emission.rank == 2, "Emission", "[steps, tags]")
-    if not emission.lod_level:
-        call.fail("Emission", "a LoD tensor: its sequences", do="declare the data with lod_level=1, or use lod_reset")
+    padded = call.has("Length")
+    if padded:
+        call.need(emission.rank == 3, "Emission", "[batch, longest, tags]: padded sequences, for Length is given")
+        need_lengths(call, "Length", "Emission", emission.dims[0])
+    else:
+        call.need(emission.rank == 2, "Emission", "[steps, tags]")
+        need_lod(call, "Emission")
     same_dtype(call, "Transition", "Emission")
-    tags = emission.dims[1]
+    tags = emission.dims[-1]
     if len(transition) != 2 or (tags >= 0 and not all_agree(transition, (tags + 2, tags))):
         call.fail("Transition", f"[tags + 2, tags] for the {tags} tags of Emission")
     if call.has("Label"):
         label = call.dims("Label")
+        if padded:
+            right = len(label) in (2, 3) and all_agree(label[:2], emission.dims[:2])
+            right = right and all(agree(d, 1) for d in label[2:])
+            call.need(right, "Label", f"{[*emission.dims[:2], 1]}, a tag for each step of Emission")
+            return
         call.need(len(label) == 2 and agree(label[1], 1), "Label", "[steps, 1]")
         if not agree(label[0], emission.dims[0]):
             call.fail("Label", f"{[emission.dims[0], 1]}, a tag for each step of Emission")
+        lod = call.lod("Label")
+        if lod and emission.lod and lod[-1] != emission.lod[-1]:
+            call.fail("Label", f"the sequences of Emission, whose LoD is {emission.lod}")
 
 
 def _infer(call: Call) -> Inferred:
     _check(call)
     emission, transition = call.spec("Emission"), call.spec("Transition")
-    sequences = len(emission.lod[-1]) - 1 if emission.lod else -1
+    sequences = emission.dims[0] if call.has("Length") else count(emission)
     return {
         "Alpha": Spec.of(emission.dims, emission.dtype),
         "EmissionExps": Spec.of(emission.dims, emission.dtype),
@@ -56,10 +74,29 @@ def _infer(call: Call) -> Inferred:
 
 register_op(
     "linear_chain_crf",
+    Differentiation(
+        rule=GradRule(
+            "linear_chain_crf_grad",
+            (
+                "Emission",
+                "Transition",
+                "Label",
+                "Length",
+                "Alpha",
+                "EmissionExps",
+                "TransitionExps",
+                "LogLikelihood@GRAD",
+            ),
+            ("Emission", "Transition"),
+        )
+    ),
+    Inference(_infer, kernel_dtype="Emission"),
+    Execution(host_only=_HOST_ONLY),
     inputs=(
-        Slot("Emission", doc="x: a score for each step and tag, [steps, tags], sequences by LoD"),
+        Slot("Emission", doc="x: a score for each step and tag, [steps, tags] with LoD, or [batch, longest, tags]"),
         Slot("Transition", doc="start, stop and move, [tags + 2, tags]"),
-        "Label",
+        Slot("Label", doc="the tag of each step, [steps, 1], or padded, [batch, longest]"),
+        _LENGTH,
     ),
     outputs=(
         Slot("Alpha", intermediate=True, content="exp(forward score) of each step, scaled so that a row sums to 1"),
@@ -67,14 +104,6 @@ register_op(
         Slot("TransitionExps", intermediate=True, content="exp(Transition)"),
         Slot("LogLikelihood", doc="the cost of each sequence: minus the log-likelihood of Label"),
     ),
-    infer=_infer,
-    grad=GradRule(
-        "linear_chain_crf_grad",
-        ("Emission", "Transition", "Label", "Alpha", "EmissionExps", "TransitionExps", "LogLikelihood@GRAD"),
-        ("Emission", "Transition"),
-    ),
-    host_only=_HOST_ONLY,
-    kernel_dtype="Emission",
     dtypes=_TYPES,
     doc="LogLikelihood = log(sum over paths of exp(score)) - score of Label; 0 for an empty sequence",
     source="Fluid linear_chain_crf_op.h",
@@ -82,13 +111,14 @@ register_op(
 
 register_op(
     "linear_chain_crf_grad",
-    inputs=grad_inputs(
-        "Emission", "Transition", "Label", "Alpha", "EmissionExps", "TransitionExps", "LogLikelihood@GRAD"
+    Inference(grad_like("Emission", "Transition"), kernel_dtype="Emission"),
+    Execution(host_only=_HOST_ONLY),
+    inputs=(
+        *grad_inputs("Emission", "Transition", "Label"),
+        _LENGTH,
+        *grad_inputs("Alpha", "EmissionExps", "TransitionExps", "LogLikelihood@GRAD"),
     ),
     outputs=grad_outputs("Emission", "Transition"),
-    infer=grad_like("Emission", "Transition"),
-    host_only=_HOST_ONLY,
-    kernel_dtype="Emission",
     doc="Emission@GRAD = LogLikelihood@GRAD (P(tag at step) - [Label]); Transition@GRAD likewise of pairs",
 )
 
@@ -98,21 +128,24 @@ register_op(
 def _infer_decoding(call: Call) -> Inferred:
     _check(call)
     emission = call.spec("Emission")
+    if call.has("Length"):
+        return {"ViterbiPath": Spec.of(emission.dims[:2], "int64")}
     return {"ViterbiPath": like(emission, (emission.dims[0], 1), "int64")}
 
 
 register_op(
     "crf_decoding",
+    Inference(_infer_decoding, kernel_dtype="Emission"),
+    Execution(host_only=_HOST_ONLY),
     inputs=(
         Slot("Emission", doc="scores, as of linear_chain_crf"),
         Slot("Transition", doc="weights, as of linear_chain_crf"),
         Slot("Label", dispensable=True),
+        _LENGTH,
     ),
     outputs=("ViterbiPath",),
-    infer=_infer_decoding,
-    host_only=_HOST_ONLY,
-    kernel_dtype="Emission",
     dtypes=_TYPES,
-    doc="ViterbiPath = the tags of the highest score; with Label: 1 where they are right, else 0",
+    doc="ViterbiPath = the tags of the highest score; with Label: 1 where they are right, else 0; "
+    "behind the end of a padded sequence 0",
     source="Fluid crf_decoding_op.h",
 )

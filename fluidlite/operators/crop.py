@@ -9,11 +9,12 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.derivatives import derivatives
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Dims, Spec
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, grad_like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Inference
+from fluidlite.tensor.tensor_spec import Dims, Spec
 
 
 def _for_each_dim(call: Call, attr: str, slots: Sequence[str], found: Sequence[Number] | None) -> Sequence[Number]:
@@ -82,10 +83,14 @@ def _part(x: e.Tensor, dims: Sequence[e.Number], each: Any, whole: Any, stated: 
 
 
 @operator(
-    "crop", inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims"), _OFFSETS],
-    attrs=_CROP_ATTRS, infer=_infer_crop, dtypes={"X": ALL, "Offsets": INTS},
-    doc="Out = the part of X that begins at the offsets and has the given dims", source="Fluid crop_op.cc",
-)  # fmt: skip
+    "crop",
+    Inference(_infer_crop),
+    inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims"), _OFFSETS],
+    attrs=_CROP_ATTRS,
+    dtypes={"X": ALL, "Offsets": INTS},
+    doc="Out = the part of X that begins at the offsets and has the given dims",
+    source="Fluid crop_op.cc",
+)
 def crop(x: e.Tensor, y: Any, offsets_: Any, *, offsets: tuple[int, ...]) -> e.Tensor:
     """Of the dims that were inferred."""
     return _part(x, e.results("Out")[0], (), offsets_, offsets)
@@ -94,7 +99,7 @@ def crop(x: e.Tensor, y: Any, offsets_: Any, *, offsets: tuple[int, ...]) -> e.T
 _GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
 
 
-@gradient(crop, metadata=("X",), infer=grad_like("X"), doc=_GRAD_DOC)
+@gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
 def crop_grad(x: e.Tensor, offsets_: Any, dout: e.Tensor, *, offsets: tuple[int, ...]) -> Any:
     """Written: it takes the dims of Out@GRAD, and Y is not read."""
     return derivatives([_part(x, dout.dims, (), offsets_, offsets)], [dout], [x])[0]
@@ -127,16 +132,18 @@ def _infer_crop_tensor(call: Call) -> Inferred:
 
 @operator(
     "crop_tensor",
+    Inference(_infer_crop_tensor),
     inputs=[
         "X",
         Slot("Shape", dispensable=True, value=True, doc="dims of Out, as a tensor"),
         Slot("ShapeTensor", duplicable=True, dispensable=True, value=True, doc="dims of Out, a tensor each"),
         *_OFFSET_SLOTS,
     ],
-    attrs=_ATTRS, infer=_infer_crop_tensor,
+    attrs=_ATTRS,
     dtypes={"X": ALL, **dict.fromkeys(("Shape", "ShapeTensor", "Offsets", "OffsetsTensor"), INTS)},
-    doc="Out = the part of X that begins at the offsets and has the given dims", source="Fluid crop_tensor_op.cc",
-)  # fmt: skip
+    doc="Out = the part of X that begins at the offsets and has the given dims",
+    source="Fluid crop_tensor_op.cc",
+)
 def crop_tensor(
     x: e.Tensor, shape: Any, shape_tensor: Any, offsets_: Any, offsets_tensor: Any, *, offsets: tuple[int, ...]
 ) -> e.Tensor:
@@ -144,7 +151,7 @@ def crop_tensor(
     return _part(x, e.results("Out")[0], offsets_tensor, offsets_, offsets)
 
 
-@gradient(crop_tensor, metadata=("X",), infer=grad_like("X"), doc=_GRAD_DOC)
+@gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
 def crop_tensor_grad(
     x: e.Tensor, offsets_: Any, offsets_tensor: Any, dout: e.Tensor, *, offsets: tuple[int, ...]
 ) -> Any:

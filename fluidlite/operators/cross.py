@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
 
 _ANY = 9
 _CROSS = (Attr("dim", "int", _ANY, doc="the axis of the vectors' three parts; 9: the first dim of size 3"),)
@@ -31,9 +31,12 @@ def _product(x: e.Tensor, y: e.Tensor, axis: int) -> e.Tensor:
 
 
 @operator(
-    "cross", attrs=_CROSS, dtypes={slot: (*ALL_FLOATS, *INTS) for slot in "XY"}, source="Fluid cross_op.cc",
+    "cross",
+    attrs=_CROSS,
+    dtypes={slot: (*ALL_FLOATS, *INTS) for slot in "XY"},
+    source="Fluid cross_op.cc",
     doc="Out = the vector product of the three-part vectors of X and Y along dim",
-)  # fmt: skip
+)
 def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
     """The three parts one after the other."""
     e.same_dtype(y, x)
@@ -43,9 +46,10 @@ def cross(x: e.Tensor, y: e.Tensor, *, dim: int) -> e.Tensor:
 
 
 @gradient(
-    cross, writes=("X", "Y"),
+    cross,
+    writes=("X", "Y"),
     doc="X@GRAD = the vector product of Y and Out@GRAD, Y@GRAD = that of Out@GRAD and X",
-)  # fmt: skip
+)
 def cross_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor, *, dim: int) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would add up what is padded, where two products are enough."""
     dim = _axis(x, dim)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation
 
 
 @operator(
-    "cumsum", reads=(), dtypes={"X": (*ALL_FLOATS, *INTS)}, source="Fluid cumsum_op.cc",
+    "cumsum",
+    Differentiation(reads=(), doc="X@GRAD = the cumsum of Out@GRAD from the other end"),
+    dtypes={"X": (*ALL_FLOATS, *INTS)},
+    source="Fluid cumsum_op.cc",
     attrs=(
         Attr("axis", "int", -1, doc="the dim along which is summed; negative ones count from the end"),
         Attr("flatten", "bool", False, doc="sum over all elements in their order; Out has one dim"),
@@ -17,8 +21,7 @@ from fluidlite.framework.opdef import Attr
         Attr("reverse", "bool", False, doc="begin at the end"),
     ),
     doc="Out[i] = X[0] + ... + X[i] along an axis",
-    grad_doc="X@GRAD = the cumsum of Out@GRAD from the other end",
-)  # fmt: skip
+)
 def cumsum(x: e.Tensor, *, axis: int, flatten: bool, exclusive: bool, reverse: bool) -> e.Tensor:
     """A running sum."""
     if flatten:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
 
 
 def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
@@ -21,13 +22,23 @@ def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
 
 @operator(
     "cvm",
-    inputs=("X", Slot("CVM", metadata_only=True, doc="show and click of each row, which are the gradient of the first "
-                      "two features")),
+    inputs=with_docs(
+        (
+            "X",
+            Slot(
+                "CVM",
+                metadata_only=True,
+                doc="show and click of each row, which are the gradient of the first two features",
+            ),
+        ),
+        {"X": "float32 or float64, [rows, features]: the first two features are how often a row was shown and clicked"},
+    ),
     outputs=("Y",),
     attrs=(Attr("use_cvm", "bool", True, doc="keep the first two features, as logarithms; False: leave them out"),),
-    dtypes={"X": FLOATS, "CVM": FLOATS}, source="Fluid cvm_op.cc",
+    dtypes={"X": FLOATS, "CVM": FLOATS},
+    source="Fluid cvm_op.cc",
     doc="Y = ln(X0 + 1), ln(X1 + 1) - ln(X0 + 1), and the other features of X as they are",
-)  # fmt: skip
+)
 def cvm(x: e.Tensor, cvm: e.Tensor, *, use_cvm: bool) -> e.Tensor:
     """The logarithms of shows and of the rate of clicks."""
     _check(x, cvm, use_cvm)
@@ -39,9 +50,11 @@ def cvm(x: e.Tensor, cvm: e.Tensor, *, use_cvm: bool) -> e.Tensor:
 
 
 @gradient(
-    cvm, metadata=("X",), source="Fluid cvm_op.h",
+    cvm,
+    metadata=("X",),
+    source="Fluid cvm_op.h",
     doc="X@GRAD = CVM, and Y@GRAD of the other features: the first two are no gradients, as in Fluid",
-)  # fmt: skip
+)
 def cvm_grad(x: e.Tensor, cvm: e.Tensor, dy: e.Tensor, *, use_cvm: bool) -> e.Tensor:
     """Written: what Fluid gives for the first two features is no derivative."""
     dims = (x.dims[0], _check(x, cvm, use_cvm))

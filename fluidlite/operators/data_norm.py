@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
 
 _ABSENT = 1e-7
 """A slot whose first number is nearer to 0 than this has not been shown."""
@@ -61,30 +62,47 @@ class _Shown:
 
 @operator(
     "data_norm",
-    inputs=("X", *_SUMS, Slot("scale_w", dispensable=True), Slot("bias", dispensable=True)),
+    inputs=with_docs(
+        ("X", *_SUMS, Slot("scale_w", dispensable=True), Slot("bias", dispensable=True)),
+        {"X": "[batch, channels], float32 or float64"},
+    ),
     outputs=(
         "Y",
         Slot("Means", intermediate=True, content="BatchSum / BatchSize"),
         Slot("Scales", intermediate=True, content="sqrt(BatchSize / BatchSquareSum)"),
     ),
     attrs=(
-        Attr("epsilon", "float", 1e-4, minimum=0.0, maximum=0.001, doc="is added to BatchSquareSum@GRAD for each "
-             "sample"),
-        Attr("slot_dim", "int", -1, doc="if above 0, channels are slots of so many, and a slot whose first number is 0 "
-             "is left out: its Y is 0, and it counts in no sum"),
+        Attr(
+            "epsilon", "float", 1e-4, minimum=0.0, maximum=0.001, doc="is added to BatchSquareSum@GRAD for each sample"
+        ),
+        Attr(
+            "slot_dim",
+            "int",
+            -1,
+            doc="if above 0, channels are slots of so many, and a slot whose first number is 0 "
+            "is left out: its Y is 0, and it counts in no sum",
+        ),
         Attr("summary_decay_rate", "float", 0.9999999, doc="of Fluid's servers; of no effect"),
         Attr("enable_scale_and_shift", "bool", False, doc="whether scale_w and bias are used"),
         Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="X is [batch, channels], so of no effect"),
         Attr("sync_stats", "bool", False, doc="of several devices; of no effect"),
     ),
-    dtypes={"X": FLOATS}, source="Fluid data_norm_op.cc",
+    dtypes={"X": FLOATS},
+    source="Fluid data_norm_op.cc",
     doc="Means = BatchSum / BatchSize; Scales = sqrt(BatchSize / BatchSquareSum); Y = (X - Means) Scales, and then "
     "Y scale_w + bias if that is enabled",
-)  # fmt: skip
+)
 def data_norm(
-    x: e.Tensor, batch_size: e.Tensor, batch_sum: e.Tensor, batch_square_sum: e.Tensor, scale_w: e.Tensor | None,
-    bias: e.Tensor | None, *, slot_dim: int, enable_scale_and_shift: bool,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    x: e.Tensor,
+    batch_size: e.Tensor,
+    batch_sum: e.Tensor,
+    batch_square_sum: e.Tensor,
+    scale_w: e.Tensor | None,
+    bias: e.Tensor | None,
+    *,
+    slot_dim: int,
+    enable_scale_and_shift: bool,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """What is left out is 0 after the shift, too."""
     lines = dict(zip(_SUMS, (batch_size, batch_sum, batch_square_sum), strict=True))
     _channels(x, {**lines, "scale_w": scale_w, "bias": bias}, slot_dim, enable_scale_and_shift)
@@ -96,15 +114,26 @@ def data_norm(
 
 
 @gradient(
-    data_norm, writes=("X", *_SUMS, "scale_w", "bias"), metadata=("bias",), source="Fluid data_norm_op.cc",
+    data_norm,
+    writes=("X", *_SUMS, "scale_w", "bias"),
+    metadata=("bias",),
+    source="Fluid data_norm_op.cc",
     doc="X@GRAD = Y@GRAD Scales; scale_w@GRAD and bias@GRAD as those of a product and a sum. What is no gradient: "
     "BatchSize@GRAD is the number of samples, BatchSum@GRAD the sum of X, BatchSquareSum@GRAD that of (X - Means)^2 + "
     "epsilon; of slots these are 1 and means over the samples that show them",
-)  # fmt: skip
+)
 def data_norm_grad(
-    x: e.Tensor, scale_w: e.Tensor | None, bias: e.Tensor | None, means: e.Tensor, scales: e.Tensor, dy: e.Tensor,
-    *, epsilon: float, slot_dim: int, enable_scale_and_shift: bool,
-) -> tuple[e.Tensor, ...]:  # fmt: skip
+    x: e.Tensor,
+    scale_w: e.Tensor | None,
+    bias: e.Tensor | None,
+    means: e.Tensor,
+    scales: e.Tensor,
+    dy: e.Tensor,
+    *,
+    epsilon: float,
+    slot_dim: int,
+    enable_scale_and_shift: bool,
+) -> tuple[e.Tensor, ...]:
     """Written: what Fluid gives for the sums is no derivative, and without scale_w X of absent slots has a gradient."""
     lines = {"Means": means, "Scales": scales, "scale_w": scale_w, "bias": bias}
     _channels(x, lines, slot_dim, enable_scale_and_shift)

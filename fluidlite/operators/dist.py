@@ -7,7 +7,8 @@ from math import inf
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Execution
 
 _P = (Attr("p", "float", 2.0, doc="which norm; 0 counts what differs, inf and -inf give the greatest and least"),)
 _LEAST = {"float16": 1e-7}
@@ -15,10 +16,13 @@ _LEAST = {"float16": 1e-7}
 
 
 @operator(
-    "dist", attrs=_P, dtypes={"X": ALL_FLOATS, "Y": ALL_FLOATS}, source="Fluid dist_op.cc",
+    "dist",
+    Execution(memory="X - Y, and what becomes of each element before the sum: up to twice as much as X"),
+    attrs=_P,
+    dtypes={"X": ALL_FLOATS, "Y": ALL_FLOATS},
+    source="Fluid dist_op.cc",
     doc="Out = (the sum of |X - Y| ^ p) ^ (1 / p), as [1]",
-    memory="X - Y, and what becomes of each element before the sum: up to twice as much as X",
-)  # fmt: skip
+)
 def dist(x: e.Tensor, y: e.Tensor, *, p: e.Number) -> e.Tensor:
     """By cases of p, of which 2 is the usual one."""
     e.same_dtype(y, x)
@@ -47,10 +51,11 @@ def dist(x: e.Tensor, y: e.Tensor, *, p: e.Number) -> e.Tensor:
 
 
 @gradient(
-    dist, writes=("X", "Y"),
+    dist,
+    writes=("X", "Y"),
     doc="X@GRAD = Out@GRAD sign(X - Y) (|X - Y| / Out) ^ (p - 1), and Y@GRAD its negative, summed where broadcast; "
     "takes temporary memory of several times X - Y",
-)  # fmt: skip
+)
 def dist_grad(x: e.Tensor, y: e.Tensor, out: e.Tensor, dout: e.Tensor, *, p: e.Number) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would be 0 / 0 of numbers that are equal, which have no direction: here it is 0."""
     apart = x - y

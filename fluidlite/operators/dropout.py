@@ -6,10 +6,11 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr import cast, uniform, where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.operators.inference import Inferred, like, one_number
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Execution, Inference
 
 _UPSCALE = "upscale_in_train"
 
@@ -57,17 +58,19 @@ def _infer(call: Call) -> Inferred:
 scalar_op(
     "dropout",
     _dropout,
-    outputs=("Out", "Mask"),
-    slots={
-        "Mask": Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
-        "Seed": Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
-    },
+    Inference(_infer),
+    Aliasing(may={"Out": "X"}),
+    Execution(random=True),
+    Elementwise(
+        outputs=("Out", "Mask"),
+        slots={
+            "Mask": Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
+            "Seed": Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
+        },
+    ),
     attrs=_ATTRS,
-    infer=_infer,
     grad=_dropout_grad,
-    random=True,
     dtypes={"X": ALL_FLOATS, "Seed": INTS},
-    may_alias={"Out": "X"},
     doc="Out = X where a random number is dropout_prob or more, else 0; at test X (1 - dropout_prob). "
     "upscale_in_train: kept elements are divided by 1 - dropout_prob instead, and at test Out = X",
     source="Fluid dropout_op.cc",

@@ -11,10 +11,11 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr import floor, floordiv, log, maximum, minimum, mod, pow_, where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.operators.inference import Inferred, like, number_fits, one_number
-from fluidlite.operators.scalar_op import SUMMED, binary, scalar_op, unary
+from fluidlite.operators.scalar_op import SUMMED, Elementwise, binary, scalar_op, unary
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
 
 _SOURCE = "Fluid elementwise_op.h"
 _NUMBERS = (*ALL_FLOATS, *ALL_INTS)
@@ -30,49 +31,104 @@ def _both(*types: str) -> dict[str, tuple[str, ...]]:
     return {"X": types, "Y": types}
 
 
-_pair("elementwise_add", lambda x, y: x + y, grad=lambda dout: (dout, dout), dtypes=_both(*_NUMBERS),
-      may_alias={"Out": "X"},
-      doc="Out = X + Y", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_add",
+    lambda x, y: x + y,
+    grad=lambda dout: (dout, dout),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = X + Y",
+    source=_SOURCE,
+)
 
-_pair("elementwise_sub", lambda x, y: x - y, grad=lambda dout: (dout, -dout), dtypes=_both(*_NUMBERS),
-      may_alias={"Out": "X"},
-      doc="Out = X - Y", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_sub",
+    lambda x, y: x - y,
+    grad=lambda dout: (dout, -dout),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = X - Y",
+    source=_SOURCE,
+)
 
-_pair("elementwise_mul", lambda x, y: x * y, grad=lambda x, y, dout: (dout * y, dout * x), dtypes=_both(*_NUMBERS),
-      may_alias={"Out": "X"},
-      grad_memory=SUMMED, doc="Out = X Y", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_mul",
+    lambda x, y: x * y,
+    Differentiation(memory=SUMMED),
+    grad=lambda x, y, dout: (dout * y, dout * x),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = X Y",
+    source=_SOURCE,
+)
 
-_pair("elementwise_div", lambda x, y: x / y, grad=lambda y, out, dout: (dout / y, -dout * out / y),
-      dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      grad_memory=SUMMED, doc="Out = X / Y; integers truncate toward 0", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_div",
+    lambda x, y: x / y,
+    Differentiation(memory=SUMMED),
+    grad=lambda y, out, dout: (dout / y, -dout * out / y),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = X / Y; integers truncate toward 0",
+    source=_SOURCE,
+)
 
 # Equal elements pass the gradient to Y, in both.
-_pair("elementwise_max", maximum, grad=lambda x, y, dout: (where(x > y, dout, 0), where(x > y, 0, dout)),
-      dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      grad_memory=SUMMED, doc="Out = max(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_max",
+    maximum,
+    Differentiation(memory=SUMMED),
+    grad=lambda x, y, dout: (where(x > y, dout, 0), where(x > y, 0, dout)),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = max(X, Y); NaN if one is NaN",
+    source=_SOURCE,
+)
 
-_pair("elementwise_min", minimum, grad=lambda x, y, dout: (where(x < y, dout, 0), where(x < y, 0, dout)),
-      dtypes=_both(*_NUMBERS), may_alias={"Out": "X"},
-      grad_memory=SUMMED, doc="Out = min(X, Y); NaN if one is NaN", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_min",
+    minimum,
+    Differentiation(memory=SUMMED),
+    grad=lambda x, y, dout: (where(x < y, dout, 0), where(x < y, 0, dout)),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = min(X, Y); NaN if one is NaN",
+    source=_SOURCE,
+)
 
-_pair("elementwise_pow", pow_, grad=lambda x, y, out, dout: (dout * y * pow_(x, y - 1), dout * log(x) * out),
-      dtypes=_both(*ALL_FLOATS, *INTS),
-      may_alias={"Out": "X"}, grad_memory=SUMMED, doc="Out = X ^ Y; integers wrap", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_pow",
+    pow_,
+    Differentiation(memory=SUMMED),
+    grad=lambda x, y, out, dout: (dout * y * pow_(x, y - 1), dout * log(x) * out),
+    dtypes=_both(*ALL_FLOATS, *INTS),
+    doc="Out = X ^ Y; integers wrap",
+    source=_SOURCE,
+)
 
 
-_pair("elementwise_mod", mod, grad=lambda x, y, dout: (dout, -dout * floor(x / y)),
-      dtypes=_both(*_NUMBERS), may_alias={"Out": "X"}, grad_memory=SUMMED,
-      doc="Out = X - Y floor(X / Y): the remainder has the sign of Y", source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_mod",
+    mod,
+    Differentiation(memory=SUMMED),
+    grad=lambda x, y, dout: (dout, -dout * floor(x / y)),
+    dtypes=_both(*_NUMBERS),
+    doc="Out = X - Y floor(X / Y): the remainder has the sign of Y",
+    source=_SOURCE,
+)
 
-_pair("elementwise_floordiv", floordiv, dtypes=_both(*ALL_INTS),
-      may_alias={"Out": "X"},
-      doc="Out = floor(X / Y), as Python's //; Fluid 1.x truncates, which differs where the signs do",
-      source=_SOURCE)  # fmt: skip
+_pair(
+    "elementwise_floordiv",
+    floordiv,
+    dtypes=_both(*ALL_INTS),
+    doc="Out = floor(X / Y), as Python's //; Fluid 1.x truncates, which differs where the signs do",
+    source=_SOURCE,
+)
 
 # minus has no axis attribute in Fluid: X and Y have equal dims.
-scalar_op("minus", lambda x, y: x - y, grad=lambda dout: (dout, -dout), dtypes=_both(*ALL_FLOATS),
-       differentiable=("X", "Y"),
-       doc="Out = X - Y", source="Fluid minus_op.cc")  # fmt: skip
+scalar_op(
+    "minus",
+    lambda x, y: x - y,
+    Elementwise(differentiable=("X", "Y")),
+    grad=lambda dout: (dout, -dout),
+    dtypes=_both(*ALL_FLOATS),
+    doc="Out = X - Y",
+    source="Fluid minus_op.cc",
+)
 
 
 # scale and increment -----------------------------------------------------------------------------------------------
@@ -106,17 +162,38 @@ def _identity_grad(maker: Any) -> None:
     maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
 
 
-unary("scale", _scale, grad=_scale_grad, dtypes={"X": _NUMBERS, "ScaleTensor": _NUMBERS},
-      slots={"ScaleTensor": Slot("ScaleTensor", dispensable=True,
-                                 doc="[1]: the factor instead of scale; no derivative is defined for it")},
-      infer=_infer_scale, may_alias={"Out": "X"},
-      no_gradient={"ScaleTensor": "layers.elementwise_mul(x, factor), whose factor has a gradient"},
-      attrs=(Attr("scale", "float", 1.0), Attr("bias", "float", 0.0),
-             Attr("bias_after_scale", "bool", True, doc="False: Out = scale (X + bias)")),
-      doc="Out = scale X + bias, or scale (X + bias); if X is of integers, scale and bias lose their fractions",
-      source="Fluid scale_op.cc")  # fmt: skip
+unary(
+    "scale",
+    _scale,
+    Differentiation(no_gradient={"ScaleTensor": "layers.elementwise_mul(x, factor), whose factor has a gradient"}),
+    Inference(_infer_scale),
+    Aliasing(may={"Out": "X"}),
+    Elementwise(
+        slots={
+            "ScaleTensor": Slot(
+                "ScaleTensor", dispensable=True, doc="[1]: the factor instead of scale; no derivative is defined for it"
+            )
+        }
+    ),
+    grad=_scale_grad,
+    dtypes={"X": _NUMBERS, "ScaleTensor": _NUMBERS},
+    attrs=(
+        Attr("scale", "float", 1.0),
+        Attr("bias", "float", 0.0),
+        Attr("bias_after_scale", "bool", True, doc="False: Out = scale (X + bias)"),
+    ),
+    doc="Out = scale X + bias, or scale (X + bias); if X is of integers, scale and bias lose their fractions",
+    source="Fluid scale_op.cc",
+)
 
-unary("increment", lambda x, *, step: x + step, grad=_identity_grad, dtypes={"X": _NUMBERS},
-      attrs=(Attr("step", "float", 1.0),), infer=_infer_increment, may_alias={"Out": "X"},
-      doc="Out = X + step; if X is of integers, so is step, without its fraction",
-      source="Fluid increment_op.cc")  # fmt: skip
+unary(
+    "increment",
+    lambda x, *, step: x + step,
+    Inference(_infer_increment),
+    Aliasing(may={"Out": "X"}),
+    grad=_identity_grad,
+    dtypes={"X": _NUMBERS},
+    attrs=(Attr("step", "float", 1.0),),
+    doc="Out = X + step; if X is of integers, so is step, without its fraction",
+    source="Fluid increment_op.cc",
+)

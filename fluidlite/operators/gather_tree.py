@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Slot
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, all_agree, like, merged, same_dtype
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Slot
+from fluidlite.program.operator_options import Inference
+from fluidlite.program.registry import register_op
 
 
 def _infer(call: Call) -> Inferred:
@@ -20,12 +21,12 @@ def _infer(call: Call) -> Inferred:
 
 register_op(
     "gather_tree",
+    Inference(_infer),
     inputs=(
         Slot("Ids", doc="what each beam chose at each step, [steps, batch, beams]"),
         Slot("Parents", doc="the beam of the step before that each beam goes on from; those of the first are not read"),
     ),
     outputs=("Out",),
-    infer=_infer,
     dtypes={"Ids": INTS, "Parents": INTS},
     doc="Out[t, n, k] = Ids[t, n, b(t)], where b is k at the last step, and b(t) = Parents[t + 1, n, b(t + 1)] before; "
     "a parent outside 0 <= parent < beams is an OutOfRangeError",

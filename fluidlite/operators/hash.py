@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Execution, Inference
+from fluidlite.program.registry import register_op
 
 
 def _infer_hash(call: Call) -> Inferred:
@@ -19,15 +20,15 @@ def _infer_hash(call: Call) -> Inferred:
 
 register_op(
     "hash",
+    Inference(_infer_hash),
+    Execution(memory="where arrays compute, the state of each row's hash, some ten words of 64 bits, and a copy of X"),
     inputs=("X",),
     outputs=("Out",),
     attrs=(
         Attr("num_hash", "int", 1, minimum=1, doc="how many hashes: the seeds are 0, 1, ..."),
         Attr("mod_by", "int", 100000, minimum=1, maximum=2**63 - 1, doc="hashes are taken modulo this"),
     ),
-    infer=_infer_hash,
     dtypes={"X": INTS},
     doc="Out[i, j, 0] = XXH64 of the bytes of X[i] under seed j, modulo mod_by",
-    memory="where arrays compute, the state of each row's hash, some ten words of 64 bits, and a copy of X",
     source="Fluid hash_op.cc",
-)  # fmt: skip
+)

@@ -9,7 +9,8 @@ import numpy as np
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
 
 # gather ------------------------------------------------------------------------------------------------------------
 
@@ -22,12 +23,26 @@ def entries(index: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "gather", reads=("Index",), dtypes={"X": ALL, "Index": INTS}, source="Fluid gather_op.cc",
-    attrs=(Attr("overwrite", "bool", True,
-                doc="taken for Fluid's sake: gradients of rows that are named twice always add up"),),
+    "gather",
+    Differentiation(
+        reads=("Index",), doc="X@GRAD = 0; X@GRAD[Index[i]] += Out@GRAD[i]; half types add up in a float32 copy"
+    ),
+    inputs={
+        "X": "[rows, ...]",
+        "Index": "integers, [count] or [count, 1]; one out of range is an OutOfRangeError at run time",
+    },
+    dtypes={"X": ALL, "Index": INTS},
+    source="Fluid gather_op.cc",
+    attrs=(
+        Attr(
+            "overwrite",
+            "bool",
+            True,
+            doc="taken for Fluid's sake: gradients of rows that are named twice always add up",
+        ),
+    ),
     doc="Out[i] = X[Index[i]]; an index outside 0 <= i < rows is an OutOfRangeError",
-    grad_doc="X@GRAD = 0; X@GRAD[Index[i]] += Out@GRAD[i]; half types add up in a float32 copy",
-)  # fmt: skip
+)
 def gather(x: e.Tensor, index: e.Tensor) -> e.Tensor:
     """Rows by their indices."""
     if not x.rank:
@@ -39,7 +54,7 @@ def gather(x: e.Tensor, index: e.Tensor) -> e.Tensor:
 
 _TABLE_ATTRS = (
     Attr("padding_idx", "int", -1, doc="rows of this id are zeros and get no gradient; -1: none"),
-    Attr("is_sparse", "bool", False, doc="asks for a sparse gradient of W; as yet it is dense"),
+    Attr("is_sparse", "bool", False, doc="optimisers get the gradient of W by rows"),
     Attr("is_distributed", "bool", False, doc="taken for Fluid's sake; of no effect"),
     Attr("remote_prefetch", "bool", False, doc="taken for Fluid's sake; of no effect"),
 )
@@ -69,14 +84,20 @@ def _lookup(type: str, column: bool) -> None:
         return _looked_up(w, e.reshape(ids, ids.dims[:-1]), padding_idx)
 
     operator(
-        type, attrs=_TABLE_ATTRS, reads=("Ids",), kernel_dtype="W", dtypes={"W": ALL_FLOATS, "Ids": INTS},
+        type,
+        Differentiation(
+            reads=("Ids",),
+            doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx",
+            memory="where arrays compute, Out@GRAD in the order of Ids, up to twice; half types add up in a float32 "
+            "copy",
+        ),
+        Inference(kernel_dtype="W"),
+        attrs=_TABLE_ATTRS,
+        dtypes={"W": ALL_FLOATS, "Ids": INTS},
         source=f"Fluid {type}_op.cc",
         doc=f"Out[...] = W[Ids[...]]{'' if column else ', Ids being [...] and not [..., 1]'}; "
         "an id outside 0 <= id < vocabulary is an OutOfRangeError",
-        grad_doc="W@GRAD = 0; W@GRAD[Ids[i]] += Out@GRAD[i] where Ids[i] is not padding_idx",
-        grad_memory="where arrays compute, Out@GRAD in the order of Ids, up to twice; half types add up in a float32 "
-        "copy",
-    )(computed)  # fmt: skip
+    )(computed)
 
 
 _lookup("lookup_table", True)
@@ -104,17 +125,21 @@ def _one_hot(type: str, column: bool) -> None:
 
     operator(
         type,
-        inputs=("X", Slot("depth_tensor", dispensable=True, value=True,
-                          doc="the number of classes, [1]; wins over depth")),
+        Inference(kernel_dtype="X"),
+        inputs=(
+            "X",
+            Slot("depth_tensor", dispensable=True, value=True, doc="the number of classes, [1]; wins over depth"),
+        ),
         attrs=(
             Attr("depth", "int", -1, doc="number of classes"),
             Attr("dtype", "dtype", "float32", doc="dtype of Out"),
             Attr("allow_out_of_range", "bool", False, doc="a class out of range makes zeros, and no error"),
         ),
-        kernel_dtype="X", dtypes={"X": INTS, "depth_tensor": INTS}, source=f"Fluid {type}_op.cc",
+        dtypes={"X": INTS, "depth_tensor": INTS},
+        source=f"Fluid {type}_op.cc",
         doc=f"Out[..., j] = (X[...{', 0' if column else ''}] == j); a class outside 0 <= j < depth is an "
         "OutOfRangeError",
-    )(computed)  # fmt: skip
+    )(computed)
 
 
 _COUNTED = ("int32", "int64", "float32", "float64")

@@ -7,18 +7,21 @@ import numpy as np
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Execution
 
 NUMBERS = (*ALL_FLOATS, *INTS)
 _TYPES = {"X": NUMBERS, "Index": INTS}
 
 
 @operator(
-    "index_select", reads=("Index",), dtypes=_TYPES, source="Fluid index_select_op.cc",
+    "index_select",
+    Differentiation(reads=("Index",), doc="X@GRAD = 0; X@GRAD[..., Index[i], ...] += Out@GRAD[..., i, ...]"),
+    dtypes=_TYPES,
+    source="Fluid index_select_op.cc",
     attrs=(Attr("dim", "int", 0, doc="the axis of X that Index counts along; negative ones count from the end"),),
     doc="Out[..., i, ...] = X[..., Index[i], ...] along the axis dim; an index out of range is an OutOfRangeError",
-    grad_doc="X@GRAD = 0; X@GRAD[..., Index[i], ...] += Out@GRAD[..., i, ...]",
-)  # fmt: skip
+)
 def index_select(x: e.Tensor, index: e.Tensor, *, dim: int) -> e.Tensor:
     """Parts along an axis by their indices."""
     if not x.rank:
@@ -29,11 +32,13 @@ def index_select(x: e.Tensor, index: e.Tensor, *, dim: int) -> e.Tensor:
 
 
 @operator(
-    "index_sample", reads=("Index",), dtypes=_TYPES, source="Fluid index_sample_op.cc",
+    "index_sample",
+    Differentiation(reads=("Index",), doc="X@GRAD = 0; X@GRAD[i, Index[i, j]] += Out@GRAD[i, j]"),
+    Execution(memory="where arrays compute, the place of each element in all of X: 8 bytes an element"),
+    dtypes=_TYPES,
+    source="Fluid index_sample_op.cc",
     doc="Out[i, j] = X[i, Index[i, j]]; an index out of range is an OutOfRangeError",
-    memory="where arrays compute, the place of each element in all of X: 8 bytes an element",
-    grad_doc="X@GRAD = 0; X@GRAD[i, Index[i, j]] += Out@GRAD[i, j]",
-)  # fmt: skip
+)
 def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
     """Elements of each row by their indices."""
     if x.rank != 2:
@@ -44,16 +49,19 @@ def index_sample(x: e.Tensor, index: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "shard_index", dtypes={"X": INTS}, source="Fluid shard_index_op.cc",
+    "shard_index",
+    inputs={"X": "integers, [..., 1], from 0 to index_num - 1"},
+    dtypes={"X": INTS},
+    source="Fluid shard_index_op.cc",
     attrs=(
         Attr("index_num", "int", minimum=1, doc="how many indices there are in all"),
-        Attr("nshards", "int", minimum=1, doc="how many shards they are dealt out to, in blocks"),
+        Attr("nshards", "int", minimum=1, doc="how many shards they are scheduled to, in blocks"),
         Attr("shard_id", "int", minimum=0, doc="the shard that is asked for"),
         Attr("ignore_value", "int", -1, doc="what indices of other shards become"),
     ),
     doc="Out = X - shard_id * s where that shard has X (s = ceil(index_num / nshards) indices each), else "
     "ignore_value; an index outside 0 <= X < index_num is an OutOfRangeError",
-)  # fmt: skip
+)
 def shard_index(x: e.Tensor, *, index_num: int, nshards: int, shard_id: int, ignore_value: int) -> e.Tensor:
     """Counted from the shard's first."""
     if x.rank < 2 or not e.agree(x.dims[-1], 1):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, prod
 
 from fluidlite.base.dtypes import integer_limits, is_float
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Infer, Slot
-from fluidlite.framework.spec import Dims, Spec, specs_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, Infer, Slot
+from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 
 Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 

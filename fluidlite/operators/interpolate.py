@@ -7,20 +7,33 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.geometry.resampling import METHODS, SIZES
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation
 
 _ATTRS = (
     Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC", "AnyLayout"), doc="NHWC: channels come last"),
-    *(Attr(name, "int", 0, doc=f"{what} of Out, unless a scale or a tensor gives it")
-      for name, what in zip(SIZES, ("depth", "height", "width"), strict=True)),
+    *(
+        Attr(name, "int", 0, doc=f"{what} of Out, unless a scale or a tensor gives it")
+        for name, what in zip(SIZES, ("depth", "height", "width"), strict=True)
+    ),
     Attr("scale", "float", 0.0, doc="above 0: Out is so many times as large as X, rounded down"),
-    Attr("interp_method", "str", "bilinear", choices=tuple(m for methods in METHODS.values() for m in methods),
-         doc="how: by this, and not by the operator's name"),
+    Attr(
+        "interp_method",
+        "str",
+        "bilinear",
+        choices=tuple(m for methods in METHODS.values() for m in methods),
+        doc="how: by this, and not by the operator's name",
+    ),
     Attr("align_corners", "bool", True, doc="the first and last elements of a line keep their places"),
-    Attr("align_mode", "int", 1, choices=(0, 1),
-         doc="0: without align_corners, (bi, tri)linear interpolation measures from the elements' centres"),
-)  # fmt: skip
+    Attr(
+        "align_mode",
+        "int",
+        1,
+        choices=(0, 1),
+        doc="0: without align_corners, (bi, tri)linear interpolation measures from the elements' centres",
+    ),
+)
 _SLOTS = (
     Slot("OutSize", dispensable=True, value=True, doc="the sizes, [spatial dims]; they win over attributes and Scale"),
     Slot("SizeTensor", duplicable=True, dispensable=True, value=True, doc="the sizes, [1] each; they win over all"),
@@ -34,9 +47,13 @@ _LARGE = 2**31
 
 
 def _sizes(
-    space: Sequence[e.Number], attrs: Sequence[int], scale: e.Number, tensors: Sequence[e.Numbers],
-    given: e.Numbers | None, factor: e.Numbers | None,
-) -> list[e.Number]:  # fmt: skip
+    space: Sequence[e.Number],
+    attrs: Sequence[int],
+    scale: e.Number,
+    tensors: Sequence[e.Numbers],
+    given: e.Numbers | None,
+    factor: e.Numbers | None,
+) -> list[e.Number]:
     """The spatial dims of Out."""
     if tensors:
         if any(len(each) != 1 for each in tensors):
@@ -119,10 +136,20 @@ def _mixed(x: e.Tensor, axis: int, taps: Sequence[Tap]) -> e.Tensor:
 
 
 def _interpolated(
-    x: e.Tensor, out_size: e.Numbers | None, size_tensor: Sequence[e.Numbers], scale_: e.Numbers | None, *,
-    data_layout: str, out_d: int, out_h: int, out_w: int, scale: e.Number, interp_method: str,
-    align_corners: bool, align_mode: int,
-) -> e.Tensor:  # fmt: skip
+    x: e.Tensor,
+    out_size: e.Numbers | None,
+    size_tensor: Sequence[e.Numbers],
+    scale_: e.Numbers | None,
+    *,
+    data_layout: str,
+    out_d: int,
+    out_h: int,
+    out_w: int,
+    scale: e.Number,
+    interp_method: str,
+    align_corners: bool,
+    align_mode: int,
+) -> e.Tensor:
     """One axis after the other, the last first."""
     if x.rank not in METHODS:
         e.fail("X", "rank 3 (a line), 4 (an image) or 5 (a volume)")
@@ -150,10 +177,15 @@ def _interpolated(
 
 for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
     operator(
-        f"{_name}_interp", inputs=("X", *_SLOTS), attrs=_ATTRS, reads=(),
+        f"{_name}_interp",
+        Differentiation(
+            reads=(),
+            stop_gradient={"Scale": "it only says how large Out is"},
+            doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
+        ),
+        inputs=("X", *_SLOTS),
+        attrs=_ATTRS,
         dtypes={"X": (*ALL_FLOATS, "uint8"), **_VALUES},
-        stop_gradient={"Scale": "it only says how large Out is"},
         doc="Out = X resampled to other spatial dims by interp_method: nearest, (bi, tri)linear or bicubic",
-        grad_doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
         source="Fluid interpolate_op.cc",
-    )(_interpolated)  # fmt: skip
+    )(_interpolated)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation
 
 
 @operator(
     "label_smooth",
-    inputs=("X", Slot("PriorDist", dispensable=True, doc="a probability for each class; default: 1 / classes")),
+    Differentiation(no_gradient={"PriorDist": "(1 - epsilon) x + epsilon prior, with operators of layers"}),
+    Aliasing(may={"Out": "X"}),
+    inputs=with_docs(
+        ("X", Slot("PriorDist", dispensable=True, doc="a probability for each class; default: 1 / classes")),
+        {"X": "probabilities or one-hot classes, [..., classes]. It gets no gradient"},
+    ),
     attrs=(Attr("epsilon", "float", 0.0, doc="the weight of the prior"),),
-    may_alias={"Out": "X"},
-    no_gradient={"PriorDist": "(1 - epsilon) x + epsilon prior, with operators of layers"},
     dtypes={"X": ALL_FLOATS, "PriorDist": ALL_FLOATS},
     doc="Out = (1 - epsilon) X + epsilon PriorDist, or + epsilon / classes",
     source="Fluid label_smooth_op.cc",
@@ -30,7 +35,7 @@ def label_smooth(x: e.Tensor, prior_dist: e.Tensor | None, *, epsilon: e.Number)
     return (1 - epsilon) * x + epsilon * e.reshape(prior_dist, (classes,))
 
 
-@gradient(label_smooth, may_alias={"X@GRAD": "Out@GRAD"}, doc="X@GRAD = (1 - epsilon) Out@GRAD")
+@gradient(label_smooth, Aliasing(may={"X@GRAD": "Out@GRAD"}), doc="X@GRAD = (1 - epsilon) Out@GRAD")
 def label_smooth_grad(dout: e.Tensor, *, epsilon: e.Number) -> e.Tensor:
     """Written, since as in Fluid it reads nothing else, not even dims."""
     return (1 - epsilon) * dout

@@ -8,7 +8,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.number import number
-from fluidlite.framework.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.program.operator_options import Lowering
 
 CHANNELS = "the number of channels of X"
 GRADS = ("X", "Scale", "Bias")
@@ -37,9 +39,13 @@ def channel_axis(x: e.Tensor, data_layout: str = "NCHW", low: int = 2, high: int
 
 
 def normalised(
-    x: e.Tensor, axes: Sequence[int], epsilon: float, scale: e.Tensor | None, bias: e.Tensor | None,
+    x: e.Tensor,
+    axes: Sequence[int],
+    epsilon: float,
+    scale: e.Tensor | None,
+    bias: e.Tensor | None,
     shape: Sequence[e.Number | int],
-) -> tuple[e.Tensor, e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+) -> tuple[e.Tensor, e.Tensor, e.Tensor, e.Tensor]:
     """(X - mean) / sqrt(variance + epsilon) scale + bias, the mean, the variance, and 1 / sqrt(variance + epsilon).
 
     Mean and variance are over axes; scale and bias, as far as they are given, of a shape that broadcasts to X.
@@ -66,9 +72,14 @@ def _alike(axes: Sequence[int], shape: Sequence[e.Number | int]) -> list[int]:
 
 
 def gradients(
-    x: e.Tensor, dy: e.Tensor, mean: e.Tensor, inverse: e.Tensor, scale: e.Tensor | None,
-    axes: Sequence[int], shape: Sequence[e.Number | int],
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    x: e.Tensor,
+    dy: e.Tensor,
+    mean: e.Tensor,
+    inverse: e.Tensor,
+    scale: e.Tensor | None,
+    axes: Sequence[int],
+    shape: Sequence[e.Number | int],
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """The gradients of X, Scale and Bias, in that shape.
 
     Parameters
@@ -106,7 +117,11 @@ def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
 
 
 @operator(
-    "layer_norm", inputs=_INPUTS,
+    "layer_norm",
+    Lowering(stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED}),
+    inputs=with_docs(
+        _INPUTS, {"X": "of rank 2 or more; the dims from begin_norm_axis on, which must be known, are a row"}
+    ),
     outputs=(
         "Y",
         Slot("Mean", intermediate=True, content="the mean of each row"),
@@ -116,10 +131,10 @@ def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
         Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),
         Attr("begin_norm_axis", "int", 1, minimum=1, doc="dims from this one on are normalised together"),
     ),
-    stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED},
-    dtypes={"X": ALL_FLOATS}, source="Fluid layer_norm_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid layer_norm_op.cc",
     doc="Y = (X - Mean) / sqrt(Variance + epsilon) Scale + Bias, over the dims from begin_norm_axis on",
-)  # fmt: skip
+)
 def layer_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, begin_norm_axis: int, epsilon: float
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
@@ -136,15 +151,25 @@ def layer_norm(
 
 
 @gradient(
-    layer_norm, writes=GRADS, metadata=("Bias",), stored=_STORED,
+    layer_norm,
+    Lowering(stored=_STORED),
+    writes=GRADS,
+    metadata=("Bias",),
     doc="with D = (X - Mean) / sqrt(Variance + epsilon) and G = Y@GRAD Scale: "
     "X@GRAD = (G - mean(G) - D mean(G D)) / sqrt(Variance + epsilon); Scale@GRAD = sum(Y@GRAD D) and "
     "Bias@GRAD = sum(Y@GRAD) over the rows",
-)  # fmt: skip
+)
 def layer_norm_grad(
-    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, mean: e.Tensor, variance: e.Tensor, dy: e.Tensor,
-    *, begin_norm_axis: int, epsilon: float,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    x: e.Tensor,
+    scale: e.Tensor | None,
+    bias: e.Tensor | None,
+    mean: e.Tensor,
+    variance: e.Tensor,
+    dy: e.Tensor,
+    *,
+    begin_norm_axis: int,
+    epsilon: float,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X."""
     rows, length = _rows(x, begin_norm_axis)
     x_rows, dy_rows = (e.reshape(each, (rows, length)) for each in (x, dy))
@@ -174,7 +199,9 @@ class _Groups:
 
 
 @operator(
-    "group_norm", inputs=_INPUTS,
+    "group_norm",
+    Lowering(stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED}),
+    inputs=with_docs(_INPUTS, {"X": "[batch, channels, ...], or channels last if data_layout is NHWC"}),
     outputs=(
         "Y",
         Slot("Mean", intermediate=True, content="the mean of each group, [batch, groups]"),
@@ -185,10 +212,10 @@ class _Groups:
         Attr("groups", "int", minimum=1, doc="how many groups the channels form; it divides their number"),
         Attr("data_layout", "str", "NCHW", choices=("NCHW", "NHWC"), doc="channels are dim 1, or the last dim"),
     ),
-    stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED},
-    dtypes={"X": ALL_FLOATS}, source="Fluid group_norm_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid group_norm_op.cc",
     doc="Y = (X - Mean) / sqrt(Variance + epsilon) Scale + Bias, over each group of channels of each sample",
-)  # fmt: skip
+)
 def group_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, groups: int, epsilon: float, data_layout: str
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
@@ -204,20 +231,36 @@ def group_norm(
 
 
 @gradient(
-    group_norm, writes=GRADS, metadata=("Bias",), stored=_STORED,
+    group_norm,
+    Lowering(stored=_STORED),
+    writes=GRADS,
+    metadata=("Bias",),
     doc="as layer_norm_grad, over each group; Scale@GRAD and Bias@GRAD are sums over each channel",
-)  # fmt: skip
+)
 def group_norm_grad(
-    x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, mean: e.Tensor, variance: e.Tensor, dy: e.Tensor,
-    *, groups: int, epsilon: float, data_layout: str,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    x: e.Tensor,
+    scale: e.Tensor | None,
+    bias: e.Tensor | None,
+    mean: e.Tensor,
+    variance: e.Tensor,
+    dy: e.Tensor,
+    *,
+    groups: int,
+    epsilon: float,
+    data_layout: str,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X."""
     seen = _Groups(x, groups, data_layout)
     inverse = 1 / e.sqrt(e.reshape(variance, seen.mean) + epsilon)
     dx, *others = gradients(
-        e.reshape(x, seen.dims), e.reshape(dy, seen.dims), e.reshape(mean, seen.mean), inverse, scale, seen.axes,
+        e.reshape(x, seen.dims),
+        e.reshape(dy, seen.dims),
+        e.reshape(mean, seen.mean),
+        inverse,
+        scale,
+        seen.axes,
         seen.shape,
-    )  # fmt: skip
+    )
     dscale, dbias = (e.reshape(each, (seen.channels,)) for each in others)
     return e.reshape(dx, x.dims), dscale, dbias
 
@@ -226,17 +269,19 @@ def group_norm_grad(
 
 
 @operator(
-    "instance_norm", inputs=_INPUTS,
+    "instance_norm",
+    Lowering(stored={"SavedMean": AS_COMPUTED, "SavedVariance": AS_COMPUTED}),
+    inputs=with_docs(_INPUTS, {"X": "[batch, channels, ...], of rank 2 to 5"}),
     outputs=(
         "Y",
         Slot("SavedMean", intermediate=True, content="the mean of each channel of each sample"),
         Slot("SavedVariance", intermediate=True, content="1 / sqrt(variance + epsilon) of the same"),
     ),
     attrs=(Attr("epsilon", "float", 1e-5, minimum=0.0, maximum=0.001, doc="is added to the variance"),),
-    stored={"SavedMean": AS_COMPUTED, "SavedVariance": AS_COMPUTED},
-    dtypes={"X": ALL_FLOATS}, source="Fluid instance_norm_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid instance_norm_op.cc",
     doc="Y = (X - mean) / sqrt(variance + epsilon) Scale + Bias, over each channel of each sample",
-)  # fmt: skip
+)
 def instance_norm(
     x: e.Tensor, scale: e.Tensor | None, bias: e.Tensor | None, *, epsilon: float
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
@@ -250,9 +295,11 @@ def instance_norm(
 
 
 @gradient(
-    instance_norm, writes=GRADS, stored=_STORED,
+    instance_norm,
+    Lowering(stored=_STORED),
+    writes=GRADS,
     doc="as layer_norm_grad, over each channel of each sample; Scale@GRAD and Bias@GRAD are sums over each channel",
-)  # fmt: skip
+)
 def instance_norm_grad(
     x: e.Tensor, scale: e.Tensor | None, saved_mean: e.Tensor, saved_variance: e.Tensor, dy: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:

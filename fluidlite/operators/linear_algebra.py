@@ -1,89 +1,129 @@
-"""Products of matrices: mul, which flattens to matrices, and matmul, which batches over leading dims."""
+"""Products that are made of others: bmm, addmm, kron and fsp."""
 
 from __future__ import annotations
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Execution
 
-_TYPES = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
+_PAIR = {"X": ALL_FLOATS, "Y": ALL_FLOATS}
 _READS = ("X", "Y")
 
-# mul ---------------------------------------------------------------------------------------------------------------
-
-_PLAIN = Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect")
-
-_MUL_ATTRS = (
-    Attr("x_num_col_dims", "int", 1, minimum=1, doc="how many leading dims of X are the matrix's rows"),
-    Attr("y_num_col_dims", "int", 1, minimum=1, doc="how many leading dims of Y are the matrix's rows"),
-    Attr("scale_x", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
-    Attr("scale_y", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
-    Attr("scale_out", "float", 1.0, doc="of Fluid's int8 kernels; of no effect"),
-    _PLAIN,
-)
+# bmm ---------------------------------------------------------------------------------------------------------------
 
 
 @operator(
-    "mul", attrs=_MUL_ATTRS, reads=_READS, library=True, dtypes=_TYPES, source="Fluid mul_op.cc",
-    doc="Out = flatten(X, x_num_col_dims) . flatten(Y, y_num_col_dims), unflattened",
-    grad_doc="X@GRAD = Out@GRAD . Y^T, Y@GRAD = X^T . Out@GRAD, as matrices",
-)  # fmt: skip
-def mul(x: e.Tensor, y: e.Tensor, *, x_num_col_dims: int, y_num_col_dims: int) -> e.Tensor:
-    """One product of two matrices."""
-    rows, inner = x_num_col_dims, y_num_col_dims
-    if x.rank <= rows:
-        e.fail("X", f"a rank above x_num_col_dims = {rows}", "flatten less of X, or reshape it")
-    if y.rank <= inner:
-        e.fail("Y", f"a rank above y_num_col_dims = {inner}", "flatten less of Y, or reshape it")
+    "bmm",
+    Differentiation(reads=_READS, doc="X@GRAD = Out@GRAD . Y^T, Y@GRAD = X^T . Out@GRAD, batch by batch"),
+    dtypes=_PAIR,
+    source="Fluid bmm_op.cc",
+    doc="Out[b] = X[b] . Y[b]",
+)
+def bmm(x: e.Tensor, y: e.Tensor) -> e.Tensor:
+    """A batch of products of matrices."""
+    if x.rank != 3:
+        e.fail("X", "[batch, rows, width]")
+    if y.rank != 3:
+        e.fail("Y", "[batch, width, columns]")
     e.same_dtype(y, x)
-    width = e.product(x.dims[rows:])
-    if not e.agree(width, e.product(y.dims[:inner])):
-        many = f"{e.known(width)} rows when its first {inner} dims are flattened"
-        e.fail("Y", f"{many}, the width of X ({e.shown_dims(x.dims)})")
-    a = e.reshape(x, (e.product(x.dims[:rows]), width))
-    b = e.reshape(y, (e.product(y.dims[:inner]), e.product(y.dims[inner:])))
-    return e.reshape(e.contract(a, b, "ik,kj->ij"), (*x.dims[:rows], *y.dims[inner:]))
+    if not (e.agree(x.dims[0], y.dims[0]) and e.agree(x.dims[2], y.dims[1])):
+        batch, _, width = e.shown_dims(x.dims)
+        e.fail("Y", f"[{batch}, {width}, columns]: the batch and the width of X")
+    return e.contract(x, y, "bij,bjk->bik")
 
 
-# matmul ------------------------------------------------------------------------------------------------------------
+# addmm -------------------------------------------------------------------------------------------------------------
 
-_MATMUL_ATTRS = (
-    Attr("transpose_X", "bool", False, doc="exchange the last two dims of X"),
-    Attr("transpose_Y", "bool", False, doc="exchange the last two dims of Y"),
-    Attr("alpha", "float", 1.0, doc="factor of the product"),
-    Attr("head_number", "int", 1, minimum=1, maximum=1, doc="products of several heads are not known; of no effect"),
-    *(Attr(f"Scale_{name}", "float", 1.0, doc="of Fluid's int8 kernels; of no effect") for name in ("x", "y", "out")),
-    _PLAIN,
+_ADDMM = (
+    Attr("Alpha", "float", 1.0, doc="factor of the product"),
+    Attr("Beta", "float", 1.0, doc="factor of Input"),
 )
+_ADDMM_IN = ("Input", "X", "Y")
 
 
 @operator(
-    "matmul", attrs=_MATMUL_ATTRS, reads=_READS, library=True, dtypes=_TYPES, source="Fluid matmul_op.cc",
-    doc="Out = alpha op(X) . op(Y), batch by batch; a vector is a row on the left and a column on the right",
-    grad_doc="X@GRAD = alpha Out@GRAD . op(Y)^T, Y@GRAD = alpha op(X)^T . Out@GRAD, transposed as X and Y are",
-)  # fmt: skip
-def matmul(x: e.Tensor, y: e.Tensor, *, transpose_X: bool, transpose_Y: bool, alpha: e.Number) -> e.Tensor:
-    """A product for each of the leading dims that one operand has, or both."""
+    "addmm",
+    Differentiation(
+        reads=_READS,
+        doc="Input@GRAD = Beta Out@GRAD, summed where Input was broadcast; X@GRAD = Alpha Out@GRAD . Y^T, "
+        "Y@GRAD = Alpha X^T . Out@GRAD",
+    ),
+    inputs=_ADDMM_IN,
+    attrs=_ADDMM,
+    dtypes=dict.fromkeys(_ADDMM_IN, ALL_FLOATS),
+    source="Fluid addmm_op.cc",
+    doc="Out = Beta Input + Alpha X . Y; a dim 1 of Input is broadcast",
+)
+def addmm(input_: e.Tensor, x: e.Tensor, y: e.Tensor, *, Alpha: e.Number, Beta: e.Number) -> e.Tensor:
+    """One product, and a sum."""
+    for operand in (input_, x, y):
+        if operand.rank != 2:
+            e.fail(e.slot(operand), "a matrix")
+        e.same_dtype(operand, input_)
+    if not e.agree(x.dims[1], y.dims[0]):
+        e.fail("Y", f"{e.known(x.dims[1])} rows, the width of X")
+    product = e.matmul(x, y)
+    if not all(bool(a == 1) or e.agree(a, b) for a, b in zip(input_.dims, product.dims, strict=True)):
+        e.fail("Input", f"{e.shown_dims(product.dims)}, or 1 instead of either")
+    if Alpha != 1:
+        product = product * Alpha
+    return product + (input_ if Beta == 1 else input_ * Beta)
+
+
+# kron --------------------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "kron",
+    Differentiation(
+        reads=_READS,
+        doc="X@GRAD = the sums of Out@GRAD Y over the elements of Y, Y@GRAD = those of Out@GRAD X over the elements "
+        "of X",
+        memory="the products before their sums: on a kernel language as much as Out, where arrays compute three times",
+    ),
+    dtypes={slot: (*ALL_FLOATS, *INTS) for slot in "XY"},
+    source="Fluid kron_op.cc",
+    doc="Out[i n + k, j m + l] = X[i, j] Y[k, l], n and m the dims of Y; so in every dim",
+)
+def kron(x: e.Tensor, y: e.Tensor) -> e.Tensor:
+    """All pairs of elements, an axis of X before one of Y."""
+    e.same_dtype(y, x)
     for operand in (x, y):
         if not operand.rank:
             e.fail(e.slot(operand), "rank 1 or more")
+    rank = max(x.rank, y.rank)
+    a, b = (e.unsqueeze(operand, range(rank - operand.rank)).dims for operand in (x, y))
+    pairs = list(zip(a, b, strict=True))
+    spread = e.reshape(x, [d for size, _ in pairs for d in (size, 1)])
+    dense = e.reshape(y, [d for _, size in pairs for d in (1, size)])
+    return e.reshape(spread * dense, [mine * its for mine, its in pairs])
+
+
+# fsp ---------------------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "fsp",
+    Differentiation(
+        reads=_READS, doc="X@GRAD = Out@GRAD . Y / pixels, Y@GRAD = Out@GRAD^T . X / pixels, image by image"
+    ),
+    Execution(memory="X and Y as matrices of pixels, where the product wants copies of them: up to three times X"),
+    inputs={"X": "[images, channels, height, width]", "Y": "[images, other channels, height, width]"},
+    dtypes=_PAIR,
+    source="Fluid fsp_op.cc",
+    doc="Out[n, i, j] = the mean over pixels of X[n, i] Y[n, j]",
+)
+def fsp(x: e.Tensor, y: e.Tensor) -> e.Tensor:
+    """A product of matrices, an image."""
     e.same_dtype(y, x)
-    a = e.unsqueeze(x, 0) if x.rank == 1 else x
-    b = e.unsqueeze(y, 1) if y.rank == 1 else y
-    inner = a.dims[-2 if transpose_X else -1]
-    if not e.agree(inner, b.dims[-1 if transpose_Y else -2]):
-        how = f"{e.shown(x)}; transpose_X={transpose_X}, transpose_Y={transpose_Y}"
-        e.fail("Y", f"{e.known(inner)} where it is multiplied with X ({how})")
-    if a.rank > 2 and b.rank > 2 and not e.all_agree(a.dims[:-2], b.dims[:-2]):
-        e.fail("Y", f"the leading dims of X, {e.shown_dims(a.dims[:-2])}, or none", "expand one of the two")
-    lead = [chr(ord("a") + axis) for axis in range(max(a.rank, b.rank) - 2)]
-    letters = "".join(lead)
-    first = (letters if a.rank > 2 else "") + ("KI" if transpose_X else "IK")
-    second = (letters if b.rank > 2 else "") + ("JK" if transpose_Y else "KJ")
-    out = e.contract(a, b, f"{first},{second}->{letters}IJ")
-    rows, columns = out.dims[-2:]
-    dims = [*out.dims[:-2], *(() if x.rank == 1 and rows == 1 else (rows,))]
-    dims += [] if y.rank == 1 and columns == 1 else [columns]
-    out = e.reshape(out, dims or (1,))
-    return out if alpha == 1 else out * alpha
+    for operand in (x, y):
+        if operand.rank != 4:
+            e.fail(e.slot(operand), "[images, channels, height, width]")
+    images, _, height, width = x.dims
+    if not (e.agree(images, y.dims[0]) and e.all_agree(x.dims[2:], y.dims[2:])):
+        n, _, h, w = e.shown_dims(x.dims)
+        e.fail("Y", f"images of X's size, [{n}, channels, {h}, {w}]")
+    e.need(height * width > 0, "X", "images with a pixel or more")
+    return e.contract(x, y, "nihw,njhw->nij") / (height * width)

@@ -9,9 +9,12 @@ from fluidlite.operators.reduce import REDUCE_ATTRS, axes_of, without_axes
 
 
 @operator(
-    "logsumexp", attrs=REDUCE_ATTRS, dtypes={"X": ALL_FLOATS}, doc="Out = ln(the sum over dims of exp(X))",
+    "logsumexp",
+    attrs=REDUCE_ATTRS,
+    dtypes={"X": ALL_FLOATS},
+    doc="Out = ln(the sum over dims of exp(X))",
     source="Fluid logsumexp_op.cc",
-)  # fmt: skip
+)
 def logsumexp(x: e.Tensor, *, dim: tuple[int, ...], keep_dim: bool, reduce_all: bool) -> e.Tensor:
     """Shifted by the maximum, so that nothing overflows."""
     axes = axes_of(x, dim, reduce_all)

@@ -8,8 +8,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Attr, Slot
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference, Lowering
 
 LEAST_LOG = -1e20
 """What Fluid puts for the logarithm of 0, so that one impossible label does not spoil a whole loss."""
@@ -76,11 +77,18 @@ def cost_of(probability: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "cross_entropy", outputs=("Y",), attrs=_LABEL_ATTRS, dtypes={"X": ALL_FLOATS, "Label": _LABELS},
+    "cross_entropy",
+    inputs={
+        "X": "probabilities, [..., classes], as ``softmax`` makes them",
+        "Label": "classes, [..., 1] or without the last dim, integers; with soft_label probabilities, [..., classes]",
+    },
+    outputs=("Y",),
+    attrs=_LABEL_ATTRS,
+    dtypes={"X": ALL_FLOATS, "Label": _LABELS},
     doc="Y = -log(X[Label]), or -sum(Label log(X)) if soft_label; -log(0) counts as 1e20, which as a "
     "float16 is infinite",
     source="Fluid cross_entropy_op.cc",
-)  # fmt: skip
+)
 def cross_entropy(x: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_index: int) -> e.Tensor:
     """Of probabilities."""
     at, dims = check_label(x, label, soft_label, short=True)
@@ -91,10 +99,12 @@ def cross_entropy(x: e.Tensor, label: e.Tensor, *, soft_label: bool, ignore_inde
 
 
 @gradient(
-    cross_entropy, writes=("X", "Label"), decomposed=("Label@GRAD",),
+    cross_entropy,
+    Lowering(decomposed=("Label@GRAD",)),
+    writes=("X", "Label"),
     doc="X@GRAD = -Y@GRAD / X at the label (0 elsewhere, and in ignored rows), or -Y@GRAD Label / X if soft_label; "
     "then Label@GRAD = -Y@GRAD log(X), which Fluid does not give",
-)  # fmt: skip
+)
 def cross_entropy_grad(
     x: e.Tensor, label: e.Tensor, dy: e.Tensor, *, soft_label: bool, ignore_index: int
 ) -> tuple[e.Tensor, e.Tensor]:
@@ -118,6 +128,10 @@ def _no_gradient(label: e.Tensor) -> e.Tensor:
 
 @operator(
     "softmax_with_cross_entropy",
+    inputs={
+        "Logits": "scores, [..., classes, ...]",
+        "Label": "classes, [..., 1, ...], integers; with soft_label probabilities, [..., classes, ...]",
+    },
     outputs=(Slot("Softmax", dispensable=True, intermediate=True, content="softmax(Logits)"), "Loss"),
     attrs=(
         *_LABEL_ATTRS,
@@ -156,16 +170,26 @@ def _infer_softmax_grad(call: Call) -> Any:
 
 
 @gradient(
-    softmax_with_cross_entropy, writes=("Logits", "Label"), dispensable=("Softmax@GRAD",),
-    decomposed=("Softmax@GRAD", "Label@GRAD"), only_for={"Logits": "Label"}, infer=_infer_softmax_grad,
+    softmax_with_cross_entropy,
+    Differentiation(dispensable=("Softmax@GRAD",), only_for={"Logits": "Label"}),
+    Inference(_infer_softmax_grad),
+    Lowering(decomposed=("Softmax@GRAD", "Label@GRAD")),
+    writes=("Logits", "Label"),
     doc="Logits@GRAD = Loss@GRAD (Softmax - one_hot(Label)), 0 in ignored rows; of soft labels Loss@GRAD (Softmax "
     "sum(Label) - Label), where Fluid takes their sum for 1, and Label@GRAD = -Loss@GRAD log(softmax(Logits)), which "
     "Fluid does not give; what Softmax itself is used for is added to Logits@GRAD",
-)  # fmt: skip
+)
 def softmax_with_cross_entropy_grad(
-    logits: e.Tensor | None, softmax: e.Tensor, label: e.Tensor, dsoftmax: e.Tensor | None, dloss: e.Tensor,
-    *, soft_label: bool, ignore_index: int, axis: int,
-) -> tuple[e.Tensor, e.Tensor]:  # fmt: skip
+    logits: e.Tensor | None,
+    softmax: e.Tensor,
+    label: e.Tensor,
+    dsoftmax: e.Tensor | None,
+    dloss: e.Tensor,
+    *,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one reads Logits beside Softmax."""
     at = e.axis("axis", axis, softmax)
     cost = e.reshape(dloss, _rows(softmax, at))

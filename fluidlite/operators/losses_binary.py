@@ -8,21 +8,21 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr import abs_, exp, log, log1p, logical_and, maximum, where, zeros_like
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, ScalarRule, Slot
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, ScalarRule, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Lowering
 
 # hinge_loss --------------------------------------------------------------------------------------------------------
 
 scalar_op(
     "hinge_loss",
     lambda logits, labels: maximum(1 - (2 * labels - 1) * logits, 0),
-    outputs=("Loss",),
+    Elementwise(outputs=("Loss",), differentiable=("Logits", "Labels")),
     grad=lambda logits, labels, dloss: (
         where((2 * labels - 1) * logits < 1, (1 - 2 * labels) * dloss, 0),
         where((2 * labels - 1) * logits < 1, -2 * logits * dloss, 0),
     ),
-    differentiable=("Logits", "Labels"),
     dtypes=ALL_FLOATS,
     doc="Loss = max(0, 1 - (2 Labels - 1) Logits), Labels 0 or 1",
     source="Fluid hinge_loss_op.cc",
@@ -36,13 +36,12 @@ scalar_op(
     lambda predicted, labels, *, epsilon: (
         -labels * log(predicted + epsilon) - (1 - labels) * log(1 - predicted + epsilon)
     ),
-    outputs=("Loss",),
+    Elementwise(outputs=("Loss",), differentiable=("Predicted", "Labels")),
     attrs=(Attr("epsilon", "float", doc="keeps the logarithms finite"),),
     grad=lambda predicted, labels, dloss, *, epsilon: (
         dloss * ((1 - labels) / (1 - predicted + epsilon) - labels / (predicted + epsilon)),
         dloss * (log(1 - predicted + epsilon) - log(predicted + epsilon)),
     ),
-    differentiable=("Predicted", "Labels"),
     dtypes=ALL_FLOATS,
     doc="Loss = -Labels ln(Predicted + epsilon) - (1 - Labels) ln(1 - Predicted + epsilon)",
     source="Fluid log_loss_op.cc",
@@ -64,11 +63,13 @@ def _modified_huber_grad(x: Any, y: Any, intermediate_val: Any, dout: Any) -> An
 scalar_op(
     "modified_huber_loss",
     _modified_huber,
-    outputs=("IntermediateVal", "Out"),
-    slots=[Slot("IntermediateVal", intermediate=True, content="X (2 Y - 1)")],
+    Differentiation(only_for={"X": "Y"}),
+    Elementwise(
+        outputs=("IntermediateVal", "Out"),
+        slots=[Slot("IntermediateVal", intermediate=True, content="X (2 Y - 1)")],
+        differentiable=("X", "Y"),
+    ),
     grad=_modified_huber_grad,
-    differentiable=("X", "Y"),
-    only_for={"X": "Y"},
     dtypes=ALL_FLOATS,
     doc="v = X (2 Y - 1); Out = max(0, 1 - v)^2, but -4 v if v < -1; Y is 0 or 1",
     source="Fluid modified_huber_loss_op.cc",
@@ -89,8 +90,8 @@ def _rank_grad(label: Any, left: Any, right: Any, dout: Any) -> Any:
 scalar_op(
     "rank_loss",
     lambda label, left, right: _softplus(left - right) - label * (left - right),
+    Elementwise(differentiable=("Left", "Right", "Label")),
     grad=_rank_grad,
-    differentiable=("Left", "Right", "Label"),
     dtypes=ALL_FLOATS,
     doc="Out = ln(1 + exp(Left - Right)) - Label (Left - Right)",
     source="Fluid rank_loss_op.cc",
@@ -113,13 +114,15 @@ def _margin_rank_grad(x1: Any, x2: Any, label: Any, activated: Any, dout: Any) -
 scalar_op(
     "margin_rank_loss",
     _margin_rank,
-    outputs=("Activated", "Out"),
-    slots=[Slot("Activated", intermediate=True, content="1 where Out is above 0, else 0")],
+    Differentiation(only_for={"X1": "Label", "X2": "Label"}),
+    Elementwise(
+        outputs=("Activated", "Out"),
+        slots=[Slot("Activated", intermediate=True, content="1 where Out is above 0, else 0")],
+        differentiable=("X1", "X2", "Label"),
+        grad_attrs=(),
+    ),
     attrs=(Attr("margin", "float", 0.0, doc="how far apart the scores must be to cost nothing"),),
     grad=_margin_rank_grad,
-    differentiable=("X1", "X2", "Label"),
-    only_for={"X1": "Label", "X2": "Label"},
-    grad_attrs=(),
     dtypes=ALL_FLOATS,
     doc="Out = max(0, margin - Label (X1 - X2)), Label 1 or -1",
     source="Fluid margin_rank_loss_op.cc",
@@ -146,13 +149,12 @@ def _teacher_student_grad(x: Any, label: Any, dy: Any, *, soft_max_up_bound: flo
 scalar_op(
     "teacher_student_sigmoid_loss",
     _teacher_student,
-    outputs=("Y",),
+    Elementwise(outputs=("Y",), differentiable=("X", "Label")),
     attrs=(
         Attr("soft_max_up_bound", "float", 15.0, doc="from here on up X gets no gradient"),
         Attr("soft_max_lower_bound", "float", -15.0, doc="from here on down X gets no gradient"),
     ),
     grad=_teacher_student_grad,
-    differentiable=("X", "Label"),
     dtypes=ALL_FLOATS,
     doc="Y = the sigmoid cross entropy of X with the click, and with the teacher's value if there is one; Label: -2 no "
     "click, -1 click, else click (0 or 1) plus value",
@@ -193,17 +195,22 @@ def _per_kept(x: e.Tensor, label: e.Tensor, ignore: int) -> e.Tensor:
 
 @operator(
     "sigmoid_cross_entropy_with_logits",
+    Aliasing(may={"Out": "X"}),
+    Lowering(scalar=ScalarRule(_sigmoid_loss, ("Out",), _unnormalized)),
+    inputs={"X": "scores", "Label": "probabilities, of the dims and dtype of X"},
     attrs=(
-        Attr("ignore_index", "int", -100,
-             doc="elements of this label cost 0; the fraction of a label does not count here"),
+        Attr(
+            "ignore_index",
+            "int",
+            -100,
+            doc="elements of this label cost 0; the fraction of a label does not count here",
+        ),
         Attr("normalize", "bool", False, doc="divide by the number of elements that are not ignored"),
     ),
-    scalar=ScalarRule(_sigmoid_loss, ("Out",), _unnormalized),
-    may_alias={"Out": "X"},
     dtypes={"X": ALL_FLOATS, "Label": ALL_FLOATS},
     doc="Out = ln(1 + exp(X)) - X Label; 0 where Label is ignore_index",
     source="Fluid sigmoid_cross_entropy_with_logits_op.cc",
-)  # fmt: skip
+)
 def sigmoid_cross_entropy(x: e.Tensor, label: e.Tensor, *, ignore_index: int, normalize: bool) -> e.Tensor:
     """A function of scalars, which a count may divide."""
     e.same_dtype(label, x)
@@ -213,10 +220,12 @@ def sigmoid_cross_entropy(x: e.Tensor, label: e.Tensor, *, ignore_index: int, no
 
 
 @gradient(
-    sigmoid_cross_entropy, writes=("X", "Label"), may_alias={"X@GRAD": "Out@GRAD"},
-    scalar=ScalarRule(_sigmoid_grad, ("X@GRAD", "Label@GRAD"), _unnormalized),
+    sigmoid_cross_entropy,
+    Aliasing(may={"X@GRAD": "Out@GRAD"}),
+    Lowering(scalar=ScalarRule(_sigmoid_grad, ("X@GRAD", "Label@GRAD"), _unnormalized)),
+    writes=("X", "Label"),
     doc="X@GRAD = (1 / (1 + exp(-X)) - Label) Out@GRAD; Label@GRAD = -X Out@GRAD; 0 where Label is ignore_index",
-)  # fmt: skip
+)
 def sigmoid_cross_entropy_grad(
     x: e.Tensor, label: e.Tensor, dout: e.Tensor, *, ignore_index: int, normalize: bool
 ) -> tuple[e.Tensor, ...]:

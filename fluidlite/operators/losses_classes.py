@@ -7,8 +7,10 @@ import math
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
 from fluidlite.operators.loss import check_label, classes, cost_of
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation
 
 # bpr_loss ----------------------------------------------------------------------------------------------------------
 
@@ -22,9 +24,13 @@ def _apart(x: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
 
 
 @operator(
-    "bpr_loss", outputs=("Y",), dtypes={"X": ALL_FLOATS, "Label": INTS}, source="Fluid bpr_loss_op.cc",
+    "bpr_loss",
+    inputs={"X": "scores, [..., classes], 2 classes or more", "Label": "the wanted classes, [..., 1], integers"},
+    outputs=("Y",),
+    dtypes={"X": ALL_FLOATS, "Label": INTS},
+    source="Fluid bpr_loss_op.cc",
     doc="Y = the mean of ln(1 + exp(X[j] - X[Label])) over the classes j that are not Label",
-)  # fmt: skip
+)
 def bpr_loss(x: e.Tensor, label: e.Tensor) -> e.Tensor:
     """Of each class the softplus, which costs nothing at the label."""
     at, dims = check_label(x, label, soft=False)
@@ -71,9 +77,12 @@ def cross_entropy2(x: e.Tensor, label: e.Tensor, *, ignore_index: int) -> tuple[
 
 
 @gradient(
-    cross_entropy2, type="cross_entropy_grad2", metadata=("XShape",), source="Fluid cross_entropy_op.cc",
+    cross_entropy2,
+    type="cross_entropy_grad2",
+    metadata=("XShape",),
+    source="Fluid cross_entropy_op.cc",
     doc="X@GRAD = -Y@GRAD / MatchX at Label, 0 elsewhere and in ignored rows",
-)  # fmt: skip
+)
 def cross_entropy_grad2(
     label: e.Tensor, match_x: e.Tensor, xshape: e.Tensor, dy: e.Tensor, *, ignore_index: int
 ) -> e.Tensor:
@@ -91,17 +100,22 @@ def cross_entropy_grad2(
 
 @operator(
     "center_loss",
-    inputs=("X", "Label", "Centers", Slot("CenterUpdateRate", doc="the rate, [1]")),
+    Differentiation(
+        stop_gradient={
+            "CentersOut": "the centers move by a rule of their own",
+            "CenterUpdateRate": "it only moves the centers",
+        },
+        no_gradient={"Centers": "0.5 reduce_sum(square(x - gather(centers, label))), if the centers are to be trained"},
+    ),
+    inputs=with_docs(
+        ("X", "Label", "Centers", Slot("CenterUpdateRate", doc="the rate, [1]")),
+        {"X": "features, [rows, width]", "Label": "classes, [rows, 1], integers"},
+    ),
     outputs=("CentersOut", Slot("SampleCenterDiff", intermediate=True, content="X - Centers[Label]"), "Loss"),
     attrs=(
         Attr("cluster_num", "int", minimum=1, doc="how many classes, and so rows of Centers"),
         Attr("need_update", "bool", doc="move the centers"),
     ),
-    stop_gradient={
-        "CentersOut": "the centers move by a rule of their own",
-        "CenterUpdateRate": "it only moves the centers",
-    },
-    no_gradient={"Centers": "0.5 reduce_sum(square(x - gather(centers, label))), if the centers are to be trained"},
     dtypes={"X": ALL_FLOATS, "Label": INTS, "Centers": ALL_FLOATS, "CenterUpdateRate": ALL_FLOATS},
     doc="D = X - Centers[Label]; Loss = the sum of each row's D^2 / 2; CentersOut = Centers + rate times the sum of a "
     "class's D / (1 + its rows)",

@@ -8,8 +8,10 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import abs_, maximum, minimum
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation
 
 # huber_loss --------------------------------------------------------------------------------------------------------
 
@@ -28,11 +30,13 @@ def _huber_grad(residual: Any, dout: Any, *, delta: float) -> Any:
 scalar_op(
     "huber_loss",
     _huber,
-    outputs=("Residual", "Out"),
-    slots=[Slot("Residual", intermediate=True, content="Y - X")],
+    Elementwise(
+        outputs=("Residual", "Out"),
+        slots=[Slot("Residual", intermediate=True, content="Y - X")],
+        differentiable=("X", "Y"),
+    ),
     attrs=(Attr("delta", "float", minimum=0, doc="from which distance on the loss is linear"),),
     grad=_huber_grad,
-    differentiable=("X", "Y"),
     dtypes=ALL_FLOATS,
     doc="r = |Y - X|; Out = r^2 / 2 if r <= delta, else delta (r - delta / 2)",
     source="Fluid huber_loss_op.cc",
@@ -45,16 +49,31 @@ _WEIGHTS = ("InsideWeight", "OutsideWeight")
 
 
 @operator(
-    "smooth_l1_loss", attrs=_SIGMA, inputs=("X", "Y", *(Slot(slot, dispensable=True) for slot in _WEIGHTS)),
+    "smooth_l1_loss",
+    Differentiation(
+        no_gradient={
+            "InsideWeight": "layers.smooth_l1(inside_weight x, inside_weight y), whose products have gradients",
+            "OutsideWeight": "outside_weight layers.smooth_l1(x, y), of one column at a time",
+        }
+    ),
+    attrs=_SIGMA,
+    inputs=with_docs(
+        ("X", "Y", *(Slot(slot, dispensable=True) for slot in _WEIGHTS)),
+        {
+            "X": "[rows, ...], of equal dims and dtype",
+            "Y": "[rows, ...], of equal dims and dtype",
+            "InsideWeight": "as X; the differences are multiplied by the first, the distances by the second. "
+            "Both or none",
+            "OutsideWeight": "as X; the differences are multiplied by the first, the distances by the second. "
+            "Both or none",
+        },
+    ),
     outputs=(Slot("Diff", intermediate=True, content="InsideWeight (X - Y)"), "Out"),
-    no_gradient={
-        "InsideWeight": "layers.smooth_l1(inside_weight x, inside_weight y), whose products have gradients",
-        "OutsideWeight": "outside_weight layers.smooth_l1(x, y), of one column at a time",
-    },
-    dtypes=dict.fromkeys(("X", "Y", *_WEIGHTS), ALL_FLOATS), source="Fluid smooth_l1_loss_op.cc",
+    dtypes=dict.fromkeys(("X", "Y", *_WEIGHTS), ALL_FLOATS),
+    source="Fluid smooth_l1_loss_op.cc",
     doc="d = InsideWeight (X - Y); Out = the sum of each row's OutsideWeight l, where l = (sigma d)^2 / 2 if "
     "|d| < 1 / sigma^2, else |d| - 0.5 / sigma^2",
-)  # fmt: skip
+)
 def smooth_l1_loss(
     x: e.Tensor, y: e.Tensor, inside_weight: e.Tensor | None, outside_weight: e.Tensor | None, *, sigma: e.Number
 ) -> tuple[e.Tensor, e.Tensor]:
@@ -81,9 +100,10 @@ def smooth_l1_loss(
 
 
 @gradient(
-    smooth_l1_loss, writes=("X", "Y"),
+    smooth_l1_loss,
+    writes=("X", "Y"),
     doc="X@GRAD = InsideWeight OutsideWeight min(max(sigma^2 Diff, -1), 1) Out@GRAD of the row; Y@GRAD = -X@GRAD",
-)  # fmt: skip
+)
 def smooth_l1_loss_grad(
     inside_weight: e.Tensor | None, outside_weight: e.Tensor | None, diff: e.Tensor, dout: e.Tensor, *, sigma: e.Number
 ) -> tuple[e.Tensor, e.Tensor]:
@@ -111,10 +131,14 @@ def _divisor(x: e.Tensor, reduction: str) -> e.Number | int:
 
 
 @operator(
-    "kldiv_loss", attrs=_REDUCTION, outputs=("Loss",), dtypes={"X": ALL_FLOATS, "Target": ALL_FLOATS},
+    "kldiv_loss",
+    inputs={"X": "logarithms of probabilities, [rows, ...]", "Target": "probabilities, as X"},
+    attrs=_REDUCTION,
+    outputs=("Loss",),
+    dtypes={"X": ALL_FLOATS, "Target": ALL_FLOATS},
     doc="Loss = Target (ln(Target) - X), 0 where Target is not above 0; its mean, sum or sum / rows, 0 of nothing",
     source="Fluid kldiv_loss_op.cc",
-)  # fmt: skip
+)
 def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
     """What is impossible by Target costs nothing, however X says it."""
     e.same_dtype(target, x)
@@ -128,10 +152,11 @@ def kldiv_loss(x: e.Tensor, target: e.Tensor, *, reduction: str) -> e.Tensor:
 
 
 @gradient(
-    kldiv_loss, writes=("X", "Target"),
+    kldiv_loss,
+    writes=("X", "Target"),
     doc="X@GRAD = -max(Target, 0) Loss@GRAD, divided as the reduction divides; Target@GRAD = (ln(Target) + 1 - X) "
     "Loss@GRAD, divided likewise, 0 where Target is not above 0",
-)  # fmt: skip
+)
 def kldiv_loss_grad(x: e.Tensor, target: e.Tensor, dloss: e.Tensor, *, reduction: str) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one would be 0 times infinity where Target is 0 and X its logarithm."""
     e.need_dims(dloss, x.dims if reduction == "none" else (e.number(1),), "Loss@GRAD", "Loss")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Execution
 
 _ATTRS = (
     Attr("groups", "int", minimum=1, doc="how many neighbouring channels become one"),
@@ -25,9 +26,13 @@ def _grouped(x: e.Tensor, groups: int, axis: int) -> tuple[e.Tensor, int]:
 
 
 @operator(
-    "maxout", attrs=_ATTRS, dtypes={"X": ALL_FLOATS}, source="Fluid maxout_op.cc",
+    "maxout",
+    inputs={"X": "[batch, channels, height, width], or channels last if axis is -1 or 3"},
+    attrs=_ATTRS,
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid maxout_op.cc",
     doc="Out[n, c] = max over g < groups of X[n, c groups + g], c counting along axis",
-)  # fmt: skip
+)
 def maxout(x: e.Tensor, *, groups: int, axis: int) -> e.Tensor:
     """The maximum along the group's axis."""
     return e.reduce_max(*_grouped(x, groups, axis))
@@ -35,8 +40,8 @@ def maxout(x: e.Tensor, *, groups: int, axis: int) -> e.Tensor:
 
 @gradient(
     maxout,
+    Execution(memory="where arrays compute, the choice and the gradient before it is stored: three times X"),
     doc="X@GRAD = Out@GRAD at the first channel of each group that equals Out, else 0",
-    memory="where arrays compute, the choice and the gradient before it is stored: three times X",
 )
 def maxout_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, groups: int, axis: int) -> e.Tensor:
     """Written: the derived one would give every one of equal maxima the gradient."""

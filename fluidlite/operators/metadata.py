@@ -8,14 +8,19 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import numbers
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import OpDef, Slot
+from fluidlite.program.opdef import OpDef, Slot
+from fluidlite.program.operator_options import Inference
 
 
 def _metadata(type: str, slot: str, doc: str) -> Callable[[Callable[..., e.Tensor]], OpDef]:
     return operator(
-        type, inputs=[Slot(slot, metadata_only=True)], constant=numbers, dtypes={slot: ALL}, doc=doc,
+        type,
+        Inference(constant=numbers),
+        inputs=[Slot(slot, metadata_only=True)],
+        dtypes={slot: ALL},
+        doc=doc,
         source=f"Fluid {type}_op.cc",
-    )  # fmt: skip
+    )
 
 
 @_metadata("shape", "Input", "Out = the dims of Input, int32")

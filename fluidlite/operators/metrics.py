@@ -7,19 +7,24 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation, Execution, Inference, Lowering
 
 # accuracy ----------------------------------------------------------------------------------------------------------
 
 
 @operator(
     "accuracy",
-    inputs=(Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
+    Inference(kernel_dtype="Indices"),
+    Execution(memory="where arrays compute, whether each of Indices is the label: a byte an index"),
+    inputs=with_docs(
+        (Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
+        {"Label": "classes, [rows, 1], integers"},
+    ),
     outputs=("Accuracy", Slot("Correct", dispensable=True), Slot("Total", dispensable=True)),
-    kernel_dtype="Indices",
     dtypes={"Out": ALL_FLOATS, "Indices": INTS, "Label": INTS},
     doc="Correct = rows whose Label is among Indices, Total = rows, Accuracy = Correct / Total (0 if no rows)",
-    memory="where arrays compute, whether each of Indices is the label: a byte an index",
     source="Fluid accuracy_op.cc",
 )
 def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
@@ -44,6 +49,9 @@ def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tenso
 
 @operator(
     "mean_iou",
+    Differentiation(stop_gradient={"OutMeanIou": "a metric counts: its derivative is 0 almost everywhere"}),
+    Execution(memory="where arrays compute, whether each element is right: 8 bytes an element"),
+    Lowering(stored={"OutWrong": "int32", "OutCorrect": "int32"}),
     inputs=(
         Slot("Predictions", doc="the class of each element"),
         Slot("Labels", doc="the right class of each element"),
@@ -53,25 +61,35 @@ def accuracy(out: e.Tensor, indices: e.Tensor, label: e.Tensor) -> tuple[e.Tenso
     ),
     outputs=("OutMeanIou", "OutWrong", "OutCorrect"),
     attrs=(Attr("num_classes", "int", minimum=1, doc="how many classes"),),
-    stored={"OutWrong": "int32", "OutCorrect": "int32"},
-    stop_gradient={"OutMeanIou": "a metric counts: its derivative is 0 almost everywhere"},
-    dtypes={"Predictions": INTS, "Labels": INTS, "InWrongs": ("int32",), "InCorrects": ("int32",),
-            "InMeanIou": ("float32",)},
+    dtypes={
+        "Predictions": INTS,
+        "Labels": INTS,
+        "InWrongs": ("int32",),
+        "InCorrects": ("int32",),
+        "InMeanIou": ("float32",),
+    },
     doc="OutCorrect[c], OutWrong[c] = right and wrong predictions of or for class c; OutMeanIou = the mean of "
     "OutCorrect / (OutCorrect + OutWrong) over the classes that occur, 0 if none does",
-    memory="where arrays compute, whether each element is right: 8 bytes an element",
     source="Fluid mean_iou_op.cc",
-)  # fmt: skip
+)
 def mean_iou(
-    predictions: e.Tensor, labels: e.Tensor, in_wrongs: Sequence[e.Tensor], in_corrects: Sequence[e.Tensor],
-    in_mean_iou: Sequence[e.Tensor], *, num_classes: int,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    predictions: e.Tensor,
+    labels: e.Tensor,
+    in_wrongs: Sequence[e.Tensor],
+    in_corrects: Sequence[e.Tensor],
+    in_mean_iou: Sequence[e.Tensor],
+    *,
+    num_classes: int,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Every element counts for the class that was found, and for the right one if that is another."""
     e.same_dtype(labels, predictions)
     if not e.all_agree(predictions.dims, labels.dims):
         e.fail("Labels", f"{e.shown_dims(predictions.dims)}, the dims of Predictions")
-    for slot, earlier, size in (("InWrongs", in_wrongs, num_classes), ("InCorrects", in_corrects, num_classes),
-                                ("InMeanIou", in_mean_iou, 1)):  # fmt: skip
+    for slot, earlier, size in (
+        ("InWrongs", in_wrongs, num_classes),
+        ("InCorrects", in_corrects, num_classes),
+        ("InMeanIou", in_mean_iou, 1),
+    ):
         if not all(e.all_agree(each.dims, (e.number(size),)) for each in earlier):
             e.fail(slot, f"tensors of dims [{size}]")
     items = e.product(predictions.dims)
@@ -98,6 +116,13 @@ _OUTPUTS = ("BatchMetrics", "AccumMetrics", "AccumStatesInfo")
 
 @operator(
     "precision_recall",
+    Differentiation(stop_gradient=dict.fromkeys(_OUTPUTS, "a metric is no part of a loss")),
+    Inference(kernel_dtype="MaxProbs"),
+    Aliasing(may={"AccumStatesInfo": "StatesInfo"}),
+    Execution(
+        memory="where arrays compute, whether each row is right, and its weight if it is, and if not: up to 32 bytes "
+        "a row"
+    ),
     inputs=(
         Slot("MaxProbs", metadata_only=True, doc="the scores that top_k found"),
         Slot("Indices", doc="the class of each row, as top_k found it"),
@@ -107,19 +132,20 @@ _OUTPUTS = ("BatchMetrics", "AccumMetrics", "AccumStatesInfo")
     ),
     outputs=_OUTPUTS,
     attrs=(Attr("class_number", "int", minimum=1, doc="how many classes"),),
-    stop_gradient=dict.fromkeys(_OUTPUTS, "a metric is no part of a loss"),
-    kernel_dtype="MaxProbs",
-    may_alias={"AccumStatesInfo": "StatesInfo"},
     dtypes={"MaxProbs": FLOATS, "Indices": INTS, "Labels": INTS, "Weights": FLOATS, "StatesInfo": FLOATS},
     doc="AccumStatesInfo[c] = true positives, false positives, true and false negatives of class c; BatchMetrics and "
     "AccumMetrics = precision, recall, F1 as means over the classes, then of the sums over them",
-    memory="where arrays compute, whether each row is right, and its weight if it is, and if not: up to 32 bytes a row",
     source="Fluid precision_recall_op.cc",
 )
 def precision_recall(
-    max_probs: e.Tensor, indices: e.Tensor, labels: e.Tensor, weights: e.Tensor | None, states_info: e.Tensor | None,
-    *, class_number: int,
-) -> tuple[e.Tensor, e.Tensor, e.Tensor]:  # fmt: skip
+    max_probs: e.Tensor,
+    indices: e.Tensor,
+    labels: e.Tensor,
+    weights: e.Tensor | None,
+    states_info: e.Tensor | None,
+    *,
+    class_number: int,
+) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Four counts of each class."""
     if max_probs.rank != 2 or not e.agree(max_probs.dims[1], 1):
         e.fail("MaxProbs", "[rows, 1], as top_k with k=1 makes")

@@ -6,11 +6,12 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import cast, logical_and, minimum, mod, where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, ScalarRule
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, all_agree, like, same_dtype
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, ScalarRule
+from fluidlite.program.operator_options import Aliasing, Inference, Lowering
+from fluidlite.program.registry import register_op
 
 MOST = 16384
 """After so many updates a sum is moved on: a longer one loses what is added to it."""
@@ -37,10 +38,18 @@ def _infer_average(call: Call) -> Inferred:
 
 
 def _average(
-    param: Any, in_sum_1: Any, in_sum_2: Any, in_sum_3: Any,
-    in_num_accumulates: Any, in_old_num_accumulates: Any, in_num_updates: Any,
-    *, average_window: float, max_average_window: int, min_average_window: int,
-) -> Any:  # fmt: skip
+    param: Any,
+    in_sum_1: Any,
+    in_sum_2: Any,
+    in_sum_3: Any,
+    in_num_accumulates: Any,
+    in_old_num_accumulates: Any,
+    in_num_updates: Any,
+    *,
+    average_window: float,
+    max_average_window: int,
+    min_average_window: int,
+) -> Any:
     updates, count = in_num_updates + 1, in_num_accumulates + 1
     moved = mod(updates, MOST) == 0
     window = minimum(cast(cast(updates, "float32") * average_window, "int64"), max_average_window)
@@ -48,13 +57,20 @@ def _average(
     first = where(moved, 0, in_sum_1 + param)
     second = where(moved, in_sum_1 + in_sum_2, in_sum_2)
     return (
-        where(full, 0, first), where(full, 0, second), where(full, in_sum_1 + in_sum_2, in_sum_3),
-        where(full, 0, count), where(full, count, in_old_num_accumulates), updates,
-    )  # fmt: skip
+        where(full, 0, first),
+        where(full, 0, second),
+        where(full, in_sum_1 + in_sum_2, in_sum_3),
+        where(full, 0, count),
+        where(full, count, in_old_num_accumulates),
+        updates,
+    )
 
 
 register_op(
     "average_accumulates",
+    Inference(_infer_average),
+    Aliasing(must=_ALIAS),
+    Lowering(scalar=ScalarRule(_average, tuple(_ALIAS))),
     inputs=("param", *_SUMS, *_NUMBERS),
     outputs=tuple(_ALIAS),
     attrs=(
@@ -62,9 +78,6 @@ register_op(
         Attr("max_average_window", "int", minimum=0),
         Attr("min_average_window", "int", 10000, doc="no window is full before so many updates"),
     ),
-    infer=_infer_average,
-    scalar=ScalarRule(_average, tuple(_ALIAS)),
-    must_alias=_ALIAS,
     dtypes={"param": ALL_FLOATS},
     doc="out_sum_1 = in_sum_1 + param, which every 16384 updates moves to out_sum_2; once the window is full, "
     "min(max_average_window, average_window in_num_updates), out_sum_3 = in_sum_1 + in_sum_2 and the others start anew",
@@ -95,14 +108,14 @@ def _lookahead(fast: Any, slow: Any, step: Any, *, alpha: float, k: int) -> Any:
 scalar_op(
     "lookahead_update",
     _lookahead,
-    outputs=tuple(_LOOKAHEAD),
+    Inference(_infer_lookahead),
+    Aliasing(must=_LOOKAHEAD),
+    Elementwise(outputs=tuple(_LOOKAHEAD)),
     attrs=(
         Attr("alpha", "float", 0.5, minimum=0, maximum=1, doc="how much of Fast the slow weights take"),
         Attr("k", "int", 5, minimum=1, maximum=2**31 - 1, doc="steps between two updates of Slow"),
     ),
-    infer=_infer_lookahead,
-    must_alias=_LOOKAHEAD,
     dtypes={"Fast": ALL_FLOATS},
     doc="where Step mod k is 0, FastOut = SlowOut = alpha Fast + (1 - alpha) Slow; else both stay",
     source="Zhang and others, 2019: Lookahead optimizer",
-)  # fmt: skip
+)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Execution
 
 # norm --------------------------------------------------------------------------------------------------------------
 
@@ -17,14 +18,16 @@ def _axis(x: e.Tensor, axis: int) -> int:
 
 
 @operator(
-    "norm", outputs=(Slot("Norm", intermediate=True, content="the lengths; dim axis is 1"), "Out"),
+    "norm",
+    outputs=(Slot("Norm", intermediate=True, content="the lengths; dim axis is 1"), "Out"),
     attrs=(
         Attr("axis", "int", doc="the axis along which lengths are measured; negative ones count from the end"),
         Attr("epsilon", "float", 1e-10, doc="is added to the sum of squares"),
     ),
-    dtypes={"X": ALL_FLOATS}, source="Fluid norm_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid norm_op.cc",
     doc="Norm = sqrt(sum(X^2) + epsilon) over the axis; Out = X / Norm, which is 0 where squares are infinite",
-)  # fmt: skip
+)
 def norm(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]:
     """Divided by the length."""
     length = e.sqrt(e.reduce_sum(x * x, _axis(x, axis), keep=True) + epsilon)
@@ -64,22 +67,23 @@ def _near(x: e.Tensor, data_format: str, n: int) -> e.Tensor:
 
 
 @operator(
-    "lrn", outputs=("Out", Slot("MidOut", intermediate=True, content="k + alpha times the sum of squares")),
+    "lrn",
+    inputs={"X": "[batch, channels, height, width], or channels last if data_format is NHWC"},
+    outputs=("Out", Slot("MidOut", intermediate=True, content="k + alpha times the sum of squares")),
     attrs=(
-        Attr("n", "int", 5, minimum=1, doc="how many channels take part, the one itself in their middle: an odd "
-             "number"),
+        Attr(
+            "n", "int", 5, minimum=1, doc="how many channels take part, the one itself in their middle: an odd number"
+        ),
         Attr("k", "float", 2.0),
         Attr("alpha", "float", 1e-4),
         Attr("beta", "float", 0.75),
-        Attr("data_format", "str", "AnyLayout", choices=("AnyLayout", "NCHW", "NHWC"),
-             doc="channels are last in NHWC"),
+        Attr("data_format", "str", "AnyLayout", choices=("AnyLayout", "NCHW", "NHWC"), doc="channels are last in NHWC"),
     ),
-    dtypes={"X": ALL_FLOATS}, source="Fluid lrn_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid lrn_op.cc",
     doc="MidOut = k + alpha (the sum of X^2 over n neighbouring channels); Out = X MidOut^-beta",
-)  # fmt: skip
-def lrn(
-    x: e.Tensor, *, n: int, k: float, alpha: float, beta: float, data_format: str
-) -> tuple[e.Tensor, e.Tensor]:  # fmt: skip
+)
+def lrn(x: e.Tensor, *, n: int, k: float, alpha: float, beta: float, data_format: str) -> tuple[e.Tensor, e.Tensor]:
     """Divided by a power of the neighbours' squares."""
     if x.rank != 4:
         e.fail("X", "a rank of 4: batch, channels, height and width")
@@ -97,9 +101,16 @@ def lrn(
     doc="X@GRAD = Out@GRAD MidOut^-beta - 2 alpha beta X sum(Out Out@GRAD / MidOut), over n neighbouring channels",
 )
 def lrn_grad(
-    x: e.Tensor, out: e.Tensor, mid_out: e.Tensor, dout: e.Tensor,
-    *, n: int, alpha: float, beta: float, data_format: str,
-) -> e.Tensor:  # fmt: skip
+    x: e.Tensor,
+    out: e.Tensor,
+    mid_out: e.Tensor,
+    dout: e.Tensor,
+    *,
+    n: int,
+    alpha: float,
+    beta: float,
+    data_format: str,
+) -> e.Tensor:
     """Written: the derived one pads each of the sums, and takes two powers."""
     power: e.Tensor = e.pow_(mid_out, -beta)
     return dout * power - 2 * alpha * beta * x * _near(out * dout / mid_out, data_format, n)
@@ -126,13 +137,24 @@ def _along(parameter: e.Tensor, x: e.Tensor, axis: int) -> e.Tensor:
 
 @operator(
     "affine_channel",
+    inputs={
+        "X": "[batch, channels, ...], or channels last if data_layout is NHWC",
+        "Scale": "[channels], of the dtype of X",
+        "Bias": "[channels], of the dtype of X",
+    },
     attrs=(
-        Attr("data_layout", "str", "AnyLayout", choices=("AnyLayout", "NCHW", "NHWC"), doc="channels are dim 1 in "
-             "NCHW, else the last dim"),
+        Attr(
+            "data_layout",
+            "str",
+            "AnyLayout",
+            choices=("AnyLayout", "NCHW", "NHWC"),
+            doc="channels are dim 1 in NCHW, else the last dim",
+        ),
     ),
-    dtypes={"X": ALL_FLOATS}, source="Fluid affine_channel_op.cc",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid affine_channel_op.cc",
     doc="Out = Scale X + Bias, channel by channel",
-)  # fmt: skip
+)
 def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout: str) -> e.Tensor:
     """A factor and a summand for each channel."""
     axis = _channels(x, data_layout, scale, bias)
@@ -140,10 +162,11 @@ def affine_channel(x: e.Tensor, scale: e.Tensor, bias: e.Tensor, *, data_layout:
 
 
 @gradient(
-    affine_channel, writes=("X", "Scale", "Bias"),
+    affine_channel,
+    Execution(memory="where arrays compute, X Out@GRAD before its sum: as much as X, twice"),
+    writes=("X", "Scale", "Bias"),
     doc="X@GRAD = Scale Out@GRAD; Scale@GRAD = sum(X Out@GRAD) and Bias@GRAD = sum(Out@GRAD) over each channel",
-    memory="where arrays compute, X Out@GRAD before its sum: as much as X, twice",
-)  # fmt: skip
+)
 def affine_channel_grad(
     x: e.Tensor, scale: e.Tensor, dout: e.Tensor, *, data_layout: str
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.expr import abs_, maximum, sign
-from fluidlite.framework.opdef import Attr
-from fluidlite.operators.updates import update
+from fluidlite.operators.optimizer_update import update
+from fluidlite.program.opdef import Attr
 
 # sgd ---------------------------------------------------------------------------------------------------------------
 
@@ -22,9 +22,16 @@ update(
 
 
 def _momentum(
-    param: Any, grad: Any, velocity: Any, learning_rate: Any,
-    *, mu: float, use_nesterov: bool, regularization_method: str, regularization_coeff: float,
-) -> Any:  # fmt: skip
+    param: Any,
+    grad: Any,
+    velocity: Any,
+    learning_rate: Any,
+    *,
+    mu: float,
+    use_nesterov: bool,
+    regularization_method: str,
+    regularization_coeff: float,
+) -> Any:
     if regularization_method == "l2_decay":
         grad = grad + regularization_coeff * param
     speed = mu * velocity + grad

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.expr import abs_, maximum, pow_, sign, sqrt, where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
+from fluidlite.operators.optimizer_update import update
 from fluidlite.operators.optimizers import L1_L2, shrunk
-from fluidlite.operators.updates import update
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
 
 BETAS = (
     Attr("beta1", "float", 0.9, doc="what is kept of the first moment"),
@@ -19,9 +19,20 @@ BETAS = (
 
 
 def _adam(
-    param: Any, grad: Any, learning_rate: Any, moment1: Any, moment2: Any, beta1_pow: Any, beta2_pow: Any,
-    beta1_tensor: Any, beta2_tensor: Any, *, beta1: float, beta2: float, epsilon: float,
-) -> Any:  # fmt: skip
+    param: Any,
+    grad: Any,
+    learning_rate: Any,
+    moment1: Any,
+    moment2: Any,
+    beta1_pow: Any,
+    beta2_pow: Any,
+    beta1_tensor: Any,
+    beta2_tensor: Any,
+    *,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> Any:
     b1 = beta1 if beta1_tensor is None else beta1_tensor
     b2 = beta2 if beta2_tensor is None else beta2_tensor
     first = b1 * moment1 + (1 - b1) * grad
@@ -34,8 +45,11 @@ update(
     "adam",
     _adam,
     {
-        "ParamOut": "Param", "Moment1Out": "Moment1", "Moment2Out": "Moment2",
-        "Beta1PowOut": "Beta1Pow", "Beta2PowOut": "Beta2Pow",
+        "ParamOut": "Param",
+        "Moment1Out": "Moment1",
+        "Moment2Out": "Moment2",
+        "Beta1PowOut": "Beta1Pow",
+        "Beta2PowOut": "Beta2Pow",
     },
     attrs=(
         *BETAS,
@@ -48,15 +62,23 @@ update(
     "ParamOut = Param - LearningRate sqrt(1 - Beta2Pow) / (1 - Beta1Pow) Moment1Out / (sqrt(Moment2Out) + epsilon); "
     "Beta1PowOut = beta1 Beta1Pow and Beta2PowOut = beta2 Beta2Pow, if they are asked for",
     source="Fluid adam_op.h",
-)  # fmt: skip
+)
 
 # adamax ------------------------------------------------------------------------------------------------------------
 
 
 def _adamax(
-    param: Any, grad: Any, learning_rate: Any, moment: Any, inf_norm: Any, beta1_pow: Any,
-    *, beta1: float, beta2: float, epsilon: float,
-) -> Any:  # fmt: skip
+    param: Any,
+    grad: Any,
+    learning_rate: Any,
+    moment: Any,
+    inf_norm: Any,
+    beta1_pow: Any,
+    *,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> Any:
     first = beta1 * moment + (1 - beta1) * grad
     largest = maximum(abs_(grad), beta2 * inf_norm + epsilon)
     return param - learning_rate / (1 - beta1_pow) * (first / largest), first, largest
@@ -92,9 +114,7 @@ update(
 )
 
 
-def _decayed_adagrad(
-    param: Any, grad: Any, moment: Any, learning_rate: Any, *, decay: float, epsilon: float
-) -> Any:  # fmt: skip
+def _decayed_adagrad(param: Any, grad: Any, moment: Any, learning_rate: Any, *, decay: float, epsilon: float) -> Any:
     average = decay * moment + (1 - decay) * grad * grad
     return param - learning_rate * grad / (sqrt(average) + epsilon), average
 
@@ -131,7 +151,7 @@ update(
 
 def _adadelta(
     param: Any, grad: Any, avg_squared_grad: Any, avg_squared_update: Any, *, rho: float, epsilon: float
-) -> Any:  # fmt: skip
+) -> Any:
     grads = rho * avg_squared_grad + (1 - rho) * grad * grad
     step = sqrt((avg_squared_update + epsilon) / (grads + epsilon)) * grad
     return param - step, grads, rho * avg_squared_update + (1 - rho) * step * step
@@ -152,9 +172,18 @@ update(
 
 
 def _rmsprop(
-    param: Any, mean_square: Any, mean_grad: Any, learning_rate: Any, grad: Any, moment: Any,
-    *, epsilon: float, decay: float, momentum: float, centered: bool,
-) -> Any:  # fmt: skip
+    param: Any,
+    mean_square: Any,
+    mean_grad: Any,
+    learning_rate: Any,
+    grad: Any,
+    moment: Any,
+    *,
+    epsilon: float,
+    decay: float,
+    momentum: float,
+    centered: bool,
+) -> Any:
     square = decay * mean_square + (1 - decay) * grad * grad
     mean, variance = 0 if mean_grad is None else mean_grad, square
     if centered:
@@ -194,9 +223,16 @@ _TINY = 1e-10
 
 
 def _ftrl(
-    param: Any, squared_accumulator: Any, linear_accumulator: Any, grad: Any, learning_rate: Any,
-    *, l1: float, l2: float, lr_power: float,
-) -> Any:  # fmt: skip
+    param: Any,
+    squared_accumulator: Any,
+    linear_accumulator: Any,
+    grad: Any,
+    learning_rate: Any,
+    *,
+    l1: float,
+    l2: float,
+    lr_power: float,
+) -> Any:
     total = squared_accumulator + grad * grad
     power, before = (sqrt(x) if lr_power == -0.5 else pow_(x, -lr_power) for x in (total, squared_accumulator))
     linear = linear_accumulator + grad - (power - before) / learning_rate * param

@@ -7,11 +7,12 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr.declare import operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import register_op
+from fluidlite.operators.optimizer_update import update_infer
 from fluidlite.operators.optimizers_adaptive import BETAS
-from fluidlite.operators.updates import update_infer
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Aliasing, Execution, Inference, Lowering
+from fluidlite.program.registry import register_op
 
 
 def _norm(x: e.Tensor) -> e.Tensor:
@@ -30,6 +31,8 @@ _LARS_OUT = {"ParamOut": "Param", "VelocityOut": "Velocity"}
 
 @operator(
     "lars_momentum",
+    Inference(update_infer(_LARS_OUT)),
+    Aliasing(must=_LARS_OUT),
     outputs=tuple(_LARS_OUT),
     attrs=(
         Attr("mu", "float", doc="what is kept of the velocity"),
@@ -37,17 +40,22 @@ _LARS_OUT = {"ParamOut": "Param", "VelocityOut": "Velocity"}
         Attr("lars_weight_decay", "float", 0.0005, doc="how much of Param joins the gradient"),
         Attr("epsilon", "float", 0.0, doc="is added to the divisor"),
     ),
-    infer=update_infer(_LARS_OUT),
-    must_alias=_LARS_OUT,
     dtypes={"Param": ALL_FLOATS},
     doc="r = LearningRate lars_coeff |Param| / (|Grad| + lars_weight_decay |Param| + epsilon), or LearningRate where a "
     "norm is 0; VelocityOut = mu Velocity + r (Grad + lars_weight_decay Param); ParamOut = Param - VelocityOut",
     source="Fluid lars_momentum_op.h",
 )
 def lars_momentum(
-    param: e.Tensor, grad: e.Tensor, velocity: e.Tensor, learning_rate: e.Tensor,
-    *, mu: e.Number, lars_coeff: e.Number, lars_weight_decay: e.Number, epsilon: e.Number,
-) -> tuple[e.Tensor, ...]:  # fmt: skip
+    param: e.Tensor,
+    grad: e.Tensor,
+    velocity: e.Tensor,
+    learning_rate: e.Tensor,
+    *,
+    mu: e.Number,
+    lars_coeff: e.Number,
+    lars_weight_decay: e.Number,
+    epsilon: e.Number,
+) -> tuple[e.Tensor, ...]:
     """The rate of a parameter follows its norm and that of its gradient."""
     p, g, given = _norm(param), _norm(grad), _number(learning_rate, param)
     trusted = given * lars_coeff * p / (g + lars_weight_decay * p + epsilon)
@@ -63,24 +71,33 @@ _LAMB_OUT = {"ParamOut": "Param", "Moment1Out": "Moment1", "Moment2Out": "Moment
 
 @operator(
     "lamb",
+    Inference(update_infer(_LAMB_OUT)),
+    Aliasing(must=_LAMB_OUT),
     outputs=tuple(_LAMB_OUT),
     attrs=(
         Attr("weight_decay", "float", doc="how much of Param joins the direction"),
         *BETAS,
         Attr("epsilon", "float", 1e-6, doc="is added to the divisor"),
     ),
-    infer=update_infer(_LAMB_OUT),
-    must_alias=_LAMB_OUT,
     dtypes={"Param": ALL_FLOATS},
     doc="Moment1Out and Moment2Out as in adam; d = Moment1Out / (sqrt(Moment2Out) + epsilon) + weight_decay Param; "
     "ParamOut = Param - LearningRate |Param| / |d| d, the ratio being 1 where a norm is 0",
     source="Fluid lamb_op.h",
 )
 def lamb(
-    param: e.Tensor, grad: e.Tensor, learning_rate: e.Tensor, moment1: e.Tensor, moment2: e.Tensor,
-    beta1_pow: e.Tensor, beta2_pow: e.Tensor,
-    *, weight_decay: e.Number, beta1: e.Number, beta2: e.Number, epsilon: e.Number,
-) -> tuple[e.Tensor, ...]:  # fmt: skip
+    param: e.Tensor,
+    grad: e.Tensor,
+    learning_rate: e.Tensor,
+    moment1: e.Tensor,
+    moment2: e.Tensor,
+    beta1_pow: e.Tensor,
+    beta2_pow: e.Tensor,
+    *,
+    weight_decay: e.Number,
+    beta1: e.Number,
+    beta2: e.Number,
+    epsilon: e.Number,
+) -> tuple[e.Tensor, ...]:
     """As in Fluid, the powers of the betas are given, and not used."""
     first = beta1 * moment1 + (1 - beta1) * grad
     second = beta2 * moment2 + (1 - beta2) * grad * grad
@@ -101,10 +118,10 @@ _DPSGD_OUT = {"ParamOut": "Param"}
 
 @operator(
     "dpsgd_step",
+    Inference(update_infer(_DPSGD_OUT)),
+    Aliasing(must=_DPSGD_OUT),
     outputs=tuple(_DPSGD_OUT),
     attrs=_CLIP,
-    infer=update_infer(_DPSGD_OUT),
-    must_alias=_DPSGD_OUT,
     dtypes={"Param": ALL_FLOATS},
     doc="the step of dpsgd by given noise",
     source="Fluid dpsgd_op.h",
@@ -127,6 +144,10 @@ def _decompose_dpsgd(call: Call, build: Any) -> None:
 
 register_op(
     "dpsgd",
+    Inference(update_infer(_DPSGD_OUT)),
+    Aliasing(must=_DPSGD_OUT),
+    Execution(random=True),
+    Lowering(decompose=_decompose_dpsgd),
     inputs=("Param", "Grad", "LearningRate"),
     outputs=tuple(_DPSGD_OUT),
     attrs=(
@@ -134,10 +155,6 @@ register_op(
         Attr("sigma", "float", 1.0, doc="standard deviation of the noise, which is one number for all elements"),
         Attr("seed", "int", 0, doc="0: the program's seed"),
     ),
-    infer=update_infer(_DPSGD_OUT),
-    decompose=_decompose_dpsgd,
-    must_alias=_DPSGD_OUT,
-    random=True,
     dtypes={"Param": ALL_FLOATS},
     doc="ParamOut = Param - LearningRate (Grad / max(|Grad| / clip, 1) + n / batch_size), n one normal number of "
     "deviation sigma",

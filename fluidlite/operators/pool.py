@@ -8,7 +8,6 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
 from fluidlite.operators.math.spans import (
     LOWEST,
     Span,
@@ -25,6 +24,8 @@ from fluidlite.operators.math.spans import (
     windows,
 )
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Lowering
 
 Ints = tuple[int, ...]
 Spans = tuple[Span, ...]
@@ -46,9 +47,18 @@ _ADAPTIVE = Attr("adaptive", "bool", False, doc="ksize windows that divide X as 
 
 
 def _spans(
-    x: e.Tensor, spatial: int, ksize: Ints, global_pooling: bool, strides: Ints, paddings: Ints, adaptive: bool,
-    ceil_mode: bool = False, data_format: str = "NCHW", padding_algorithm: str = "EXPLICIT", **_: Any,
-) -> Spans:  # fmt: skip
+    x: e.Tensor,
+    spatial: int,
+    ksize: Ints,
+    global_pooling: bool,
+    strides: Ints,
+    paddings: Ints,
+    adaptive: bool,
+    ceil_mode: bool = False,
+    data_format: str = "NCHW",
+    padding_algorithm: str = "EXPLICIT",
+    **_: Any,
+) -> Spans:
     """The windows along each spatial dim of X."""
     if x.rank != spatial + 2:
         e.fail("X", f"{_LAYOUT[spatial]} (the order is data_format's)")
@@ -178,14 +188,18 @@ def _register_pool(spatial: int) -> None:
         return unpadded(d, spans)
 
     made = operator(
-        f"pool{spatial}d", attrs=attrs, dtypes={"X": ALL_FLOATS}, in_layout=channels_to_end("X", "Out"),
+        f"pool{spatial}d",
+        Lowering(in_layout=channels_to_end("X", "Out")),
+        attrs=attrs,
+        dtypes={"X": ALL_FLOATS},
         doc="Out = the maximum, or the mean, of each window of X; paddings are never the maximum",
         source="Fluid pool_op.cc",
-    )(pooled)  # fmt: skip
+    )(pooled)
     gradient(
-        made, in_layout=channels_to_end("X", "Out", "Out@GRAD", "X@GRAD"),
+        made,
+        Lowering(in_layout=channels_to_end("X", "Out", "Out@GRAD", "X@GRAD")),
         doc="X@GRAD = the sum, over windows, of Out@GRAD at their first maximum, or divided among all of them",
-    )(pooled_grad)  # fmt: skip
+    )(pooled_grad)
 
 
 def _dims(x: e.Tensor, spans: Spans) -> Sequence[e.Number]:
@@ -226,15 +240,20 @@ def _register_indexed(spatial: int) -> None:
         return e.reshape(e.put(e.reshape(dout, planes), e.reshape(mask, planes), 2, size), x.dims)
 
     made = operator(
-        f"max_pool{spatial}d_with_index", outputs=("Out", "Mask"), attrs=attrs, dtypes={"X": ALL_FLOATS},
+        f"max_pool{spatial}d_with_index",
+        outputs=("Out", "Mask"),
+        attrs=attrs,
+        dtypes={"X": ALL_FLOATS},
         doc="Out = the maximum of each window of X; Mask = where in its plane the first such element is",
         source="Fluid pool_with_index_op.cc",
-    )(pooled)  # fmt: skip
+    )(pooled)
     gradient(
-        made, metadata=("X",), dtypes={"Mask": ("int32",)},
+        made,
+        metadata=("X",),
+        dtypes={"Mask": ("int32",)},
         doc="X@GRAD = the sum, over windows, of Out@GRAD at the place that Mask names; half types add up in a float32 "
         "copy",
-    )(pooled_grad)  # fmt: skip
+    )(pooled_grad)
 
 
 _register_indexed(2)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
+from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.spec import Dims
 from fluidlite.operators.inference import Inferred, agree, like, same_dtype, size
-from fluidlite.operators.scalar_op import SUMMED, scalar_op
+from fluidlite.operators.scalar_op import SUMMED, Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Operands
+from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
 
 
 def _infer(call: Call) -> Inferred:
@@ -29,26 +31,37 @@ def _infer(call: Call) -> Inferred:
     return {"Out": like(call.spec("X"))}
 
 
-def _aligned(x: Dims, count: int, mode: str) -> Dims:
+def _placed(operands: Operands) -> Mapping[str, tuple[Any, ...]]:
     """Alpha's dims among those of X; Fluid counts its elements only."""
-    if mode == "channel":
-        return (1, x[1], *(1,) * (len(x) - 2))
-    return x if count == size(x) else (1, *x[1:])
-
-
-def _placed(call: Call) -> Mapping[str, Dims]:
-    if call.attr("mode") == "all":  # one number has its place anyway
-        return {}
-    dims = _aligned(call.dims("X"), size(call.dims("Alpha")), call.attr("mode"))
+    mode, x = operands.attr("mode"), operands.dims("X")
+    if mode == "all":
+        dims: tuple[Any, ...] = (1,) * len(x)
+    elif mode == "channel":
+        dims = (1, x[1], *(1,) * (len(x) - 2))
+    else:
+        dims = x if prod(operands.dims("Alpha")) == prod(x) else (1, *x[1:])
     return {"Alpha": dims, "Alpha@GRAD": dims}
 
 
 # At 0 the slope counts, as in Fluid. A slope or a gradient that is no number stays where it is used.
 scalar_op(
-    "prelu", lambda x, alpha: where(x > 0, x, alpha * x), attrs=(Attr("mode", "str", "all", choices=(
-        "all", "channel", "element"), doc="one slope for all, for each channel (dim 1), or for each element"),),
+    "prelu",
+    lambda x, alpha: where(x > 0, x, alpha * x),
+    Differentiation(memory=SUMMED),
+    Inference(_infer),
+    Aliasing(may={"Out": "X"}),
+    Elementwise(placed=_placed, differentiable=("X", "Alpha"), broadcasts=True),
+    attrs=(
+        Attr(
+            "mode",
+            "str",
+            "all",
+            choices=("all", "channel", "element"),
+            doc="one slope for all, for each channel (dim 1), or for each element",
+        ),
+    ),
     grad=lambda x, alpha, dout: (where(x > 0, dout, alpha * dout), where(x > 0, 0, x * dout)),
-    infer=_infer, placed=_placed, may_alias={"Out": "X"}, differentiable=("X", "Alpha"), broadcasts=True,
     dtypes={"X": ALL_FLOATS, "Alpha": ALL_FLOATS},
-    grad_memory=SUMMED, doc="Out = X if X > 0, else Alpha X", source="Fluid prelu_op.h",
-)  # fmt: skip
+    doc="Out = X if X > 0, else Alpha X",
+    source="Fluid prelu_op.h",
+)

@@ -8,10 +8,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
 
 _PHASES = ("FORWARD", "BACKWARD", "BOTH")
 _shown: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
@@ -66,6 +67,9 @@ def _grad(maker: Any) -> None:
 
 register_op(
     "print",
+    Differentiation(rule=_grad),
+    Inference(_infer),
+    Execution(run=_run),
     inputs=("In",),
     outputs=(Slot("Out", dispensable=True),),
     attrs=(
@@ -79,9 +83,6 @@ register_op(
         Attr("print_phase", "str", "BOTH", choices=_PHASES, doc="which of value and gradient is printed"),
         Attr("is_forward", "bool", True, doc="whether In is a value; the gradient's operator says no"),
     ),
-    infer=_infer,
-    run=_run,
-    grad=_grad,
     doc="Out = In, which is printed to standard output as the program runs",
     source="Fluid print_op.cc",
 )

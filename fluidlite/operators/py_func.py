@@ -10,10 +10,11 @@ import numpy as np
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.base.errors import DtypeError, ProgramError, ShapeError
 from fluidlite.base.fork import new_lock
-from fluidlite.framework.opdef import GRAD, Attr, Slot
-from fluidlite.framework.operator import EMPTY
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.tensor import Tensor
+from fluidlite.program.opdef import GRAD, Attr, Slot
+from fluidlite.program.operator import EMPTY
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor import Tensor
 
 _functions: list[Callable[..., Any]] = []
 _lock = new_lock()
@@ -95,6 +96,9 @@ def _grad(maker: Any) -> None:
 
 register_op(
     "py_func",
+    Differentiation(rule=_grad),
+    Inference(dynamic=True),
+    Execution(run=_run),
     inputs=(Slot("X", duplicable=True, dispensable=True, on_host=True),),
     outputs=(Slot("Out", duplicable=True, dispensable=True, on_host=True),),
     attrs=(
@@ -102,9 +106,6 @@ register_op(
         Attr("backward_callable_id", "int", -1, doc="number of the function that makes gradients; -1: none"),
         Attr("backward_skip_vars", "strs", (), doc="variables that the gradient's function does not take"),
     ),
-    run=_run,
-    grad=_grad,
-    dynamic=True,
     doc="Out = function(X), a Python function; its gradient is function(X, Out, Out@GRAD), another",
     source="Fluid py_func_op.cc",
 )

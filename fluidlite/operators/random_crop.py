@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import ALL
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, size
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 
 def _infer_random_crop(call: Call) -> Inferred:
@@ -24,17 +25,16 @@ def _infer_random_crop(call: Call) -> Inferred:
 
 register_op(
     "random_crop",
+    Differentiation(no_gradient={"X": "crop data that are fed; layers.crop has a gradient"}),
+    Inference(_infer_random_crop, kernel_dtype="X"),
     inputs=("X", Slot("Seed", on_host=True, doc="seed of this run, [1]")),
     outputs=("Out", Slot("SeedOut", intermediate=True, content="seed of the next run")),
     attrs=(
         Attr("shape", "ints", doc="dims of a cropped instance: the last ones of Out"),
         Attr("startup_seed", "int", 0, doc="the first seed: what Seed holds at startup"),
     ),
-    infer=_infer_random_crop,
-    kernel_dtype="X",
-    no_gradient={"X": "crop data that are fed; layers.crop has a gradient"},
     dtypes={"X": ALL, "Seed": ("int64",)},
     doc="Out[i] = a block of X[i], the instance, whose dims are shape and whose place is random, as Fluid draws it on "
     "the CPU",
     source="Fluid random_crop_op.cc",
-)  # fmt: skip
+)

@@ -10,13 +10,14 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, OpDef, Slot
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.creation import LIKE_ATTRS, SHAPE_SLOTS, infer_like, infer_shape
 from fluidlite.operators.inference import Inferred, like, number_fits, size
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.operator_options import Execution, Inference, Lowering
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
 _SEED = Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own")
@@ -32,8 +33,16 @@ def _truncated(*, mean: float, std: float) -> Any:
     t = bound * (2 * uniform() - 1)
     w = -log((1 - t) * (1 + t)) - 2.5
     p: Any = 2.81022636e-08
-    for term in (3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
-                 0.246640727, 1.50140941):  # fmt: skip
+    for term in (
+        3.43273939e-07,
+        -3.5233877e-06,
+        -4.39150654e-06,
+        0.00021858087,
+        -0.00125372503,
+        -0.00417768164,
+        0.246640727,
+        1.50140941,
+    ):
         p = p * w + term
     return mean + std * root(2) * p * t
 
@@ -97,33 +106,65 @@ def _normal(*, mean: float, std: float) -> Any:
     return mean + std * gaussian()
 
 
-_with_diagonal(scalar_op(
-    "uniform_random", _uniform, random=True, infer=_infer_uniform, slots=SHAPE_SLOTS,
-    attrs=(_FREE, *_LIMITS, _FLOAT, *_DIAGONAL), dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
-    doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
-    source="Fluid uniform_random_op.cc",
-))  # fmt: skip
+_with_diagonal(
+    scalar_op(
+        "uniform_random",
+        _uniform,
+        Inference(_infer_uniform),
+        Execution(random=True),
+        Elementwise(slots=SHAPE_SLOTS),
+        attrs=(_FREE, *_LIMITS, _FLOAT, *_DIAGONAL),
+        dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+        doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
+        source="Fluid uniform_random_op.cc",
+    )
+)
 
-_with_diagonal(scalar_op(
-    "uniform_random_batch_size_like", _uniform, random=True, infer=_infer_uniform, slots=_INPUT,
-    attrs=(*LIKE_ATTRS, *_LIMITS, _FLOAT, *_DIAGONAL),
-    doc="Out = random numbers, uniform in [min, max); dim output_dim_idx of Out is dim input_dim_idx of Input",
-    source="Fluid uniform_random_batch_size_like_op.cc",
-))  # fmt: skip
+_with_diagonal(
+    scalar_op(
+        "uniform_random_batch_size_like",
+        _uniform,
+        Inference(_infer_uniform),
+        Execution(random=True),
+        Elementwise(slots=_INPUT),
+        attrs=(*LIKE_ATTRS, *_LIMITS, _FLOAT, *_DIAGONAL),
+        doc="Out = random numbers, uniform in [min, max); dim output_dim_idx of Out is dim input_dim_idx of Input",
+        source="Fluid uniform_random_batch_size_like_op.cc",
+    )
+)
 
-scalar_op("gaussian_random", _normal, random=True, infer=infer_shape, slots=SHAPE_SLOTS,
-          attrs=(_FREE, *_MOMENTS, _FLOAT), dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
-          doc="Out = random numbers, normal with mean and standard deviation std",
-          source="Fluid gaussian_random_op.cc")  # fmt: skip
+scalar_op(
+    "gaussian_random",
+    _normal,
+    Inference(infer_shape),
+    Execution(random=True),
+    Elementwise(slots=SHAPE_SLOTS),
+    attrs=(_FREE, *_MOMENTS, _FLOAT),
+    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+    doc="Out = random numbers, normal with mean and standard deviation std",
+    source="Fluid gaussian_random_op.cc",
+)
 
-scalar_op("gaussian_random_batch_size_like", _normal, random=True, infer=infer_like, slots=_INPUT,
-          attrs=(*LIKE_ATTRS, *_MOMENTS, _FLOAT),
-          doc="Out = random numbers, normal; dim output_dim_idx of Out is dim input_dim_idx of Input",
-          source="Fluid gaussian_random_batch_size_like_op.cc")  # fmt: skip
+scalar_op(
+    "gaussian_random_batch_size_like",
+    _normal,
+    Inference(infer_like),
+    Execution(random=True),
+    Elementwise(slots=_INPUT),
+    attrs=(*LIKE_ATTRS, *_MOMENTS, _FLOAT),
+    doc="Out = random numbers, normal; dim output_dim_idx of Out is dim input_dim_idx of Input",
+    source="Fluid gaussian_random_batch_size_like_op.cc",
+)
 
-scalar_op("truncated_gaussian_random", _truncated, random=True, infer=infer_shape, attrs=(_SHAPE, *_MOMENTS, _FLOAT),
-          doc="Out = random numbers, normal with mean and std (before truncation), none beyond two std of the mean",
-          source="Fluid truncated_gaussian_random_op.cc")  # fmt: skip
+scalar_op(
+    "truncated_gaussian_random",
+    _truncated,
+    Inference(infer_shape),
+    Execution(random=True),
+    attrs=(_SHAPE, *_MOMENTS, _FLOAT),
+    doc="Out = random numbers, normal with mean and std (before truncation), none beyond two std of the mean",
+    source="Fluid truncated_gaussian_random_op.cc",
+)
 
 # randint and randperm ----------------------------------------------------------------------------------------------
 
@@ -159,11 +200,23 @@ def _randint(*, low: int, high: int, dtype: str) -> Any:
     return cast(mod(first * _DRAWN + second, high - low) + low, dtype)
 
 
-scalar_op("randint", _randint, random=True, infer=_infer_randint, slots=SHAPE_SLOTS,
-          dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
-          attrs=(_FREE, Attr("low", "int", doc="the least"), Attr("high", "int", doc="one more than the largest"),
-                 _WHOLE, _SEED),
-          doc="Out = random integers, uniform in [low, high)", source="Fluid randint_op.cc")  # fmt: skip
+scalar_op(
+    "randint",
+    _randint,
+    Inference(_infer_randint),
+    Execution(random=True),
+    Elementwise(slots=SHAPE_SLOTS),
+    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
+    attrs=(
+        _FREE,
+        Attr("low", "int", doc="the least"),
+        Attr("high", "int", doc="one more than the largest"),
+        _WHOLE,
+        _SEED,
+    ),
+    doc="Out = random integers, uniform in [low, high)",
+    source="Fluid randint_op.cc",
+)
 
 
 def _decompose_randperm(call: Call, build: Any) -> None:
@@ -184,13 +237,12 @@ def _infer_randperm(call: Call) -> Inferred:
 
 register_op(
     "randperm",
+    Inference(_infer_randperm),
+    Execution(random=True, memory="the n random numbers, their sorted copy, and places while these are sorted"),
+    Lowering(decompose=_decompose_randperm),
     outputs=("Out",),
     attrs=(Attr("n", "int", minimum=1, doc="how many numbers"), _SEED, _WHOLE),
-    infer=_infer_randperm,
-    decompose=_decompose_randperm,
-    random=True,
     doc="Out = the numbers from 0 to n - 1 in random order",
-    memory="the n random numbers, their sorted copy, and places while these are sorted",
     source="Fluid randperm_op.cc",
 )
 
@@ -207,6 +259,10 @@ def _infer_sampling_id(call: Call) -> Inferred:
 
 register_op(
     "sampling_id",
+    Inference(_infer_sampling_id),
+    Execution(
+        random=True, memory="where arrays compute, the running sums and whether they exceed the number: up to twice X"
+    ),
     inputs=("X",),
     outputs=("Out",),
     attrs=(
@@ -214,10 +270,7 @@ register_op(
         Attr("max", "float", 1.0, doc="its upper bound"),
         _SEED,
     ),
-    infer=_infer_sampling_id,
-    random=True,
     dtypes={"X": ALL_FLOATS},
     doc="Out = the class of each row at which the running sum of X exceeds a random number in [min, max), or the last",
-    memory="where arrays compute, the running sums and whether they exceed the number: up to twice X",
     source="Fluid sampling_id_op.cc",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, same_dtype, size
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.tensor.tensor_spec import Spec
 
 Numbers = tuple[e.Number, ...]
 
@@ -56,12 +58,14 @@ def _infer_range(call: Call) -> Inferred:
 
 @operator(
     "range",
-    inputs=[Slot(name, value=True) for name in ("Start", "End", "Step")],
-    infer=_infer_range,
-    stop_gradient={"End": "it only says where to stop"},
-    no_gradient=dict.fromkeys(
-        ("Start", "Step"), "start + step layers.range(0, count, 1, dtype), with operators of layers"
+    Differentiation(
+        stop_gradient={"End": "it only says where to stop"},
+        no_gradient=dict.fromkeys(
+            ("Start", "Step"), "start + step layers.range(0, count, 1, dtype), with operators of layers"
+        ),
     ),
+    Inference(_infer_range),
+    inputs=[Slot(name, value=True) for name in ("Start", "End", "Step")],
     dtypes={slot: (*FLOATS, *INTS) for slot in ("Start", "End", "Step")},
     doc="Out = Start, Start + Step, ... up to End, which it leaves out",
     source="Fluid range_op.cc",
@@ -84,12 +88,14 @@ def _infer_linspace(call: Call) -> Inferred:
 
 @operator(
     "linspace",
+    Differentiation(
+        no_gradient=dict.fromkeys(
+            ("Start", "Stop"), "start + (stop - start) layers.linspace(0, 1, num, dtype), with operators of layers"
+        )
+    ),
+    Inference(_infer_linspace),
     inputs=[Slot(name, value=True) for name in ("Start", "Stop", "Num")],
     attrs=[_FLOAT],
-    infer=_infer_linspace,
-    no_gradient=dict.fromkeys(
-        ("Start", "Stop"), "start + (stop - start) layers.linspace(0, 1, num, dtype), with operators of layers"
-    ),
     dtypes={"Start": FLOATS, "Stop": FLOATS, "Num": INTS},
     doc="Out = Num numbers from Start to Stop, evenly spaced",
     source="Fluid linspace_op.cc",
@@ -102,12 +108,11 @@ def linspace(start: Numbers, stop: Numbers, num: Numbers) -> e.Tensor:
 # eye and diag ------------------------------------------------------------------------------------------------------
 
 
-def _diagonal(line: e.Tensor, rows: e.Numeric, columns: e.Numeric) -> e.Tensor:
-    """A matrix of zeros but for its diagonal, which is a line."""
-    length = line.dims[0]
-    behind = rows * columns - length - e.highest(length - 1, 0) * columns
-    zero = False if line.dtype == "bool" else 0
-    return e.reshape(e.pad(line, [0], [behind], zero, [columns]), (rows, columns))
+def _diagonal(line: e.Tensor | int, dims: Sequence[e.Numeric], dtype: str) -> e.Tensor:
+    """A matrix of zeros but for its diagonal, which is a line, or one number."""
+    rows, columns = (e.iota(dims, axis) for axis in (0, 1))
+    along = line if isinstance(line, int) else e.unsqueeze(line, 1)
+    return e.cast(e.where(rows == columns, along, 0), dtype)
 
 
 @operator(
@@ -119,17 +124,17 @@ def _diagonal(line: e.Tensor, rows: e.Numeric, columns: e.Numeric) -> e.Tensor:
     ),
     doc="Out = 1 on the diagonal, else 0",
     source="Fluid eye_op.cc",
-)  # fmt: skip
+)
 def eye(*, num_rows: int, num_columns: int, dtype: str) -> e.Tensor:
     """As wide as high, unless it is said."""
     columns = num_rows if num_columns < 0 else num_columns
-    return _diagonal(e.full((min(num_rows, columns),), 1, dtype), num_rows, columns)
+    return _diagonal(1, (num_rows, columns), dtype)
 
 
 @operator(
     "diag",
+    Differentiation(no_gradient={"Diagonal": "layers.elementwise_mul(layers.eye(n, n), x)"}),
     inputs=[Slot("Diagonal", doc="a vector")],
-    no_gradient={"Diagonal": "layers.elementwise_mul(layers.eye(n, n), x)"},
     dtypes={"Diagonal": (*ALL_FLOATS, *(dtype for dtype in ALL if "float" not in dtype and dtype != "bool"))},
     doc="Out = a matrix with the given diagonal, else 0",
     source="Fluid diag_op.cc",
@@ -138,4 +143,4 @@ def diag(diagonal: e.Tensor) -> e.Tensor:
     """As high and as wide as the vector is long."""
     if diagonal.rank != 1:
         e.fail("Diagonal", "rank 1")
-    return _diagonal(diagonal, diagonal.dims[0], diagonal.dims[0])
+    return _diagonal(diagonal, (diagonal.dims[0], diagonal.dims[0]), diagonal.dtype)

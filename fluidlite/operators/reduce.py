@@ -9,20 +9,20 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import specs_of
 from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference, Lowering
+from fluidlite.tensor.tensor_spec import specs_of
 
 # mean --------------------------------------------------------------------------------------------------------------
 
 
 @operator(
     "mean",
-    reads=(),
+    Differentiation(reads=(), doc="X@GRAD = Out@GRAD / size of X, everywhere"),
     dtypes={"X": ALL_FLOATS},
     doc="Out = the mean of all elements of X, as [1]",
-    grad_doc="X@GRAD = Out@GRAD / size of X, everywhere",
     source="Fluid mean_op.cc",
 )
 def mean(x: e.Tensor) -> e.Tensor:
@@ -69,51 +69,76 @@ def _reduction(
 
     operator(
         type,
+        Differentiation(reads=reads, doc=grad_doc),
+        Lowering(library=library),
         attrs=REDUCE_ATTRS,
-        reads=reads,
         dtypes={"X": dtypes},
         doc=doc,
-        grad_doc=grad_doc,
         source="Fluid reduce_op.h",
-        library=library,
     )(computed)
 
 
 _reduction(
-    "reduce_sum", e.reduce_sum, (), "Out = the sum of X over the dims",
+    "reduce_sum",
+    e.reduce_sum,
+    (),
+    "Out = the sum of X over the dims",
     "X@GRAD = Out@GRAD, expanded to X",
-)  # fmt: skip
+)
 _reduction(
-    "reduce_mean", e.reduce_mean, (), "Out = the mean of X over the dims",
-    "X@GRAD = Out@GRAD / the number of elements reduced to one, expanded to X", ALL_FLOATS,
-)  # fmt: skip
+    "reduce_mean",
+    e.reduce_mean,
+    (),
+    "Out = the mean of X over the dims",
+    "X@GRAD = Out@GRAD / the number of elements reduced to one, expanded to X",
+    ALL_FLOATS,
+)
 _reduction(
-    "reduce_max", e.reduce_max, _VALUES, "Out = the maximum of X over the dims; NaN if one is NaN",
+    "reduce_max",
+    e.reduce_max,
+    _VALUES,
+    "Out = the maximum of X over the dims; NaN if one is NaN",
     "X@GRAD = Out@GRAD where X equals Out (every equal maximum), else 0",
-)  # fmt: skip
+)
 _reduction(
-    "reduce_min", e.reduce_min, _VALUES, "Out = the minimum of X over the dims; NaN if one is NaN",
+    "reduce_min",
+    e.reduce_min,
+    _VALUES,
+    "Out = the minimum of X over the dims; NaN if one is NaN",
     "X@GRAD = Out@GRAD where X equals Out (every equal minimum), else 0",
-)  # fmt: skip
+)
 _reduction(
-    "reduce_prod", e.reduce_prod, _VALUES, "Out = the product of X over the dims",
+    "reduce_prod",
+    e.reduce_prod,
+    _VALUES,
+    "Out = the product of X over the dims",
     "X@GRAD = Out@GRAD times the product of the others, zeros among them or not",
-)  # fmt: skip
+)
 # A library behind a namespace looks at many truth values at once, and ends at the one that decides.
 _reduction(
-    "reduce_all", e.reduce_all, None, "Out = whether all of X over the dims are true", dtypes=("bool",), library=True,
-)  # fmt: skip
+    "reduce_all",
+    e.reduce_all,
+    None,
+    "Out = whether all of X over the dims are true",
+    dtypes=("bool",),
+    library=True,
+)
 _reduction(
-    "reduce_any", e.reduce_any, None, "Out = whether one of X over the dims is true", dtypes=("bool",), library=True,
-)  # fmt: skip
+    "reduce_any",
+    e.reduce_any,
+    None,
+    "Out = whether one of X over the dims is true",
+    dtypes=("bool",),
+    library=True,
+)
 
 # sum ---------------------------------------------------------------------------------------------------------------
 
 
 def _infer_sum(call: Call) -> Inferred:
-    """Sequences are those of the first tensor that has some."""
+    """Sequences are those of the first tensor, as in Fluid; it may have none."""
     (out,) = specs_of(infer(call)["Out"])
-    return {"Out": like(next((spec for spec in call.specs("X") if spec.lod_level), out), out.dims)}
+    return {"Out": like(call.spec("X"), out.dims)}
 
 
 def _grad_sum(maker: Any) -> None:
@@ -127,9 +152,9 @@ def _grad_sum(maker: Any) -> None:
 
 @operator(
     "sum",
+    Differentiation(rule=_grad_sum),
+    Inference(_infer_sum),
     inputs=[Slot("X", duplicable=True)],
-    infer=_infer_sum,
-    grad=_grad_sum,
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     doc="Out = X[0] + X[1] + ..., in this order; many half-type tensors add up in a float32 copy",
     source="Fluid sum_op.cc",

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, Attr, GradRule, Infer, OpDef, ScalarRule, Slot
-from fluidlite.framework.registry import declared_at, register_op
-from fluidlite.framework.spec import Dims, Spec
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, Attr, GradRule, Infer, OpDef, Operands, ScalarRule, Slot
+from fluidlite.program.operator_options import (
+    Aliasing,
+    Differentiation,
+    Execution,
+    Inference,
+    Lowering,
+    Option,
+    Options,
+    Registration,
+)
+from fluidlite.program.registry import declared_at, register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]
 OutDtype = Union[str, Callable[[Call], str], Mapping[str, Any], None]
@@ -33,58 +44,18 @@ def camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def scalar_op(
-    type: str,
-    function: Function,
-    *,
-    outputs: tuple[str, ...] = ("Out",),
-    attrs: Iterable[Attr] = (),
-    grad: Function | GradRule | None = None,
-    dtypes: Dtypes = None,
-    out_dtype: OutDtype = None,
-    infer: Infer | None = None,
-    slots: Slots = None,
-    may_alias: Mapping[str, str] | None = None,
-    must_alias: Mapping[str, str] | None = None,
-    doc: str = "",
-    source: str = "",
-    random: bool = False,
-    grad_attrs: Iterable[Attr] | None = None,
-    differentiable: tuple[str, ...] | None = None,
-    broadcasts: bool = False,
-    placed: Callable[[Call], Mapping[str, Dims]] | None = None,
-    memory: str = "",
-    grad_memory: str = "",
-    stop_gradient: Mapping[str, str] | None = None,
-    no_gradient: Mapping[str, str] | None = None,
-    only_for: Mapping[str, str] | None = None,
-) -> OpDef:
-    """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
+@dataclass(frozen=True, kw_only=True)
+class Elementwise:
+    """What else there is to say of an elementwise operator.
 
-    Parameters
+    Attributes
     ----------
-    type : str
-    function : callable
-        Positional parameters are input slots in snake case, keyword-only ones attributes; it returns a symbol, or
-        one for each of ``outputs``.
     outputs : tuple of str
         Output slots.
-    attrs : attributes
-    grad : callable, GradRule or None
-        A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
-        returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
-        parameter ``maker`` makes gradient operators itself, as in ``register_op``.
-    doc, source, random, must_alias, memory, stop_gradient, no_gradient
-        As in ``register_op``.
-    dtypes : mapping of slot to dtypes, or the dtypes of every input
     out_dtype : str, callable or mapping of output slot to one of these
         Dtype of the outputs; default: the first input's.
-    infer : callable
-        Default: outputs have the first input's dims and LoD, and all inputs one dtype and equal dims.
     slots : slots, or mapping of name to Slot
         Definitions that differ from a plain slot; further inputs that the function does not read.
-    may_alias : mapping
-        Default: the first output may share the first input's memory, if their dtypes are one.
     grad_attrs : attributes
         Those of the gradient operator; default: the operator's.
     differentiable : tuple of str
@@ -93,66 +64,141 @@ def scalar_op(
         Inputs differ in dims, so that the gradient needs the dims of each.
     placed : callable
         Where operands lie that Fluid's rule of broadcasting would put elsewhere; see ``ScalarRule``.
-    grad_memory : str
-        ``memory`` of the gradient operator.
-    only_for : mapping of slot to slot
-        As in ``GradRule``: ``grad`` is given None for the slot where the gradient of the other is not wanted.
     """
+
+    outputs: tuple[str, ...] = ("Out",)
+    out_dtype: OutDtype = None
+    slots: Slots = None
+    grad_attrs: Iterable[Attr] | None = None
+    differentiable: tuple[str, ...] | None = None
+    broadcasts: bool = False
+    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None = None
+
+
+def scalar_op(
+    type: str,
+    function: Function,
+    *options: Option | Elementwise,
+    attrs: Iterable[Attr] = (),
+    grad: Function | GradRule | None = None,
+    dtypes: Dtypes = None,
+    doc: str = "",
+    source: str = "",
+) -> OpDef:
+    """Declare an elementwise operator, and its gradient operator ``<type>_grad``.
+
+    Parameters
+    ----------
+    type : str
+    function : callable
+        Positional parameters are input slots in snake case, keyword-only ones attributes; it returns a symbol, or
+        one for each output slot.
+    *options : Elementwise, and those of ``register_op``
+        Without an ``Inference`` outputs have the first input's dims and LoD, and all inputs one dtype and equal dims.
+        Without an ``Aliasing`` the first output may share the first input's memory, if their dtypes are one.
+        ``Differentiation`` takes ``only_for`` (``grad`` is given None for the slot where the gradient of the other is
+        not wanted), and the ``memory`` of the gradient operator.
+    attrs : attributes
+    grad : callable, GradRule or None
+        A function of the same kind whose parameters may also name outputs (``out``) and gradients (``dout``). It
+        returns one symbol for each differentiable input in order, or a dict of them by slot. A function of one
+        parameter ``maker`` makes gradient operators itself.
+    dtypes : mapping of slot to dtypes, or the dtypes of every input
+    doc, source : str
+
+    Raises
+    ------
+    RegistryError
+        If an option is none of an elementwise operator's.
+    """
+    chosen = Options(f"operator {type!r}", options, Elementwise)
+    chosen.refuse(Differentiation, ("rule", "reads", "dispensable", "doc"), "give grad=")
+    own, inference, differentiation = chosen.get(Elementwise), chosen.get(Inference), chosen.get(Differentiation)
+    aliasing = chosen.given(Aliasing)
     names, _ = parameters(function)
-    special = _by_name(slots)
+    special, outputs = _by_name(own.slots), own.outputs
     inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
     extra = tuple(slot for name, slot in special.items() if name not in outputs and slot not in inputs)
     inputs += extra
     attrs = tuple(attrs)
-    if may_alias is None:
-        plain = infer is None and out_dtype is None and not must_alias and bool(names)
-        may_alias = {outputs[0]: inputs[0].name} if plain else {}
+    if aliasing is None:
+        plain = inference.infer is None and own.out_dtype is None and bool(names)
+        aliasing = Aliasing(may={outputs[0]: inputs[0].name} if plain else {})
     slots_out = tuple(special.get(name, Slot(name)) for name in outputs)
+    differentiable = own.differentiable
     if differentiable is None:
         differentiable = (inputs[0].name,) if inputs else ()
     rule: Any = grad
     if callable(grad) and not isinstance(grad, GradRule) and parameters(grad)[0] != ("maker",):
-        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, broadcasts, only_for)
+        rule = _grad_rule(type, grad, inputs, slots_out, differentiable, own.broadcasts, differentiation.only_for)
     op = register_op(
-        type, inputs=inputs, outputs=slots_out, attrs=attrs,
-        infer=infer or _same(inputs, outputs, out_dtype), grad=rule,
-        scalar=ScalarRule(function, outputs, placed=placed),
-        may_alias=may_alias, must_alias=must_alias, random=random,
+        type,
+        replace(inference, infer=inference.infer or _same(inputs, outputs, own.out_dtype)),
+        aliasing,
+        replace(differentiation, rule=rule, only_for={}, memory=""),
+        replace(chosen.get(Lowering), scalar=ScalarRule(function, outputs, placed=own.placed)),
+        chosen.get(Execution),
+        chosen.get(Registration),
+        inputs=inputs,
+        outputs=slots_out,
+        attrs=attrs,
         dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
-        doc=doc, memory=memory, source=source, stop_gradient=stop_gradient, no_gradient=no_gradient,
-    )  # fmt: skip
+        doc=doc,
+        source=source,
+    )
     op.origin = _origin()
     if isinstance(rule, GradRule) and callable(grad):
-        declared = attrs if grad_attrs is None else tuple(grad_attrs)
-        _register_grad(op, rule, grad, declared, doc, placed, grad_memory)
+        declared = attrs if own.grad_attrs is None else tuple(own.grad_attrs)
+        _register_grad(op, rule, grad, declared, own.placed, differentiation.memory)
     return op
 
 
-def unary(type: str, function: Function, **options: Any) -> OpDef:
+def unary(
+    type: str,
+    function: Function,
+    *options: Option | Elementwise,
+    attrs: Iterable[Attr] = (),
+    grad: Function | GradRule | None = None,
+    dtypes: Dtypes = None,
+    doc: str = "",
+    source: str = "",
+) -> OpDef:
     """Declare an operator from X to Out of the same dims, LoD shared; Out may share X's memory. See scalar_op."""
-    return scalar_op(type, function, **options)
+    return scalar_op(type, function, *options, attrs=attrs, grad=grad, dtypes=dtypes, doc=doc, source=source)
 
 
 def binary(
     type: str,
     function: Function,
-    *,
+    *options: Option | Elementwise,
     attrs: Iterable[Attr] = (),
-    infer: Infer | None = None,
-    out_dtype: OutDtype = None,
-    may_alias: Mapping[str, str] | None = None,
-    **options: Any,
+    grad: Function | GradRule | None = None,
+    dtypes: Dtypes = None,
+    doc: str = "",
+    source: str = "",
 ) -> OpDef:
     """Declare an operator of X and Y, with Fluid's broadcasting of Y by ``axis``; gradients ``(dX, dY)``.
 
     A gradient is written as if no dim were broadcast: the sum over broadcast dims is the framework's.
     """
-    if may_alias is None:
-        may_alias = {"Out": "X"} if out_dtype is None and infer is None else {}
+    chosen = Options(f"operator {type!r}", options, Elementwise)
+    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.given(Aliasing)
+    if aliasing is None:
+        aliasing = Aliasing(may={"Out": "X"} if own.out_dtype is None and inference.infer is None else {})
+    others = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]
     return scalar_op(
-        type, function, attrs=(*attrs, AXIS), infer=infer or _broadcast(out_dtype), may_alias=may_alias,
-        differentiable=options.pop("differentiable", ("X", "Y")), broadcasts=True, out_dtype=out_dtype, **options,
-    )  # fmt: skip
+        type,
+        function,
+        *others,
+        replace(own, differentiable=own.differentiable or ("X", "Y"), broadcasts=True),
+        replace(inference, infer=inference.infer or _broadcast(own.out_dtype)),
+        aliasing,
+        attrs=(*attrs, AXIS),
+        grad=grad,
+        dtypes=dtypes,
+        doc=doc,
+        source=source,
+    )
 
 
 def _by_name(slots: Slots) -> dict[str, Slot]:
@@ -179,7 +225,7 @@ def _grad_rule(
     outputs: tuple[Slot, ...],
     writes: tuple[str, ...],
     broadcasts: bool,
-    only_for: Mapping[str, str] | None,
+    only_for: Mapping[str, str],
 ) -> GradRule:
     known = [slot.name for slot in (*inputs, *outputs)] + [slot.name + GRAD for slot in outputs]
     reads = slots_of(parameters(function)[0], known, f"the gradient of {type!r}")
@@ -187,7 +233,7 @@ def _grad_rule(
     order = (*(slot.name for slot in inputs), *(slot.name for slot in outputs))
     forward = sorted((slot for slot in (*reads, *dims) if not slot.endswith(GRAD)), key=order.index)
     read = (*forward, *(slot for slot in reads if slot.endswith(GRAD)))
-    return GradRule(type + "_grad", read, writes, only_for=only_for or {})
+    return GradRule(type + "_grad", read, writes, only_for=only_for)
 
 
 def _register_grad(
@@ -195,8 +241,7 @@ def _register_grad(
     rule: GradRule,
     function: Function,
     attrs: tuple[Attr, ...],
-    doc: str,
-    placed: Callable[[Call], Mapping[str, Dims]] | None,
+    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None,
     memory: str,
 ) -> None:
     names = {name.rstrip("_") for name in parameters(function)[0]}
@@ -215,15 +260,21 @@ def _register_grad(
         for slot, grad in zip(rule.writes, grads, strict=True):
             there = slot in known and call.has(slot)
             spec = call.spec(slot if there else first)
-            found[grad] = Spec.of(spec.dims, spec.dtype,
-                                  lod=spec.lod, lod_level=spec.lod_level)  # fmt: skip
+            found[grad] = Spec.of(spec.dims, spec.dtype, lod=spec.lod, lod_level=spec.lod_level)
         return found
 
     made = register_op(
-        rule.type, inputs=inputs, outputs=tuple(Slot(name, dispensable=True) for name in grads), attrs=attrs,
-        infer=infer, scalar=ScalarRule(function, grads, placed=placed), kernel_dtype=first, may_alias={grads[0]: first},
-        doc=f"the gradient of {op.type}" + (f": {doc}" if doc else ""), memory=memory, source=op.source,
-    )  # fmt: skip
+        rule.type,
+        Inference(infer, kernel_dtype=first),
+        Aliasing(may={grads[0]: first}),
+        Lowering(scalar=ScalarRule(function, grads, placed=placed)),
+        Execution(memory=memory),
+        inputs=inputs,
+        outputs=tuple(Slot(name, dispensable=True) for name in grads),
+        attrs=attrs,
+        doc=f"the gradient of {op.type}" + (f": {op.doc}" if op.doc else ""),
+        source=op.source,
+    )
     made.origin = op.origin
 
 
@@ -281,7 +332,7 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
     if len(call.dims("Y")) > len(call.dims("X")):
         large, small = small, large
     x, y = call.dims(large), call.dims(small)
-    if all(d == 1 for d in y) and len(y) <= max(len(x), 1):
+    if y.count(1) == len(y) and len(y) <= max(len(x), 1):
         return x
     start = len(x) - len(y) if axis == -1 else axis
     kept = y

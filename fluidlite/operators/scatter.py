@@ -5,8 +5,9 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
 from fluidlite.operators.index import entries
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
 
 NUMBERS = (*ALL_FLOATS, *INTS)
 
@@ -20,12 +21,22 @@ def _without(x: e.Tensor, rows: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "scatter", kernel_dtype="X", dtypes={"X": NUMBERS, "Ids": INTS}, source="Fluid scatter_op.cc",
-    attrs=(Attr("overwrite", "bool", True,
-                doc="rows are replaced, of several the last counts; False: they are set to the sum"),),
+    "scatter",
+    Inference(kernel_dtype="X"),
+    inputs={"X": "[rows, ...]", "Ids": "integers, [count] or [count, 1]", "Updates": "[count, ...]: the rows"},
+    dtypes={"X": NUMBERS, "Ids": INTS},
+    source="Fluid scatter_op.cc",
+    attrs=(
+        Attr(
+            "overwrite",
+            "bool",
+            True,
+            doc="rows are replaced, of several the last counts; False: they are set to the sum",
+        ),
+    ),
     doc="Out = X with Out[Ids[i]] = Updates[i], of equal Ids the last; overwrite=False: the sum of those of equal Ids; "
     "an id out of range is an OutOfRangeError",
-)  # fmt: skip
+)
 def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -> e.Tensor:
     """Rows replaced."""
     if not x.rank:
@@ -42,10 +53,12 @@ def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -
 
 
 @gradient(
-    scatter, writes=("X", "Updates"), metadata=("Updates",),
+    scatter,
+    writes=("X", "Updates"),
+    metadata=("Updates",),
     doc="X@GRAD = Out@GRAD, 0 in the rows of Ids; Updates@GRAD[i] = Out@GRAD[Ids[i]], 0 where a later one overwrote "
     "it; takes 4 bytes of temporary memory a row of X, also where only Updates@GRAD is wanted",
-)  # fmt: skip
+)
 def scatter_grad(ids: e.Tensor, updates: e.Tensor, dout: e.Tensor, *, overwrite: bool) -> tuple[e.Tensor, e.Tensor]:
     """Written: Fluid's does not read X, whose dims are those of Out@GRAD."""
     rows = e.checked(entries(ids), dout.dims[0])
@@ -89,21 +102,31 @@ def _read(x: e.Tensor, index: e.Tensor) -> e.Tensor:
 
 
 operator(
-    "gather_nd", reads=("Index",), kernel_dtype="X", dtypes={"X": ALL, "Index": INTS}, source="Fluid gather_nd_op.cc",
+    "gather_nd",
+    Differentiation(reads=("Index",), doc="X@GRAD = 0; X@GRAD[Index[i, 0], Index[i, 1], ...] += Out@GRAD[i]"),
+    Inference(kernel_dtype="X"),
+    Execution(memory="where arrays compute, the place of each row that is read, and a dim of Index: 16 bytes a row"),
+    dtypes={"X": ALL, "Index": INTS},
+    source="Fluid gather_nd_op.cc",
     doc="Out[i] = X[Index[i, 0], Index[i, 1], ...]; an index out of range is an OutOfRangeError",
-    memory="where arrays compute, the place of each row that is read, and a dim of Index: 16 bytes a row",
-    grad_doc="X@GRAD = 0; X@GRAD[Index[i, 0], Index[i, 1], ...] += Out@GRAD[i]",
-)(_read)  # fmt: skip
+)(_read)
 
 
 # scatter_nd_add ----------------------------------------------------------------------------------------------------
 
 
 @operator(
-    "scatter_nd_add", kernel_dtype="X", dtypes={"X": NUMBERS, "Index": INTS}, source="Fluid scatter_nd_add_op.cc",
+    "scatter_nd_add",
+    Inference(kernel_dtype="X"),
+    inputs={
+        "Index": "integers, [..., depth] of rank 2 or more: an index for each of the first ``depth`` dims of X",
+        "Updates": "[..., the other dims of ref]; what meets at one place adds up",
+    },
+    dtypes={"X": NUMBERS, "Index": INTS},
+    source="Fluid scatter_nd_add_op.cc",
     doc="Out = X; Out[Index[i, 0], Index[i, 1], ...] += Updates[i], in this order; "
     "an index out of range is an OutOfRangeError",
-)  # fmt: skip
+)
 def scatter_nd_add(x: e.Tensor, index: e.Tensor, updates: e.Tensor) -> e.Tensor:
     """Parts added at the flat index of the dims that are named."""
     depth = _depth(x, index, 2, " of rank 2 or more")
@@ -121,9 +144,11 @@ def scatter_nd_add(x: e.Tensor, index: e.Tensor, updates: e.Tensor) -> e.Tensor:
 
 
 @gradient(
-    scatter_nd_add, writes=("X", "Updates"), metadata=("Updates",),
+    scatter_nd_add,
+    writes=("X", "Updates"),
+    metadata=("Updates",),
     doc="X@GRAD = Out@GRAD; Updates@GRAD[i] = Out@GRAD[Index[i, 0], Index[i, 1], ...]",
-)  # fmt: skip
+)
 def scatter_nd_add_grad(index: e.Tensor, updates: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
     """Written: Fluid's does not read X, whose dims are those of Out@GRAD."""
     depth = _depth(dout, index, 2, " of rank 2 or more")

@@ -16,11 +16,12 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Dims, Spec
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, like, size
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Inference
+from fluidlite.tensor.tensor_spec import Dims, Spec
 
 _X_SHAPE = Slot("XShape", intermediate=True, dispensable=True, content="dims (0, *dims of X) and X's LoD; no bytes")
 
@@ -78,11 +79,14 @@ def register_pair(
 
     seen, shared = ("Out", "X") if view else None, ("X@GRAD", "Out@GRAD") if view else None
     dtypes = {"X": ALL, **dict.fromkeys((slot.name for slot in slots), INTS)}
-    common: dict[str, Any] = {"attrs": attrs, "infer": inferred, "view": seen, "dtypes": dtypes, "doc": doc}
-    first = operator(type, inputs=("X", *slots), source=source, **common)(function)
-    gradient(first, metadata=("X",), view=shared, doc=grad_doc)(_taking(back, from_x))
-    second = operator(f"{type}2", inputs=("X", *slots), outputs=("Out", _X_SHAPE), source=source, **common)(shaped)
-    gradient(second, metadata=("XShape",), infer=_infer_from_x_shape, view=shared, doc=grad_doc)(
+    told = (Inference(inferred), Aliasing(view=seen))
+    common: dict[str, Any] = {"attrs": attrs, "dtypes": dtypes, "doc": doc}
+    first = operator(type, *told, inputs=("X", *slots), source=source, **common)(function)
+    gradient(first, Aliasing(view=shared), metadata=("X",), doc=grad_doc)(_taking(back, from_x))
+    second = operator(f"{type}2", *told, inputs=("X", *slots), outputs=("Out", _X_SHAPE), source=source, **common)(
+        shaped
+    )
+    gradient(second, Inference(_infer_from_x_shape), Aliasing(view=shared), metadata=("XShape",), doc=grad_doc)(
         _taking(back, from_shape)
     )
 
@@ -181,7 +185,10 @@ register_pair(
     ),
     attrs=(
         Attr(
-            "shape", "ints", (), minimum=-1,
+            "shape",
+            "ints",
+            (),
+            minimum=-1,
             doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
             "0 and -1 say nothing, and the others must be its",
         ),
@@ -189,7 +196,7 @@ register_pair(
     doc="Out = X with other dims; the bytes are the same",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
     source="Fluid reshape_op.cc",
-)  # fmt: skip
+)
 
 # transpose ---------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.program.registry import register_op
 
 
 def _infer(call: Call) -> Inferred:
@@ -21,14 +22,14 @@ def _infer(call: Call) -> Inferred:
 
 register_op(
     "similarity_focus",
+    Differentiation(stop_gradient={"X": "Out is 0 or 1: its derivative is 0 almost everywhere"}),
+    Inference(_infer),
     inputs=("X",),
     outputs=("Out",),
     attrs=(
         Attr("axis", "int", choices=(1, 2, 3), doc="the dim of X that indexes count"),
         Attr("indexes", "ints", doc="the planes that are looked at; what any of them chooses counts"),
     ),
-    infer=_infer,
-    stop_gradient={"X": "Out is 0 or 1: its derivative is 0 almost everywhere"},
     dtypes={"X": FLOATS},
     doc="Out = 1 at the cells that are chosen, all along the axis, else 0: of each plane the greatest cell, then the "
     "greatest in rows and columns that have none yet, until there are no more; of equal ones the first, NaN last",

@@ -10,12 +10,13 @@ from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.number import number as as_number
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, agree, grad_of, like, normal_axis
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Inference
+from fluidlite.tensor.tensor_spec import Spec
 
 # slice and strided_slice -------------------------------------------------------------------------------------------
 
@@ -120,14 +121,25 @@ def _cut(
 
 
 @operator(
-    "slice", inputs=["Input", *_SLICE_SLOTS], attrs=_SLICE_ATTRS, infer=_infer_slice,
+    "slice",
+    Inference(_infer_slice),
+    inputs=["Input", *_SLICE_SLOTS],
+    attrs=_SLICE_ATTRS,
     dtypes={"Input": ALL, **dict.fromkeys(_names(_SLICE_SLOTS), INTS)},
-    doc="Out = Input[..., start:end, ...] in each of axes", source="Fluid slice_op.cc",
-)  # fmt: skip
+    doc="Out = Input[..., start:end, ...] in each of axes",
+    source="Fluid slice_op.cc",
+)
 def slice_(
-    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, starts_tensor_list: Any, ends_tensor_list: Any, *,
-    axes: tuple[int, ...], starts: tuple[int, ...], decrease_axis: tuple[int, ...],
-) -> e.Tensor:  # fmt: skip
+    input: e.Tensor,
+    starts_tensor: Any,
+    ends_tensor: Any,
+    starts_tensor_list: Any,
+    ends_tensor_list: Any,
+    *,
+    axes: tuple[int, ...],
+    starts: tuple[int, ...],
+    decrease_axis: tuple[int, ...],
+) -> e.Tensor:
     """From the starts on, as much as was inferred."""
     first = _numbers(starts_tensor_list, starts_tensor, starts)
     return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first))
@@ -144,28 +156,52 @@ def _put_back(x: e.Tensor, dout: e.Tensor, dropped: tuple[int, ...], bounds: dic
 
 
 @gradient(
-    slice_, writes=("Input",), metadata=("Input",), infer=_infer_slice_grad,
+    slice_,
+    Inference(_infer_slice_grad),
+    writes=("Input",),
+    metadata=("Input",),
     doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)  # fmt: skip
+)
 def slice_grad(
-    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, starts_tensor_list: Any, ends_tensor_list: Any,
-    dout: e.Tensor, *, axes: tuple[int, ...], starts: tuple[int, ...], decrease_axis: tuple[int, ...],
-) -> Any:  # fmt: skip
+    input: e.Tensor,
+    starts_tensor: Any,
+    ends_tensor: Any,
+    starts_tensor_list: Any,
+    ends_tensor_list: Any,
+    dout: e.Tensor,
+    *,
+    axes: tuple[int, ...],
+    starts: tuple[int, ...],
+    decrease_axis: tuple[int, ...],
+) -> Any:
     """Written: it takes the sizes of Out@GRAD."""
     first = _numbers(starts_tensor_list, starts_tensor, starts)
     return _put_back(input, dout, decrease_axis, _bounds(input, axes, first))
 
 
 @operator(
-    "strided_slice", inputs=["Input", *_STRIDED_SLOTS], attrs=_STRIDED_ATTRS, infer=_infer_slice,
+    "strided_slice",
+    Inference(_infer_slice),
+    inputs=["Input", *_STRIDED_SLOTS],
+    attrs=_STRIDED_ATTRS,
     dtypes={"Input": ALL, **dict.fromkeys(_names(_STRIDED_SLOTS), INTS)},
-    doc="Out = Input[..., start:end:stride, ...] in each of axes", source="Fluid strided_slice_op.cc",
-)  # fmt: skip
+    doc="Out = Input[..., start:end:stride, ...] in each of axes",
+    source="Fluid strided_slice_op.cc",
+)
 def strided_slice(
-    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, strides_tensor: Any, starts_tensor_list: Any,
-    ends_tensor_list: Any, strides_tensor_list: Any, *,
-    axes: tuple[int, ...], starts: tuple[int, ...], strides: tuple[int, ...], decrease_axis: tuple[int, ...],
-) -> e.Tensor:  # fmt: skip
+    input: e.Tensor,
+    starts_tensor: Any,
+    ends_tensor: Any,
+    strides_tensor: Any,
+    starts_tensor_list: Any,
+    ends_tensor_list: Any,
+    strides_tensor_list: Any,
+    *,
+    axes: tuple[int, ...],
+    starts: tuple[int, ...],
+    strides: tuple[int, ...],
+    decrease_axis: tuple[int, ...],
+) -> e.Tensor:
     """As slice, with steps."""
     first = _numbers(starts_tensor_list, starts_tensor, starts)
     steps = _numbers(strides_tensor_list, strides_tensor, strides)
@@ -173,14 +209,27 @@ def strided_slice(
 
 
 @gradient(
-    strided_slice, writes=("Input",), metadata=("Input",), infer=_infer_slice_grad,
+    strided_slice,
+    Inference(_infer_slice_grad),
+    writes=("Input",),
+    metadata=("Input",),
     doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)  # fmt: skip
+)
 def strided_slice_grad(
-    input: e.Tensor, starts_tensor: Any, ends_tensor: Any, strides_tensor: Any, starts_tensor_list: Any,
-    ends_tensor_list: Any, strides_tensor_list: Any, dout: e.Tensor, *,
-    axes: tuple[int, ...], starts: tuple[int, ...], strides: tuple[int, ...], decrease_axis: tuple[int, ...],
-) -> Any:  # fmt: skip
+    input: e.Tensor,
+    starts_tensor: Any,
+    ends_tensor: Any,
+    strides_tensor: Any,
+    starts_tensor_list: Any,
+    ends_tensor_list: Any,
+    strides_tensor_list: Any,
+    dout: e.Tensor,
+    *,
+    axes: tuple[int, ...],
+    starts: tuple[int, ...],
+    strides: tuple[int, ...],
+    decrease_axis: tuple[int, ...],
+) -> Any:
     """Written: it takes the sizes of Out@GRAD."""
     first = _numbers(starts_tensor_list, starts_tensor, starts)
     steps = _numbers(strides_tensor_list, strides_tensor, strides)

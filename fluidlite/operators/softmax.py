@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
 
 _ATTRS = (Attr("axis", "int", -1, doc="the axis whose elements sum to 1; negative ones count from the end"),)
 LEAST = -64.0
@@ -19,10 +19,13 @@ def _axis(x: e.Tensor, axis: int) -> int:
 
 
 @operator(
-    "softmax", attrs=_ATTRS, dtypes={"X": ALL_FLOATS}, source="Fluid softmax_op.cc",
+    "softmax",
+    attrs=_ATTRS,
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid softmax_op.cc",
     doc="Out = exp(D) / sum(exp(D)) over the axis, D = max(X - the maximum of X, -64): no probability is 0, so that "
     "cross_entropy of it, and its gradient, are finite",
-)  # fmt: skip
+)
 def softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
     """Shifted by the maximum, so that nothing overflows."""
     at = _axis(x, axis)
@@ -41,10 +44,13 @@ def softmax_grad(out: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
 
 
 @operator(
-    "log_softmax", attrs=_ATTRS, dtypes={"X": ALL_FLOATS}, source="Fluid log_softmax_op.cc",
+    "log_softmax",
+    attrs=_ATTRS,
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid log_softmax_op.cc",
     doc="Out = D - log(sum(exp(D))) over the axis, D = X - the maximum of X; Fluid 1.8 takes no D below -64 here, too, "
     "though nothing of it is infinite",
-)  # fmt: skip
+)
 def log_softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
     """Shifted by the maximum, so that nothing overflows."""
     at = _axis(x, axis)

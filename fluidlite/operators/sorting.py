@@ -7,10 +7,11 @@ from collections.abc import Callable
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.registry import register_op
 from fluidlite.operators.inference import Inferred, like, normal_axis, size
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Execution, Inference
+from fluidlite.program.registry import register_op
 
 NUMBERS = (*ALL_FLOATS, *INTS)
 
@@ -31,10 +32,10 @@ def _infer_argsort(call: Call) -> Inferred:
 
 _argsort = register_op(
     "argsort",
+    Inference(_infer_argsort),
     inputs=("X",),
     outputs=("Out", "Indices"),
     attrs=_SORT,
-    infer=_infer_argsort,
     dtypes={"X": NUMBERS},
     doc="Out = X sorted along the axis, NaN last; Indices = where each element was; equal ones keep their order; "
     "takes temporary memory of both outputs, asked for one of them twice that",
@@ -43,9 +44,11 @@ _argsort = register_op(
 
 
 @gradient(
-    _argsort, metadata=("X",), doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
-    memory="where arrays compute, Indices as places in all of X: twice as much as X in float32",
-)  # fmt: skip
+    _argsort,
+    Execution(memory="where arrays compute, Indices as places in all of X: twice as much as X in float32"),
+    metadata=("X",),
+    doc="X@GRAD[Indices[i]] = Out@GRAD[i] along the axis",
+)
 def argsort_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
     """Each element to where it was."""
     at = axis % x.rank
@@ -72,14 +75,13 @@ def _infer_top_k(call: Call) -> Inferred:
 
 _top_k = register_op(
     "top_k",
+    Inference(_infer_top_k, kernel_dtype="X"),
+    Execution(memory="where arrays compute, a copy of X in which what was found is hidden"),
     inputs=("X", Slot("K", dispensable=True, value=True, doc="how many of the largest, [1]; wins over k")),
     outputs=("Out", "Indices"),
     attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest"),),
-    infer=_infer_top_k,
-    kernel_dtype="X",
     dtypes={"X": NUMBERS, "K": INTS},
     doc="Out = the k largest of each row of X, largest first; Indices = where they are (of equal ones, the first)",
-    memory="where arrays compute, a copy of X in which what was found is hidden",
     source="Fluid top_k_op.cc",
 )
 

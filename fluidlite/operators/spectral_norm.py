@@ -5,7 +5,8 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Lowering
 
 
 def _unit(line: e.Tensor, eps: e.Number) -> e.Tensor:
@@ -13,22 +14,39 @@ def _unit(line: e.Tensor, eps: e.Number) -> e.Tensor:
 
 
 @operator(
-    "spectral_norm", reads=("Weight", "U", "V"), library=True, grad_library=False,
+    "spectral_norm",
+    Differentiation(
+        reads=("Weight", "U", "V"),
+        stop_gradient=dict.fromkeys(("U", "V"), "the vectors of the power iteration count as constants, as in Fluid"),
+        doc="Weight@GRAD = (Out@GRAD - sum(Out@GRAD Weight) / s U V^T) / s, U and V being constants. Fluid's kernel "
+        "gives this where all of Out@GRAD is one number, and is wrong elsewhere",
+        memory="the product of U and V, and Out@GRAD less it: twice as much as Weight",
+    ),
+    Lowering(library=True, gradient_library=False),
+    inputs={"Weight": "of rank 2 to 5, all dims known; float32 or float64"},
     attrs=(
-        Attr("dim", "int", 0, choices=(0, 1), doc="the dim of Weight that is the rows of the matrix; the others are "
-             "its columns"),
-        Attr("power_iters", "int", 1, minimum=0, maximum=1000, doc="how often U and V are brought nearer to the "
-             "singular vectors; 0: they are taken as they are"),
+        Attr(
+            "dim",
+            "int",
+            0,
+            choices=(0, 1),
+            doc="the dim of Weight that is the rows of the matrix; the others are its columns",
+        ),
+        Attr(
+            "power_iters",
+            "int",
+            1,
+            minimum=0,
+            maximum=1000,
+            doc="how often U and V are brought nearer to the singular vectors; 0: they are taken as they are",
+        ),
         Attr("eps", "float", 1e-12, doc="is added to the lengths that divide U and V"),
     ),
-    stop_gradient=dict.fromkeys(("U", "V"), "the vectors of the power iteration count as constants, as in Fluid"),
-    dtypes={"Weight": FLOATS}, source="Fluid spectral_norm_op.cc",
+    dtypes={"Weight": FLOATS},
+    source="Fluid spectral_norm_op.cc",
     doc="Out = Weight / s with s = U^T W V, W being Weight as a matrix, after power_iters times V = W^T U / |W^T U| "
     "and U = W V / |W V|",
-    grad_doc="Weight@GRAD = (Out@GRAD - sum(Out@GRAD Weight) / s U V^T) / s, U and V being constants. Fluid's kernel "
-    "gives this where all of Out@GRAD is one number, and is wrong elsewhere",
-    grad_memory="the product of U and V, and Out@GRAD less it: twice as much as Weight",
-)  # fmt: skip
+)
 def spectral_norm(weight: e.Tensor, u: e.Tensor, v: e.Tensor, *, dim: int, power_iters: int, eps: e.Number) -> e.Tensor:
     """No derivative flows through the power iteration."""
     if not 2 <= weight.rank <= 5:

@@ -5,24 +5,31 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation
 
 # One number of a tensor --------------------------------------------------------------------------------------------
 
 
 @operator(
-    "l1_norm", reads=("X",), dtypes={"X": ALL_FLOATS}, source="Fluid l1_norm_op.cc",
-    doc="Out = the sum of |X|, as [1]", grad_doc="X@GRAD = Out@GRAD sign(X)",
-)  # fmt: skip
+    "l1_norm",
+    Differentiation(reads=("X",), doc="X@GRAD = Out@GRAD sign(X)"),
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid l1_norm_op.cc",
+    doc="Out = the sum of |X|, as [1]",
+)
 def l1_norm(x: e.Tensor) -> e.Tensor:
     """The sum of absolute values."""
     return e.reshape(e.reduce_sum(e.abs_(x)), (1,))
 
 
 @operator(
-    "squared_l2_norm", reads=("X",), dtypes={"X": ALL_FLOATS}, source="Fluid squared_l2_norm_op.cc",
-    doc="Out = the sum of X X, as [1]", grad_doc="X@GRAD = 2 Out@GRAD X",
-)  # fmt: skip
+    "squared_l2_norm",
+    Differentiation(reads=("X",), doc="X@GRAD = 2 Out@GRAD X"),
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid squared_l2_norm_op.cc",
+    doc="Out = the sum of X X, as [1]",
+)
 def squared_l2_norm(x: e.Tensor) -> e.Tensor:
     """The sum of squares."""
     return e.reshape(e.reduce_sum(x * x), (1,))
@@ -32,11 +39,16 @@ def squared_l2_norm(x: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "clip_by_norm", attrs=(Attr("max_norm", "float", minimum=0.0, doc="the largest norm that stays as it is"),),
-    may_alias={"Out": "X"}, dtypes={"X": ALL_FLOATS}, source="Fluid clip_by_norm_op.h",
-    no_gradient={"X": "x min(1, max_norm / sqrt(reduce_sum(square(x)))), written with operators of layers"},
+    "clip_by_norm",
+    Differentiation(
+        no_gradient={"X": "x min(1, max_norm / sqrt(reduce_sum(square(x)))), written with operators of layers"}
+    ),
+    Aliasing(may={"Out": "X"}),
+    attrs=(Attr("max_norm", "float", minimum=0.0, doc="the largest norm that stays as it is"),),
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid clip_by_norm_op.h",
     doc="Out = X if its L2 norm is at most max_norm, else max_norm X / norm(X); no gradient, as in Fluid",
-)  # fmt: skip
+)
 def clip_by_norm(x: e.Tensor, *, max_norm: e.Number) -> e.Tensor:
     """A norm that is NaN makes all of X NaN."""
     norm = e.sqrt(e.reduce_sum(x * x))
@@ -52,11 +64,12 @@ def _matrix(x: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "squared_l2_distance", dtypes={"X": ALL_FLOATS, "Y": ALL_FLOATS},
+    "squared_l2_distance",
+    dtypes={"X": ALL_FLOATS, "Y": ALL_FLOATS},
     outputs=(Slot("sub_result", intermediate=True, content="X - Y, as [rows, width]"), "Out"),
     doc="Out = the sum of (X - Y)^2 over each row, as [rows, 1]; one row of Y serves all of X",
     source="Fluid squared_l2_distance_op.cc",
-)  # fmt: skip
+)
 def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
     """The difference is kept for the gradient."""
     e.same_dtype(y, x)
@@ -75,9 +88,11 @@ def squared_l2_distance(x: e.Tensor, y: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
 
 
 @gradient(
-    squared_l2_distance, writes=("X", "Y"), metadata=("X", "Y"),
+    squared_l2_distance,
+    writes=("X", "Y"),
+    metadata=("X", "Y"),
     doc="X@GRAD = 2 sub_result Out@GRAD, and Y@GRAD its negative, summed where one row serves all",
-)  # fmt: skip
+)
 def squared_l2_distance_grad(
     x: e.Tensor, y: e.Tensor, sub_result: e.Tensor, dout: e.Tensor
 ) -> tuple[e.Tensor, e.Tensor]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fluidlite import expr as e
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import agree, normal_axis, size
 from fluidlite.operators.shape import register_pair, with_dims, with_other_dims
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.tensor.tensor_spec import Spec
 
 # squeeze -----------------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ register_pair(
     doc="Out = X with dims of 1 put in",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
     source="Fluid unsqueeze_op.cc",
-)  # fmt: skip
+)
 
 # flatten -----------------------------------------------------------------------------------------------------------
 
@@ -98,4 +98,4 @@ register_pair(
     doc="Out = X as a matrix: its first dims are the rows, the others the columns",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
     source="Fluid flatten_op.cc",
-)  # fmt: skip
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.framework.opdef import Attr
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation
 
 _ATTRS = (
     Attr("kernel_sizes", "ints", doc="height and width of a window"),
@@ -17,11 +19,18 @@ Ints = tuple[int, ...]
 
 
 @operator(
-    "unfold", inputs=("X",), outputs=("Y",), attrs=_ATTRS, reads=(), dtypes={"X": ALL_FLOATS},
+    "unfold",
+    Differentiation(
+        reads=(),
+        doc="X@GRAD = the sum of Y@GRAD over the windows that hold an element; half types add up in a float32 copy",
+    ),
+    inputs=with_docs(("X",), {"X": "images, [images, channels, height, width], floating"}),
+    outputs=("Y",),
+    attrs=_ATTRS,
+    dtypes={"X": ALL_FLOATS},
     source="Fluid unfold_op.cc",
     doc="Y[n, (c, i, j), (h, w)] = X[n, c, h strides + i dilations - paddings], 0 in the padding",
-    grad_doc="X@GRAD = the sum of Y@GRAD over the windows that hold an element; half types add up in a float32 copy",
-)  # fmt: skip
+)
 def unfold(x: e.Tensor, *, kernel_sizes: Ints, strides: Ints, paddings: Ints, dilations: Ints) -> e.Tensor:
     """Windows of rows, then of columns."""
     if x.rank != 4:

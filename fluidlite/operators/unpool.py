@@ -8,8 +8,9 @@ from typing import NamedTuple
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.opdef import Attr
 from fluidlite.operators.math.spans import LOWEST
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Execution
 
 Ints = tuple[int, ...]
 
@@ -37,7 +38,9 @@ def _planes(x: e.Tensor) -> e.Tensor:
 
 
 @operator(
-    "unpool", dtypes={"X": ALL_FLOATS, "Indices": INTS}, source="Fluid unpool_op.cc",
+    "unpool",
+    dtypes={"X": ALL_FLOATS, "Indices": INTS},
+    source="Fluid unpool_op.cc",
     attrs=(
         Attr("ksize", "ints", doc="size of the pooling's windows"),
         Attr("strides", "ints", (1, 1), doc="distance between two of them"),
@@ -45,7 +48,7 @@ def _planes(x: e.Tensor) -> e.Tensor:
         Attr("unpooling_type", "str", choices=("max",), doc="of which pooling this is the reverse"),
     ),
     doc="Out = 0; Out[n, c] at place Indices[n, c, h, w] of its plane = X[n, c, h, w], the last one if several",
-)  # fmt: skip
+)
 def unpool(x: e.Tensor, indices: e.Tensor, *, ksize: Ints, strides: Ints, paddings: Ints) -> e.Tensor:
     """Planes lie one behind the other in a line of places."""
     dims = _unpooled(x, indices, ksize, strides, paddings)
@@ -57,9 +60,11 @@ def unpool(x: e.Tensor, indices: e.Tensor, *, ksize: Ints, strides: Ints, paddin
 
 
 @gradient(
-    unpool, metadata=("X",), dtypes={"Indices": INTS},
+    unpool,
+    metadata=("X",),
+    dtypes={"Indices": INTS},
     doc="X@GRAD[n, c, h, w] = Out@GRAD[n, c] at place Indices[n, c, h, w] of its plane",
-)  # fmt: skip
+)
 def unpool_grad(
     x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, ksize: Ints, strides: Ints, paddings: Ints
 ) -> e.Tensor:
@@ -116,13 +121,15 @@ def _counts(x: e.Tensor, down: _Bins, across: _Bins) -> e.Tensor:
 
 
 @operator(
-    "spp", dtypes={"X": ALL_FLOATS}, source="Fluid spp_op.cc",
+    "spp",
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid spp_op.cc",
     attrs=(
         Attr("pyramid_height", "int", minimum=1, maximum=12, doc="how many levels; level p has 2^p by 2^p windows"),
         Attr("pooling_type", "str", choices=("max", "avg"), doc="which: the maximum or the mean of a window"),
     ),
     doc="Out = the poolings of X to 1, 4, 16, ... windows, side by side",
-)  # fmt: skip
+)
 def spp(x: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
     """Windows do not overlap; their padding counts for nothing."""
     parts = []
@@ -138,9 +145,10 @@ def spp(x: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
 
 
 @gradient(
-    spp, doc="X@GRAD = the sum of the gradients of the poolings",
-    memory="where arrays compute, the gradients of a level, and their sum: twice X",
-)  # fmt: skip
+    spp,
+    Execution(memory="where arrays compute, the gradients of a level, and their sum: twice X"),
+    doc="X@GRAD = the sum of the gradients of the poolings",
+)
 def spp_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pyramid_height: int, pooling_type: str) -> e.Tensor:
     """Written: the derived one would give every one of equal maxima the gradient."""
     levels = list(_levels(x, pyramid_height))

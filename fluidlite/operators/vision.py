@@ -9,11 +9,12 @@ from typing import NamedTuple
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.spec import Spec
 from fluidlite.geometry.unfolding import image_runs
 from fluidlite.operators.inference import Inferred, agree, grad_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.tensor.tensor_spec import Spec
 
 _MAX_SEQUENCES = 1 << 18
 Ints = tuple[int, ...]
@@ -89,15 +90,23 @@ def _windows(
 
 @operator(
     "im2sequence",
-    inputs=(Slot("X", doc="images, [images, channels, height, width]"),
-            Slot("Y", dispensable=True, value=True, doc="heights and widths of the images, [images, 2], of "
-            "which the fractions are left out; they count where there are several images")),
-    attrs=_UNFOLD_ATTRS, infer=_infer_unfold,
-    stop_gradient={"Y": "it only says how large the images are"},
+    Differentiation(stop_gradient={"Y": "it only says how large the images are"}),
+    Inference(_infer_unfold),
+    inputs=(
+        Slot("X", doc="images, [images, channels, height, width]"),
+        Slot(
+            "Y",
+            dispensable=True,
+            value=True,
+            doc="heights and widths of the images, [images, 2], of "
+            "which the fractions are left out; they count where there are several images",
+        ),
+    ),
+    attrs=_UNFOLD_ATTRS,
     dtypes={"X": ALL_FLOATS, "Y": (*FLOATS, *INTS)},
     doc="Out = a row for each window of each image, [channels, height, width] flat; one sequence an image",
     source="Fluid im2sequence_op.cc",
-)  # fmt: skip
+)
 def im2sequence(
     x: e.Tensor, y: Sequence[e.Number] | None, *, kernels: Ints, strides: Ints, paddings: Ints, out_stride: Ints
 ) -> e.Tensor:
@@ -114,13 +123,21 @@ def im2sequence(
 
 
 @gradient(
-    im2sequence, metadata=("X",), infer=grad_of(_infer_unfold, "X"),
+    im2sequence,
+    Inference(grad_of(_infer_unfold, "X")),
+    metadata=("X",),
     doc="X@GRAD = the sum of Out@GRAD over the windows in which an element lies",
-)  # fmt: skip
+)
 def im2sequence_grad(
-    x: e.Tensor, y: Sequence[e.Number] | None, dout: e.Tensor, *, kernels: Ints, strides: Ints, paddings: Ints,
+    x: e.Tensor,
+    y: Sequence[e.Number] | None,
+    dout: e.Tensor,
+    *,
+    kernels: Ints,
+    strides: Ints,
+    paddings: Ints,
     out_stride: Ints,
-) -> e.Tensor:  # fmt: skip
+) -> e.Tensor:
     """Written: where images differ, the derived one adds up as many tensors of the dims of X."""
     (up, left), (height, width), parts = paddings[:2], x.dims[2:], []
     at = e.number(0)
@@ -191,10 +208,13 @@ class _Sequences:
 
 
 @operator(
-    "row_conv", dtypes={"X": ALL_FLOATS, "Filter": ALL_FLOATS}, source="Fluid row_conv_op.cc",
+    "row_conv",
+    Execution(memory="where arrays compute, X with zeros behind each sequence, and the result of these"),
+    inputs={"X": "[rows, width] with LoD, or [batch, steps, width]; floating, of known width"},
+    dtypes={"X": ALL_FLOATS, "Filter": ALL_FLOATS},
+    source="Fluid row_conv_op.cc",
     doc="Out[t] = the sum over w of Filter[w] X[t + w], as far as the sequence reaches",
-    memory="where arrays compute, X with zeros behind each sequence, and the result of these",
-)  # fmt: skip
+)
 def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
     """Each step's window ahead times the filter."""
     _check_rows(x, filter_)
@@ -205,11 +225,12 @@ def row_conv(x: e.Tensor, filter_: e.Tensor) -> e.Tensor:
 
 
 @gradient(
-    row_conv, writes=("X", "Filter"),
+    row_conv,
+    Execution(memory="as row_conv, of X and of Out@GRAD"),
+    writes=("X", "Filter"),
     doc="X@GRAD[t] = the sum over w of Filter[w] Out@GRAD[t - w]; "
     "Filter@GRAD[w] = the sum over t of X[t + w] Out@GRAD[t]",
-    memory="as row_conv, of X and of Out@GRAD",
-)  # fmt: skip
+)
 def row_conv_grad(x: e.Tensor, filter_: e.Tensor, dout: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
     """Written: the derived one makes the gradients of all windows, and adds them up; it is faster to read windows."""
     _check_rows(x, filter_)

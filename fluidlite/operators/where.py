@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr import where
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import register_op
-from fluidlite.framework.spec import Spec
 from fluidlite.operators.inference import Inferred, all_agree, like, merged, same_dtype
-from fluidlite.operators.scalar_op import scalar_op
+from fluidlite.operators.scalar_op import Elementwise, scalar_op
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 # where -------------------------------------------------------------------------------------------------------------
 
@@ -22,11 +23,16 @@ def _infer_where(call: Call) -> Inferred:
     return {"Out": like(x, merged(merged(x.dims, call.dims("Y")), condition))}
 
 
-scalar_op("where", lambda condition, x, y: where(condition, x, y),
-          grad=lambda condition, dout: {"X": where(condition, dout, 0), "Y": where(condition, 0, dout)},
-          differentiable=("X", "Y"), infer=_infer_where,
-          dtypes={"Condition": ("bool",), "X": (*ALL_FLOATS, *INTS)},
-          doc="Out = X where Condition holds, else Y", source="Fluid where_op.cc")  # fmt: skip
+scalar_op(
+    "where",
+    lambda condition, x, y: where(condition, x, y),
+    Inference(_infer_where),
+    Elementwise(differentiable=("X", "Y")),
+    grad=lambda condition, dout: {"X": where(condition, dout, 0), "Y": where(condition, 0, dout)},
+    dtypes={"Condition": ("bool",), "X": (*ALL_FLOATS, *INTS)},
+    doc="Out = X where Condition holds, else Y",
+    source="Fluid where_op.cc",
+)
 
 # where_index -------------------------------------------------------------------------------------------------------
 
@@ -39,10 +45,9 @@ def _infer_where_index(call: Call) -> Inferred:
 
 register_op(
     "where_index",
+    Inference(_infer_where_index, dynamic=True),
     inputs=("Condition",),
     outputs=("Out",),
-    infer=_infer_where_index,
-    dynamic=True,
     dtypes={"Condition": ALL},
     doc="Out = where Condition is not 0: a row of indices for each such element, in order",
     source="Fluid where_index_op.cc",
@@ -62,16 +67,17 @@ for _type in ("unique", "unique_with_counts"):
     _counts = _type == "unique_with_counts"
     register_op(
         _type,
+        Differentiation(no_gradient={"X": "take the values by their positions, with layers.gather"}),
+        Inference(_infer_unique, dynamic=True),
+        Execution(
+            memory="two sorted copies of X with the places of their elements; on the host, of integers in a small "
+            "range, a table of where each comes first"
+        ),
         inputs=("X",),
         outputs=("Out", "Index", "Count") if _counts else ("Out", "Index"),
         attrs=(Attr("dtype", "dtype", choices=INTS, doc=f"dtype of Index{' and Count' if _counts else ''}"),),
-        infer=_infer_unique,
-        dynamic=True,
-        no_gradient={"X": "take the values by their positions, with layers.gather"},
         dtypes={"X": (*FLOATS, *INTS)},
         doc="Out = the different values of X, in the order in which they come first; X[i] = Out[Index[i]]"
         + ("; Count = how often each comes" if _counts else ""),
-        memory="two sorted copies of X with the places of their elements; on the host, of integers in a small range, a "
-        "table of where each comes first",
         source=f"Fluid {_type}_op.cc",
-    )  # fmt: skip
+    )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluidlite.framework.call import Call
-from fluidlite.framework.layout import NDHWC, NHWC, Layout
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.relayout import Relaid
 from fluidlite.geometry.windows import channels_last
+from fluidlite.program.layout_rewrite import Relaid
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.tensor.layout import NDHWC, NHWC, Layout
 
 FORMATS = {2: ("NCHW", "NHWC", "AnyLayout"), 3: ("NCDHW", "NDHWC", "AnyLayout")}
 """The values of ``data_format`` for each number of spatial dims."""

@@ -1,19 +1,29 @@
 """Optimisers: ``minimize`` appends backward, clipping, weight decay and the updates of the parameters."""
 
+from fluidlite.base.exports import export as _export
 from fluidlite.optimizer.adaptive import (
-    AdadeltaOptimizer,
-    AdagradOptimizer,
-    AdamaxOptimizer,
-    AdamOptimizer,
-    DecayedAdagradOptimizer,
-    FtrlOptimizer,
-    LambOptimizer,
-    RMSPropOptimizer,
+    AdadeltaOptimizer as AdadeltaOptimizer,
+    AdagradOptimizer as AdagradOptimizer,
+    AdamaxOptimizer as AdamaxOptimizer,
+    AdamOptimizer as AdamOptimizer,
+    DecayedAdagradOptimizer as DecayedAdagradOptimizer,
+    FtrlOptimizer as FtrlOptimizer,
+    LambOptimizer as LambOptimizer,
+    RMSPropOptimizer as RMSPropOptimizer,
 )
-from fluidlite.optimizer.average import ExponentialMovingAverage, ModelAverage
-from fluidlite.optimizer.base import Optimizer
-from fluidlite.optimizer.descent import DpsgdOptimizer, LarsMomentumOptimizer, MomentumOptimizer, SGDOptimizer
-from fluidlite.optimizer.lookahead import LookaheadOptimizer
+from fluidlite.optimizer.average import (
+    ExponentialMovingAverage as ExponentialMovingAverage,
+    ModelAverage as ModelAverage,
+)
+from fluidlite.optimizer.base import Optimizer as Optimizer
+from fluidlite.optimizer.lookahead import LookaheadOptimizer as LookaheadOptimizer
+from fluidlite.optimizer.sgd import (
+    DpsgdOptimizer as DpsgdOptimizer,
+    LarsMomentumOptimizer as LarsMomentumOptimizer,
+    MomentumOptimizer as MomentumOptimizer,
+    SGDOptimizer as SGDOptimizer,
+)
+from fluidlite.regularizer import append_regularization_ops as append_regularization_ops
 
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
@@ -28,10 +38,4 @@ RMSProp = RMSPropOptimizer
 Ftrl = FtrlOptimizer
 Lamb = LambOptimizer
 
-__all__ = [
-    "SGD", "Adadelta", "AdadeltaOptimizer", "Adagrad", "AdagradOptimizer", "Adam", "AdamOptimizer", "Adamax",
-    "AdamaxOptimizer", "DecayedAdagrad", "DecayedAdagradOptimizer", "Dpsgd", "DpsgdOptimizer",
-    "ExponentialMovingAverage", "Ftrl", "FtrlOptimizer", "Lamb", "LambOptimizer", "LarsMomentum",
-    "LarsMomentumOptimizer", "LookaheadOptimizer", "ModelAverage", "Momentum", "MomentumOptimizer", "Optimizer",
-    "RMSProp", "RMSPropOptimizer", "SGDOptimizer",
-]  # fmt: skip
+_export(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluidlite.framework.variable import Parameter, Variable
+from fluidlite.optimizer.argument_order import hyperparameters
 from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
-from fluidlite.optimizer.order import hyperparameters
+from fluidlite.program.variable import Parameter, Variable
 
 
 class _Moments(Updater):
@@ -37,7 +37,8 @@ class AdamOptimizer(_Moments):
     parameter_list, regularization, grad_clip, name
         As in :class:`Optimizer`.
     lazy_mode : bool
-        Of no effect on dense gradients.
+        Of a gradient of rows (``is_sparse``), only these rows of the parameter and the moments are updated; else the
+        others get a gradient of 0. Of no effect on dense gradients.
     """
 
     type = "adam"
@@ -51,10 +52,20 @@ class AdamOptimizer(_Moments):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate = 0.001, beta1: Rate = 0.9, beta2: Rate = 0.999, epsilon: float = 1e-8,
-        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
-        name: str | None = None, lazy_mode: bool = False,
-    ) -> None: ...  # fmt: skip
+        self,
+        learning_rate: Rate = 0.001,
+        beta1: Rate = 0.9,
+        beta2: Rate = 0.999,
+        epsilon: float = 1e-8,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        name: str | None = None,
+        lazy_mode: bool = False,
+    ) -> None: ...
+
+    def _updates_rows(self, param: Parameter) -> bool:
+        return bool(self._values["lazy_mode"])
 
     def _inputs(self) -> dict[str, Variable]:
         betas = {"Beta1Tensor": self._values["beta1"], "Beta2Tensor": self._values["beta2"]}
@@ -83,10 +94,16 @@ class AdamaxOptimizer(_Moments):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
-        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
+        self,
+        learning_rate: Rate = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
         name: str | None = None,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
 
 class AdagradOptimizer(Updater):
@@ -103,15 +120,21 @@ class AdagradOptimizer(Updater):
     """
 
     type = "adagrad"
+    rows_alone = True
     states = (State("moment", "Moment", fill="initial_accumulator_value"),)
     renamed = (("initial_accumulator_value", ""),)
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate, epsilon: float = 1e-6, parameter_list: Parameters = None,
-        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
+        self,
+        learning_rate: Rate,
+        epsilon: float = 1e-6,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        name: str | None = None,
         initial_accumulator_value: float = 0.0,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
     @property
     def initial_accumulator_value(self) -> float:
@@ -137,9 +160,15 @@ class DecayedAdagradOptimizer(Updater):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate, decay: float = 0.95, epsilon: float = 1e-6, parameter_list: Parameters = None,
-        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
-    ) -> None: ...  # fmt: skip
+        self,
+        learning_rate: Rate,
+        decay: float = 0.95,
+        epsilon: float = 1e-6,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        name: str | None = None,
+    ) -> None: ...
 
 
 class AdadeltaOptimizer(Updater):
@@ -161,9 +190,15 @@ class AdadeltaOptimizer(Updater):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate, epsilon: float = 1e-6, rho: float = 0.95, parameter_list: Parameters = None,
-        regularization: Decay = None, grad_clip: Clip = None, name: str | None = None,
-    ) -> None: ...  # fmt: skip
+        self,
+        learning_rate: Rate,
+        epsilon: float = 1e-6,
+        rho: float = 0.95,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        name: str | None = None,
+    ) -> None: ...
 
 
 class RMSPropOptimizer(Updater):
@@ -188,10 +223,17 @@ class RMSPropOptimizer(Updater):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate, rho: float = 0.95, epsilon: float = 1e-6, momentum: float = 0.0,
-        centered: bool = False, parameter_list: Parameters = None, regularization: Decay = None,
-        grad_clip: Clip = None, name: str | None = None,
-    ) -> None: ...  # fmt: skip
+        self,
+        learning_rate: Rate,
+        rho: float = 0.95,
+        epsilon: float = 1e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        name: str | None = None,
+    ) -> None: ...
 
 
 class FtrlOptimizer(Updater):
@@ -208,6 +250,7 @@ class FtrlOptimizer(Updater):
     """
 
     type = "ftrl"
+    rows_alone = True
     states = (
         State("squared", "SquaredAccumulator", "SquaredAccumOut"),
         State("linear", "LinearAccumulator", "LinearAccumOut"),
@@ -215,10 +258,16 @@ class FtrlOptimizer(Updater):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5,
-        parameter_list: Parameters = None, regularization: Decay = None, grad_clip: Clip = None,
+        self,
+        learning_rate: Rate,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
         name: str | None = None,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
 
 class LambOptimizer(_Moments):
@@ -251,11 +300,18 @@ class LambOptimizer(_Moments):
 
     @hyperparameters
     def __init__(
-        self, learning_rate: Rate = 0.001, lamb_weight_decay: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
-        epsilon: float = 1e-6, parameter_list: Parameters = None, regularization: Decay = None,
-        grad_clip: Clip = None, exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
+        self,
+        learning_rate: Rate = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        parameter_list: Parameters = None,
+        regularization: Decay = None,
+        grad_clip: Clip = None,
+        exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         name: str | None = None,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
     def _attrs(self, param: Parameter) -> dict[str, Any]:
         excluded = self._exclude_from_weight_decay_fn is not None and self._exclude_from_weight_decay_fn(param)

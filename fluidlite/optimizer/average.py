@@ -8,18 +8,20 @@ from typing import Any
 
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.program import Block, Program, default_main_program, name_scope, program_guard
-from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.layer_helper import check_float, check_int
 from fluidlite.layers import nn, ops, tensor
 from fluidlite.optimizer.base import Optimizer, ParamAndGrad
+from fluidlite.program.block import Block
+from fluidlite.program.op_guards import name_scope
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program, default_main_program, program_guard
+from fluidlite.program.variable import Parameter, Variable
 from fluidlite.regularizer import WeightDecayRegularizer
 
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
-def _twin(block: Block, var: Variable) -> Variable:
+def _copied(block: Block, var: Variable) -> Variable:
     """The same variable of the scope, declared in a program that runs beside the one that trains."""
     return block.create_var(var.name, var.shape, var.dtype, persistable=True, stop_gradient=True)
 
@@ -35,16 +37,16 @@ class _Swap:
         with program_guard(self.restore_program):
             block = self.restore_program.global_block()
             for param, kept in self._kept:
-                tensor.assign(block.create_var(kept, param.shape, param.dtype, persistable=True), _twin(block, param))
+                tensor.assign(block.create_var(kept, param.shape, param.dtype, persistable=True), _copied(block, param))
 
     def _build(self) -> None:
         with program_guard(self.apply_program):
             block = self.apply_program.global_block()
             self._prepare(block)
             for param, kept in self._kept:
-                twin = _twin(block, param)
-                tensor.assign(twin, block.create_var(kept, param.shape, param.dtype, persistable=True))
-                tensor.assign(self._averaged(block, param), twin)
+                duplicate = _copied(block, param)
+                tensor.assign(duplicate, block.create_var(kept, param.shape, param.dtype, persistable=True))
+                tensor.assign(self._averaged(block, param), duplicate)
 
     def _prepare(self, block: Block) -> None:
         """Append what comes once, before all parameters."""
@@ -120,14 +122,15 @@ class ModelAverage(_Swap, Optimizer):
             {"param": param, **{f"in_{name}": var for name, var in state.items()}},
             {f"out_{name}": var for name, var in state.items()},
             {
-                "average_window": self.average_window, "min_average_window": self.min_average_window,
+                "average_window": self.average_window,
+                "min_average_window": self.min_average_window,
                 "max_average_window": self.max_average_window,
             },
-        )  # fmt: skip
+        )
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
         def of(*names: str) -> Variable:
-            return tensor.sums([_twin(block, self._get_accumulator(name, param)) for name in names])
+            return tensor.sums([_copied(block, self._get_accumulator(name, param)) for name in names])
 
         count = tensor.cast(of("num_accumulates", "old_num_accumulates"), param.dtype)
         return ops.layer("elementwise_div")(of("sum_1", "sum_2", "sum_3"), count)
@@ -164,9 +167,12 @@ class ExponentialMovingAverage(_Swap):
         self._averages: dict[str, Variable] = {}
         for param, _ in self._kept:
             self._averages[param.name] = tensor.create_global_var(
-                param.shape, 0.0, param.dtype, persistable=True,
+                param.shape,
+                0.0,
+                param.dtype,
+                persistable=True,
                 name=unique_name.generate(f"{self._name}{param.name}_ema"),
-            )  # fmt: skip
+            )
         self._build()
 
     def _scheduled(self, steps: Variable | None) -> Variable:
@@ -194,13 +200,13 @@ class ExponentialMovingAverage(_Swap):
     def _prepare(self, block: Block) -> None:
         counter = tensor.create_global_var([1], 0, "int64", persistable=True, name=self._COUNTER)
         step = tensor.cast(counter, "float32")
-        power = ops.layer("elementwise_pow")(_twin(block, self._decay_var), step)
+        power = ops.layer("elementwise_pow")(_copied(block, self._decay_var), step)
         zero = tensor.fill_constant([1], "float32", 0.0)
         before = tensor.cast(ops.layer("equal")(step, zero), "float32")  # 1 before the first update: 1 - power is 0
         self._divisor = ops.layer("elementwise_add")(nn.scale(power, -1.0, 1.0), before)
 
     def _averaged(self, block: Block, param: Parameter) -> Variable:
-        average = _twin(block, self._averages[param.name])
+        average = _copied(block, self._averages[param.name])
         return ops.layer("elementwise_div")(average, _as(self._divisor, param.dtype))
 
 

@@ -10,14 +10,16 @@ from fluidlite import unique_name
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
-from fluidlite.framework.backward import append_backward
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.program import Block, Program, default_main_program, default_startup_program, program_guard
-from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper
 from fluidlite.layers import tensor
-from fluidlite.optimizer.order import either_order
+from fluidlite.layers.selected_rows import dense, merge_rows, put_rows, take_rows
+from fluidlite.optimizer.argument_order import either_order
+from fluidlite.program.backward import append_backward
+from fluidlite.program.block import Block
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program, default_main_program, default_startup_program, program_guard
+from fluidlite.program.variable import Parameter, Variable
 from fluidlite.regularizer import WeightDecayRegularizer, append_regularization_ops
 
 Rate = float | Variable
@@ -103,9 +105,12 @@ class Optimizer:
                     self._refuse("learning_rate", rate, "a Variable of the program that has the loss")
             else:
                 rate = tensor.create_global_var(
-                    [1], float(self._learning_rate), "float32", persistable=True,
+                    [1],
+                    float(self._learning_rate),
+                    "float32",
+                    persistable=True,
                     name=unique_name.generate("learning_rate"),
-                )  # fmt: skip
+                )
             self._learning_rates[program.serial] = rate
         return rate
 
@@ -147,9 +152,12 @@ class Optimizer:
         prefix = f"{self._name}_" if self._name is not None else ""
         helper = LayerHelper(type(self).__name__)
         var = helper.create_global_variable(
-            True, name=unique_name.generate(f"{param.name}_{prefix}{name}"), stop_gradient=True,
-            shape=list(param.shape) if shape is None else list(shape), dtype=dtype or param.dtype,
-        )  # fmt: skip
+            True,
+            name=unique_name.generate(f"{param.name}_{prefix}{name}"),
+            stop_gradient=True,
+            shape=list(param.shape) if shape is None else list(shape),
+            dtype=dtype or param.dtype,
+        )
         helper.set_variable_initializer(var, Constant(fill_value))
         self._accumulators[key] = var
         self._opti_name_list.append(var.name)
@@ -172,6 +180,14 @@ class Optimizer:
         """Append the update of one parameter."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it updates")
 
+    def _updates_rows(self, param: Parameter) -> bool:
+        """Whether rows that have no gradient stay as they are, so that a gradient of rows updates those alone."""
+        return False
+
+    def _append_rows_update(self, block: Block, param: Parameter, grad: Variable) -> None:
+        """Append the update of the rows that a gradient has."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it updates rows")
+
     def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
         """Append what follows all updates."""
 
@@ -189,7 +205,7 @@ class Optimizer:
         if not isinstance(loss, Variable):
             self._refuse("loss", loss, "a Variable, such as layers.mean(cost)")
         wanted = parameter_list if parameter_list is not None else self._parameter_list
-        pairs = append_backward(loss, wanted, no_grad_set, callbacks)
+        pairs = append_backward(loss, wanted, no_grad_set, callbacks, by_rows=True)
         append_error_clip_ops(loss.block)
         return list(pairs)
 
@@ -205,6 +221,7 @@ class Optimizer:
             )
         pairs.sort(key=lambda pair: pair[0].name)
         program = pairs[0][0].block.program
+        pairs = [(param, merge_rows(grad)) for param, grad in pairs]
         clipped = append_gradient_clip_ops(pairs, grad_clip or self._grad_clip)
         decayed = append_regularization_ops(clipped, self.regularization)
         block = program.global_block()
@@ -213,8 +230,10 @@ class Optimizer:
             self._scaled_rates = {}
             start = len(block.ops)
             for param, grad in decayed:
-                if grad is not None:
-                    self._append_optimize_op(block, (param, grad))
+                if grad is not None and grad.selected is not None and self._updates_rows(param):
+                    self._append_rows_update(block, param, grad)
+                elif grad is not None:
+                    self._append_optimize_op(block, (param, dense(grad)))
             self._finish_update(block, decayed)
         return block.ops[start:]
 
@@ -290,11 +309,14 @@ class Updater(Optimizer):
     renamed : pairs of argument and attribute
         Numbers and flags are attributes of the operator, by their own names unless it is said here; empty: by none.
     rate_slot : str or None
+    rows_alone : bool
+        A gradient of rows updates those alone, as in Fluid; else rows that it does not have get a gradient of 0.
     """
 
     states: tuple[State, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     rate_slot: str | None = "LearningRate"
+    rows_alone = False
     _values: Mapping[str, Any] = MappingProxyType({})
 
     def _set_hyperparameters(self, values: dict[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -315,6 +337,9 @@ class Updater(Optimizer):
         named = {attrs.get(name, name): value for name, value in self._values.items()}
         return {name: value for name, value in named.items() if name and not isinstance(value, Variable)}
 
+    def _updates_rows(self, param: Parameter) -> bool:
+        return self.rows_alone
+
     def _inputs(self) -> dict[str, Variable]:
         """Further inputs."""
         return {}
@@ -332,17 +357,49 @@ class Updater(Optimizer):
                 dtype = compute_dtype(param.dtype) if state.wide else param.dtype
                 self._add_accumulator(state.name, param, dtype, self._fill(state), [1] if state.number else None)
 
+    def _append_rows_update(self, block: Block, param: Parameter, grad: Variable) -> None:
+        """The dense operator on copies of the rows of parameter and state, which are then put back."""
+        held: dict[str, Variable] = {}
+
+        def rows_of(var: Variable) -> Variable:
+            if var.name not in held:
+                held[var.name] = take_rows(var, grad)
+            return held[var.name]
+
+        updated = self._update_operands(param, grad)
+        whole: dict[str, Variable] = {param.name: param}
+        whole.update(
+            {
+                var.name: var
+                for state in self.states
+                if not state.number
+                for var in [self._get_accumulator(state.name, param)]
+            }
+        )
+        inputs, outputs = (
+            {slot: rows_of(var) if var.name in whole else var for slot, var in operands.items()} for operands in updated
+        )
+        block.append_op(self.type, inputs, outputs, self._attrs(param))
+        for var in {var.name: var for var in updated[1].values()}.values():
+            if var.name in whole:
+                put_rows(var, held[var.name], grad)
+
     def _append_optimize_op(self, block: Block, param_and_grad: ParamAndGrad) -> Operator:
         param, grad = param_and_grad
+        inputs, outputs = self._update_operands(param, grad)
+        return block.append_op(self.type, inputs, outputs, self._attrs(param))
+
+    def _update_operands(self, param: Parameter, grad: Variable) -> tuple[dict[str, Variable], dict[str, Variable]]:
+        """Inputs and outputs of the operator by slot."""
         inputs = {"Param": param, "Grad": grad, **self._inputs()}
         if self.rate_slot is not None:
-            inputs[self.rate_slot] = self._create_param_lr(param_and_grad)
+            inputs[self.rate_slot] = self._create_param_lr((param, grad))
         outputs: dict[str, Variable] = {"ParamOut": param}
         for state in self.states:
             inputs[state.slot] = self._get_accumulator(state.name, param)
             if state.out != "":
                 outputs[state.out or f"{state.slot}Out"] = inputs[state.slot]
-        return block.append_op(self.type, inputs, outputs, self._attrs(param))
+        return inputs, outputs
 
     def _finish_update(self, block: Block, parameters_and_grads: ParamsGrads) -> None:
         """Multiply powers of a number by it, where the operator does not."""

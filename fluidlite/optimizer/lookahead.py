@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
-from fluidlite.framework.operator import Operator
-from fluidlite.framework.program import Program, default_startup_program, program_guard
-from fluidlite.framework.variable import Variable
 from fluidlite.layer_helper import check_float, check_int
 from fluidlite.layers import tensor
 from fluidlite.optimizer.base import Optimizer, ParamsGrads
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program, default_startup_program, program_guard
+from fluidlite.program.variable import Variable
 
 __all__ = ["LookaheadOptimizer"]
 
@@ -41,9 +41,7 @@ class LookaheadOptimizer:
             raise ProgramError(f"optimizer.LookaheadOptimizer: argument 'alpha' is {alpha!r}; expected 0 to 1")
         self.k = check_int("k", k, minimum=1)
 
-    def minimize(
-        self, loss: Variable, startup_program: Program | None = None
-    ) -> tuple[list[Operator], ParamsGrads]:  # fmt: skip
+    def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], ParamsGrads]:
         """Append the inner optimiser's step, and the update of the slow weights; return the inner's answer."""
         done = self.inner_optimizer.minimize(loss, startup_program)
         program, startup = loss.block.program, startup_program or default_startup_program()

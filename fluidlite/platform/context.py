@@ -1,7 +1,7 @@
 """Context: the framework's hold on a plugin's DeviceContext.
 
 It counts copies, wraps exceptions with the place, compiles each source once, keeps library
-handles and the status word for late errors. Attributes it does not know are the plugin's own.
+handles and the status word for deferred errors. Attributes it does not know are the plugin's own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from fluidlite.base.bounded import Bounded, CacheInfo
-from fluidlite.base.epoch import epoch
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError, OutOfRangeError
 from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
-from fluidlite.platform.device import DoneEvent, Event, Span
-from fluidlite.platform.devices import Unit
+from fluidlite.base.invalidation import epoch
+from fluidlite.base.lru_cache import CacheInfo, LRUCache
+from fluidlite.platform.device import DoneEvent, Event, Span, Stamp
+from fluidlite.platform.device_registry import Unit
 
 _STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused
 _PATIENCE = 5.0
@@ -63,7 +63,7 @@ class Context:
         The place's memory, and what its pool keeps for this context (set by the memory room).
     idle_tensors, idle_bytes, idle_count
         Whole tensors that runs keep for their next operators, by spec; they do not count as used.
-    prepared : Bounded
+    prepared : LRUCache
         Kernels that were prepared for a call, which interpreter, nodes and computations share.
     """
 
@@ -73,7 +73,7 @@ class Context:
         self.place = unit.place
         self.array = unit.array
         self.xp: Any = unit.array.xp if unit.array is not None else None
-        self.dialect = unit.dialect
+        self.language = unit.language
         self.counts = Counts()
         self.lock = new_rlock()
         self.memory: Any = None
@@ -82,8 +82,8 @@ class Context:
         self.idle_bytes = 0
         self.idle_count = 0
         self.closed = False
-        self.prepared: Bounded[Any] = Bounded(_MOST_PREPARED, "prepared kernels", 8 << 20)
-        self._compiled: Bounded[Any] = Bounded(_MOST_COMPILED, "compiled kernels", 64 << 20)
+        self.prepared: LRUCache[Any] = LRUCache(_MOST_PREPARED, "prepared kernels", 8 << 20)
+        self._compiled: LRUCache[Any] = LRUCache(_MOST_COMPILED, "compiled kernels", 64 << 20)
         self._handles: dict[str, Any] = {}
         self._status: Span | None = None
         self._status_words: Any = None
@@ -136,6 +136,33 @@ class Context:
         self.counts.copy_in += 1
         self.counts.bytes_in += dst.nbytes
 
+    def copy_in_async(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes to the device; ``src`` stays as it is until an event that is recorded later is done."""
+        copy = getattr(self.raw, "copy_in_async", None)
+        if copy is None:
+            self.copy_in(dst, src)
+            return
+        if not dst.nbytes:
+            return
+        self.unit.raise_if_lost()
+        try:
+            copy(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {dst.nbytes} bytes in")
+        self.counts.copy_in += 1
+        self.counts.bytes_in += dst.nbytes
+
+    def pinned(self, nbytes: int) -> memoryview | None:
+        """Return page-locked host memory of ``nbytes`` (1 or more), or None where the device has none."""
+        make = getattr(self.raw, "pinned", None)
+        if make is None:
+            return None
+        with self.guarded(f"allocating {nbytes} bytes of page-locked host memory"):
+            found: memoryview | None = make(nbytes)
+        if found is not None and (found.nbytes < nbytes or found.readonly):
+            raise DeviceError(f"{self.place} gave {found.nbytes} bytes of page-locked memory; {nbytes} were asked for")
+        return found
+
     def copy_out(self, dst: memoryview, src: Span) -> None:
         """Copy device bytes to the host; ``dst`` is valid after :meth:`wait`."""
         if not src.nbytes:
@@ -176,6 +203,15 @@ class Context:
                 raise
             return DoneEvent()
 
+    def stamp(self) -> Stamp | None:
+        """Mark this point of the queue with the device's own clock; None where the device has no timed events."""
+        make = getattr(self.raw, "stamp", None)
+        if make is None:
+            return None
+        with self.guarded("recording a timed event"):
+            found: Stamp | None = make()
+        return found
+
     def wait_for(self, event: Event) -> None:
         """Make later work wait for the event."""
         with self.guarded("waiting for an event"):
@@ -200,23 +236,23 @@ class Context:
         return found
 
     def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
-        """Compile dialect source once; ``parameters`` are "buffer" or dtype names."""
+        """Compile kernel language source once; ``parameters`` are "buffer" or dtype names."""
 
         def make() -> Any:
             try:
                 with self.guarded(f"compiling {entry}"):
-                    return self.dialect.compile(self.raw, source, entry, parameters)
+                    return self.language.compile(self.raw, source, entry, parameters)
             except CompileError as exc:
                 raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
 
         return self._compiled.get((source, entry, parameters), make)
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """What its caches tell of themselves: prepared kernels, compiled ones, and the dialect's own caches."""
+        """What its caches tell of themselves: prepared kernels, compiled ones, and the kernel language's own caches."""
         found = {"prepared kernels": self.prepared.info()}
-        if self.dialect is not None:
+        if self.language is not None:
             found["compiled kernels"] = self._compiled.info()
-            own = getattr(self.dialect, "cache_info", None)
+            own = getattr(self.language, "cache_info", None)
             found.update(own() if own is not None else {})
         return found
 
@@ -226,14 +262,14 @@ class Context:
             return
         self.counts.launches += 1
         try:
-            self.dialect.launch(self.raw, kernel, items, args, group)
+            self.language.launch(self.raw, kernel, items, args, group)
         except Exception as exc:
             self.fail(exc, "launching a kernel")
 
     # The status word
 
     def status_span(self) -> Span:
-        """The device's ``long[4]``: operator id + 1 of the first late error (0: none), value, bound."""
+        """The device's ``long[4]``: operator id + 1 of the first deferred error (0: none), value, bound."""
         if self._status is None:
             alignment = self.unit.info.alignment
             size = -(-_STATUS_BYTES // alignment) * alignment
@@ -259,7 +295,7 @@ class Context:
         return self._suspect
 
     def nothing_late(self) -> bool:
-        """Whether the host sees, without a copy or a wait, that no late error was recorded."""
+        """Whether the host sees, without a copy or a wait, that no deferred error was recorded."""
         if not self._suspect or not self.unit.info.host or self.array is None or not self.array.eager:
             return not self._suspect
         if self._status_words is None:
@@ -281,7 +317,7 @@ class Context:
         return host
 
     def end_status(self, host: np.ndarray[Any, Any] | None) -> tuple[int, int, int] | None:
-        """After a wait: (operator id, value, bound) of the first late error, which is cleared, or None."""
+        """After a wait: (operator id, value, bound) of the first deferred error, which is cleared, or None."""
         if host is None:
             return None
         self._suspect = False

@@ -1,18 +1,21 @@
 """What a device is: the protocols a plugin fulfils, and base classes with every default.
 
 A memory-only device is six functions: ``probe``, ``allocate``, ``release``, ``copy_in``,
-``copy_out`` and ``wait``. The array and the dialect capability make it fast.
+``copy_out`` and ``wait``. The array and the kernel language capability make it fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from fluidlite.base.bounded import CacheInfo
+from fluidlite.base.lru_cache import CacheInfo
 from fluidlite.platform.place import Place
+
+REGION_BIT = 56
+"""Registers of images say from this bit on from which base they count; no address has as many bits."""
 
 
 class Span(NamedTuple):
@@ -34,20 +37,33 @@ class DeviceInfo:
     ``dlpack`` is the device type number of the DLPack standard, where arrays are exchanged by it.
     ``fork_safe`` says that what was made of the device before a ``fork()`` works in the child, closing it included.
     Otherwise a child of a process that has used it gets an error at once, and nothing of the parent's is let go there.
+    ``computes`` is False for a device whose results are no numbers: it is used where it is named, and is not among
+    ``places()``.
     """
 
     name: str
+    _: KW_ONLY
     memory: int | None = None
     alignment: int = 64
     queues: int = 1
     dtypes: tuple[str, ...] = (
-        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
-    )  # fmt: skip
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    )
     layouts: tuple[str, ...] = ("NCHW", "NHWC")
     tolerance: Mapping[str, float] = field(default_factory=dict)
     host: bool = False
     dlpack: int | None = None
     fork_safe: bool = False
+    computes: bool = True
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory))
@@ -63,6 +79,18 @@ class Event(Protocol):
 
     def wait(self) -> None:
         """Block until it has; raise what failed."""
+        ...
+
+
+class Stamp(Protocol):
+    """A point in a queue that has the time at which the device got there, by the device's own clock."""
+
+    def wait(self) -> None:
+        """Block until the queue got there; raise what failed. Callable from any thread."""
+        ...
+
+    def seconds_since(self, earlier: Stamp) -> float:
+        """Seconds from another stamp of the same queue to this one; both have been waited for."""
         ...
 
 
@@ -160,6 +188,17 @@ class ContextBase:
         """Enqueue host to device; to be defined. ``src`` (contiguous bytes) may be reused on return."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_in")
 
+    def copy_in_async(self, dst: Span, src: memoryview) -> None:
+        """Enqueue host to device; ``src`` stays as it is until a later event: here ``copy_in``, which may wait."""
+        self.copy_in(dst, src)
+
+    def pinned(self, nbytes: int) -> memoryview | None:
+        """Return page-locked host memory that ``copy_in_async`` reads at full speed; None: the device has none.
+
+        It is given back when the last reference to it is gone.
+        """
+        return None
+
     def copy_out(self, dst: memoryview, src: Span) -> None:
         """Enqueue device to host; to be defined. ``dst`` is valid after ``wait`` or a later event."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_out")
@@ -179,6 +218,13 @@ class ContextBase:
         """Mark this point of the queue: here by waiting for it."""
         self.wait()
         return DoneEvent()
+
+    def stamp(self) -> Stamp | None:
+        """Mark this point of the queue, and note the time there; here None: the device has no timed events.
+
+        Profilers ask for it between launches; without it they wait for the queue there.
+        """
+        return None
 
     def wait_for(self, event: Event) -> None:
         """Make later work wait for an event: here the host waits."""
@@ -236,20 +282,20 @@ class ArrayBase:
         return None
 
 
-class Dialect(Protocol):
-    """The dialect capability: a C-like language that the device compiles.
+class KernelLanguage(Protocol):
+    """The kernel language capability: a C-like language that the device compiles.
 
-    ``words`` : ``kernel`` (prefix of an entry point), ``function`` (prefix of a helper), ``buffer``
+    ``keywords`` : ``kernel`` (prefix of an entry point), ``function`` (prefix of a helper), ``buffer``
     (qualifier of a pointer to device memory), ``constant`` (qualifier of a constant table), ``each``
     (a statement head that runs the braces after it once for each ``gid`` from 0 to ``items``, in
     this work item: OpenCL has ``const long gid = get_global_id(0); if (gid < items)``, plain C
     a ``for``), ``restrict``, and ``prologue`` (text put before every source).
     ``types`` : C names by dtype; a missing dtype is refused with that reason.
     ``math`` : function name by primitive (``"exp"``: ``"exp"``); None or missing: the framework's own polynomial.
-    ``vector`` : see :class:`DialectBase`.
+    ``vector`` : see :class:`KernelLanguageBase`.
     """
 
-    words: Mapping[str, str]
+    keywords: Mapping[str, str]
     types: Mapping[str, str]
     math: Mapping[str, str | None]
 
@@ -265,15 +311,15 @@ class Dialect(Protocol):
         ...
 
 
-class DialectBase:
-    """Defaults of the dialect capability: plain C words.
+class KernelLanguageBase:
+    """Defaults of the kernel language capability: plain C words.
 
     Attributes
     ----------
     name : str
         Part of the key under which compiled kernels are cached.
-    words : mapping of str to str
-        The dialect's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
+    keywords : mapping of str to str
+        The language's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
         other, even where an output lies on an input; ``stream(to, from)``, if there, copies 64 bytes from an item's own
         array to a buffer, where a line begins, past the caches.
     vector : str or None
@@ -287,11 +333,16 @@ class DialectBase:
         Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector
         register of them for a compiler that makes vectors of loops rather than of items; 1 where items run side by
         side.
+    group : (int, int) or None
+        The fewest and the most work-items of a group, powers of two, that share memory (``keywords["local"]`` declares
+        it at the top of a kernel), wait for each other (``keywords["barrier"]``) and know their number in it
+        (``keywords["member"]``): items run side by side, and a group goes through a row together. A launch
+        that asks for such a group has it exactly. None: they cannot, or a thread of its own for each item is faster.
     run : int
         Most consecutive elements that one item computes where operands are broadcast: more where the division of an
         item's index, which is paid once, counts for much.
     preferred : bool
-        Whether generic kernels are taken from the dialect before the array namespace, if the place has both.
+        Whether generic kernels are taken from the kernel language before the array namespace, if the place has both.
     least : int
         Elements below which the array namespace, if the place has one, starts sooner than a compiled kernel.
     suffix : str
@@ -300,10 +351,21 @@ class DialectBase:
         ``chain(context, launches)``, with ``launches`` a list of (kernel, items, args, group), returns an object whose
         ``run()`` does them in order, on the memory that they name; ``run`` is looked up at each call, and may be
         another one later. None: they are done one by one.
+    native : callable or None
+        ``native(kinds)`` returns a kernel that calls a C function of the process: launched once, its arguments are the
+        function's address and what it takes, of the types that ``kinds`` names ("pointer", "int32", "int64", "float32",
+        "float64"). It is for functions that work on the addresses of the device's memory. None: there is none.
+    image : callable or None
+        ``image(recordings, memory, registers)`` returns launches that can be done at other addresses, or None where
+        they cannot. ``recordings`` are lists of launches that were noted twice; ``memory`` lists (register, offset,
+        start, start, nbytes): what lies at an offset from a register's value, and where it was in either recording.
+        Of what it returns, ``address`` goes into an array of int64 words, followed by the registers, which are numbered
+        from 1; ``run_images(words, bases)`` does all that are there, one after the other. A register is an offset from
+        a base, of which its bits from ``REGION_BIT`` on are the number; base 0 is 0. None: there are no images.
     """
 
     name = "c"
-    words: Mapping[str, str] = {
+    keywords: Mapping[str, str] = {
         "kernel": "void",
         "function": "static inline",
         "buffer": "",
@@ -313,19 +375,29 @@ class DialectBase:
         "prologue": "",
     }
     types: Mapping[str, str] = {
-        "bool": "unsigned char", "uint8": "unsigned char", "int8": "signed char", "int16": "short",
-        "int32": "int", "int64": "long", "float32": "float", "float64": "double",
-        "uint32": "unsigned int", "uint64": "unsigned long",
-    }  # fmt: skip
+        "bool": "unsigned char",
+        "uint8": "unsigned char",
+        "int8": "signed char",
+        "int16": "short",
+        "int32": "int",
+        "int64": "long",
+        "float32": "float",
+        "float64": "double",
+        "uint32": "unsigned int",
+        "uint64": "unsigned long",
+    }
     math: Mapping[str, str | None] = {}
     vector: str | None = None
     registers: tuple[int, int] | None = None
     lanes = 1
+    group: tuple[int, int] | None = None
     run = 16
     preferred = False
     least = 0
     suffix = ".c"
     chain: Any = None
+    native: Any = None
+    image: Any = None
 
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():
@@ -365,12 +437,12 @@ class Device(Protocol):
         """Return the array capability, or None."""
         ...
 
-    def dialect(self, index: int) -> Any:
-        """Return the dialect capability, or None."""
+    def language(self, index: int) -> Any:
+        """Return the kernel language capability, or None."""
         ...
 
     def supports(self, call: Any) -> str | None:
-        """Return why kernels for its array namespace or its dialect, generated ones too, cannot run a call, or None.
+        """Return why kernels for its array namespace or its language, generated ones too, cannot run a call, or None.
 
         A pure function of metadata: ``call.op.type``, dims (-1 where they are not known yet), dtypes, attributes, and
         ``call.place``. Kernels that are registered for its kind, and those that only copy, are not asked about. A call
@@ -380,7 +452,7 @@ class Device(Protocol):
 
 
 class DeviceBase:
-    """Defaults of a device: no array namespace, no dialect, minimal facts.
+    """Defaults of a device: no array namespace, no kernel language, minimal facts.
 
     Attributes
     ----------
@@ -388,7 +460,7 @@ class DeviceBase:
         What ``fluidlite`` calls its places: with ``"AcmePlace"``, ``fluid.AcmePlace(1)`` is ``Place(kind, 1)`` as soon
         as the plugin is loaded. "": it has no such name. A subclass, whose kind is another, does not inherit it.
     extras : mapping of str to str
-        Names of dialects that need an optional package, each with what follows `pip install` for it.
+        Names of kernel languages that need an optional package, each with what follows `pip install` for it.
     """
 
     kind = ""
@@ -415,12 +487,12 @@ class DeviceBase:
         """Return the array capability, or None: here none."""
         return None
 
-    def dialect(self, index: int) -> Any:
-        """Return the dialect capability, or None: here none."""
+    def language(self, index: int) -> Any:
+        """Return the kernel language capability, or None: here none."""
         return None
 
     def supports(self, call: Any) -> str | None:
-        """Return why its namespace or dialect cannot run a call, or None: here it runs every one."""
+        """Return why its namespace or kernel language cannot run a call, or None: here it runs every one."""
         return None
 
     def place(self, index: int) -> Place:

@@ -1,5 +1,6 @@
-"""Expressions as code: array calls here, loops in a kernel language and LLVM IR to come."""
+"""Expressions as code: array calls here, loops in a kernel language in ``loops``."""
 
 from fluidlite.render import kernels
+from fluidlite.render.loops import kernels as loop_kernels
 
-__all__ = ["kernels"]
+__all__ = ["kernels", "loop_kernels"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.indexing import in_range
+from fluidlite.expr.step_order import order_of
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.array_text import ArrayText
 from fluidlite.render.readers import (
@@ -61,9 +62,10 @@ class ArrayCalls(ArrayText):
         beside, own = self._reached(arrays[0], x), called.startswith("@")
         given = [
             f"H.as_number(xp, {self.number(arg.params[0], arg.dtype)}, {beside}, {arg.dtype!r})"
-            if own and arg.op == "number" else self.operand(arg, x, beside)
+            if own and arg.op == "number"
+            else self.operand(arg, x, beside)
             for arg in x.args
-        ]  # fmt: skip
+        ]
         if takes_array(x, called) and self.buffers is not None:
             given += self._memory(x, given)
         taken = ", ".join(given)
@@ -213,6 +215,20 @@ class ArrayCalls(ArrayText):
     def _segment_of(self, x: Tensor) -> str:
         return f"H.segment_of(xp, {self.value(x.args[0])}, {self.number(x.dims[0])})"
 
+    def _table(self, kind: str, flag: bool, offsets: Tensor) -> str:
+        """Rows by step: they are known where those of a LoD are."""
+        like = "a0" if self.operands else "out0"
+        values = f"H.step_table({kind!r}, {flag}, {self.number(offsets.params[2])})"
+        return f"H.as_number(xp, {values}, {like}, 'int64')"
+
+    def _step_table(self, x: Tensor) -> str:
+        return self._table(x.params[0], x.params[1], x.args[0])
+
+    def _arrange(self, x: Tensor) -> str:
+        kind, inverse, reverse = x.params
+        table = self._table(order_of(kind, inverse), reverse, x.args[1])
+        return f"H.take(xp, {self.value(x.args[0])}, {table}, None, 0)"
+
     def _indices(self, x: Tensor) -> str:
         """Indices that can be read, and which of them were out of range (None: none of them counts)."""
         if x in self.ready:
@@ -301,6 +317,8 @@ ARRAY_CALLS: dict[str, Callable[[ArrayCalls, Tensor], str]] = {
     "recur": ArrayCalls._recur,
     "segment": ArrayCalls._segment,
     "segment_of": ArrayCalls._segment_of,
+    "arrange": ArrayCalls._arrange,
+    "step_table": ArrayCalls._step_table,
     "take": ArrayCalls._take,
     "pick": ArrayCalls._pick,
     "checked": ArrayCalls._checked,

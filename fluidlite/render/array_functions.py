@@ -11,47 +11,126 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES
-from fluidlite.codegen.functions import as_number, cast, dtype_object
-from fluidlite.codegen.sums import pairwise_sum
-from fluidlite.render.array_choices import limit, sign, where
-from fluidlite.render.array_indexing import add_at, add_contract, checked, pick, put, set_at, take, take_contract
+from fluidlite.codegen.functions import as_number as as_number, cast as cast, dtype_object as dtype_object
+from fluidlite.codegen.sums import pairwise_sum as pairwise_sum
+from fluidlite.render.array_choices import limit as limit, sign as sign, where as where
+from fluidlite.render.array_indexing import (
+    add_at as add_at,
+    add_contract as add_contract,
+    checked as checked,
+    pick as pick,
+    put as put,
+    set_at as set_at,
+    take as take,
+    take_contract as take_contract,
+)
 from fluidlite.render.array_moves import (
-    add_part,
-    broadcast,
-    broadcast_last_axes,
-    concat,
-    full,
-    iota,
-    pad,
-    pad_into,
-    part,
-    permute,
-    slices,
-    store,
-    target,
-    view,
+    add_part as add_part,
+    broadcast as broadcast,
+    broadcast_last_axes as broadcast_last_axes,
+    concat as concat,
+    full as full,
+    iota as iota,
+    pad as pad,
+    pad_into as pad_into,
+    part as part,
+    permute as permute,
+    slices as slices,
+    store as store,
+    target as target,
+    view as view,
 )
-from fluidlite.render.array_reductions import arg, others, product_sum, recur, reduce, scan, segment, segment_of
+from fluidlite.render.array_reductions import (
+    arg as arg,
+    others as others,
+    product_sum as product_sum,
+    recur as recur,
+    reduce as reduce,
+    scan as scan,
+    segment as segment,
+    segment_of as segment_of,
+    step_table as step_table,
+)
 from fluidlite.render.array_windows import (
-    unwindow,
-    unwindow_one,
-    window,
-    window_arg,
-    window_pick,
-    window_reduce,
-    window_view,
+    unwindow as unwindow,
+    unwindow_one as unwindow_one,
+    window as window,
+    window_arg as window_arg,
+    window_pick as window_pick,
+    window_reduce as window_reduce,
+    window_view as window_view,
 )
-from fluidlite.render.contractions import contract
+from fluidlite.render.contractions import contract as contract
 
 REQUIRED = (
-    "abs", "acos", "add", "all", "any", "arange", "argmax", "argmin", "asarray", "asin", "astype", "atan",
-    "broadcast_arrays", "broadcast_to", "ceil", "clip", "concat", "cos", "cosh", "divide", "equal", "exp", "expm1",
-    "flip", "floor", "full", "full_like", "greater", "greater_equal", "iinfo", "isdtype", "isfinite", "isinf", "isnan",
-    "less", "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "max",
-    "maximum", "min", "minimum", "multiply", "negative", "not_equal", "ones_like", "permute_dims", "pow", "prod",
-    "remainder", "reshape", "sign", "sin", "sinh", "sqrt", "subtract", "sum", "take", "tanh", "trunc", "where",
+    "abs",
+    "acos",
+    "add",
+    "all",
+    "any",
+    "arange",
+    "argmax",
+    "argmin",
+    "asarray",
+    "asin",
+    "astype",
+    "atan",
+    "broadcast_arrays",
+    "broadcast_to",
+    "ceil",
+    "clip",
+    "concat",
+    "cos",
+    "cosh",
+    "divide",
+    "equal",
+    "exp",
+    "expm1",
+    "flip",
+    "floor",
+    "full",
+    "full_like",
+    "greater",
+    "greater_equal",
+    "iinfo",
+    "isdtype",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "matmul",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "ones_like",
+    "permute_dims",
+    "pow",
+    "prod",
+    "remainder",
+    "reshape",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "subtract",
+    "sum",
+    "take",
+    "tanh",
+    "trunc",
+    "where",
     "zeros_like",
-)  # fmt: skip
+)
 """Functions of the array API standard that every namespace must have."""
 REQUIRED_DTYPES = ("bool", "uint8", "int32", "int64", "float32")
 """Dtypes that every namespace must have: indices, counts and conditions are of them."""
@@ -67,14 +146,6 @@ OPTIONAL = {
 """What is used where it is there, and what stands for it where it is not."""
 KEPT = 1 << 12
 """Elements that are kept, at most, of what a call computes of its sizes alone."""
-
-__all__ = [
-    "OPTIONAL", "REQUIRED", "REQUIRED_DTYPES", "add_at", "add_contract", "add_part", "arg", "as_number", "broadcast",
-    "broadcast_last_axes", "cast", "checked", "concat", "contract", "dtype_object", "full", "iota", "keep", "lacking",
-    "limit", "others", "pad", "pad_into", "pairwise_sum", "part", "permute", "pick", "product_sum", "put", "recur",
-    "reduce", "scan", "segment", "segment_of", "set_at", "sign", "slices", "store", "take", "take_contract", "target",
-    "unwindow", "unwindow_one", "view", "where", "window", "window_arg", "window_pick", "window_reduce", "window_view",
-]  # fmt: skip
 
 
 def lacking(xp: Any, dtypes: Sequence[str]) -> list[str]:

@@ -231,9 +231,18 @@ def put(
 
 
 def take_contract(
-    xp: Any, x: Any, index: Any, inside: Any, axis: int, factor: Any, mine: str, theirs: str, out: str,
-    into: Any = None, known: gathered.Known | None = None,
-) -> Any:  # fmt: skip
+    xp: Any,
+    x: Any,
+    index: Any,
+    inside: Any,
+    axis: int,
+    factor: Any,
+    mine: str,
+    theirs: str,
+    out: str,
+    into: Any = None,
+    known: gathered.Known | None = None,
+) -> Any:
     """Sums of products of what indices name along an axis, whose letters are ``mine``, and a factor.
 
     ``known`` is a list that all calls of the same indices and factor share; None where each call has its own.
@@ -274,19 +283,36 @@ def _one_by_one(
 
 
 def add_contract(
-    context: Any, a: Any, b: Any, mine: str, theirs: str, out: str, index: Any, axis: int, size: int, base: Any,
-    in_range: bool = False, into: Any = None, known: gathered.Known | None = None,
-) -> Any:  # fmt: skip
+    context: Any,
+    a: Any,
+    b: Any,
+    mine: str,
+    theirs: str,
+    out: str,
+    index: Any,
+    axis: int,
+    size: int,
+    base: Any,
+    in_range: bool = False,
+    into: Any = None,
+    known: gathered.Known | None = None,
+) -> Any:
     """What :func:`add_at` adds up is a product of two factors; of ``known`` calls the second one is the same."""
     xp = context.xp
-    named, sizes = out[axis : axis + index.ndim], {**dict(zip(mine, a.shape, strict=True)),
-                                                   **dict(zip(theirs, b.shape, strict=True))}  # fmt: skip
+    named, sizes = (
+        out[axis : axis + index.ndim],
+        {**dict(zip(mine, a.shape, strict=True)), **dict(zip(theirs, b.shape, strict=True))},
+    )
     if prod(sizes.values()) and size and gathered.on_numpy(a) and a.dtype == b.dtype and index.ndim:
         for x, letters, factor, others in ((a, mine, b, theirs), (b, theirs, a, mine)):
             fresh = [n for n in named if n not in letters]
-            if base is None and len(named) == 2 and len(fresh) == 1 and letters == out.replace(fresh[0], "") and (
-                sorted(others) == sorted(named)
-            ):  # fmt: skip
+            if (
+                base is None
+                and len(named) == 2
+                and len(fresh) == 1
+                and letters == out.replace(fresh[0], "")
+                and (sorted(others) == sorted(named))
+            ):
                 lines = gathered.Lines(index, None, factor, named[0] == fresh[0], others != named)
                 found = gathered.adds_along(x, lines, axis, size, into, known if factor is b else None)
                 if found is not None:

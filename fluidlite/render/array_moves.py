@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluidlite.base.bounded import Bounded
 from fluidlite.base.errors import ProgramError
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.render.memory import same_elements, strided
 
@@ -117,7 +117,7 @@ class _Padding(NamedTuple):
     of: tuple[slice, ...]
 
 
-_paddings: Bounded[_Padding] = Bounded(1024, "paddings", 4 << 20)
+_paddings: LRUCache[_Padding] = LRUCache(1024, "paddings", 4 << 20)
 
 
 def _padding(shape: Sequence[int], *counts: Sequence[int]) -> _Padding:
@@ -133,9 +133,10 @@ def _padding_of(shape: Sequence[int], low: Sequence[int], high: Sequence[int], b
         return _Padding(dims, (...,), some, into, of)
     edges = tuple(
         (*into[:axis], edge, ...)
-        for axis, (total, to, _) in enumerate(axes) for edge in (slice(0, to.start), slice(to.stop, total))
+        for axis, (total, to, _) in enumerate(axes)
+        for edge in (slice(0, to.start), slice(to.stop, total))
         if edge.stop > edge.start
-    )  # fmt: skip
+    )
     return _Padding(dims, edges, some, into, of)
 
 

@@ -12,6 +12,7 @@ from fluidlite.codegen import sums
 from fluidlite.codegen.functions import dtype_object
 from fluidlite.codegen.sums import pairwise_sum
 from fluidlite.expr.reductions import of_nothing
+from fluidlite.expr.step_order import table_values
 from fluidlite.render.array_moves import FEW, concat, empty, full, iota, zeros
 from fluidlite.render.memory import strided, writable
 
@@ -204,6 +205,11 @@ def segment_of(xp: Any, offsets: Any, rows: int) -> Any:
     return xp.sum(xp.astype(behind, row.dtype), axis=1, dtype=row.dtype)
 
 
+def step_table(kind: str, flag: bool, offsets: Sequence[int]) -> tuple[int, ...]:
+    """Rows by step, of :func:`fluidlite.expr.step_order.table_values`."""
+    return tuple(table_values(kind, flag, offsets).tolist())
+
+
 def segment(xp: Any, kind: str, x: Any, offsets: Any) -> Any:
     """Sums, maxima or minima of runs of rows.
 
@@ -218,8 +224,11 @@ def segment(xp: Any, kind: str, x: Any, offsets: Any) -> Any:
     starts = concat(xp, [xp.ones_like(of[:1]), xp.astype(of[1:] != of[:-1], of.dtype)], 0) != 0
     wide, step = (rows, *(1,) * (x.ndim - 1)), 1
     while step < rows:
-        new = xp.where(xp.reshape(starts[step:], (rows - step, *wide[1:])), x[step:, ...],
-                       join(x[: rows - step, ...], x[step:, ...]))  # fmt: skip
+        new = xp.where(
+            xp.reshape(starts[step:], (rows - step, *wide[1:])),
+            x[step:, ...],
+            join(x[: rows - step, ...], x[step:, ...]),
+        )
         x = concat(xp, [x[:step, ...], new], 0)
         starts = concat(xp, [starts[:step], starts[step:] | starts[: rows - step]], 0)
         step *= 2

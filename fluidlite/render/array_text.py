@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluidlite.expr.number import Number
-from fluidlite.expr.number import number as as_number
+from fluidlite.expr.number import Number, number as as_number
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.buffers import Buffers
 from fluidlite.render.readers import unspread

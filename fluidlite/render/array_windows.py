@@ -90,9 +90,16 @@ def window_pick(
 
 
 def unwindow_one(
-    context: Any, updates: Any, index: Any, axis: int, taps: int, size: int, stride: int, dilation: int,
+    context: Any,
+    updates: Any,
+    index: Any,
+    axis: int,
+    taps: int,
+    size: int,
+    stride: int,
+    dilation: int,
     out: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Sums of windows that have one element each, which the index names, where they lie."""
     xp, dims = context.xp, tuple(d for k, d in enumerate(updates.shape) if k != axis + 1)
     parts, at = xp.reshape(updates, dims), xp.reshape(index, dims)
@@ -146,9 +153,16 @@ def _add_taps(total: Any, parts: Any, lines: Sequence[tuple[int, ...]]) -> None:
 
 
 def _unwound(
-    xp: Any, like: Any, axis: int, size: int, taps: int, stride: int, dilation: int,
-    part_of: Callable[[int, Any], Any], out: Any = None,
-) -> Any:  # fmt: skip
+    xp: Any,
+    like: Any,
+    axis: int,
+    size: int,
+    taps: int,
+    stride: int,
+    dilation: int,
+    part_of: Callable[[int, Any], Any],
+    out: Any = None,
+) -> Any:
     """Sums of windows of which the k-th elements are ``part_of(k, where it may write them)``.
 
     Nothing is added where windows do not overlap, nor to the first element of each that no window in front has.

@@ -105,9 +105,12 @@ class ArrayWriter(ArrayCalls):
         if x.op == "contract":
             at = gathered_factor(x, self.users)
             return at is not None and x.args[at].args[1] in self.constant and x.args[1 - at] in self.constant
-        return x.op == "add_at" and x.args[1] in self.constant and made_by_reader(x.args[0], self.users) and (
-            not self.constant.keys().isdisjoint(x.args[0].args)
-        )  # fmt: skip
+        return (
+            x.op == "add_at"
+            and x.args[1] in self.constant
+            and made_by_reader(x.args[0], self.users)
+            and (not self.constant.keys().isdisjoint(x.args[0].args))
+        )
 
     def store(self, x: Tensor, target: str, direct: set[Tensor]) -> None:
         """Write a tensor where it is to be; those of ``direct`` have no value of their own."""
@@ -164,8 +167,12 @@ def array_code(
     Half types are stored only: what is computed of them is float32, and rounded by whoever stores it.
     """
     shared = shared or {}
-    wanted = [(slot, i, x) for slot, found in traced.outputs.items() if slots is None or slot in slots
-              for i, x in enumerate(found)]  # fmt: skip
+    wanted = [
+        (slot, i, x)
+        for slot, found in traced.outputs.items()
+        if slots is None or slot in slots
+        for i, x in enumerate(found)
+    ]
     wanted.sort(key=lambda each: each[0] in shared)  # what is in an operand's memory is written last
     order = ordered([x for _, _, x in wanted])
     users: dict[Tensor, list[Tensor | None]] = {}

@@ -55,9 +55,13 @@ class Blocks:
     """
 
     def __init__(
-        self, operands: Mapping[Leaf, Part], results: Mapping[Leaf, Part | Sum], values: Mapping[str, Any],
-        size: int, step: int,
-    ) -> None:  # fmt: skip
+        self,
+        operands: Mapping[Leaf, Part],
+        results: Mapping[Leaf, Part | Sum],
+        values: Mapping[str, Any],
+        size: int,
+        step: int,
+    ) -> None:
         self.operands, self.results, self.size, self.step = operands, results, size, step
         self._values = values
 
@@ -76,6 +80,11 @@ def makes_large(traced: Traced, slots: Sequence[str], made: Iterable[Tensor], va
     order = ordered([x for slot in slots for x in traced.outputs[slot]])
     most = max(_bytes(x, values) for x in order)
     return any(_bytes(x, values) * NARROW > most for x in made)
+
+
+def largest(traced: Traced, values: Mapping[str, Any]) -> int:
+    """The elements of the largest tensor of an expression: of at most :data:`MOST` one block has all."""
+    return max([prod([int(d.evaluate(values)) for d in x.dims]) for x in traced.every], default=0)
 
 
 def _bytes(x: Tensor, values: Mapping[str, Any]) -> int:
@@ -111,19 +120,20 @@ def _apart(blocks: Blocks, order: Sequence[Tensor], shared: Mapping[str, str]) -
     """Whether of an operand whose memory a result may have a block reads no more than it writes."""
     read = {x.params for x in order if x.op == "input"}
     pairs = [((shared[slot], i), part) for (slot, i), part in blocks.results.items() if slot in shared]
-    return all(
-        isinstance(part, Sum) or leaf not in read or blocks.operands.get(leaf) == part
-        for leaf, part in pairs
-    )  # fmt: skip
+    return all(isinstance(part, Sum) or leaf not in read or blocks.operands.get(leaf) == part for leaf, part in pairs)
 
 
 class _Axis:
     """An axis that may be cut: the sizes that name it, and where tensors have it."""
 
     def __init__(
-        self, results: Mapping[Leaf, Tensor], order: Sequence[Tensor], leaves: Mapping[str, tuple[Tensor, int]],
-        values: Mapping[str, Any], key: str,
-    ) -> None:  # fmt: skip
+        self,
+        results: Mapping[Leaf, Tensor],
+        order: Sequence[Tensor],
+        leaves: Mapping[str, tuple[Tensor, int]],
+        values: Mapping[str, Any],
+        key: str,
+    ) -> None:
         self.results, self.order, self.leaves, self.values = results, order, leaves, values
         self.keys = {key: 1}  # names of the size, or of a multiple
         self.size: int = values[leaves[key][0].dims[leaves[key][1]].value]
@@ -212,10 +222,18 @@ class _Axis:
         """
         most = max(self._elements(x.dims) // self.size for x in self.cut)
         step = max(1, MOST // max(most, 1))
-        inside = [self._elements(x.dims[part.axis + 1 :]) * part.factor
-                  for x, part in self.cut.items() if self._elements(x.dims[: part.axis]) > 1]  # fmt: skip
-        again = [self._elements(x.dims) for x in self.order if x not in self.cut and x not in self.summed
-                 and x.op not in ("input", "number", "reshape", "broadcast", "transpose")]  # fmt: skip
+        inside = [
+            self._elements(x.dims[part.axis + 1 :]) * part.factor
+            for x, part in self.cut.items()
+            if self._elements(x.dims[: part.axis]) > 1
+        ]
+        again = [
+            self._elements(x.dims)
+            for x in self.order
+            if x not in self.cut
+            and x not in self.summed
+            and x.op not in ("input", "number", "reshape", "broadcast", "transpose")
+        ]
         if step < self.size and inside and max(inside) * step < min(RUN, MOST):
             raise _DependentError
         if step < self.size and 8 * max(again, default=0) > most * step:

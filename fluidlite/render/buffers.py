@@ -31,9 +31,13 @@ class Buffers:
     """
 
     def __init__(
-        self, order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor | None]], results: Sequence[Tensor],
-        late: Mapping[Tensor, int], within: Collection[Tensor],
-    ) -> None:  # fmt: skip
+        self,
+        order: Sequence[Tensor],
+        users: Mapping[Tensor, Sequence[Tensor | None]],
+        results: Sequence[Tensor],
+        late: Mapping[Tensor, int],
+        within: Collection[Tensor],
+    ) -> None:
         self._end: dict[Tensor, int] = {}
         self._free: dict[tuple[tuple[str, ...], str], list[_Free]] = {}
         self._taken: dict[Tensor, _Free] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluidlite.base.bounded import Bounded
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.render.memory import merges, strided, writable
 
 COPIED = 4 << 20
@@ -147,10 +147,12 @@ def _matrices(whole: _Layout, lead: Sequence[str], rows: Sequence[str], columns:
     groups = (columns, rows) if turned else (rows, columns)
     order = tuple(x.names.index(n) for group in (lead, *groups) for n in group if n in x.names)
     return _Matrices(
-        None if x.shape == whole.shape else x.shape, _unless_same(order),
-        (*map(x.size, lead), *(prod(map(x.size, group)) for group in groups)), True if copied else None,
+        None if x.shape == whole.shape else x.shape,
+        _unless_same(order),
+        (*map(x.size, lead), *(prod(map(x.size, group)) for group in groups)),
+        True if copied else None,
         (*range(len(lead)), len(lead) + 1, len(lead)) if turned else None,
-    )  # fmt: skip
+    )
 
 
 def _unless_same(order: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -188,7 +190,7 @@ class _Plan(NamedTuple):
     dims: tuple[int, ...] | None
 
 
-_plans: Bounded[_Plan] = Bounded(4096, "plans of contractions", 8 << 20)
+_plans: LRUCache[_Plan] = LRUCache(4096, "plans of contractions", 8 << 20)
 
 
 def _planned(a: _Layout, b: _Layout, into: _Layout | None, letters: str, most: int, enough: int) -> _Plan:
@@ -212,10 +214,16 @@ def _planned(a: _Layout, b: _Layout, into: _Layout | None, letters: str, most: i
     else:
         cut = _cut(left, right, copied, out, most)
     return _Plan(
-        cut, in_place, swapped,
-        _matrices(both[0], lead, rows, inner), _matrices(both[1], lead, inner, columns),
-        target, made, turn, None if len(out) == len(letters) else whole,
-    )  # fmt: skip
+        cut,
+        in_place,
+        swapped,
+        _matrices(both[0], lead, rows, inner),
+        _matrices(both[1], lead, inner, columns),
+        target,
+        made,
+        turn,
+        None if len(out) == len(letters) else whole,
+    )
 
 
 def _groups(left: _Layout, right: _Layout, out: str, enough: int) -> tuple[list[str], list[str], list[str], list[str]]:

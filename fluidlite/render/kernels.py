@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES
+from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import functions
-from fluidlite.expr.calls import leaves, traced_of
+from fluidlite.codegen.lower import unsuitable
+from fluidlite.expr.calls import has_steps, leaves, traced_of
 from fluidlite.expr.traced import Traced
-from fluidlite.framework import generators as generated
-from fluidlite.framework.call import Call
-from fluidlite.framework.generators import Generator, generators
-from fluidlite.framework.layout import PLAIN
 from fluidlite.platform.threads import each_part
+from fluidlite.program import codegen_registry as generated
+from fluidlite.program.codegen_registry import Generator, generators
+from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared
 from fluidlite.render import array_functions
 from fluidlite.render.array_code import ArrayCode
 from fluidlite.render.arrays import array_code
-from fluidlite.render.blocks import Blocks, Part, Sum, blocks_of, makes_large
+from fluidlite.render.blocks import MOST, Blocks, Part, Sum, blocks_of, largest, makes_large
 
 Spans = list[tuple[int, int, tuple[Any, ...], list[Any]]]
 """Of each block, where it begins and ends on the axis that is cut, the numbers of the call, and what is kept of it."""
@@ -36,22 +39,19 @@ class ArrayKernels:
 
     def refuse(self, call: Call, unit: Any) -> str | None:
         """Why no kernel can be generated, or None."""
+        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.refuse(call, unit)
+        if call.op.expression is not None and call.op.expression.operators:
+            return "array calls of its operators start as soon"
         if unit.array is None:
             return "the device has no array namespace"
-        for slot, specs in (*call.ins.items(), *call.outs.items()):
-            declared = call.op.input(slot)
-            if declared is not None and declared.unread:
-                continue
-            for spec in specs:
-                if spec.dtype not in unit.info.dtypes:
-                    return f"{slot} is {spec.dtype}, which the device does not compute"
-                if spec.kind != "dense":
-                    return f"{slot} is {spec.kind}"
-                if spec.layout != PLAIN:
-                    return f"{slot} lies in layout {spec.layout.name}"
-        return None
+        try:
+            if has_steps(call):
+                return "its steps are operators of their own"
+        except ProgramError as exc:  # numbers that it reads as values are not known yet
+            return str(exc)
+        return unsuitable(call, unit.info.dtypes)
 
     def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
         slots, host = _written(call), _on_host(context)
@@ -73,37 +73,46 @@ class ArrayKernels:
             return True
         return makes_large(traced_of(call), _written(call), self._code(call, context)[0].made, leaves(call))
 
-    def prepare(self, call: Call, context: Any) -> Any:
-        """Return ``run(context, io)``."""
+    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots on which they may lie; array calls may write a part before they read all."""
+        call = call.by_elements
+        return {} if call.of_tensors else self.scalars.may_lie_on(call)
+
+    def prepare(self, call: Call, context: Any) -> Prepared:
+        """Return what computes a call."""
+        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.prepare(call, context)
         code, compute = self._code(call, context)
         xp, values = context.array.xp, leaves(call)
         numbers, arrays = code.values(values), (*code.operands, *code.outputs)
-        blocks = _blocks(call) if _on_host(context) and self._makes_large(call, context) else None
+        blocks = None
+        if _on_host(context) and largest(traced_of(call), values) > MOST and self._makes_large(call, context):
+            blocks = _blocks(call)
         whole = list[Any]()
 
-        def run_whole(context: Any, io: Any) -> None:
-            given = [io.array(slot, i) for slot, i in arrays]
-            compute(xp, functions, array_functions, context, io, numbers, whole, *given)
-
         if blocks is None or blocks.step >= blocks.size:
-            run: Any = run_whole
+
+            def bind(context: Any, io: Any) -> Callable[[], None]:
+                given = [io.array(slot, i) for slot, i in arrays]
+                return partial(compute, xp, functions, array_functions, context, io, numbers, whole, *given)
         else:
             size, step = blocks.size, blocks.step
             full, rest = ((code.values(blocks.sizes(each)), list[Any]()) for each in (step, size % step or step))
             spans = [(at, at + step, *(full if at + step <= size else rest)) for at in range(0, size, step)]
             cuts = [*map(blocks.operands.get, code.operands), *(blocks.results[leaf] for leaf in code.outputs)]
 
-            def run(context: Any, io: Any) -> None:
+            def bind(context: Any, io: Any) -> Callable[[], None]:
                 given = [io.array(slot, i) for slot, i in arrays]
-                _compute_blocks(context, io, compute, spans, cuts, given)
+                return partial(_compute_blocks, context, io, compute, spans, cuts, given)
+
+        def run(context: Any, io: Any) -> None:
+            bind(context, io)()
 
         def function(name: str) -> tuple[str, list[int]]:
             return code.text(name, numbers), [call.index[slot] + i for slot, i in arrays]
 
-        run.source, run.function = code.source, function
-        return run
+        return Prepared(run, bind=bind if _on_host(context) else None, source=code.source, function=function)
 
 
 def _blocks(call: Call) -> Blocks | None:
@@ -117,15 +126,20 @@ def _shared(call: Call) -> dict[str, str]:
 
 
 def _compute_blocks(
-    context: Any, io: Any, compute: Callable[..., Any], spans: Spans, cuts: Sequence[Part | Sum | None],
+    context: Any,
+    io: Any,
+    compute: Callable[..., Any],
+    spans: Spans,
+    cuts: Sequence[Part | Sum | None],
     given: Sequence[Any],
-) -> None:  # fmt: skip
+) -> None:
     """Compute block by block, on several threads; then put together what is reduced along the axis that is cut."""
     xp = context.array.xp
     sums = {
         k: xp.empty((len(spans), *given[k].shape), dtype=functions.dtype_object(xp, cut.dtype))
-        for k, cut in enumerate(cuts) if isinstance(cut, Sum)
-    }  # fmt: skip
+        for k, cut in enumerate(cuts)
+        if isinstance(cut, Sum)
+    }
 
     def work(number: int) -> None:
         begin, end, *known = spans[number]

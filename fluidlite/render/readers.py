@@ -13,7 +13,7 @@ from fluidlite.expr.tensor import Tensor
 
 def unspread(arg: Tensor, x: Tensor) -> Tensor:
     """What is broadcast, before it is: array functions do that themselves."""
-    return arg.args[0] if arg.op == "broadcast" and arg.rank == x.rank else arg
+    return arg.args[0] if arg.op == "broadcast" and len(arg.dims) == len(x.dims) else arg
 
 
 def reduces_windows(x: Tensor | None) -> bool:
@@ -102,9 +102,11 @@ def called_function(x: Tensor) -> str:
 
 def has_all_dims(x: Tensor) -> bool:
     """Whether operands of a scalar primitive have all its dims between them, so that the result has."""
-    reach = [unspread(arg, x) for arg in x.args if arg.op != "number"]
-    reach = [arg for arg in reach if arg.rank == x.rank]
-    return bool(reach) and all(any(arg.dims[k].key == d.key for arg in reach) for k, d in enumerate(x.dims))
+    reach = [unspread(arg, x).dims for arg in x.args if arg.op != "number"]
+    reach = [dims for dims in reach if len(dims) == len(x.dims)]
+    return bool(reach) and all(
+        [d.key in [each.key for each in there] for d, *there in zip(x.dims, *reach, strict=True)]
+    )
 
 
 def takes_array(x: Tensor, called: str) -> bool:
@@ -122,10 +124,14 @@ def in_sum(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
     if x.op != "map" or x.params[0] != "mul" or x.dtype not in FLOATS or any(arg.op == "number" for arg in x.args):
         return False
     readers = users.get(x, ())
-    return bool(readers) and has_all_dims(x) and all(
-        user is not None and user.op == "reduce" and user.params[0] == "sum" and user.dtype == x.dtype
-        for user in readers
-    )  # fmt: skip
+    return (
+        bool(readers)
+        and has_all_dims(x)
+        and all(
+            user is not None and user.op == "reduce" and user.params[0] == "sum" and user.dtype == x.dtype
+            for user in readers
+        )
+    )
 
 
 def summed_in_runs(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:

@@ -80,9 +80,11 @@ def maps_stored_at_once(results: Sequence[Tensor], users: Mapping[Tensor, Sequen
 
 
 def not_overwritten(
-    wanted: Sequence[tuple[str, int, Tensor]], direct: set[Tensor], within: Collection[Tensor],
+    wanted: Sequence[tuple[str, int, Tensor]],
+    direct: set[Tensor],
+    within: Collection[Tensor],
     shared: Mapping[str, str],
-) -> set[Tensor]:  # fmt: skip
+) -> set[Tensor]:
     """Those of ``direct`` that read no operand whose memory results have by then, or are being written to."""
     found, overwritten = set(direct), set[str]()
     for slot, _, x in wanted:

@@ -7,9 +7,10 @@ from typing import Any, overload
 
 from fluidlite.conformance.cases import Case, cases_of
 from fluidlite.conformance.check import check_sample_gradients
-from fluidlite.framework.scope import Scope
-from fluidlite.framework.variable import Variable
+from fluidlite.nodes import Node
 from fluidlite.platform.place import PlaceLike
+from fluidlite.program.scope import Scope
+from fluidlite.program.variable import Variable
 from fluidlite.testing.gradient_check import GradientMismatch, GradientReport, gradient_report
 
 
@@ -17,15 +18,29 @@ from fluidlite.testing.gradient_check import GradientMismatch, GradientReport, g
 def check_gradient(subject: Case | str, place: PlaceLike) -> None: ...
 @overload
 def check_gradient(
-    subject: Variable | Callable[..., Any], place: PlaceLike = "cpu", inputs: Sequence[Any] | None = None, *,
-    feed: Mapping[Any, Any] | None = None, wrt: Sequence[Any] | None = None, scope: Scope | None = None,
-    rtol: float | None = None, elements: int | None = None, mode: str = "compiled",
-) -> GradientReport: ...  # fmt: skip
+    subject: Variable | Node | Callable[..., Any],
+    place: PlaceLike = "cpu",
+    inputs: Sequence[Any] | None = None,
+    *,
+    feed: Mapping[Any, Any] | None = None,
+    wrt: Sequence[Any] | None = None,
+    scope: Scope | None = None,
+    rtol: float | None = None,
+    elements: int | None = None,
+    mode: str = "compiled",
+) -> GradientReport: ...
 def check_gradient(
-    subject: Any, place: PlaceLike = "cpu", inputs: Sequence[Any] | None = None, *,
-    feed: Mapping[Any, Any] | None = None, wrt: Sequence[Any] | None = None, scope: Scope | None = None,
-    rtol: float | None = None, elements: int | None = None, mode: str = "compiled",
-) -> GradientReport | None:  # fmt: skip
+    subject: Any,
+    place: PlaceLike = "cpu",
+    inputs: Sequence[Any] | None = None,
+    *,
+    feed: Mapping[Any, Any] | None = None,
+    wrt: Sequence[Any] | None = None,
+    scope: Scope | None = None,
+    rtol: float | None = None,
+    elements: int | None = None,
+    mode: str = "compiled",
+) -> GradientReport | None:
     """Hold gradients against central differences.
 
     Of a program, a graph or a function the differences are of itself, on the place: an element of an input is moved
@@ -35,17 +50,18 @@ def check_gradient(
 
     Parameters
     ----------
-    subject : Variable, callable, Case or str
-        A target of a Fluid program or of a graph, of any dims; a function of graph values that returns one; a case; or
-        an operator's type, which means all of its cases.
+    subject : Variable, Node, callable, Case or str
+        A target of a Fluid program or of a graph, of any dims; a node (of :mod:`fluidlite.nodes`); a function of graph
+        values that returns one; a case; or an operator's type, which means all of its cases.
     place : Place or str
+        A node is on its own.
     inputs : sequence of array_like
         The arguments of a function; those that are float are checked.
     feed : mapping of variable or name to array_like
         What a program or graph is fed; arrays are taken in the declared dtypes. State may be given too.
     wrt : sequence of variables or names, optional
         What is checked: fed variables and state. Default: all of them that are float and whose ``stop_gradient`` is
-        False (that of ``layers.data`` is True).
+        False (that of ``layers.data`` is True). Of a node: leaves; default: all that have a gradient.
     scope : Scope, optional
         Where a Fluid program's state is, which is copied; default: the global scope. A graph has its initial values.
     rtol : float, optional
@@ -76,7 +92,8 @@ def check_gradient(
 
     Notes
     -----
-    A target of several elements counts as their sum with fixed weights between 1/4 and 7/8, of both signs.
+    A target of several elements counts as their sum with fixed weights between 1/4 and 7/8, of both signs. A node is
+    read twice, so that its gradient is one that adds up; its random nodes draw the same numbers in every run.
     The differences are of fourth order, for functions that are smooth around the inputs: keep them a step (in float32
     1/32 of max(1, abs(element))) away from where a derivative jumps. See G. Dahlquist, A. Bjoerck: Numerical Methods
     in Scientific Computing I (2008), 3.3.

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fluidlite import graph as ng
+from fluidlite import graph as ng, nodes
 from fluidlite.base.arguments import listed, mapped, number, whole
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FallbackWarning, GradientError
+from fluidlite.compiler.ir.node import Node
 from fluidlite.conformance.cases import Array
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.executor import Executor
-from fluidlite.framework.backward import gradients
-from fluidlite.framework.program import Program, program_guard
-from fluidlite.framework.scope import Scope, global_scope
-from fluidlite.framework.variable import Parameter, Variable
 from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.program.backward import gradients
+from fluidlite.program.program import Program, program_guard
+from fluidlite.program.scope import Scope, global_scope
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.testing.node_gradients import NodeJob
 from fluidlite.transformers import make_transformer
-from fluidlite.transformers.node import Node
 
 _UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16": 2.0**-2}
 """Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
 _RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
 _OFFSETS = (-2, -1, 1, 2)
+
+
+class ElementGradient(NamedTuple):
+    """What was found of the gradient with respect to one element.
+
+    Attributes
+    ----------
+    at : tuple of int
+        Its index.
+    gradient, difference : float
+    wrong : bool
+        Whether they are further apart than is allowed.
+    """
+
+    at: tuple[int, ...]
+    gradient: float
+    difference: float
+    wrong: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,8 @@ class InputGradient:
         How many elements are further apart than is allowed.
     resolution : float
         The distance that rounding of the target alone may make in the worst element.
+    elements : tuple of ElementGradient
+        All that were compared.
     """
 
     name: str
@@ -63,6 +84,7 @@ class InputGradient:
     error: float
     wrong: int
     resolution: float
+    elements: tuple[ElementGradient, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         if not self.compared:
@@ -101,6 +123,16 @@ class GradientReport:
         """Whether every element is as near as is allowed."""
         return not any(found.wrong for found in self.inputs)
 
+    def table(self) -> str:
+        """A line an element: its index, the gradient and the central difference, and whether they are too far apart."""
+        lines = []
+        for found in self.inputs:
+            lines.append(f"{found.name} {found.dtype}{list(found.dims)}")
+            for each in found.elements:
+                mark = "  wrong" if each.wrong else ""
+                lines.append(f"  {list(each.at)!s:12} {each.gradient:14.6g} {each.difference:14.6g}{mark}")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         return "\n".join([f"gradient of {self.target} on {self.place}", *(f"  {found}" for found in self.inputs)])
 
@@ -116,6 +148,22 @@ class GradientMismatch(ConformanceError):
     def __init__(self, report: GradientReport) -> None:
         super().__init__(str(report))
         self.report = report
+
+
+class Job(Protocol):
+    """A target and its gradients, which can be computed for any values of its inputs, as often as one likes."""
+
+    target: str
+    names: list[str]
+    gradients: list[str | None]
+
+    def run(self, fetches: Sequence[str], start: Array | None = None) -> list[Array]:
+        """The target, or gradients of its sum with weights."""
+        ...
+
+    def value(self, name: str) -> Array:
+        """The array that holds an input; what is written to it counts in the next run."""
+        ...
 
 
 @dataclass
@@ -152,15 +200,23 @@ class _Job:
 
 
 def gradient_report(
-    subject: Any, place: PlaceLike, inputs: Sequence[Any] | None, feed: Mapping[Any, Any] | None,
-    wrt: Sequence[Any] | None, scope: Scope | None, rtol: float | None, elements: int | None, mode: str,
-) -> GradientReport:  # fmt: skip
+    subject: Any,
+    place: PlaceLike,
+    inputs: Sequence[Any] | None,
+    feed: Mapping[Any, Any] | None,
+    wrt: Sequence[Any] | None,
+    scope: Scope | None,
+    rtol: float | None,
+    elements: int | None,
+    mode: str,
+) -> GradientReport:
     """See :func:`fluidlite.testing.check_gradient`."""
     where = Place.parse(place)
     if elements is not None and whole("elements of check_gradient", elements, GradientError) < 1:
         raise GradientError(f"elements of check_gradient is {elements}; expected 1 or more, or None for all")
     if rtol is not None:
         rtol = number("rtol of check_gradient", rtol, GradientError)
+    job: Job
     if callable(subject) and not isinstance(subject, Variable):
         with program_guard(Program(), Program()):
             arrays = [
@@ -171,13 +227,17 @@ def gradient_report(
             if not isinstance(target, Variable):
                 raise GradientError(f"the function returned {target!r}; expected one value of the graph")
             job = _of_graph(target, where, dict(zip(values, arrays, strict=True)), wrt, mode)
+    elif isinstance(subject, nodes.Node):
+        job = NodeJob(subject, wrt)
+        where = subject.dev().known_place()
     elif isinstance(subject, Node):
         job = _of_graph(subject, where, feed or {}, wrt, mode)
     elif isinstance(subject, Variable):
         job = _of_program(subject, where, feed or {}, wrt, scope or global_scope(), mode)
     else:
-        raise GradientError(f"check_gradient takes a case, a variable or a function, got {subject!r}")
-    target_name = subject.name if isinstance(subject, Variable) else getattr(subject, "__name__", "the function")
+        raise GradientError(f"check_gradient takes a case, a variable or a function, or a node; got {subject!r}")
+    name = subject.name if isinstance(subject, Variable) else getattr(subject, "__name__", "the function")
+    target_name = str(subject) if isinstance(subject, nodes.Node) else name
     limits = {dtype: rtol if rtol is not None else own for dtype, own in _RTOL.items()}
     return GradientReport(target_name, str(where), limits, tuple(_compare(job, limits, elements)))
 
@@ -232,9 +292,16 @@ def _of_graph(subject: Variable, place: Place, feed: Mapping[Any, Any], wrt: Seq
     state |= {name: fed.pop(name) for name in list(fed) if block.var(name).persistable}
     rest = iter(names[1:])
     return _Job(
-        computation.program, place, mode, str(names[0]), start.name, [v.name for v in wanted],
-        [next(rest) if gradient is not None else None for gradient in made], fed, state,
-    )  # fmt: skip
+        computation.program,
+        place,
+        mode,
+        str(names[0]),
+        start.name,
+        [v.name for v in wanted],
+        [next(rest) if gradient is not None else None for gradient in made],
+        fed,
+        state,
+    )
 
 
 def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: Sequence[Any] | None) -> list[Variable]:
@@ -265,7 +332,7 @@ def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: S
 # Differences -------------------------------------------------------------------------------------------------------
 
 
-def _compare(job: _Job, limits: Mapping[str, float], elements: int | None) -> Iterator[InputGradient]:
+def _compare(job: Job, limits: Mapping[str, float], elements: int | None) -> Iterator[InputGradient]:
     (value,) = job.run([job.target])
     rng = np.random.default_rng(7)
     weights = (
@@ -286,9 +353,14 @@ def _compare(job: _Job, limits: Mapping[str, float], elements: int | None) -> It
 
 
 def _input(
-    job: _Job, name: str, gradient: Array, places: Sequence[tuple[int, ...]], weights: Array, noise: float,
+    job: Job,
+    name: str,
+    gradient: Array,
+    places: Sequence[tuple[int, ...]],
+    weights: Array,
+    noise: float,
     limits: Mapping[str, float],
-) -> InputGradient:  # fmt: skip
+) -> InputGradient:
     array = job.value(name)
     dtype, dims = str(array.dtype), array.shape
     if not places:
@@ -303,12 +375,21 @@ def _input(
         worst = int(np.argmax(np.where(distance > 0, distance / allowed, 0.0)))
         error = np.where(distance > 0, distance / scale, 0.0)
     return InputGradient(
-        name, dtype, dims, len(places), tuple(int(i) for i in places[worst]), float(exact[worst]),
-        float(numeric[worst]), float(error[worst]), int((distance > allowed).sum()), float(noise * span[worst]),
-    )  # fmt: skip
+        name,
+        dtype,
+        dims,
+        len(places),
+        tuple(int(i) for i in places[worst]),
+        float(exact[worst]),
+        float(numeric[worst]),
+        float(error[worst]),
+        int((distance > allowed).sum()),
+        float(noise * span[worst]),
+        tuple(map(ElementGradient, places, exact.tolist(), numeric.tolist(), (distance > allowed).tolist())),
+    )
 
 
-def _difference(job: _Job, array: Array, place: tuple[int, ...], weights: Array) -> tuple[float, float]:
+def _difference(job: Job, array: Array, place: tuple[int, ...], weights: Array) -> tuple[float, float]:
     """The derivative of the weighted target by four values around an element, and the sum of their factors."""
     middle = array[place]
     step = _STEP[str(array.dtype)] * max(1.0, abs(float(middle)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.errors import DeviceUnavailable, FluidError, MissingExtraError
 from fluidlite.conformance.checks import Check, checks, read_known_failures
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^```(?P<info>\S.*)?$")
 _NEEDS = re.compile(r"<!-- needs: (.*?) -->")
-_COMMAND = "import sys; from fluidlite.tools.cli import main; sys.argv[0] = 'fluidlite'; main()"
+_COMMAND = "import sys; from fluidlite.cli.main import main; sys.argv[0] = 'fluidlite'; main()"
 
 
 @dataclass

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fluidlite as fluid
 from fluidlite import hookspecs, plugin
-from fluidlite.framework.policy import HOWS
-from fluidlite.framework.registry import ops
-from fluidlite.tools.operator_facts import families
+from fluidlite.cli.op_docs import families
+from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.program.registry import ops
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS.parent / "benchmarks" / "operators" / "RESULTS.md"
 
 
 def text(name: str) -> str:
@@ -50,13 +53,21 @@ def test_memory(name: str) -> None:
 
 
 def test_the_demos_table_is_the_readmes() -> None:
-    from fluidlite.tools.demo import DemoResult
-    from fluidlite.tools.demo_view import summary_table
+    from fluidlite.cli.demo import DemoResult
+    from fluidlite.cli.demo_table import summary_table
 
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     shown = next(line for line in readme.splitlines() if line.startswith("place ") and "operators" in line)
     columns = [str(column.header) for column in summary_table(DemoResult([])).columns]
     assert "".join(shown.split()) == "".join("".join(columns).split())
+
+
+def load(name: str) -> Any:
+    """Import a script of tools/."""
+    folder = str(DOCS.parent / "tools")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return import_module(name)
 
 
 def tool(name: str, option: str) -> str:
@@ -67,27 +78,12 @@ def tool(name: str, option: str) -> str:
     return done.stdout
 
 
-def test_the_operator_reference_is_up_to_date(require: Callable[..., None]) -> None:
-    for place in ("opencl", "fpga"):
-        require(place, "to make the reference of operators")
-    tool("operator_reference.py", "--check")
-
-
-def test_the_layer_reference_is_up_to_date() -> None:
-    tool("layer_reference.py", "--check")
-
-
-def test_the_reference_of_the_plugin_api_is_up_to_date() -> None:
-    tool("plugin_reference.py", "--check")
-
-
-@pytest.mark.parametrize("script", ["array_namespace.py", "tensor_primitives.py"])
-def test_the_pages_of_tables_are_up_to_date(script: str) -> None:
-    tool(script, "--check")
+def test_the_architecture_picture_is_up_to_date() -> None:
+    tool("architecture_picture.py", "--check")
 
 
 def test_everything_of_the_plugin_api_has_a_docstring() -> None:
-    assert tool("plugin_reference.py", "--missing").split() == []
+    assert tool("module_reference.py", "--missing").split() == []
 
 
 def test_every_attribute_is_described() -> None:
@@ -100,11 +96,39 @@ def test_every_layer_is_described() -> None:
     assert tool("layer_reference.py", "--missing") == ""
 
 
+def test_every_page_is_for_some_reader() -> None:
+    known = {name for pages in load("docs_index").READERS.values() for name in pages}
+    written = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert written - known == set()
+    assert {name for name in known if "/" not in name} - written == set()
+
+
+def test_every_public_name_has_an_entry() -> None:
+    """In the reference, which ``make docs`` writes; layers have pages of their own."""
+    for path, page in load("module_reference").pages().items():
+        if path != "modules/index.md":
+            names = getattr(import_module(path.removeprefix("modules/").removesuffix(".md")), "__all__", ())
+            assert [name for name in names if f"\n## {name}\n" not in page] == []
+    layers = "".join(load("layer_reference").pages().values())
+    assert [name for name in fluid.layers.__all__ if f"\n## {name}\n" not in layers] == []
+
+
+def test_there_are_sixty_names_in_the_plugin_api_at_most() -> None:
+    assert len(plugin.__all__) <= 60
+
+
 def test_the_readme_counts_operators_and_layers() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     operators = sum(len(family.operators) for family in families())
     assert f"{operators} operators" in readme
     assert f"{len(set(fluid.layers.__all__))} layers" in readme
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    root = DOCS.parent / "fluidlite"
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", text("architecture.md").replace("tools/", "../tools/"))
+    assert len(named) > 20
+    assert [path for path in named if not (root / path).exists()] == []
 
 
 def test_the_first_kernel_is_short() -> None:
@@ -115,21 +139,20 @@ def test_the_first_kernel_is_short() -> None:
 
 def beyond_the_limits() -> list[tuple[str, str]]:
     """Operators of the benchmark that allocate more than their limit, with what the table says of them."""
-    rows = text("benchmarks.md").partition("### Beyond the limits")[2].splitlines()
+    rows = RESULTS.read_text(encoding="utf-8").partition("## Beyond the limits")[2].splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| ")]
     return [(row[0], row[1]) for row in cells if "allocates" in row[1]]
 
 
 def test_what_allocates_more_than_twice_its_outputs_says_so() -> None:
     found = beyond_the_limits()
-    assert found, "the table of docs/benchmarks.md has another form"
+    assert found, f"the table of {RESULTS} has another form"
     silent = [label for label, _ in found if not ops.get(label.partition(" ")[0].rstrip(",")).memory]
     assert silent == [], "say with register_op(memory=...) what these allocate, and why"
 
 
 def test_every_operator_beyond_a_limit_has_its_cause() -> None:
     """In the committed table: what is slower than the aim says why, and what is planned."""
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    rows = text.partition("### Beyond the limits")[2].partition("<!--")[0]
+    rows = RESULTS.read_text(encoding="utf-8").partition("## Beyond the limits")[2].partition("<!--")[0]
     assert rows.count("|") > 20
     assert "not looked into" not in rows

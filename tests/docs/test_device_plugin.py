@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from operator_checks import CHECKS, by_operator, pairwise, run_checks
 
 import fluidlite as fluid
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
+from fluidlite.cli.kernel_matrix import kernel_matrix
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import DeviceInfo, hookimpl
 from fluidlite.testing import Check, checks
-from fluidlite.tools.matrix import kernel_matrix
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "write_a_device_plugin.md"
 LINES = 150
@@ -27,9 +28,7 @@ FAMILIES = (
     "gather", "lookup_table", "one_hot", "top_k", "softmax", "cross_entropy", "softmax_with_cross_entropy", "accuracy",
     "crop", "maxout", "reshape2", "fill_constant",
 )  # fmt: skip
-CHECKS = [check for check in checks(FAMILIES) if "float16" not in check.id] + [
-    check for check in checks() if check.id.startswith("device[")
-]
+OF_PLUGIN = [c for c in CHECKS if c.operator == "device" or (c.operator in FAMILIES and "float16" not in c.id)]
 
 
 def source() -> str:
@@ -47,10 +46,10 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    record = fluid.loader.load("cc", module)
+    record = fluid.plugin_loader.load("cc", module)
     assert record.state == "loaded", record.traceback
     yield module
-    fluid.loader.unload("cc")
+    fluid.plugin_loader.unload("cc")
 
 
 @pytest.fixture
@@ -67,9 +66,9 @@ def test_it_appears_and_disappears(place: str) -> None:
     assert fluid.Place("cc") in fluid.places()
 
 
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
-def test_conforms(check: Check, place: str) -> None:
-    check(place)
+@pytest.mark.parametrize("group", by_operator(pairwise(OF_PLUGIN)))
+def test_conforms(group: list[Check], place: str) -> None:
+    assert run_checks(group, place)
 
 
 def test_nothing_falls_back(place: str) -> None:
@@ -88,25 +87,26 @@ def test_a_device_without_doubles_falls_back(plugin: ModuleType, require: Callab
             dtypes = tuple(dtype for dtype in DeviceInfo.dtypes if dtype != "float64")
             return DeviceInfo(name="C without doubles", dtypes=dtypes)
 
-        def dialect(self, index: int) -> Any:
+        def language(self, index: int) -> Any:
             self.c.types = {dtype: name for dtype, name in self.c.types.items() if dtype != "float64"}
             return self.c
 
     module = ModuleType("single")
     module.register_devices = hookimpl(lambda register: register(Single()))  # type: ignore[attr-defined]
-    record = fluid.loader.load("ccsingle", module)
+    record = fluid.plugin_loader.load("ccsingle", module)
     try:
         assert record.state == "loaded", record.traceback
         for check in checks(["relu", "elementwise_add", "matmul", "softmax", "reduce_sum", "fill_constant"]):
             check("ccsingle:0")
         with fluid.program_guard(fluid.Program()):
-            for dtype in ("float32", "float64"):
+            dtypes = ("float32", "float64")
+            for dtype in dtypes:
                 fluid.layers.softmax(fluid.layers.data(dtype, shape=[2, 2], dtype=dtype))
-            single, double = fluid.explain(place="ccsingle").data()
-        assert (single["how"], double["how"]) == ("generic", "fallback")
+            single, double = fluid.explain(place="ccsingle", feed=dict.fromkeys(dtypes, (3, 2, 2))).data()
+        assert (single["how"], double["how"]) == ("generated", "fallback")
         assert any("ccsingle does not compute float64" in reason for _, reason in double["refused"])
     finally:
-        fluid.loader.unload("ccsingle")
+        fluid.plugin_loader.unload("ccsingle")
 
 
 def test_sizes_are_arguments(plugin: ModuleType, place: str) -> None:
@@ -126,8 +126,8 @@ def test_sizes_are_arguments(plugin: ModuleType, place: str) -> None:
 
 
 def plugin_folder(plugin: ModuleType) -> Path:
-    dialect = devices.unit("cc:0").dialect
-    folder: Path = dialect.folder
+    language = devices.unit("cc:0").language
+    folder: Path = language.folder
     return folder
 
 

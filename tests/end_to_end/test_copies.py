@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 
 layers = fluid.layers
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
@@ -90,8 +90,8 @@ def test_a_training_step(place: str, optimizer: Any) -> None:
 
 def test_a_step_with_a_capable_place_copies_feeds_and_fetches_only(place: str) -> None:
     unit = devices.unit(place)
-    if unit.array is None and unit.dialect is None:
-        pytest.skip(f"{place} has neither array namespace nor dialect")
+    if unit.array is None and unit.language is None:
+        pytest.skip(f"{place} has neither array namespace nor kernel language")
     main, startup, loss, _ = classifier(lambda: fluid.optimizer.Momentum(0.1, 0.9))
     with fluid.scope_guard(fluid.Scope()):
         exe = fluid.Executor(place)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import MissingExtraError, PlaceError
-from fluidlite.platform.devices import devices
-from fluidlite.tools import demo
-from fluidlite.tools.cli import main
+from fluidlite.cli import demo
+from fluidlite.cli.main import main
+from fluidlite.platform.device_registry import devices
 
-pytest.importorskip("sklearn", reason="the demo's data come from scikit-learn")
+pytestmark = pytest.mark.skipif(not find_spec("sklearn"), reason="the demo's data come from scikit-learn")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_a_place_with_a_capability_computes_by_itself(found: demo.DemoResult) ->
     for result in found.results:
         unit, summary = devices.unit(result.place), result.report.summary
         assert summary["operators"] > 0
-        if unit.array is not None or unit.dialect is not None:
+        if unit.array is not None or unit.language is not None:
             assert summary["fallback"] == summary["transfers"] == 0
             assert summary["feeds"] == (0 if unit.info.host else 2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 
-pytest.importorskip("sklearn", reason="the examples' data come from scikit-learn")
+pytestmark = pytest.mark.skipif(not find_spec("sklearn"), reason="the examples' data come from scikit-learn")
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 MARKED = ("opencl", "cuda")
 PLACES = [
@@ -54,12 +55,41 @@ def test_sequences_are_tagged_better_than_single_digits(place: str) -> None:
     assert together > alone + 0.07
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet"])
+@pytest.mark.parametrize("name", ["lenet", "network_digits", "resnet"])
 @pytest.mark.parametrize("place", PLACES)
 def test_convolutions_read_digits(place: str, name: str) -> None:
     losses, right = example(name).main(place, epochs=3)
     assert losses[-1] < 0.3 * losses[0]
     assert right > 0.85
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_sequences_are_added(place: str) -> None:
+    losses, right = example("nodes_sum_lstm").main(place, batches=8 if place != "cpu:0" else 60, size=8)
+    assert np.mean(losses[-3:]) < 0.75 * np.mean(losses[:3])
+    assert 0 <= right <= 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nodes_read_digits(place: str) -> None:
+    losses, right = example("nodes_digits").main(place, epochs=3)
+    assert losses[-1] < 0.3 * losses[0]
+    assert right > 0.83
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_graph_over_two_devices_trains_as_on_one(place: str) -> None:
+    losses, apart = example("nodes_two_devices").main(place, steps=20)
+    assert losses[-1] < 0.5 * losses[0]
+    assert apart < 1e-5
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_small_gpt_reads_text(place: str) -> None:
+    losses, saved = example("nodes_tiny_gpt").main(place, steps=20 if place != "cpu:0" else 80, batch=4)
+    assert np.mean(losses[-5:]) < (3.4 if place != "cpu:0" else 3.1)
+    assert losses[0] > 4
+    assert saved > 0.25
 
 
 def test_places_learn_alike() -> None:

@@ -12,8 +12,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.base.errors import PlaceError, ProgramError
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context, new_context, open_contexts, using
+from fluidlite.platform.context_pool import get_context, new_context, open_contexts, using
+from fluidlite.platform.device_registry import devices
 
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
 

@@ -82,7 +82,7 @@ def test_the_log_of_a_training_step_is_explains_native_lines() -> None:
 def test_the_copies_of_the_log_are_the_contexts_counts() -> None:
     import fluidlite_fpga
 
-    from fluidlite.platform.pool import get_context
+    from fluidlite.platform.context_pool import get_context
 
     main = fluid.Program()
     with fluid.program_guard(main, fluid.Program()):

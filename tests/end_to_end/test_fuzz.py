@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.dtypes import ALL
+from fluidlite.cli.main import main
 from fluidlite.platform.place import Place
 from fluidlite.testing.fuzz.campaign import describe, fuzz
 from fluidlite.testing.fuzz.from_samples import DUE, samples_by_type
 from fluidlite.testing.fuzz.generate import generate
-from fluidlite.tools.cli import main
 
 SEED = int(os.environ.get("FLUIDLITE_FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FLUIDLITE_FUZZ_FIRST", "0"))
@@ -28,9 +28,9 @@ def strict() -> Iterator[None]:
     path = os.path.join(os.path.dirname(__file__), "..", "plugins")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(path)
-        assert loader.load("strict", "strict_device").state == "loaded"
+        assert plugin_loader.load("strict", "strict_device").state == "loaded"
         yield
-        loader.unload("strict")
+        plugin_loader.unload("strict")
 
 
 @pytest.mark.timeout(600)

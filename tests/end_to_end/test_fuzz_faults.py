@@ -13,19 +13,23 @@ from fluidlite import expr
 from fluidlite.base.dtypes import ALL
 from fluidlite.codegen import domain
 from fluidlite.codegen.lower import _cache as traces
+from fluidlite.compiler.executable import executable as bound, executable_cache as replay
+from fluidlite.compiler.graph_runner import GraphRunner
+from fluidlite.compiler.memory import memory_plan, offset_allocator as offsets
+from fluidlite.compiler.passes import view_simplify as shaping
+from fluidlite.compiler.selection import placement as values
+from fluidlite.compiler.selection.choice import Choice
 from fluidlite.executor import executor as executors
-from fluidlite.framework import values
-from fluidlite.framework.kernels import Kernel, kernels
-from fluidlite.framework.registry import ops
+from fluidlite.platform.context_pool import open_contexts
 from fluidlite.platform.place import Place
-from fluidlite.platform.pool import open_contexts
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.prepared import Prepared
+from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.outcome import Finding
 from fluidlite.testing.fuzz.printing import python
 from fluidlite.testing.fuzz.run import check
 from fluidlite.testing.fuzz.shrink import shrink
-from fluidlite.transformers import bound, memory_plan, offsets, replay
-from fluidlite.transformers.passes import shaping
 
 CPU = Place("cpu", 0)
 SEED = 5
@@ -55,7 +59,9 @@ def _forget() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Drop what was chosen, traced and prepared before: it would hide a fault, or keep one."""
+    """Drop what was chosen, derived, traced and prepared before: it would hide a fault, or keep one."""
+    for op in ops:
+        op.derived.clear()
     traces.clear()
     ops.generation += 1
     kernels.generation += 1
@@ -65,20 +71,20 @@ def forget() -> None:
 
 def spoil_kernel(monkeypatch: pytest.MonkeyPatch, type: str, spoil: Callable[[Any], None]) -> None:
     """Let a function have the slots of an operator after each of its kernels has run."""
-    usual = Kernel.prepare
+    usual = Choice.prepare
 
-    def prepare(self: Kernel, *arguments: Any) -> Any:
-        run = usual(self, *arguments)
-        if self.op != type:
+    def prepare(self: Choice, call: Any, context: Any) -> Any:
+        run = usual(self, call, context)
+        if call.op.type != type:
             return run
 
         def spoiled(context: Any, io: Any) -> None:
             run(context, io)
             spoil(io)
 
-        return spoiled
+        return Prepared(spoiled, run.workspace)
 
-    monkeypatch.setattr(Kernel, "prepare", prepare)
+    monkeypatch.setattr(Choice, "prepare", prepare)
 
 
 def test_without_a_fault_nothing_is_seen() -> None:
@@ -182,18 +188,18 @@ def test_memory_that_two_values_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_executable_of_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lookup that forgets the dims of what is fed."""
-    usual = replay.Replay.again
+    usual = replay.ExecutableCache.again
 
     def again(self: Any, key: Any, *rest: Any) -> Any:
         return usual(self, _without_dims(key), *rest)
 
-    remember = replay.Replay.remember
+    remember = replay.ExecutableCache.remember
 
     def kept(self: Any, key: Any, *rest: Any) -> Any:
         return remember(self, _without_dims(key), *rest)
 
-    monkeypatch.setattr(replay.Replay, "again", again)
-    monkeypatch.setattr(replay.Replay, "remember", kept)
+    monkeypatch.setattr(replay.ExecutableCache, "again", again)
+    monkeypatch.setattr(replay.ExecutableCache, "remember", kept)
     assert seen().kind in ("value", "metadata", "error", "foreign")
 
 
@@ -206,7 +212,7 @@ def _without_dims(key: Any) -> Any:
 
 def test_an_entry_that_is_evicted_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache lets go of what a run has looked up, and found valid, but not begun."""
-    usual = bound.Bound._call
+    usual = bound.Executable._call
 
     def call(self: Any, *arguments: Any) -> Any:
         if arguments[1] in seen_before:
@@ -215,7 +221,7 @@ def test_an_entry_that_is_evicted_before_it_runs(monkeypatch: pytest.MonkeyPatch
         return usual(self, *arguments)
 
     seen_before: set[Any] = set()
-    monkeypatch.setattr(bound.Bound, "_call", call)
+    monkeypatch.setattr(bound.Executable, "_call", call)
     found = seen()
     assert found.kind in ("value", "modes", "metadata", "error", "foreign")
 
@@ -245,8 +251,8 @@ def test_a_foreign_exception(monkeypatch: pytest.MonkeyPatch) -> None:
             raise IndexError("list index out of range")
         return usual(self, *arguments, **keywords)
 
-    usual = executors.Executor._plan
-    monkeypatch.setattr(executors.Executor, "_plan", run)
+    usual = GraphRunner._plan
+    monkeypatch.setattr(GraphRunner, "_plan", run)
     assert seen().kind == "foreign"
 
 

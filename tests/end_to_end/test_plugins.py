@@ -162,7 +162,7 @@ def test_each_broken_plugin_is_reported_with_its_root_cause(broken: Callable[[st
 def test_a_dropped_plugin_leaves_nothing_behind(broken: Callable[[str], Any]) -> None:
     found = broken(
         """
-        from fluidlite.framework.kernels import kernels
+        from fluidlite.program.kernel_registry import kernels
         print(json.dumps({
             "half": attempt(lambda: fluid.Place("half") and fluid.memory.used("half:0")),
             "twice": attempt(lambda: fluid.memory.used("twice:0")),
@@ -221,7 +221,7 @@ def test_the_command_line_shows_what_was_left_out(tmp_path: Path, python: Callab
         """
         import contextlib, io, json, sys, warnings
         warnings.simplefilter("ignore")
-        from fluidlite.tools.cli import main
+        from fluidlite.cli.main import main
         sys.argv = ["fluidlite", "plugins"]
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
@@ -325,12 +325,13 @@ def test_a_plugin_of_one_module_adds_a_kernel(tmp_path: Path, python: Callable[.
 
 ONE_OF_EACH = """
 from fluidlite.plugin import (
-    AllocatorBase, ContextBase, DeviceBase, GraphPass, Library, hookimpl, register_kernel, register_op
+    AllocatorBase, ContextBase, DeviceBase, GraphPass, Inference, Library, Registration, hookimpl, register_kernel,
+    register_op,
 )
 @register_kernel("relu", "cpu", library="early")
 def relu(call, context):
     return lambda context, io: context.xp.maximum(io.array("X"), 0, out=io.array("Out"))
-early = register_op("early_made", inputs=("X",), outputs=("Out",), infer=lambda call: {"Out": call.spec("X")})
+early = register_op("early_made", Inference(lambda call: {"Out": call.spec("X")}), inputs=("X",), outputs=("Out",))
 @register_kernel("tanh", "cpu", library="early")
 def left(call, context):
     raise AssertionError("no hook hands it over")
@@ -403,8 +404,8 @@ def write(site: Path, files: Mapping[str, str]) -> None:
 STATE = """
 import importlib, json, sys, warnings
 import fluidlite as fluid
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.passes import passes
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.pass_registry import passes
 def state():
     records = [(r.name, r.state, r.brought, r.error, r.notes) for r in fluid.plugins() if not r.built_in]
     return {
@@ -482,7 +483,7 @@ def test_what_a_plugin_uses_while_it_is_imported_does_not_load_it_half(
 def test_a_built_in_module_may_be_imported_first(tmp_path: Path, python: Callable[..., Any]) -> None:
     code = STATE + "print(json.dumps([(r.name, r.state, r.brought) for r in fluid.plugins()]))"
     alone = python(code)
-    for module in ("fluidlite.kernels.blas", "fluidlite.kernels.opaque", "fluidlite.platform.cpu"):
+    for module in ("fluidlite.kernels.blas", "fluidlite.kernels.opaque", "fluidlite.devices.cpu"):
         assert python(f"import {module}\n" + code) == alone
 
 
@@ -492,7 +493,7 @@ def test_a_kernel_that_a_loaded_plugins_module_makes_later_is_told(tmp_path: Pat
     install(site, "early", {"early": (V1, target)})
     write(site, {
         **files,
-        "early_plugin/parts.py": ONE_OF_EACH.replace('call.spec("X")})', 'call.spec("X")}, override=True)'),
+        "early_plugin/parts.py": ONE_OF_EACH.replace('"early_made", ', '"early_made", Registration(override=True), '),
         "early_plugin/more.py": "from fluidlite.plugin import register_kernel\n"
         "@register_kernel('exp', 'cpu', library='early')\ndef exp(call, context):\n    raise AssertionError\n",
         "early_plugin/tests/__init__.py": "", "early_plugin/tests/test_it.py": "from fluidlite.plugin import *\n"

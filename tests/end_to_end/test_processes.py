@@ -13,7 +13,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.fork import holds, new_lock, new_rlock
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 
 ROOT = Path(fluid.__file__).parent
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})

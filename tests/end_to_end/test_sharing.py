@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.epoch import epoch
+from fluidlite.base.invalidation import epoch
 from fluidlite.memory.allocation import NOBODY, Sharing
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
-from fluidlite.platform.pool import get_context, new_context, using
+from fluidlite.platform.context_pool import get_context, new_context, using
 
 layers = fluid.layers
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})

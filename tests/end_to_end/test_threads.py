@@ -15,9 +15,9 @@ import fluidlite as fluid
 from fluidlite import memory
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.compiler.executable.executable_cache import MOST_BOUND
 from fluidlite.platform.context import Context
-from fluidlite.platform.pool import get_context, open_contexts
-from fluidlite.transformers.replay import MOST_BOUND
+from fluidlite.platform.context_pool import get_context, open_contexts
 
 layers = fluid.layers
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
@@ -230,7 +230,7 @@ def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs
             k = int(turns.integers(programs))
             main, y, feed = found[k]
             assert exe.run(main, feed, [y], scope=child)[0].tolist() == right[k]
-        return len(exe._replay._bound)  # type: ignore[union-attr]
+        return len(exe._executables._bound)  # type: ignore[union-attr]
 
     assert max(together(work, 16)) <= 17 * MOST_BOUND
     gc.collect()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import fluidlite as fluid
-from fluidlite.framework.backward import append_backward
+from fluidlite.program.backward import append_backward
 
 Array = np.ndarray[Any, Any]
 PLACES = [str(place) for place in fluid.places() if place.kind in ("cpu", "opencl")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 HERE = Path(__file__).parent
 FLUID = {

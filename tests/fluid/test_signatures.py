@@ -12,7 +12,35 @@ import fluidlite as fluid
 LAYERS = """
 fc input size num_flatten_dims=1 param_attr=None bias_attr=None act=None
 embedding input size is_sparse=False is_distributed=False padding_idx=None param_attr=None dtype='float32'
+beam_search pre_ids pre_scores ids scores beam_size end_id level=0 is_accumulated=True name=None
+    return_parent_idx=False
+beam_search_decode ids scores beam_size end_id name=None
+BeamSearchDecoder cell start_token end_token beam_size embedding_fn=None output_fn=None
+BasicDecoder cell helper output_fn=None
+TrainingHelper inputs sequence_length time_major=False
+GreedyEmbeddingHelper embedding_fn start_tokens end_token
+SampleEmbeddingHelper embedding_fn start_tokens end_token softmax_temperature=None seed=None
+dynamic_decode decoder inits=None max_step_num=None output_time_major=False impute_finished=False is_test=False
+    return_length=False
+sampled_softmax_with_cross_entropy logits label num_samples num_true=1 remove_accidental_hits=True
+    use_customized_samples=False customized_samples=None customized_probabilities=None seed=0
+sequence_topk_avg_pooling input row col topks channel_num
+rnn cell inputs initial_states=None sequence_length=None time_major=False is_reverse=False
+GRUCell hidden_size param_attr=None bias_attr=None gate_activation=None activation=None dtype='float32' name='GRUCell'
+LSTMCell hidden_size param_attr=None bias_attr=None gate_activation=None activation=None forget_bias=1.0 dtype='float32'
+    name='LSTMCell'
 linear_chain_crf input label param_attr=None
+dynamic_lstm input size h_0=None c_0=None param_attr=None bias_attr=None use_peepholes=True is_reverse=False
+    gate_activation='sigmoid' cell_activation='tanh' candidate_activation='tanh' dtype='float32' name=None
+dynamic_lstmp input size proj_size param_attr=None bias_attr=None use_peepholes=True is_reverse=False
+    gate_activation='sigmoid' cell_activation='tanh' candidate_activation='tanh' proj_activation='tanh'
+    dtype='float32' name=None h_0=None c_0=None cell_clip=None proj_clip=None
+dynamic_gru input size param_attr=None bias_attr=None is_reverse=False gate_activation='sigmoid'
+    candidate_activation='tanh' h_0=None origin_mode=False
+gru_unit input hidden size param_attr=None bias_attr=None activation='tanh' gate_activation='sigmoid' origin_mode=False
+lstm_unit x_t hidden_t_prev cell_t_prev forget_bias=0.0 param_attr=None bias_attr=None name=None
+lstm input init_h init_c max_len hidden_size num_layers dropout_prob=0.0 is_bidirec=False is_test=False name=None
+    default_initializer=None seed=-1
 crf_decoding input param_attr label=None
 cos_sim X Y
 conv2d input num_filters filter_size stride=1 padding=0 dilation=1 groups=None param_attr=None bias_attr=None
@@ -238,6 +266,7 @@ nets.simple_img_conv_pool input num_filters filter_size pool_size pool_stride po
     act=None use_cudnn=True
 nets.img_conv_group input conv_num_filter pool_size conv_padding=1 conv_filter_size=3 conv_act=None param_attr=None
     conv_with_batchnorm=False conv_batchnorm_drop_rate=0.0 pool_stride=1 pool_type='max' use_cudnn=True
+nets.sequence_conv_pool input num_filters filter_size param_attr=None act='sigmoid' pool_type='max' bias_attr=None
 nets.glu input dim=-1
 nets.scaled_dot_product_attention queries keys values num_heads=1 dropout_rate=0.0
 data name shape dtype='float32' lod_level=0

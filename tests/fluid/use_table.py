@@ -39,22 +39,30 @@ class _Strict(OpTest):
         self.assertEqual(str(actual.dtype), str(expected.dtype), what)
 
 
+def where(uses: Sequence[Use]) -> list[Any]:
+    """Each use on the first place, and the first use of each operator on every place.
+
+    What a use says is Fluid's meaning of inputs and attributes, and no place has a part in that; what places compute,
+    for every attribute of every operator, the samples of operators check (``operators/test_samples.py``).
+    """
+    found, seen = [], dict[str, int]()
+    for use in uses:
+        number = seen[use.op] = seen.get(use.op, -1) + 1
+        found += [(place, use, f"{place}-{use.op}-{number}") for place in (PLACES if number == 0 else PLACES[:1])]
+    found.sort(key=lambda each: PLACES.index(each[0]))
+    return [pytest.param(place, use, id=id) for place, use, id in found]
+
+
 def checks_of(uses: Sequence[Use]) -> tuple[Callable[..., None], Callable[..., None]]:
     """The two tests of a table: of its outputs and of its gradients."""
 
-    def names(chosen: Sequence[Use]) -> list[str]:
-        return [f"{use.op}-{sum(u.op == use.op for u in chosen[:i])}" for i, use in enumerate(chosen)]
-
-    @pytest.mark.parametrize("use", uses, ids=names(uses))
-    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize(("place", "use"), where(uses))
     def test_output(use: Use, place: str) -> None:
         _Strict(use).check_output_with_place(place, atol=use.atol, no_check_set=use.skip)
 
-    graded = [use for use in uses if use.grads]
     known: dict[int, list[Array]] = {}  # the differences of a use, found once for all places
 
-    @pytest.mark.parametrize("use", graded, ids=names(graded))
-    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize(("place", "use"), where([use for use in uses if use.grads]))
     def test_gradient(use: Use, place: str) -> None:
         test, names, of = _Strict(use), use.grads.split(), use.of.split()
         if id(use) not in known:

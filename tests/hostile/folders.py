@@ -16,8 +16,8 @@ from programs import NUMBERS, STRANGE
 
 from fluidlite import io
 from fluidlite.base.errors import SavedModelError
-from fluidlite.framework.program import Program
-from fluidlite.framework.scope import Scope, global_scope, scope_guard
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope, global_scope, scope_guard
 
 EXECUTOR: Any = SimpleNamespace(place="cpu")
 SECRET = 77_777.0

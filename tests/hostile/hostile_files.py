@@ -17,7 +17,7 @@ from folders import Place
 from programs import changed_numbers, mutant, networks, operator_programs, program_of, use
 from watch import Watch
 
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 _MEMORY = "/dev/shm"
 """A file system whose fsync takes no time, if there is one."""

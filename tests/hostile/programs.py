@@ -17,7 +17,7 @@ from fluidlite.base.dtypes import NUMPY
 from fluidlite.conformance.cases import Case, cases
 from fluidlite.conformance.op_harness import build
 from fluidlite.conformance.reference import Oracle
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 NUMBERS = [
     0, 1, -1, 2, 3, 7, -2, 64, 65, 255, 1000, 2**15, 10**6, 2**20, 2**28, 2**31 - 1, 2**31, 2**32, 2**40, 2**47, 2**48,

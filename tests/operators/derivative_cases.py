@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import fluidlite as fluid
 from fluidlite.base.dtypes import dtype_name, is_float
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.opdef import GRAD, OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case, cases
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "programs.md"
 MAX_OUTPUT = 2000
 MAX_CASES = 2
 
@@ -41,3 +45,9 @@ def chosen(op: OpDef, count: int = MAX_CASES) -> list[Case]:
         if allowed and floats and all(0 < a.size <= MAX_OUTPUT for a in floats):
             found.append(wide)
     return found[:count]
+
+
+def refused_twice() -> set[str]:
+    """Operators whose second derivatives the documentation says are refused."""
+    table = DOCUMENTED.read_text("utf-8").split("| second derivative refused |")[1].split("\n\n")[0]
+    return {type for row in table.splitlines()[2:] for type in re.findall(r"`(\w+)`", row.split("|")[1])}

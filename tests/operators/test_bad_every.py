@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.cli.op_docs import is_own
 from fluidlite.conformance.op_harness import build
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case
-from fluidlite.tools.operator_facts import is_own
 
 Array = np.ndarray[Any, Any]
 ONE_NUMBER = {

@@ -10,11 +10,11 @@ from fluidlite.base.dtypes import dtype_name, is_float
 from fluidlite.base.errors import FluidError
 from fluidlite.conformance.cases import Case
 from fluidlite.expr.gradients import function_of
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec, specs_of
 from fluidlite.platform.place import Place
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 Specs = dict[str, tuple[Spec, ...]]
 

@@ -233,7 +233,7 @@ LAYERS: dict[str, tuple[Any, type[FluidError], str]] = {
     "weight iterations": (
         lambda x, y: layers.spectral_norm(layers.ones([3, 2], "float32"), power_iters=-1),
         FluidError,
-        "0 or more",
+        "from 0 to 1000",
     ),
     "weight dtype": (lambda x, y: layers.spectral_norm(layers.ones([3, 2], "int64")), DtypeError, "float32"),
     "rank": (lambda x, y: layers.batch_norm(y), ProgramError, "a rank of 2 or more"),

@@ -8,7 +8,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 STATE = {
     "sgd": (),

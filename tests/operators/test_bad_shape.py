@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, OutOfRangeError, ShapeError
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 A, S, D = AttributeValueError, ShapeError, DtypeError
 Case = tuple[str, dict[str, Any], dict[str, Any], type[FluidError], str]

@@ -152,7 +152,9 @@ def test_values_and_gradients(place: str, name: str, last: bool, require: Any) -
     require(place.split(":")[0])
     g = CASES[name]
     found, wanted, used = run(place, g, last)
-    if fluid.platform.devices.devices.unit(place).dialect is not None and name != "stem":  # its image has 3 channels
+    if (
+        fluid.platform.device_registry.devices.unit(place).language is not None and name != "stem"
+    ):  # its image has 3 channels
         assert used == {"registers"}
     for mine, theirs in zip(found, wanted, strict=True):
         scale = np.abs(theirs).max()
@@ -177,8 +179,8 @@ def test_what_zero_padding_would_multiply_is_not_read() -> None:
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    from fluidlite.platform.devices import devices
-    from fluidlite.platform.pool import get_context
+    from fluidlite.platform.context_pool import get_context
+    from fluidlite.platform.device_registry import devices
 
     context = get_context(devices.host())
     before, results = context.threads, []
@@ -203,5 +205,5 @@ def test_small_rows_and_few_filters_are_left_to_other_kernels() -> None:
             report = fluid.explain(place="cpu", feed={"x": (g.images, g.channels, *g.size)}).data()
         (row,) = [row for row in report if row["op"] == "conv2d"]
         assert row["library"] != "registers"
-        if fluid.platform.devices.devices.host() and any("registers" in name for name, _ in row["refused"]):
+        if fluid.platform.device_registry.devices.host() and any("registers" in name for name, _ in row["refused"]):
             assert ["native registers", reason] in row["refused"]

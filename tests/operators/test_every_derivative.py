@@ -19,8 +19,8 @@ from fluidlite.base.dtypes import dtype_name, is_float
 from fluidlite.conformance.op_harness import OneOperator
 from fluidlite.conformance.reference import Oracle
 from fluidlite.errors import GradientError
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case
 
 MAX_ELEMENTS = 40
@@ -222,7 +222,7 @@ def test_a_dropped_path_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = op.grad
     assert isinstance(rule, GradRule)
     monkeypatch.setattr(op, "grad", None)  # as it was; and backward as it was, which went on without it
-    monkeypatch.setattr("fluidlite.framework.backward.refuse_missing", lambda *given: None)
+    monkeypatch.setattr("fluidlite.program.backward.refuse_missing", lambda *given: None)
     case = chosen(op)[0]
     composition: Mapping[str, Found] = dict(checked(case, 0))
     assert any(not isinstance(found, str) and found[1] for found in composition.values())

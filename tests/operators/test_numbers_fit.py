@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 L = fluid.layers
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")

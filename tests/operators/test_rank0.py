@@ -10,8 +10,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.registry import ops
 
 L = fluid.layers
 PLACES = [str(place) for place in fluid.places() if place.kind in ("cpu", "opencl")]

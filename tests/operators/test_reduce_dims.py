@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 REDUCTIONS = [op.type for op in ops if {"dim", "keep_dim", "reduce_all"} <= {attr.name for attr in op.attrs}
               and not op.type.endswith("_grad") and "_grad_" not in op.type]  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite.conformance.sample_helpers import rand
 from fluidlite.conformance.samples import Sample
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case, check_sample
 
 PLACES = [str(place) for place in fluid.places()]

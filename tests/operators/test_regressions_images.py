@@ -8,7 +8,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite.base.errors import ShapeError
 from fluidlite.conformance.samples import Sample
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case, check_sample
 
 PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]

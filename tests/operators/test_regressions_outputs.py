@@ -9,7 +9,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import Sample, samples_of
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case, check_sample
 
 PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]

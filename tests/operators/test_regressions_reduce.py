@@ -11,7 +11,7 @@ import fluidlite as fluid
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import ShapeError
 from fluidlite.conformance.samples import Sample
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing import Case, check_sample
 
 PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]
@@ -61,7 +61,7 @@ def test_a_norm_that_is_no_number_clips_all(place: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers_wrap(place: str, dtype: str) -> None:
-    """As in NumPy; C leaves an overflow of signed numbers open, so kernels of a dialect add in unsigned words."""
+    """As in NumPy; C leaves an overflow of signed numbers open, so kernels in C add in unsigned words."""
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     x = np.array([[high, 1, 5], [low, -1, 3], [high, high, high]], dtype)
     uses = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from operator_checks import CHECKS, MODES, PAIRWISE, WRITTEN, by_operator, case_of, parsed, path_of, run_checks
 
 import fluidlite as fluid
-from fluidlite.platform.devices import devices
-from fluidlite.testing import Check, checks
-from fluidlite.tools.matrix import kernel_matrix
+from fluidlite.cli.kernel_matrix import kernel_matrix
+from fluidlite.platform.device_registry import devices
+from fluidlite.testing import Check
 
-CHECKS = checks()
 FEWEST = 1500
 """A floor: an operator family that fails to load must not pass for want of tests."""
 MARKED = ("opencl", "cuda")
@@ -31,21 +31,58 @@ def every_place() -> list[Any]:
 USABLE = [parameter for parameter in every_place() if not any(m.name == "skip" for m in parameter.marks)]
 
 
-@pytest.mark.parametrize("place", USABLE)
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
-def test_conforms(check: Check, place: str) -> None:
-    check(place)
+@pytest.mark.parametrize("group", by_operator(CHECKS))
+def test_conforms_on_the_cpu(group: list[Check]) -> None:
+    assert run_checks(group, "cpu")
+
+
+@pytest.mark.parametrize("place", [parameter for parameter in USABLE if parameter.values != ("cpu",)])
+@pytest.mark.parametrize("group", by_operator(PAIRWISE))
+def test_conforms(group: list[Check], place: str) -> None:
+    assert run_checks(group, place)
 
 
 def test_there_are_enough() -> None:
     assert len(CHECKS) > FEWEST
 
 
+def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
+    def modes(found: list[Check]) -> set[tuple[str, str]]:
+        return {(parsed(check)[0], mode) for check in found for mode in check.run.keywords.get("modes", MODES)}
+
+    def dtypes(found: list[Check]) -> set[tuple[str, str]]:
+        return {(subject, dtype) for subject, _, dtype in map(parsed, found)}
+
+    every = [check for check in CHECKS if case_of(check)]
+    kept = [check for check in PAIRWISE if case_of(check)]
+    assert dtypes(kept) == dtypes(every)
+    assert modes(kept) == modes(every)
+    both = {parsed(check)[:2] for check in every} - {parsed(check)[:2] for check in kept}
+    assert {path_of(check) for check in kept} >= {
+        path_of(check) for check in every if parsed(check)[:2] in both and parsed(check)[2] == "float32"
+    }
+    assert all(
+        {subject.removesuffix(".grad"), f"{subject.removesuffix('.grad')}_grad"}.isdisjoint(WRITTEN)
+        for subject, _ in both
+    )
+
+
+def test_a_failure_names_each_check_that_fails() -> None:
+    def fail(place: Any) -> None:
+        raise ValueError(f"wrong on {place}")
+
+    good, bad = Check("relu[good:float32]", lambda place: None), Check("relu[bad:float32]", fail)
+    assert run_checks([good], "cpu") == 1
+    with pytest.raises(AssertionError, match=r"1 checks fail on cpu: relu\[bad:float32\]\n.*ValueError: wrong on cpu"):
+        run_checks([good, bad], "cpu")
+    assert run_checks([good, bad], "cpu", lambda error: isinstance(error, ValueError)) == 1
+
+
 @pytest.mark.parametrize("place", every_place())
 def test_no_operator_falls_back_where_there_is_a_capability(place: str) -> None:
     unit = devices.unit(place)
-    if unit.array is None and unit.dialect is None:
-        pytest.skip(f"{place} has neither array namespace nor dialect")
+    if unit.array is None and unit.language is None:
+        pytest.skip(f"{place} has neither array namespace nor kernel language")
     cells = {row.op: row.cells[unit.place] for row in kernel_matrix([place])}
     left = {op: cell.text for op, cell in cells.items() if cell.hows["fallback"] or cell.hows["none"]}
     assert left == {}

@@ -9,8 +9,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.backward import gradients
-from fluidlite.framework.registry import ops
+from fluidlite.program.backward import gradients
+from fluidlite.program.registry import ops
 
 PLACES = [place for place in map(str, fluid.places()) if not place.startswith("fpga")]
 RANDOM = np.random.default_rng(7)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader
-from fluidlite.platform.cpu import CPUDevice
-from fluidlite.platform.cuda import CUDADevice
-from fluidlite.platform.opencl import OpenCLDevice
+from fluidlite import plugin_loader
+from fluidlite.devices.cpu import CPUDevice
+from fluidlite.devices.cuda import CUDADevice
+from fluidlite.devices.opencl import OpenCLDevice
 from fluidlite.plugin import DeviceUnavailable, Span
 
 PLUGINS = str(Path(__file__).parent.parent / "plugins")
@@ -30,7 +30,7 @@ def load_plugin() -> Iterator[Callable[[str, str], None]]:
         fluid.places()
         sys.path.insert(0, PLUGINS)
         try:
-            record = loader.load(name, module)
+            record = plugin_loader.load(name, module)
         finally:
             sys.path.remove(PLUGINS)
         assert record.state == "loaded", record.traceback
@@ -38,7 +38,7 @@ def load_plugin() -> Iterator[Callable[[str, str], None]]:
 
     yield load
     for name in loaded:
-        loader.unload(name)
+        plugin_loader.unload(name)
 
 
 @pytest.fixture(params=("cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga", "strict"))
@@ -68,7 +68,7 @@ class Bench:
         self.contexts: list[Any] = []
         self.context = self.new_context()
         self.array = device.array(0)
-        self.dialect = device.dialect(0)
+        self.language = device.language(0)
 
     def new_context(self) -> Any:
         self.contexts.append(self.device.context(0, len(self.contexts) % self.info.queues))
@@ -116,7 +116,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Bench:
     device = CUDADevice()
     assert device.probe() == 2
     bench = Bench(device)
-    bench.array = bench.dialect = None
+    bench.array = bench.language = None
     return bench
 
 
@@ -150,7 +150,7 @@ def with_array(bench: Bench) -> Bench:
 
 
 @pytest.fixture
-def with_dialect(bench: Bench) -> Bench:
-    if bench.dialect is None:
-        pytest.skip(f"{bench.device.kind} has no dialect")
+def with_language(bench: Bench) -> Bench:
+    if bench.language is None:
+        pytest.skip(f"{bench.device.kind} has no kernel language")
     return bench

@@ -189,6 +189,7 @@ cuda = SimpleNamespace(
     UnownedMemory=UnownedMemory,
     MemoryPointer=MemoryPointer,
     MemoryPool=MemoryPool,
+    alloc_pinned_memory=bytearray,
     memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     runtime=runtime,
 )

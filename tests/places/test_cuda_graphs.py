@@ -19,26 +19,27 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.framework.kernels import kernels
-from fluidlite.platform.cuda import CUDADevice
-from fluidlite.platform.cuda.dialect import CUDADialect, Kernel
-from fluidlite.platform.cuda.graph import GraphChain
-from fluidlite.plugin import DialectBase, hookimpl
+from fluidlite.devices.cuda import CUDADevice
+from fluidlite.devices.cuda.graph import GraphChain
+from fluidlite.devices.cuda.language import CUDALanguage, Kernel
+from fluidlite.plugin import KernelLanguageBase, hookimpl
+from fluidlite.program.kernel_registry import kernels
 from fluidlite.transformers import Transformer, make_transformer_factory
 
 KIND = "capturing"
 
 
-class HostDialect(CUDADialect):
+class HostLanguage(CUDALanguage):
     """CUDA's way to launch, with kernels for the host."""
 
-    words = DialectBase.words
+    keywords = KernelLanguageBase.keywords
+    group = None  # a loop goes through items one after the other
 
     def __init__(self) -> None:
         super().__init__()
-        from fluidlite.platform.cpu.dialect import LLVMDialect
+        from fluidlite.devices.cpu.language import LLVMLanguage
 
-        self._inner = LLVMDialect()
+        self._inner = LLVMLanguage()
         self.types, self.math = self._inner.types, self._inner.math
 
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
@@ -60,7 +61,7 @@ class CapturingDevice(CUDADevice):
 
     def __init__(self) -> None:
         super().__init__()
-        self._dialect = HostDialect()
+        self._language = HostLanguage()
 
     def array(self, index: int) -> None:
         return None
@@ -89,13 +90,13 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def transformer(cupy: Any, require: Callable[..., None], no_fallback: None) -> Iterator[Transformer]:
     require("llvmlite")
-    record = fluid.loader.load("capturing", Plugin())
+    record = fluid.plugin_loader.load("capturing", Plugin())
     assert record.state == "loaded", record.traceback
     try:
         with fluid.program_guard(fluid.Program(), fluid.Program()), make_transformer_factory(KIND)() as made:
             yield made
     finally:
-        fluid.loader.unload("capturing")
+        fluid.plugin_loader.unload("capturing")
 
 
 def shown(computation: Any) -> list[tuple[tuple[str, ...], str]]:
@@ -275,7 +276,7 @@ def test_a_closed_transformer_lets_go_of_its_graphs(cupy: Any, transformer: Tran
     step = transformer.computation(ng.tanh(ng.exp(x)), x)
     for _ in range(3):
         step(np.zeros(6))
-    graph = ref(step.executor.replay.last.actions[-1].chain)
+    graph = ref(step.executor.executables.last.actions[-1].chain)
     assert graph() is not None
     transformer.close()
     assert graph() is None

@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from operator_checks import PAIRWISE, by_operator, run_checks
 
 import fluidlite as fluid
-from fluidlite.platform.cpu import CPUDevice, NumPyArrays
-from fluidlite.platform.cuda.array import WITH_PLACE, namespace
-from fluidlite.platform.devices import devices
+from fluidlite.devices.cpu import CPUDevice, NumPyArrays
+from fluidlite.devices.cuda.array import WITH_PLACE, namespace
+from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import DeviceInfo, Span
-from fluidlite.testing import Check, checks
+from fluidlite.testing import Check
 
 PLACE = fluid.Place("recording")
 EXTRAS = ("erf", "scatter_add", "take_along_axis", "put_along_axis", "from_dlpack")
@@ -176,9 +177,9 @@ def recorder() -> Iterator[Recorder]:
     devices.remove(device)
 
 
-@pytest.mark.parametrize("check", [pytest.param(c, id=c.id) for c in checks() if not c.id.startswith("device[")])
-def test_conforms(check: Check, recorder: Recorder) -> None:
-    check(PLACE)
+@pytest.mark.parametrize("group", by_operator(check for check in PAIRWISE if check.operator != "device"))
+def test_conforms(group: list[Check], recorder: Recorder) -> None:
+    assert run_checks(group, PLACE)
 
 
 def fits(function: Any, name: str, count: int, options: tuple[str, ...]) -> str:

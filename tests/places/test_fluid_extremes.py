@@ -13,7 +13,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 L = fluid.layers
 PLACES = [*map(str, fluid.places()), "strict"]

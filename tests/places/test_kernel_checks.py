@@ -11,8 +11,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelError
-from fluidlite.framework.kernels import Kernel, kernels
 from fluidlite.plugin import Call, Library
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.testing import check_gradient, check_sample
 
 MODES = ("interpreted", "compiled")

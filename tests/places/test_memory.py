@@ -17,8 +17,8 @@ from fluidlite import memory
 from fluidlite.base.errors import AllocationError, FallbackWarning, FluidError, OutOfMemoryError
 from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context, new_context
+from fluidlite.platform.context_pool import get_context, new_context
+from fluidlite.platform.device_registry import devices
 
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
 
@@ -109,7 +109,7 @@ def test_out_of_memory_in_a_run_names_the_operator(place: str, mode: str) -> Non
             exe.run(program, feed, [y])
         gc.collect()
         memory.set_limit(place, now.used + now.padding + 20_000)  # concat takes 32 KB
-        what = "operator (concat|relu)|moving (x|concat)"
+        what = r"operator (fused\.)?(concat|relu|concat_relu)\b|moving (x|concat)"
         with pytest.raises(OutOfMemoryError, match=rf"({what}).*out of memory on {place}: asked for .*used .*reserved"):
             exe.run(program, feed, [y])
         memory.set_limit(place, None)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.platform.cpu import CPUDevice
-from fluidlite.platform.cuda import CUDADevice
-from fluidlite.platform.cuda.array import CuPyArrays
-from fluidlite.platform.opencl import OpenCLDevice
+from fluidlite.devices.cpu import CPUDevice
+from fluidlite.devices.cuda import CUDADevice
+from fluidlite.devices.cuda.array import CuPyArrays
+from fluidlite.devices.opencl import OpenCLDevice
 from fluidlite.plugin import DeviceLost, DeviceUnavailable, Place, Span
 
 
@@ -77,6 +77,22 @@ def test_opencl_counts_devices_of_all_platforms(monkeypatch: pytest.MonkeyPatch)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [1, 1000, 1 << 20])
+def test_copies_that_do_not_wait(bench: Any, nbytes: int) -> None:
+    data = noise(nbytes)
+    span = bench.span(noise(nbytes))
+    host = bench.context.pinned(nbytes)
+    for source in (memoryview(bytearray(nbytes)), *([host] if host is not None else ())):
+        assert source.nbytes >= nbytes
+        assert not source.readonly
+        np.frombuffer(source, np.uint8)[:nbytes] = data
+        bench.context.copy_in_async(span, source[:nbytes])
+        bench.context.record().wait()
+        np.frombuffer(source, np.uint8)[:] = 0  # free after the event
+        assert (bench.read(span) == data).all()
+    assert (host is None) is bench.info.host
 
 
 def test_allocations_are_aligned(bench: Any) -> None:

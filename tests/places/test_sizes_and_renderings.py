@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 SPECIAL = (
     0.0, 1.0, 0.5, 1.5, 2.5, 3.0, 6.0, 1e-3, 2e-4, 5.3, 20.0, 64.0, 88.0, 89.0, 91.0, 104.0, 710.0, 1e4, 3.4e15, 1e22,

@@ -21,7 +21,7 @@ import numpy as np
 import fluidlite as fluid
 from fluidlite import layers, memory
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
-from fluidlite.platform.pool import get_context, new_context
+from fluidlite.platform.context_pool import get_context, new_context
 
 place, mode, strategy = sys.argv[1:]
 main, startup = fluid.Program(), fluid.Program()
@@ -79,6 +79,8 @@ for turn in range(4):
     assert user in memory.memory_of(place).strategy.bump.users()
     assert 0 < memory.used(place) <= memory.reserved(place) == 4 << 20
     marks.add(memory.used(place))
+    full, bump = memory.stats(place), memory.memory_of(place).strategy.bump
+    assert full.used <= bump.payload and full.used + full.padding <= bump.used  # some were freed one by one
     tensor = fluid.Tensor().set(np.ones(1000, np.float32), place)
     memory.reset(place)
     now = memory.stats(place)
@@ -92,6 +94,10 @@ for turn in range(4):
     assert (kept == before).all()  # what NumPy got is a copy
     memory.reset(place)
 assert len(marks) == 1, marks
+held = [memory.alloc(place, n) for n in (5, 1, 200, 64)]
+now, bump = memory.stats(place), memory.memory_of(place).strategy.bump
+assert (now.used, bump.payload) == (270, 270) and now.used + now.padding == bump.used > 270, now
+memory.reset(place)
 tensor.set(np.ones(3, np.float32))  # new contents get new memory
 assert tensor.numpy().tolist() == [1, 1, 1]
 

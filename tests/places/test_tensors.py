@@ -12,8 +12,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import TensorError
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
 DTYPES = tuple(NUMPY)

@@ -11,10 +11,10 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError
-from fluidlite.framework.kernels import Kernel, kernels
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.framework.widen import WIDER
-from fluidlite.plugin import Call
+from fluidlite.plugin import Aliasing, Call, Execution, Inference, Registration
+from fluidlite.program.kernel_registry import Kernel, kernels
+from fluidlite.program.registry import ops, register_op
+from fluidlite.program.widen import WIDER
 
 MODES = ("interpreted", "compiled")
 KINDS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64,
@@ -28,7 +28,7 @@ def operator() -> Iterator[None]:
     def infer(call: Call) -> Any:
         return {"Out": call.spec("X"), "Count": call.spec("X").with_(dims=(1,), dtype="int64")}
 
-    made = register_op("thirds", inputs=("X",), outputs=("Out", "Count"), infer=infer)
+    made = register_op("thirds", Inference(infer), inputs=("X",), outputs=("Out", "Count"))
     yield
     ops.remove(made)
 
@@ -131,32 +131,39 @@ def test_the_nearest_type_is_taken_and_a_kernel_of_its_own_before_all(kind: str)
             exe.run(made, feed, fetches)
         assert brought.seen == ["float32"]
     with Brought(kind, "float16", "float32") as brought:
-        if "float16" not in fluid.platform.devices.devices.unit(kind).info.dtypes:
+        if "float16" not in fluid.platform.device_registry.devices.unit(kind).info.dtypes:
             pytest.skip("it does not compute float16")
         exe.run(made, feed, fetches)
     assert brought.seen == ["float16"]
 
 
-DECLARED: list[dict[str, Any]] = [
-    {"dtypes": {"X": ("float16",)}},
-    {"random": True},
-    {"must_alias": {"Out": "X"}},
-    {"attrs": [fluid.plugin.Attr("dtype", "dtype", default="float16")]},
-    {"infer": lambda call: {"Out": call.spec("X").with_(dtype="float16"), "Count": call.spec("X")}},
-]
+DECLARED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "dtypes": ((), {"dtypes": {"X": ("float16",)}}),
+    "random": ((Execution(random=True),), {}),
+    "must_alias": ((Aliasing(must={"Out": "X"}),), {}),
+    "attrs": ((), {"attrs": [fluid.plugin.Attr("dtype", "dtype", default="float16")]}),
+    "infer": (
+        (Inference(lambda call: {"Out": call.spec("X").with_(dtype="float16"), "Count": call.spec("X")}),),
+        {},
+    ),
+}
 
 
-@pytest.mark.parametrize("declared", DECLARED, ids=lambda declared: next(iter(declared)))
-def test_an_operator_that_does_not_allow_it_is_left_alone(declared: dict[str, Any]) -> None:
-    infer = declared.get("infer", lambda call: {"Out": call.spec("X"), "Count": call.spec("X")})
-    made = register_op("thirds", inputs=("X",), outputs=("Out", "Count"), override=True, **{**declared, "infer": infer})
+@pytest.mark.parametrize("declared", DECLARED)
+def test_an_operator_that_does_not_allow_it_is_left_alone(declared: str) -> None:
+    options, others = DECLARED[declared]
+    if declared != "infer":
+        options = (*options, Inference(lambda call: {"Out": call.spec("X"), "Count": call.spec("X")}))
+    made = register_op(
+        "thirds", Registration(override=True), *options, inputs=("X",), outputs=("Out", "Count"), **others
+    )
     try:
         program_ = fluid.Program()
         with fluid.program_guard(program_):
             x = fluid.layers.data("x", [-1, 8], dtype="float16", append_batch_size=False)
             block = program_.global_block()
             names = {slot: block.create_var(name=slot) for slot in ("Out", "Count")}
-            out = {"Out": x, "Count": names["Count"]} if "must_alias" in declared else names
+            out = {"Out": x, "Count": names["Count"]} if declared == "must_alias" else names
             block.append_op("thirds", {"X": x}, out)
         with Brought("cpu", "float32"), pytest.raises(KernelNotFoundError):
             fluid.explain(program_, "cpu")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.plugin import AllocatorBase, ContextBase, DeviceBase, DeviceInfo, Span, hookimpl
 
 _numbers = itertools.count()
@@ -141,9 +141,9 @@ class _Plugin:
 @contextmanager
 def installed(device: Any) -> Iterator[Any]:
     """Load a plugin that brings the device, and unload it afterwards."""
-    record = loader.load(f"plugin of {device.kind}", _Plugin(device))
+    record = plugin_loader.load(f"plugin of {device.kind}", _Plugin(device))
     assert record.state == "loaded", record.traceback
     try:
         yield device
     finally:
-        loader.unload(f"plugin of {device.kind}")
+        plugin_loader.unload(f"plugin of {device.kind}")

@@ -1,16 +1,16 @@
-"""The CPU's dialect alone: a device of host memory without arrays, so that every kernel is compiled by LLVM."""
+"""The CPU's kernel language alone: a device of host memory without arrays, so that every kernel is compiled by LLVM."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from fluidlite.platform.cpu import CPUDevice
+from fluidlite.devices.cpu import CPUDevice
 from fluidlite.plugin import DeviceInfo, hookimpl
 
 
 class LLVMDevice(CPUDevice):
-    """Like the CPU; its kernels are written or generated in dialect words."""
+    """Like the CPU; its kernels are written or generated in a kernel language."""
 
     kind = "llvm"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fluidlite.framework.registry import ops
-from fluidlite.platform.cpu import CPUDevice
+from fluidlite.devices.cpu import CPUDevice
 from fluidlite.plugin import DeviceInfo, hookimpl, register_kernel
+from fluidlite.program.registry import ops
 from fluidlite.render.loops.kernels import prepare, refusal
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader
-from fluidlite.transformers import Transformer, make_transformer_factory, replay
-from fluidlite.transformers.direct import Direct, direct
+from fluidlite import plugin_loader
+from fluidlite.compiler.executable import executable_cache as replay
+from fluidlite.compiler.executable.fast_path import FastPath, direct
+from fluidlite.transformers import Transformer, make_transformer_factory
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -43,10 +44,10 @@ def _strict() -> Iterator[None]:
     fluid.places()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
-        record = loader.load("strict", "strict_device")
+        record = plugin_loader.load("strict", "strict_device")
     assert record.state == "loaded", record.traceback
     yield
-    loader.unload("strict")
+    plugin_loader.unload("strict")
 
 
 @pytest.fixture(params=(*PLACES, STRICT))
@@ -62,21 +63,21 @@ def any_place(request: pytest.FixtureRequest, require: Callable[..., None]) -> s
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each call that found a straight way: whether it was taken."""
+    """Of each call that found a fast path: whether it was taken."""
     found: list[bool] = []
 
-    def watched(*args: Any) -> Direct | None:
-        way = direct(*args)
-        if way is not None:
-            usual = way.call
+    def watched(*args: Any) -> FastPath | None:
+        fast_path = direct(*args)
+        if fast_path is not None:
+            usual = fast_path.call
 
             def call(*given: Any) -> Any:
                 values = usual(*given)
                 found.append(values is not None)
                 return values
 
-            way.call = call
-        return way
+            fast_path.call = call
+        return fast_path
 
     monkeypatch.setattr(replay, "direct", watched)
     return found

@@ -12,10 +12,10 @@ import numpy as np
 import fluidlite as fluid
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import FluidError
+from fluidlite.compiler.selection import policy as policies
 from fluidlite.conformance.samples import samples_of
-from fluidlite.framework import policy as policies
-from fluidlite.framework.opdef import GRAD, OpDef
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.registry import ops
 from fluidlite.transformers import FuseElementwise, make_transformer_factory
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -158,7 +158,7 @@ def run(
     with make_transformer_factory(place, seed=3)() as transformer:
         transformer.graph_passes = [FuseElementwise()] if fuse else []  # type: ignore[assignment]
         computation = transformer.computation(list(results), *(program.global_block().var(name) for name in feeds))
-        return computation(*feeds.values()), [op.type for op in computation.transformed.global_block().ops]
+        return computation(*feeds.values()), [op.type for op in computation.transformed.operators]
 
 
 def assert_same(found: Sequence[Any], expected: Sequence[Any], what: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Computations and executors whose memory lies in an arena: the straight way too sees a reset."""
+"""Computations and executors whose memory lies in an arena: the fast path too sees a reset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.base.errors import AllocationError
-from fluidlite.platform.pool import new_context
+from fluidlite.platform.context_pool import new_context
 from fluidlite.transformers import make_transformer
 
 ROWS = np.random.default_rng(2).standard_normal((30, 40)).astype("float32")
@@ -29,7 +29,7 @@ def test_a_computation_within_and_without_an_arena() -> None:
     right = made(ROWS)
     arena = memory.arena("cpu", 1 << 20)
     for turn in range(5):
-        for _ in range(4):  # the later ones by the straight way
+        for _ in range(4):  # the later ones by the fast path
             assert (made(ROWS) == right).all()
         with arena():
             for _ in range(4):
@@ -67,9 +67,9 @@ def test_state_in_an_arena_on_the_straight_way() -> None:
         tensor = scope.find_var("held").get_tensor()  # type: ignore[union-attr]
         arena = memory.arena("cpu", 1 << 16)
         tensor.move_to(arena)
-        before = exe._replay.hits  # type: ignore[union-attr]
+        before = exe._executables.hits  # type: ignore[union-attr]
         assert [exe.run(fetch_list=[y], scope=scope)[0].item() for _ in range(5)] == [128.0] * 5
-        assert exe._replay.hits - before < 4  # type: ignore[union-attr]  # it was bound, and went straight through
+        assert exe._executables.hits - before < 4  # type: ignore[union-attr]  # it was bound, and went straight through
         arena.reset()
         for _ in range(2):
             with pytest.raises(AllocationError, match="stale arena memory: 256 bytes on cpu:0"):

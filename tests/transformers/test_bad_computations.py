@@ -118,7 +118,7 @@ GOOD_CALLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", GOOD_CALLS)
 def test_arguments_of_every_make(case: str, transformer: Transformer) -> None:
-    """What fits is taken, by the shortest way too; it is neither kept nor changed."""
+    """What fits is taken, by the fast path too; it is neither kept nor changed."""
     value = GOOD_CALLS[case]
     if case == "tensor":
         value = fluid.Tensor()

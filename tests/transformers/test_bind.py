@@ -1,4 +1,4 @@
-"""Bound programs: what a call does and does not, when it binds again, and that errors are as good as ever."""
+"""Executable programs: what a call does and does not, when it binds again, and that errors are as good as ever."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers, memory
 from fluidlite.base.errors import DeviceError, FluidError, OutOfMemoryError, OutOfRangeError
+from fluidlite.compiler.executable.executable import Executable
+from fluidlite.compiler.executable.executable_cache import MOST_BOUND, ExecutableCache
 from fluidlite.executor.executor import Executor
-from fluidlite.framework.call import Call
-from fluidlite.framework.kernels import kernels, register_kernel
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.plugin import Inference
+from fluidlite.program.kernel_registry import kernels, register_kernel
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops, register_op
 from fluidlite.transformers import Transformer
-from fluidlite.transformers.bound import Bound
-from fluidlite.transformers.replay import MOST_BOUND, Replay
 
 PLACES = ["cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga"]
 
@@ -33,21 +34,20 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
     return str(request.param)
 
 
-def replay_of(exe: Executor) -> Replay:
-    assert exe._replay is not None
-    return exe._replay
+def replay_of(exe: Executor) -> ExecutableCache:
+    assert exe._executables is not None
+    return exe._executables
 
 
-def last(exe: Executor) -> Bound:
+def last(exe: Executor) -> Executable:
     found = replay_of(exe).last
     assert found is not None
     return found
 
 
-def plainly(exe: Executor) -> Executor:
-    """Let an executor run programs as they are, without passes."""
-    exe._compiled = None
-    return exe
+def plainly(place: Any) -> Executor:
+    """An executor that runs programs as they are, without passes."""
+    return fluid.Executor(place, mode="compiled", passes=())
 
 
 # What a call does ----------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def plainly(exe: Executor) -> Executor:
 
 def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     main, startup, feed, wanted = network()
-    exe, scope = plainly(fluid.Executor(place, mode="compiled")), fluid.Scope()
+    exe, scope = plainly(place), fluid.Scope()
     exe.run(startup, scope=scope)
     first = exe.run(main, feed, wanted, scope=scope)
     bound = last(exe)
@@ -66,9 +66,9 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
 
     before = {where: memory.stats(where).allocations for where in map(str, fluid.places())}
     for name in ("prepare_step", "run_steps"):
-        monkeypatch.setattr(f"fluidlite.transformers.bound.{name}", never)
-    monkeypatch.setattr("fluidlite.executor.executor.plan_block", never)
-    monkeypatch.setattr("fluidlite.framework.tensor.Tensor.allocate", never)
+        monkeypatch.setattr(f"fluidlite.compiler.executable.executable.{name}", never)
+    monkeypatch.setattr("fluidlite.compiler.graph_runner.plan_graph", never)
+    monkeypatch.setattr("fluidlite.tensor.tensor.Tensor.allocate", never)
     monkeypatch.setattr(Call, "__init__", never)
     for _ in range(3):
         second = exe.run(main, feed, wanted, scope=scope)
@@ -81,12 +81,12 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
 
 
 def test_each_operator_is_one_callable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluidlite.transformers.bind.merged", lambda actions, owners: (actions, owners))
+    monkeypatch.setattr("fluidlite.compiler.executable.linker.merged", lambda actions, owners: (actions, owners))
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = y = layers.data("x", [1], append_batch_size=False)
         for _ in range(100):
             y = layers.elementwise_add(y, x)
-        exe = plainly(fluid.Executor("cpu", mode="compiled"))
+        exe = plainly("cpu")
         assert exe.run(feed={"x": np.ones(1, "float32")}, fetch_list=[y])[0] == 101
     assert len(last(exe).actions) == 100
     assert last(exe).memory.planned <= 5 * 64
@@ -99,11 +99,11 @@ def test_another_batch_size_compiles_nothing(place: str, monkeypatch: pytest.Mon
     for batch in (16, 8, 64):  # sums of few and of many elements are two kernels
         exe.run(main, {"x": fed(batch, 64)}, wanted, scope=scope)
     compiled: list[Any] = []
-    dialect = get_context(place).dialect
-    if dialect is not None:
-        true_compile = type(dialect).compile
+    language = get_context(place).language
+    if language is not None:
+        true_compile = type(language).compile
         monkeypatch.setattr(
-            type(dialect), "compile", lambda *args: compiled.append(args[2]) or true_compile(*args)
+            type(language), "compile", lambda *args: compiled.append(args[2]) or true_compile(*args)
         )  # fmt: skip
     from fluidlite.codegen import array_kernel
 
@@ -296,7 +296,7 @@ def test_state_that_shares_memory_is_left_to_the_interpreter() -> None:
         scope = fluid.Scope()
         answers = []
         for mode in ("interpreted", "compiled"):
-            exe = plainly(fluid.Executor("cpu", mode=mode))
+            exe = fluid.Executor("cpu", mode=mode, passes=())
             exe.run(fluid.default_startup_program(), scope=scope)
             scope.find_var("b").get_tensor().share_data_with(scope.find_var("a").get_tensor())
             answers.append([v.tolist() for _ in range(2) for v in exe.run(fetch_list=[a, b], scope=scope)])
@@ -321,14 +321,14 @@ def test_an_output_that_reads_its_own_state() -> None:
     assert last(exe).attached == 1
 
 
-# Bounded -------------------------------------------------------------------------------------------------------------
+# LRUCache -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_storm_of_shapes_stays_bounded(place: str) -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = layers.data("x", [-1, 64], append_batch_size=False)
         y = layers.mean(layers.softmax(layers.softmax(x)))
-        exe = plainly(fluid.Executor(place, mode="compiled"))
+        exe = plainly(place)
         before = memory.used(place)
         sizes = [*range(200, 100, -1), *range(1, MOST_BOUND + 5)]
         for size in sizes:
@@ -345,7 +345,7 @@ def test_the_arena_of_an_evicted_program_is_freed() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = layers.data("x", [-1], append_batch_size=False)
         y = layers.mean(layers.cumsum(layers.cumsum(x)))
-        exe = plainly(fluid.Executor("cpu", mode="compiled"))
+        exe = plainly("cpu")
         exe.run(feed={"x": np.ones(1 << 20, "float32")}, fetch_list=[y])
         held = memory.used("cpu")
         for size in range(1, MOST_BOUND + 2):
@@ -371,7 +371,7 @@ def fragile() -> Iterator[list[Exception]]:
     """An operator that copies; what stands in the list is raised instead."""
     failing: list[Exception] = []
     fluid.places()
-    made = register_op("test_fragile", inputs=("X",), outputs=("Out",), infer=lambda call: {"Out": call.spec("X")})
+    made = register_op("test_fragile", Inference(lambda call: {"Out": call.spec("X")}), inputs=("X",), outputs=("Out",))
 
     def prepare(call: Any, context: Any) -> Any:
         def run(context: Any, io: Any) -> None:
@@ -428,7 +428,7 @@ def test_out_of_memory_and_on() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = layers.data("x", [-1], append_batch_size=False)
         y = layers.mean(layers.cumsum(layers.cumsum(x)))
-        exe = plainly(fluid.Executor("cpu", mode="compiled"))
+        exe = plainly("cpu")
         exe.run(feed={"x": np.ones(100, "float32")}, fetch_list=[y])
         memory.trim("cpu")
         memory.set_limit("cpu", memory.reserved("cpu") + (1 << 20))
@@ -498,7 +498,7 @@ def test_what_an_operator_keeps_stays() -> None:
 def test_only_what_must_be_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sizes depend on values, each stage is bound once its answer comes again."""
     interpreted: list[int] = []
-    from fluidlite.transformers import bound as module
+    from fluidlite.compiler.executable import executable as module
 
     true_steps = module.run_steps
     monkeypatch.setattr(
@@ -508,7 +508,7 @@ def test_only_what_must_be_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> No
         x = layers.data("x", [6], append_batch_size=False)
         positive = layers.where(layers.greater_than(layers.scale(x, 2.0), layers.fill_constant([1], "float32", 0.0)))
         total = layers.reduce_sum(layers.scale(layers.cast(positive, "float32"), 3.0))
-        exe = plainly(fluid.Executor("cpu", mode="compiled"))
+        exe = plainly("cpu")
         answers = []
         for values in ([1, -1, 1, 1, -1, -1], [1, 1, 1, -1, -1, -1], [-1, -1, -1, 1, 1, 1], [1, 1, 1, 1, 1, 1]):
             answers.append(exe.run(feed={"x": np.float32(values)}, fetch_list=[total])[0].item())

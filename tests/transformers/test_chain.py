@@ -1,4 +1,4 @@
-"""Launches that become one native call: their order, their number, late errors, and what must not be among them."""
+"""Launches that become one native call: their order, their number, deferred errors, and what must not be among them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
-from fluidlite.transformers.chain import Launches
+from fluidlite.compiler.executable.command_buffer import Launches
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 
 ROWS, WIDTH, IDS = 256, 16, 64
 """Large enough for compiled kernels."""
@@ -20,7 +20,7 @@ ROWS, WIDTH, IDS = 256, 16, 64
 @pytest.fixture(autouse=True)
 def _chains() -> None:
     fluid.places()
-    if getattr(devices.unit("cpu").dialect, "chain", None) is None:
+    if getattr(devices.unit("cpu").language, "chain", None) is None:
         pytest.skip("llvmlite compiles the kernels of this test")
 
 
@@ -108,7 +108,8 @@ def test_state_is_looked_after_once_for_each_index() -> None:
     exe.run(startup, scope=scope)
     good = np.arange(IDS, dtype="int64")[:, None]
     exe.run(main, {"a_ids": good, "b_ids": good}, scope=scope)
-    assert [isinstance(action, Launches) for action in exe._replay.last.actions] == [True, False, True, False, True]
+    kinds = [isinstance(action, Launches) for action in exe._executables.last.actions]
+    assert kinds == [True, False, True, False, True]
 
 
 def test_launches_that_follow_each_other_are_one_call() -> None:
@@ -125,7 +126,7 @@ def test_launches_that_follow_each_other_are_one_call() -> None:
         before = context.counts.launches
         np.testing.assert_array_equal(exe.run(program, {"x": given}, [y], scope=scope)[0], expected)
         assert context.counts.launches - before == 5
-    (action,) = exe._replay.last.actions
+    (action,) = exe._executables.last.actions
     assert isinstance(action, Launches)
     assert len(action.launches) == 5
 
@@ -137,3 +138,52 @@ def test_random_numbers_are_drawn_at_each_call() -> None:
     exe = fluid.Executor("cpu", mode="compiled")
     found = [exe.run(program, fetch_list=[y])[0] for _ in range(4)]
     assert all((a != b).any() for a, b in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "width"), [(4, 8), (1, 8), (8, 1), (3, 5)])
+def test_small_products_and_copies_are_calls_in_the_chain(dtype: str, rows: int, width: int) -> None:
+    """Functions of cblas (a row or a column: gemv) and memmove are called from native code, between the kernels."""
+    program, scope = fluid.Program(), fluid.Scope()
+    program.repeated = True  # kernels of the kernel language, small as it is
+    rng = np.random.default_rng(0)
+    with fluid.program_guard(program, fluid.Program()):
+        x = fluid.layers.data("x", [rows, 6], append_batch_size=False, dtype=dtype)
+        kept = fluid.layers.create_global_var([6, width], 0.0, dtype, True, name="kept")
+        out = fluid.layers.create_global_var([width, rows], 0.0, dtype, True, name="out")
+        y = fluid.layers.exp(fluid.layers.mul(fluid.layers.scale(x, 0.5), kept))
+        fluid.layers.assign(fluid.layers.reshape(y, [width, rows]), out)
+        loss = fluid.layers.reduce_sum(fluid.layers.matmul(y, out) if rows == width else y)
+    table, given = rng.normal(size=(6, width)).astype(dtype), rng.normal(size=(rows, 6)).astype(dtype)
+    scope.var("kept").get_tensor().set(table)
+    scope.var("out").get_tensor().set(np.zeros((width, rows), dtype))
+    exe, context = fluid.Executor("cpu", mode="compiled"), get_context(fluid.CPUPlace())
+    expected = np.exp(given.astype("float64") * 0.5 @ table.astype("float64"))
+    for _ in range(4):
+        before = context.counts.launches
+        (found,) = exe.run(program, {"x": given}, [loss], scope=scope)
+        np.testing.assert_allclose(found, expected.sum(), rtol=1e-5)
+        np.testing.assert_allclose(out_of(scope), expected.reshape(width, rows), rtol=1e-5)
+        launches = context.counts.launches - before
+    (action,) = exe._executables.last.actions
+    assert isinstance(action, Launches)
+    assert action.calls >= 2
+    assert action.counted == launches < len(action.launches)
+
+
+def out_of(scope: Any) -> Any:
+    return np.array(scope.find_var("out").get_tensor())
+
+
+def test_large_products_stay_calls_of_their_own() -> None:
+    """Threads of the library are kept to one around some; others let the interpreter's lock go."""
+    program, scope = fluid.Program(), fluid.Scope()
+    with fluid.program_guard(program, fluid.Program()):
+        x = fluid.layers.data("x", [96, 96], append_batch_size=False)
+        y = fluid.layers.relu(fluid.layers.mul(fluid.layers.exp(x), x))
+    exe, given = fluid.Executor("cpu", mode="compiled"), np.linspace(-1, 1, 96 * 96, dtype="float32").reshape(96, 96)
+    for _ in range(3):
+        (found,) = exe.run(program, {"x": given}, [y], scope=scope)
+    wide = given.astype("float64")
+    np.testing.assert_allclose(found, np.maximum(np.exp(wide) @ wide, 0), rtol=1e-4, atol=1e-3)
+    assert not all(isinstance(action, Launches) for action in exe._executables.last.actions)

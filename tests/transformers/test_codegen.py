@@ -19,11 +19,11 @@ from networks import Net, lenet, network, random_program
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.framework.generators import generator_capability
-from fluidlite.framework.plan import Launch
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
-from fluidlite.tools.cli import main
+from fluidlite.cli.main import main
+from fluidlite.compiler.planning.plan import Launch
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.codegen_registry import generator_capability
 from fluidlite.transformers import (
     Computation,
     Transformer,
@@ -53,7 +53,7 @@ def launches(last: Any) -> list[Launch]:
 
 
 def capabilities(computation: Computation) -> list[str]:
-    return [step.choice.capability for step in launches(computation.executor.replay.last)]  # type: ignore[union-attr]
+    return [step.choice.capability for step in launches(computation.executor.executables.last)]  # type: ignore[union-attr]
 
 
 def module_of(folder: Path) -> Any:
@@ -103,7 +103,7 @@ def test_llvm_compiles_whatever_the_size(rows: int) -> None:
     with make_transformer(codegen="llvm") as transformer:
         computation = gelu(transformer)
         computation(*given(rows))
-        assert capabilities(computation) == ["dialect"]
+        assert capabilities(computation) == ["language"]
 
 
 @llvm
@@ -111,7 +111,7 @@ def test_the_default_is_the_best_of_each() -> None:
     with make_transformer() as transformer:
         computation = gelu(transformer)
         computation(*given(600))
-        assert capabilities(computation) == ["dialect"]
+        assert capabilities(computation) == ["language"]
 
 
 def test_generators_agree() -> None:
@@ -134,8 +134,8 @@ def test_an_executor_chooses_too(name: str) -> None:
         exe.run(startup, scope=scope)
         results.append([exe.run(main, feed, wanted, scope=scope) for _ in range(3)])
         if codegen is not None:
-            other = {"numpy": "dialect", "llvm": "array"}[name]
-            made = [step for step in launches(exe._replay.last) if step.choice.kernel is None]  # type: ignore[union-attr]
+            other = {"numpy": "language", "llvm": "array"}[name]
+            made = [step for step in launches(exe._executables.last) if step.choice.kernel is None]  # type: ignore[union-attr]
             assert made and all(step.choice.capability != other for step in made)
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
 
@@ -172,7 +172,7 @@ def test_unknown_names(name: Any) -> None:
 
 def test_one_that_is_not_installed_names_the_extra() -> None:
     unit = devices.unit("cpu")
-    without: Any = SimpleNamespace(place=unit.place, device=unit.device, array=unit.array, dialect=None)
+    without: Any = SimpleNamespace(place=unit.place, device=unit.device, array=unit.array, language=None)
     with pytest.raises(ValueError, match=r"codegen is 'llvm'; cpu:0 has numpy\n  Do: pip install llvmlite pycparser"):
         generator_capability(without, "llvm")
 
@@ -214,7 +214,7 @@ def test_a_written_program_gives_the_same_bits(name: str, codegen: str | None, t
     named = {re.sub(r"\W+", "_", key): array for key, array in state.items()}
     asked = inspect.signature(written.run).parameters
     options = {key: named[key] for key in asked if key in named}
-    arguments = [feed[key] for key in exe._replay.last.plan.feeds]  # type: ignore[union-attr]
+    arguments = [feed[key] for key in exe._executables.last.plan.feeds]  # type: ignore[union-attr]
     for turn in range(3):
         drawn = {"draw": turn} if "draw" in asked else {}
         made = written.run(*arguments, **options, **drawn)
@@ -264,9 +264,9 @@ def test_written_kernels_compile_the_same_way(place: str, require: Callable[...,
     exe.run(main, feed, wanted, scope=scope)
     paths = exe.write_sources(tmp_path)
     context = get_context(place)
-    if context.dialect is None:
-        pytest.skip("the place has no dialect")
-    kernels = [path for path in paths if path.suffix == context.dialect.suffix]
+    if context.language is None:
+        pytest.skip("the place has no kernel language")
+    kernels = [path for path in paths if path.suffix == context.language.suffix]
     assert kernels
     for path in kernels:
         text = path.read_text()

@@ -9,21 +9,21 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.compiler.passes.decompose import Decompose
 from fluidlite.conformance.samples import samples_of
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.transformers import default_passes
-from fluidlite.transformers.passes.decompose import Decompose
 
 RNG = np.random.default_rng(3)
 
 
 def able(place: Any) -> bool:
-    return place.array is not None or place.dialect is not None
+    return place.array is not None or place.language is not None
 
 
 @pytest.fixture(params=[str(place) for place in fluid.places()])
 def place(request: pytest.FixtureRequest) -> str:
-    from fluidlite.platform.devices import devices
+    from fluidlite.platform.device_registry import devices
 
     if not able(devices.unit(request.param)):
         pytest.skip(f"{request.param} generates no kernels: nothing is decomposed there")
@@ -140,7 +140,7 @@ def test_every_operator_that_stays_together_has_a_reason() -> None:
 def test_what_has_a_kernel_is_not_decomposed_to_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saying an operator with others took most of the time of compiling, and was thrown away."""
     said: list[str] = []
-    refusing = "fluidlite.transformers.passes.decompose.decompose"
+    refusing = "fluidlite.compiler.passes.decompose.decompose"
     monkeypatch.setattr(refusing, lambda call: said.append(call.op.type) or "nobody should ask")
     exe, program = fluid.Executor("cpu"), fluid.Program()
     with fluid.program_guard(program, fluid.Program()):

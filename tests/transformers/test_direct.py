@@ -1,4 +1,4 @@
-"""Calls whose arguments look as before go straight through; all others go the usual way, and both give the same."""
+"""Calls of a known signature take the fast path, all others the slow path; both give the same."""
 
 from __future__ import annotations
 

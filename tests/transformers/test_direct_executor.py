@@ -14,12 +14,12 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers, memory
-from fluidlite.framework import observe
-from fluidlite.framework.kernels import Library, kernels
-from fluidlite.platform.devices import devices
-from fluidlite.transformers import direct
-from fluidlite.transformers.prologue import Form, Texts
-from fluidlite.transformers.replay import MOST_BOUND
+from fluidlite.compiler import instrumentation as observe
+from fluidlite.compiler.executable import fast_path as direct
+from fluidlite.compiler.executable.call_signature import CallSignature, Texts
+from fluidlite.compiler.executable.executable_cache import MOST_BOUND
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.kernel_registry import Library, kernels
 
 F32 = "float32"
 
@@ -107,7 +107,7 @@ def test_other_feeds_go_the_usual_way(case: Case, taken: list[bool]) -> None:
     tensor = fluid.Tensor()
     tensor.set(feed["x"])
     for other, straight in (
-        (feed["x"].tolist(), False), (tensor, False), (feed["x"].astype("float16"), False),
+        (feed["x"].tolist(), False), (tensor, True), (feed["x"].astype("float16"), False),
         (wide[:, ::2], True), (np.asfortranarray(feed["x"]), True),
     ):  # fmt: skip
         taken.clear()
@@ -115,6 +115,29 @@ def test_other_feeds_go_the_usual_way(case: Case, taken: list[bool]) -> None:
         assert (found[0] == 4).all()
         case.exe.run(case.main, {"x": other, "y": feed["y"]}, [case.sum], scope=case.scope)
         assert taken[-1] is straight
+
+
+def test_tensors_that_others_use_go_the_usual_way(case: Case, taken: list[bool]) -> None:
+    feed = case.feed(3)
+    wide = fluid.Tensor().set(np.repeat(feed["x"], 2, axis=1))
+    other = fluid.Tensor()
+    thread = threading.Thread(target=lambda: other.set(feed["x"]))  # its memory is of that thread's context
+    thread.start()
+    thread.join()
+    preallocated = memory.arena("cpu", 1 << 12)
+    with preallocated():
+        arena = fluid.Tensor().set(feed["x"])
+    for each in (wide[:, ::2], other, arena):
+        for _ in range(2):
+            taken.clear()
+            found = case.exe.run(case.main, {"x": each, "y": feed["y"]}, [case.sum], scope=case.scope)
+            assert (found[0] == 4).all()
+            assert taken[-1] is False
+    gone = fluid.Tensor().set(feed["x"])
+    fluid.memory.free(gone.allocation)
+    with pytest.raises(fluid.errors.AllocationError, match="use after free"):
+        case.exe.run(case.main, {"x": gone, "y": feed["y"]}, [case.sum], scope=case.scope)
+    case.runs(1)
 
 
 @pytest.mark.parametrize("feed, text", [
@@ -151,10 +174,10 @@ def test_every_batch_size_has_its_way(case: Case, taken: list[bool]) -> None:
         for rows in sizes:
             assert case.run(2, rows)[1].shape == (rows, 3)
     assert taken.count(True) == 9
-    replay: Any = case.exe._replay
+    replay: Any = case.exe._executables
     for rows in range(1, 2 * MOST_BOUND):  # a storm of sizes stays bounded
         case.run(1, rows)
-    assert len(replay.ways.all()) <= MOST_BOUND
+    assert len(replay.fast_paths.all()) <= MOST_BOUND
     case.runs()
     assert taken[-1] is True
 
@@ -379,7 +402,7 @@ def test_a_thread_that_ended_leaves_no_way_behind(case: Case) -> None:
         thread.start()
         thread.join(60)
     case.runs()
-    assert len(case.exe._replay.ways.all()) <= MOST_BOUND
+    assert len(case.exe._executables.fast_paths.all()) <= MOST_BOUND
 
 
 # What it does beside the values
@@ -391,7 +414,7 @@ def test_the_last_run_is_told(case: Case) -> None:
     for rows in (2, 5, 2):
         case.run(1, rows)
         assert "elementwise_mul" in str(case.exe.explain_last())
-        replay: Any = case.exe._replay
+        replay: Any = case.exe._executables
         assert replay.last.plan.feeds["x"].dims == (rows, 3)
 
 
@@ -401,7 +424,7 @@ def test_copies_and_launches_are_counted() -> None:
         x = layers.data("x", [2048], append_batch_size=False)
         y = layers.softmax(layers.softmax(x))
     exe, scope = fluid.Executor("cpu"), fluid.Scope()
-    counts = fluid.platform.pool.get_context("cpu").counts
+    counts = fluid.platform.context_pool.get_context("cpu").counts
     given = {"x": np.ones(2048, F32)}
     found = []
     for _ in range(4):
@@ -475,10 +498,10 @@ def test_all_memory_goes_with_the_executor() -> None:
 def test_the_text_can_be_read_and_is_shared_by_sizes(case: Case) -> None:
     for rows in (2, 3, 3, 2):
         case.run(1, rows)
-    replay: Any = case.exe._replay
-    ways = [way for way in replay.ways.all() if way.bound.plan.feeds]
+    replay: Any = case.exe._executables
+    ways = [fast_path for fast_path in replay.fast_paths.all() if fast_path.bound.plan.feeds]
     assert len(ways) == 2
-    assert len({way.source for way in ways}) == 1
+    assert len({fast_path.source for fast_path in ways}) == 1
     assert "def call(program, feed, fetch_list, scope):" in ways[0].source
     file = direct.texts.of(ways[0].form)[1].co_filename
     assert "".join(linecache.getlines(file)) == ways[0].source
@@ -486,7 +509,7 @@ def test_the_text_can_be_read_and_is_shared_by_sizes(case: Case) -> None:
 
 def test_texts_are_bounded() -> None:
     some = Texts(most=3)
-    forms = [Form((), ("copied",) * number, (), ()) for number in range(5)]
+    forms = [CallSignature((), ("copied",) * number, (), ()) for number in range(5)]
     codes = [some.of(form)[1] for form in forms]
     assert [bool(linecache.getlines(code.co_filename)) for code in codes] == [False, False, True, True, True]
     assert some.of(forms[4])[1] is codes[4]
@@ -496,13 +519,13 @@ def test_texts_are_bounded() -> None:
 def test_errors_show_the_line_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
     case.runs()
-    replay: Any = case.exe._replay
-    (way,) = [way for way in replay.ways.all() if way.bound.plan.feeds]
+    replay: Any = case.exe._executables
+    (fast_path,) = [fast_path for fast_path in replay.fast_paths.all() if fast_path.bound.plan.feeds]
 
     def broken(*args: Any) -> None:
         raise RuntimeError("the kernel is broken")
 
-    names = way.call.__globals__
+    names = fast_path.call.__globals__
     usual = {name: value for name, value in names.items() if name.startswith(("action", "chain"))}
     for name in usual:
         names[name] = broken if name.startswith("action") else type("Broken", (), {"run": staticmethod(broken)})
@@ -523,7 +546,7 @@ def test_what_ran_last_is_told_after_its_scope_ended() -> None:
     with fluid.scope_guard(fluid.Scope()):
         for _ in range(4):
             exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
-    assert exe._replay is not None and not len(exe._replay)
+    assert exe._executables is not None and not len(exe._executables)
     assert [row["op"] for row in exe.explain_last().data()] == ["relu"]
 
 
@@ -534,7 +557,7 @@ def test_keys_of_what_is_bound_no_more_are_forgotten() -> None:
         with fluid.program_guard(program, fluid.Program()):
             y = fluid.layers.scale(fluid.layers.data("x", [3]), float(number))
         exe.run(program, {"x": np.ones((2, 3), "float32")}, [y])
-    assert exe._replay is not None and len(exe._replay._quick) <= MOST_BOUND
+    assert exe._executables is not None and len(exe._executables._quick) <= MOST_BOUND
 
 
 @pytest.mark.parametrize("indent", [8, 12, 16])

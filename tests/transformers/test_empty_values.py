@@ -84,7 +84,7 @@ PROGRAMS: dict[str, Callable[[], list[Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_runs_and_is_told(any_place: str, name: str, tmp_path: Path) -> None:
     if any_place == "opencl" and list(PROGRAMS).index(name) % 3:
-        pytest.skip("the same on every dialect, whose compiler takes a second")
+        pytest.skip("the same on every kernel language, whose compiler takes a second")
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup):
@@ -115,7 +115,7 @@ def _run_text(executor: Any, folder: Path, feed: dict[str, Array], scope: Any, l
     assert spec is not None and spec.loader is not None
     written = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(written)
-    names = [name for name, _, _ in executor._replay.last.state]
+    names = [name for name, _, _ in executor._executables.last.state]
     state = {name.replace(".", "_"): np.array(scope.find_var(name).get_tensor()) for name in names}
     found = written.run(*feed.values(), **state)
     found = found if isinstance(found, tuple) else (found,)

@@ -12,11 +12,7 @@ from fusion_programs import assert_same, without
 import fluidlite as fluid
 from fluidlite import layers, memory
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.framework.kernels import kernels
-from fluidlite.platform.pool import get_context
-from fluidlite.plugin import Call, Library, register_kernel
-from fluidlite.transformers import Computation, Transformer, make_transformer_factory
-from fluidlite.transformers.passes import (
+from fluidlite.compiler.passes import (
     DeadCode,
     FoldTransposes,
     FuseElementwise,
@@ -27,6 +23,10 @@ from fluidlite.transformers.passes import (
     SplitProducts,
     default_passes,
 )
+from fluidlite.platform.context_pool import get_context
+from fluidlite.plugin import Call, Library, register_kernel
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.transformers import Computation, Transformer, make_transformer_factory
 
 OPENCL = pytest.param("opencl", marks=pytest.mark.opencl)
 ALL = (DeadCode, SplitProducts, FoldTransposes, SimplifyShapes, FuseElementwise, FuseEpilogues, ScheduleUpdates)
@@ -34,7 +34,7 @@ Build = Callable[[], "tuple[list[Any], list[Any]]"]
 
 
 def types(computation: Computation) -> list[str]:
-    return [op.type for op in computation.transformed.global_block().ops]
+    return [op.type for op in computation.transformed.operators]
 
 
 def run(
@@ -61,7 +61,7 @@ def data(name: str, dims: Sequence[int], dtype: str = "float32") -> Any:
 
 @pytest.fixture(params=["cpu", OPENCL])
 def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[str]:
-    """A place whose products are written in its dialect: the CPU's too, without its libraries."""
+    """A place whose products are written in its kernel language: the CPU's too, without its libraries."""
     require(request.param)
     if request.param != "cpu":
         yield request.param
@@ -178,7 +178,7 @@ def test_transposes_that_stay(cpu: Transformer) -> None:
     np.testing.assert_allclose(found[2], feeds["batch"].transpose(0, 2, 1) @ feeds["w"], rtol=1e-5, atol=1e-6)
 
 
-# Epilogues of products that are written in a dialect -----------------------------------------------------------------
+# Epilogues of products that are written in a kernel language ----------------------------------------------------------
 
 TAILS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int, int, int], tuple[int, ...]]]] = {
     "bias and relu": (lambda t, c: layers.relu(layers.elementwise_add(t, c)), lambda b, m, n: (n,)),
@@ -393,18 +393,18 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("where", ["cpu", "dialect", OPENCL, "fpga"])
+@pytest.mark.parametrize("where", ["cpu", "language", OPENCL, "fpga"])
 def test_training_is_the_same(where: str, optimizer: str, require: Callable[..., None]) -> None:
     """Equal but for one rounding where a product adds to the velocity."""
-    place = "cpu" if where == "dialect" else where
+    place = "cpu" if where == "language" else where
     require(place)
-    with without(*(("native", "array") if where == "dialect" else ())):
+    with without(*(("native", "array") if where == "language" else ())):
         apart = training(OPTIMIZERS[optimizer], place, (FuseEpilogues, SplitProducts, FoldTransposes))
         found = training(OPTIMIZERS[optimizer], place)
     np.testing.assert_allclose(found[0], apart[0], rtol=1e-5)
     for a, b in zip(found[1], apart[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    if where in ("dialect", "opencl"):
+    if where in ("language", "opencl"):
         assert len(found[2]) <= len(apart[2]) - 3
 
 
@@ -412,12 +412,13 @@ def test_training_is_the_same(where: str, optimizer: str, require: Callable[...,
 
 
 def test_a_step_with_momentum_adds_to_the_velocity(cpu: Transformer) -> None:
-    """Where the library can do no more than add; of a weight that two layers share, to the other's gradient."""
+    """Where the library can do no more than add; a weight that two layers share is updated where their sum is made."""
     pytest.importorskip("fluidlite.kernels.blas")
     found = training(OPTIMIZERS["momentum"], "cpu")[2]
-    assert found.count("fused.matmul_accumulate") == 2 and found.count("fused.matmul_sum") == 1
-    assert found.count("sgd") == 2 and found.count("momentum") == 5
-    assert training(OPTIMIZERS["momentum"], "cpu", (FuseEpilogues,))[2].count("momentum") == 7
+    assert found.count("fused.matmul_accumulate") == 2 and found.count("fused.part_momentum") == 1  # a sum of two
+    assert found.count("sgd") == 2 and found.count("momentum") == 4
+    without = training(OPTIMIZERS["momentum"], "cpu", (FuseEpilogues,))[2]
+    assert without.count("momentum") + without.count("fused.part_momentum") == 7
     for other in ("nesterov", "decay", "no momentum"):
         assert "fused.matmul_accumulate" not in training(OPTIMIZERS[other], "cpu")[2]
 
@@ -509,16 +510,16 @@ def test_gradients_that_are_added_to_state_take_no_memory(cpu: Transformer) -> N
     assert peak() < gradient < peak(FuseEpilogues)
 
 
-# Late errors ---------------------------------------------------------------------------------------------------------
+# Deferred errors ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["cpu", "dialect", OPENCL])
+@pytest.mark.parametrize("where", ["cpu", "language", OPENCL])
 def test_an_index_out_of_range_spoils_no_weight(where: str, require: Callable[..., None]) -> None:
     """The updates in the products' epilogues are skipped, and nothing waits in front of them."""
-    place = "cpu" if where == "dialect" else where
+    place = "cpu" if where == "language" else where
     require(place)
     main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), without(*(("native", "array") if where == "dialect" else ())):
+    with fluid.program_guard(main, startup), without(*(("native", "array") if where == "language" else ())):
         words = layers.data("words", [1], dtype="int64")
         hidden = layers.embedding(words, [10, 16], param_attr=fluid.ParamAttr("table"))
         loss = layers.mean(layers.fc(hidden, 24, act="tanh", param_attr=fluid.ParamAttr("w")))

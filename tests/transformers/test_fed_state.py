@@ -15,7 +15,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.conformance.samples import samples_of
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 Array = Any
 Build = Callable[[], tuple[list[Any], dict[str, Array]]]
@@ -140,7 +140,7 @@ UPDATERS = sorted(
 def test_every_operator_that_updates_in_place(any_place: str, type: str) -> None:
     """Each on its samples, everything that it reads being state that is fed."""
     if any_place == "opencl" and UPDATERS.index(type) % 4:
-        pytest.skip("the same on every dialect, whose compiler takes a second")
+        pytest.skip("the same on every kernel language, whose compiler takes a second")
     definition = ops.get(type)
     samples = samples_of(definition.type)
     fluid.set_fallback("allow")

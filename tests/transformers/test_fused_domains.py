@@ -15,7 +15,7 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 Array = Any
 Evaluate = Callable[[dict[str, Array]], Array]
@@ -313,7 +313,7 @@ def test_a_gradient_that_is_zero_everywhere(any_place: str) -> None:
 def test_the_gradient_of_a_broadcast_whose_gradient_is_a_constant(any_place: str, name: str, dims: Any) -> None:
     """What comes from behind is ones, which nobody stores: each input's gradient is a sum over its broadcast dims."""
     if any_place == "opencl" and len(dims[0]) < 3:
-        pytest.skip("the same on every dialect, whose compiler takes a second")
+        pytest.skip("the same on every kernel language, whose compiler takes a second")
     a, b = (np.arange(1, 1 + np.prod(each), dtype="float32").reshape(each) for each in dims)
     for wanted in range(2):
 

@@ -1,4 +1,7 @@
-"""Functions of the functional front: each against NumPy, on every place."""
+"""Functions of the functional front: each against NumPy, on the cpu and on one more place, in turn.
+
+A function appends operators, whichever the place is; these have samples on every place.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,10 @@ def run(transformer: Transformer, case: Case) -> None:
     np.testing.assert_allclose(found.astype("float64"), want.astype("float64"), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+PLACED = [(name, kind) for i, name in enumerate(CASES) for kind in ("cpu", ("opencl", "fpga")[i % 2])]
+
+
+@pytest.mark.parametrize(("name", "transformer"), PLACED, indirect=["transformer"])
 def test_function(name: str, transformer: Transformer) -> None:
     run(transformer, CASES[name])
 

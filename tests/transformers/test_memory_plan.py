@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from networks import Net, lenet, network, random_program, runs
 
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers, memory
+from fluidlite.compiler.executable.executable import Executable
+from fluidlite.compiler.memory.memory_plan import MemoryPlan
+from fluidlite.compiler.memory.offset_allocator import best, by_size, by_time, lower_bound
+from fluidlite.compiler.passes import FuseEpilogues, GraphPass, PassList, ScheduleUpdates, default_passes
 from fluidlite.platform.device import Span
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.transformers import Transformer
-from fluidlite.transformers.bound import Bound
-from fluidlite.transformers.memory_plan import MemoryPlan
-from fluidlite.transformers.offsets import best, by_size, by_time, lower_bound
-from fluidlite.transformers.passes import FuseEpilogues, GraphPass, PassList, ScheduleUpdates, default_passes
 
 # Offsets -------------------------------------------------------------------------------------------------------------
 
@@ -64,11 +63,11 @@ def test_a_gap_in_the_middle_is_taken() -> None:
 # Of programs ---------------------------------------------------------------------------------------------------------
 
 
-def bound_by(exe: fluid.Executor) -> Bound:
+def bound_by(exe: fluid.Executor) -> Executable:
     """What an executor ran last."""
-    assert exe._replay is not None
-    assert exe._replay.last is not None
-    return exe._replay.last
+    assert exe._executables is not None
+    assert exe._executables.last is not None
+    return exe._executables.last
 
 
 @pytest.mark.parametrize("net", [lenet(), network()], ids=["lenet", "network"])
@@ -80,7 +79,7 @@ def test_a_plan_is_close_to_its_lower_bound(net: Net) -> None:
     assert plan.unshared > 1.2 * plan.planned
 
 
-def _poison(bound: Bound) -> None:
+def _poison(bound: Executable) -> None:
     """After each step, fill all bytes of the arenas that hold no living value with 0xFF: NaN in every float."""
     steps = {id(step): index for index, step in enumerate(bound.plan.steps)}
     last = {id(owner): k for k, owner in enumerate(bound.owners)}
@@ -113,14 +112,14 @@ def _poison(bound: Bound) -> None:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all that is bound fill dead memory with NaN."""
-    attach = Bound._attach
+    attach = Executable._attach
 
-    def attach_poisoned(self: Bound) -> None:
+    def attach_poisoned(self: Executable) -> None:
         attach(self)
         _poison(self)
 
-    monkeypatch.setattr(Bound, "_attach", attach_poisoned)
-    monkeypatch.setattr("fluidlite.transformers.bind.merged", lambda actions, owners: (actions, owners))
+    monkeypatch.setattr(Executable, "_attach", attach_poisoned)
+    monkeypatch.setattr("fluidlite.compiler.executable.linker.merged", lambda actions, owners: (actions, owners))
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga"])
@@ -149,7 +148,7 @@ def test_networks_read_no_dead_memory(
 
 
 def test_a_plan_that_overlaps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fluidlite.transformers import memory_plan
+    from fluidlite.compiler.memory import memory_plan
 
     monkeypatch.setattr(memory_plan, "best", lambda spans, alignment: ([0] * len(spans), max(s[0] for s in spans)))
     with pytest.raises(
@@ -182,8 +181,7 @@ def test_offsets_are_as_the_device_wants_them(place: str, require: Callable[...,
 def _plan_of(build: Callable[[], list[Any]], feed: Any, place: str = "cpu") -> tuple[list[Any], MemoryPlan]:
     with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
         wanted = build()
-        exe = fluid.Executor(place, mode="compiled")
-        exe._compiled = None  # as the program says
+        exe = fluid.Executor(place, mode="compiled", passes=())  # as the program says
         values = exe.run(feed=feed, fetch_list=wanted)
         return values, bound_by(exe).memory
 
@@ -246,8 +244,7 @@ def _peak(passes: Callable[[], PassList], place: str = "cpu") -> int:
     net = network(depth=6, width=256, batch=8)
     main, startup, feed, wanted = net
     scope, exe = fluid.Scope(), fluid.Executor(place, mode="compiled")
-    assert exe._compiled is not None
-    exe._compiled._make_passes = passes
+    exe._graphs._make_passes = passes
     exe.run(startup, scope=scope)
     gc.collect()
     memory.trim(place)
@@ -305,7 +302,7 @@ def test_the_report(cpu: Transformer, tmp_path: Path) -> None:
 
 
 def test_a_transformer_may_bring_storage_of_its_own() -> None:
-    from fluidlite.transformers.storage import DeviceBufferStorage, DeviceTensor
+    from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 
     made: list[Any] = []
 

@@ -13,8 +13,8 @@ from networks import Net, lenet, network, runs
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.transformers.memory_plan import Buffer, MemoryPlan
-from fluidlite.transformers.memory_verifier import MemoryVerifier
+from fluidlite.compiler.memory.memory_plan import Buffer, MemoryPlan
+from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
 
 
 def plan_of(net: Net) -> MemoryPlan:

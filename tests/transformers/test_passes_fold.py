@@ -10,7 +10,7 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite.graph.value import emit
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.transformers import Computation, EliminateCopies, FoldConstants, Graph, PassList, Transformer
 
 
@@ -18,12 +18,12 @@ from fluidlite.transformers import Computation, EliminateCopies, FoldConstants, 
 def folding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     on: bool = request.param
     passes = [FoldConstants()] if on else []
-    monkeypatch.setattr("fluidlite.transformers.transformer.default_passes", lambda: PassList(passes))
+    monkeypatch.setattr("fluidlite.compiler.transformer.default_passes", lambda: PassList(passes))
     return on
 
 
 def types(computation: Computation) -> list[str]:
-    return [op.type for op in computation.transformed.global_block().ops]
+    return [op.type for op in computation.transformed.operators]
 
 
 def test_scalars(folding: bool, transformer: Transformer) -> None:

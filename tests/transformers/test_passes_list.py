@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 import fluidlite.graph as ng
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import PluginWarning
-from fluidlite.framework.passes import PHASES
-from fluidlite.plugin import Graph, GraphPass, PeepholeGraphPass, TransformerFactory, hookimpl, visit
-from fluidlite.plugin import Transformer as Base
+from fluidlite.plugin import (
+    Graph,
+    GraphPass,
+    PeepholeGraphPass,
+    Transformer as Base,
+    TransformerFactory,
+    hookimpl,
+    visit,
+)
+from fluidlite.program.pass_registry import PHASES
 from fluidlite.transformers import (
     PassList,
     SimplifyArithmetic,
@@ -58,16 +65,16 @@ def plugin() -> Iterator[Callable[..., Any]]:
                     register(thing)
 
         names.append(f"acme {len(names)}")
-        return loader.load(names[-1], Plugin())
+        return plugin_loader.load(names[-1], Plugin())
 
     transformer_choices()
     yield load
     for name in names:
-        loader.unload(name)
+        plugin_loader.unload(name)
 
 
 def types(computation: Any) -> list[str]:
-    return [op.type for op in computation.transformed.global_block().ops]
+    return [op.type for op in computation.transformed.operators]
 
 
 def test_the_list_is_in_the_order_of_the_phases(cpu: Transformer) -> None:
@@ -177,7 +184,7 @@ def test_a_plugins_pass(plugin: Callable[..., Any]) -> None:
     computation = transformer.computation(ng.log(ng.exp(x)), x)
     assert computation(500) == 500
     assert types(computation) == []
-    loader.unload("acme 0")
+    plugin_loader.unload("acme 0")
     assert "LogOfExp" not in str(make_transformer().graph_passes)
 
 
@@ -281,7 +288,7 @@ def test_a_plugins_transformer(plugin: Callable[..., Any]) -> None:
     assert made.made == 6
     with pytest.raises(ValueError, match=r"there is no transformer 'counting:1' here; the choices are .*counting"):
         make_transformer_factory("counting:1")
-    loader.unload("acme 0")
+    plugin_loader.unload("acme 0")
     with pytest.raises(ValueError, match="there is no transformer 'counting' here"):
         make_transformer_factory("counting")
 

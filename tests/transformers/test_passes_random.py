@@ -93,7 +93,7 @@ def test_the_bits_stay(seed: int, transformer: Transformer) -> None:
             for variable, start in zip(made.state, (SPECIAL[::-1], np.full(12, 2.0, "float32")), strict=True):
                 transformer.set_state(variable, start.astype("float32"))
             runs.append([computation(SPECIAL), computation(SPECIAL[::-1])])
-            sizes.append(len(computation.transformed.global_block().ops))
+            sizes.append(len(computation.transformed.operators))
         assert sizes[0] < sizes[1]
         for with_passes, without in zip(*runs, strict=True):
             for found, wanted in zip(with_passes, without, strict=True):
@@ -132,7 +132,7 @@ def test_a_training_step_has_the_same_bits(transformer: Transformer) -> None:
             mine.graph_passes = passes
             computation = mine.computation([loss, *updates], images, labels)
             losses.append([computation(*given)[0].tobytes() for _ in range(4)])
-            types = [op.type for op in computation.transformed.global_block().ops]
+            types = [op.type for op in computation.transformed.operators]
             sizes.append(len(types))
             assert ("transpose2_grad" in types) == (not passes)
     assert losses[0] == losses[1]

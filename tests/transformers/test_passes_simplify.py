@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.framework.kernel_checks import debug
+from fluidlite.compiler.kernel_checks import debug
 from fluidlite.graph.value import emit as append
 from fluidlite.transformers import (
     CommonSubexpressions,
@@ -34,7 +34,7 @@ def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
         found = default_passes()
         return PassList(item for item in found if found.phase(item) in ("prune", "simplify"))
 
-    monkeypatch.setattr("fluidlite.transformers.transformer.default_passes", shortened)
+    monkeypatch.setattr("fluidlite.compiler.transformer.default_passes", shortened)
 
 
 SPECIAL = np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.5, -2.25, 1e-42, -3e38])
@@ -42,7 +42,7 @@ SPECIAL = np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.5, -2.25, 1e-42, -3e
 
 def work(computation: Computation) -> list[str]:
     """What a computation runs, constants apart."""
-    return [op.type for op in computation.transformed.global_block().ops if op.type != "fill_constant"]
+    return [op.type for op in computation.transformed.operators if op.type != "fill_constant"]
 
 
 def emit(type: str, x: Any, slot: str = "X", **attrs: Any) -> Any:
@@ -279,6 +279,7 @@ def test_a_copy_of_state_that_is_overwritten_stays(transformer: Transformer) -> 
     np.testing.assert_allclose(computation()[2], [12, 12])
     graph = Graph(computation.program, computation.fetches)
     EliminateCopies().do_pass(graph)
+    graph.prune()
     assert [op.type for op in graph].count("assign") == 1, "the snapshot before the write; that behind it is gone"
 
 
@@ -346,8 +347,10 @@ def test_a_long_chain_comes_to_rest_at_once(one: Any, cpu: Transformer) -> None:
     computation = cpu.computation(y, x)
     graph = Graph(computation.program, computation.fetches)
     one().do_pass(graph)
+    graph.prune()
     first = str(graph)
     one().do_pass(graph)
+    graph.prune()
     assert str(graph) == first
     np.testing.assert_array_equal(computation(SPECIAL), SPECIAL)
     assert work(computation) == []
@@ -365,14 +368,14 @@ def test_the_line_of_the_user_stays(cpu: Transformer) -> None:
 
 def test_many_operators_are_quick(cpu: Transformer) -> None:
     """A thousand operators with something to do in each."""
-    from time import perf_counter
+    from time import process_time  # others on this machine do not count
 
     x = ng.placeholder((4,))
     y = x
     for _ in range(250):
         y = ng.exp(ng.value_of((y * 1) - 0)) * 0.5
     computation = make_transformer().computation(y, x)
-    begun = perf_counter()
+    begun = process_time()
     computation.transform()
-    assert perf_counter() - begun < 20
+    assert process_time() - begun < 20
     assert work(computation).count("exp") == 250

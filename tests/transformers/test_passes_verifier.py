@@ -11,9 +11,9 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.framework.spec import Spec
+from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import Computation, Graph, GraphPass, Transformer
-from fluidlite.transformers.values import GraphOp, GraphValue
 
 
 class Breaks(GraphPass):

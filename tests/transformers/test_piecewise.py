@@ -10,10 +10,12 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.framework.opdef import Attr, Slot
-from fluidlite.framework.registry import ops
-from fluidlite.platform.devices import devices
-from fluidlite.transformers import Transformer, bound, replay
+from fluidlite.compiler.executable import executable as bound, executable_cache as replay
+from fluidlite.platform.device_registry import devices
+from fluidlite.plugin import Execution, Inference
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.registry import ops
+from fluidlite.transformers import Transformer
 
 Values = list[fluid.Variable]
 
@@ -88,11 +90,11 @@ def counts(on_host: bool) -> Iterator[Callable[[fluid.Operator], None]]:
 
     made = fluid.register_op(
         "test_counts_its_block",
+        Inference(lambda call: {"Out": call.spec("X")}),
+        Execution(run=run),
         inputs=("X",),
         outputs=(Slot("Out", on_host=on_host),),
         attrs=(Attr("sub_block", "block"),),
-        run=run,
-        infer=lambda call: {"Out": call.spec("X")},
     )
     yield made.type
     ops.remove(made)
@@ -150,7 +152,7 @@ def test_what_is_around_is_bound(
         computation(given)
         computation(other)
     assert not rest  # what follows is bound too, for each of the sizes
-    assert computation.executor.replay.binds == 1
+    assert computation.executor.executables.binds == 1
 
     pieces = computation.executor.pieces
     alone = [piece for piece in pieces if type in piece.steps]
@@ -175,7 +177,7 @@ def test_sizes_that_never_come_again_are_interpreted(cpu: Transformer) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(computation(given)[0], np.arange(64) * 2)
     assert "interpreted" not in str(computation.executor.pieces)
-    assert len(computation.executor.replay.last._next) <= bound.MOST_NEXT
+    assert len(computation.executor.executables.last._next) <= bound.MOST_NEXT
 
 
 @pytest.mark.parametrize("on_host", [False], indirect=True)

@@ -10,17 +10,17 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite import layers
-from fluidlite.framework.plan import Launch
-from fluidlite.framework.planner import updates
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.planning.plan import Launch
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device_registry import devices
 from fluidlite.transformers import Transformer
 
 
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
     fluid.places()
-    if not getattr(devices.unit("cpu").dialect, "least", 0):
+    if not getattr(devices.unit("cpu").language, "least", 0):
         pytest.skip("llvmlite compiles the kernels of this test")
 
 
@@ -38,7 +38,7 @@ def network() -> tuple[Any, Any, Any, Any]:
 
 def capabilities(exe: Any) -> set[str]:
     """Of the steps that no library computes."""
-    steps = exe._replay.last.plan.steps
+    steps = exe._executables.last.plan.steps
     return {step.choice.capability for step in steps if isinstance(step, Launch) and step.choice.capability}
 
 
@@ -48,11 +48,11 @@ def _kernels(report: Any) -> list[Any]:
 
 def test_what_trains_updates_its_state() -> None:
     main, startup, test, _ = network()
-    assert [updates(program) for program in (main, startup, test)] == [True, False, False]
+    assert [Graph(program, ()).updates for program in (main, startup, test)] == [True, False, False]
     counted = fluid.Program()
     with fluid.program_guard(counted, fluid.Program()):
         layers.increment(layers.create_global_var([1], 0.0, "float32", persistable=True))
-    assert updates(counted)
+    assert Graph(counted, ()).updates
 
 
 def test_small_tensors_of_a_training_step_are_compiled() -> None:
@@ -66,7 +66,7 @@ def test_small_tensors_of_a_training_step_are_compiled() -> None:
     assert capabilities(exe) == {"array"}
     assert counts.launches == before
     losses = [exe.run(main, feed, [loss], scope=scope)[0].item() for _ in range(5)]
-    assert capabilities(exe) == {"dialect"}
+    assert capabilities(exe) == {"language"}
     assert _kernels(fluid.explain(main, "cpu", {"x": (3, 6)}, [loss])) == _kernels(exe.explain_last())
     assert counts.launches > before
     other, scope = fluid.Executor("cpu", mode="interpreted"), fluid.Scope()
@@ -89,5 +89,5 @@ def test_a_computation_that_assigns_trains(cpu: Transformer) -> None:
     for _ in range(3):
         step(np.zeros(4))
     assert step(np.zeros(4))[0].tolist() == [0.0625] * 4
-    steps = step.executor.replay.last.plan.steps
-    assert {each.choice.capability for each in steps if isinstance(each, Launch)} <= {"dialect", "memory"}
+    steps = step.executor.executables.last.plan.steps
+    assert {each.choice.capability for each in steps if isinstance(each, Launch)} <= {"language", "memory"}

@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.transformers import Transformer, make_transformer
 
 

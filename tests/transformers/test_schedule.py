@@ -18,8 +18,7 @@ def order(program: fluid.Program, wanted: list[Any]) -> list[str]:
     """Operators after the pass, each with what it writes first."""
     graph = Graph(program, [value.name for value in wanted])
     PassList([ScheduleUpdates()]).run(graph)
-    made, _ = graph.to_program()
-    return [f"{op.type} {op.output_arg_names[0]}" for op in made.global_block().ops]
+    return [f"{op.source.type} {op.output_arg_names[0]}" for op in graph.operators]
 
 
 def before(program: fluid.Program) -> list[str]:

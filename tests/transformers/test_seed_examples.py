@@ -11,8 +11,8 @@ import pytest
 import fluidlite as fluid
 import fluidlite.graph as ng
 import fluidlite.transformers as ngt
-from fluidlite.framework.spec import Spec
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
+from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import (
     Computation,
     DeviceBufferStorage,
@@ -220,6 +220,10 @@ class Loud(Transformer):
         self.calls.append(f"transform_ordered_ops {[op.type for op in ordered_ops]}")
         return super().transform_ordered_ops(computation, ordered_ops)
 
+    def allocate(self, state: Any = None) -> None:
+        self.calls.append("allocate")
+        super().allocate(state)
+
     def allocate_storage(self, state: Any) -> None:
         state = list(state)
         self.calls.append(f"allocate_storage of {len(state)}")
@@ -232,6 +236,15 @@ class Loud(Transformer):
     def device_buffer_storage(self, context: Any) -> DeviceBufferStorage:
         self.calls.append("device_buffer_storage")
         return super().device_buffer_storage(context)
+
+    def start_transform_allocate(self) -> None:
+        self.calls.append(f"start_transform_allocate {sum(buffer.nbytes for buffer in self.device_buffers)}")
+        super().start_transform_allocate()
+
+    def finish_transform_allocate(self) -> None:
+        assert all(buffer.nbytes >= buffer.needed > 0 for buffer in self.device_buffers)
+        self.calls.append("finish_transform_allocate")
+        super().finish_transform_allocate()
 
     def device_tensor(self, storage: DeviceBufferStorage, spec: Spec, offset: int) -> Any:
         assert offset + spec.nbytes <= storage.nbytes
@@ -271,14 +284,55 @@ def test_what_a_transformer_may_override(place: str, default_factory: None, requ
         once = ["computation", "run", "initialize", "run_registered_graph_passes", "do_pass"]
         assert made.calls[:5] == once
         assert made.calls[5].startswith("transform_ordered_ops ['")
-        assert made.calls[6:8] == ["allocate_storage of 1", "set_state 4.0"]
-        memory = made.calls[8:]
-        assert {"device_buffer_storage", "device_tensor"} <= set(memory)
+        assert made.calls[6:9] == ["allocate", "allocate_storage of 1", "set_state 4.0"]
+        memory = list(dict.fromkeys(call for call in made.calls[9:] if not call.startswith("allocate")))
+        steps = ["start_transform_allocate 0", "finish_transform_allocate", "device_tensor"]
+        assert memory == ["device_buffer_storage", *steps]
+        assert made.device_buffers
         made.calls.clear()
         for _ in range(3):
             np.testing.assert_array_equal(step([0, 0]), [5, 5])
         assert made.calls == ["run"] * 3
     assert made.calls[-1] == "close"
+
+
+def test_allocation_of_ones_own_may_fail_and_forget(cpu: Transformer) -> None:
+    """What a step raises is the call's error, and the next call tries again; a buffer that stays empty is refused."""
+    x = ng.placeholder((3,))
+
+    class Fails(Transformer):
+        """Has no memory at first."""
+
+        tries = 0
+
+        def start_transform_allocate(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("not yet")
+
+    with Fails() as made:
+        double = made.computation(ng.exp(x) + x, x)
+        with pytest.raises(OSError, match="not yet"):
+            double([0, 0, 0])
+        np.testing.assert_array_equal(double([0, 0, 0]), [1, 1, 1])
+        assert made.tries == 2
+
+    class Empty(DeviceBufferStorage):
+        """Allocates nothing."""
+
+        def transform_allocate(self) -> None:
+            """Do nothing."""
+
+    class Forgets(Transformer):
+        """Its storages stay empty."""
+
+        def device_buffer_storage(self, context: Any) -> DeviceBufferStorage:
+            return Empty(context)
+
+    with Forgets() as made:
+        double = made.computation(ng.exp(x) + x, x)
+        with pytest.raises(ValueError, match=r"was not allocated; expected \d+ bytes"):
+            double([0, 0, 0])
 
 
 def test_initialize_of_ones_own_may_fail_and_call(cpu: Transformer) -> None:
@@ -314,7 +368,7 @@ def test_an_executor_of_ones_own(sets: bool) -> None:
 
         def transform_ordered_ops(self, computation: Any, ordered_ops: Any) -> Any:
             def seven(arguments: Any) -> list[Any]:
-                return [np.float32(7)] * len(computation.transformed_fetches)
+                return [np.float32(7)] * len(computation.fetches)
 
             if not sets:
                 return seven

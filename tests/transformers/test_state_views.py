@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework import interpreter
+from fluidlite.compiler import interpreter
 from fluidlite.transformers import make_transformer
 
 layers = fluid.layers

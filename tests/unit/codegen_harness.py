@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, dtype_name
-from fluidlite.codegen.generate import generators
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.tensor import Tensor
-from fluidlite.platform.device import ArrayBase, DeviceInfo, DialectBase, Span
+from fluidlite.codegen.register import generators
+from fluidlite.platform.device import ArrayBase, DeviceInfo, KernelLanguageBase, Span
 from fluidlite.platform.place import Place
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
 
 RANDOM = (0x12345678, 0x9ABCDEF0, 7, 42)
 
@@ -38,20 +38,20 @@ class Memory:
     allocation = 1
 
     def __init__(self, array: Any) -> None:
-        self.native = array
+        self.held = array
 
-    def array(self) -> Any:
-        return self.native
+    def native(self) -> Any:
+        return self.held
 
     def span(self) -> Span:
-        return Span(self.native.ctypes.data, 0, self.native.nbytes)
+        return Span(self.held.ctypes.data, 0, self.held.nbytes)
 
 
 class ArrayContext:
     """A context with the array capability alone."""
 
     capability = "array"
-    dialect = None
+    language = None
 
     def __init__(self, xp: Any = np, out: bool = True, eager: bool = True) -> None:
         self.array = Arrays(xp, out, eager)
@@ -64,7 +64,7 @@ class ArrayContext:
         return np.asarray(array)
 
 
-class CDialect(DialectBase):
+class CLanguage(KernelLanguageBase):
     """Plain C. ``libm``: its functions are used, else the framework's own."""
 
     def __init__(self, libm: bool, doubles: bool = True) -> None:
@@ -74,22 +74,22 @@ class CDialect(DialectBase):
         if libm:
             self.math = {f"{n}.float32": n + "f" for n in names} | {f"{n}.float64": n for n in names}
             self.math |= {"abs.float32": "fabsf", "abs.float64": "fabs"}
-            self.words = {**DialectBase.words, "prologue": "#include <math.h>\n"}
+            self.keywords = {**KernelLanguageBase.keywords, "prologue": "#include <math.h>\n"}
         if not doubles:
-            self.types = {k: v for k, v in DialectBase.types.items() if k != "float64"}
+            self.types = {k: v for k, v in KernelLanguageBase.types.items() if k != "float64"}
 
 
 class CContext:
-    """A context whose dialect is compiled by gcc."""
+    """A context whose kernel language is compiled by gcc."""
 
-    capability = "dialect"
+    capability = "language"
     array = None
     suspect = False
     available = shutil.which("gcc") is not None
     _folder = Path(tempfile.mkdtemp(prefix="fluidlite-codegen-"))
 
     def __init__(self, libm: bool = False, doubles: bool = True) -> None:
-        self.dialect = CDialect(libm, doubles)
+        self.language = CLanguage(libm, doubles)
         self.compiled: dict[Any, Any] = {}
         self.launches = 0
         self.status = np.zeros(4, np.int64)
@@ -129,18 +129,18 @@ class CContext:
 
 
 class DeviceContext:
-    """A real place's dialect."""
+    """A real place's kernel language."""
 
-    capability = "dialect"
+    capability = "language"
     array = None
     suspect = False
 
     def __init__(self, place: str) -> None:
-        from fluidlite.platform.pool import get_context
+        from fluidlite.platform.context_pool import get_context
 
         self.place = Place.parse(place)
         self.real = get_context(self.place)
-        self.dialect = self.real.dialect
+        self.language = self.real.language
         self.compile, self.launch = self.real.compile, self.real.launch
 
     def put(self, array: np.ndarray[Any, Any]) -> Any:
@@ -155,7 +155,7 @@ class DeviceContext:
 def unit_of(context: Any, dtypes: tuple[str, ...] | None = None) -> Any:
     """What ``refuse`` sees of a context's device."""
     info = DeviceInfo("test") if dtypes is None else DeviceInfo("test", dtypes=dtypes)
-    return SimpleNamespace(info=info, array=context.array, dialect=context.dialect)
+    return SimpleNamespace(info=info, array=context.array, language=context.language)
 
 
 def call_of(op: OpDef, inputs: dict[str, np.ndarray[Any, Any]], attrs: dict[str, Any], wanted: Any = None) -> Call:
@@ -194,10 +194,11 @@ def execute(
         else:
             rubbish = np.full(spec.dims, 77, NUMPY[spec.dtype])
             tensors[slot] = context.put(rubbish)
-    workspace = getattr(run, "workspace", 0)
+    workspace = run.workspace
     io = SimpleNamespace(
         tensors=[held(tensor) for tensor in tensors.values()], random=random, op_id=0,
         workspace=held(context.put(np.empty(workspace, np.uint8))) if workspace else None,
+        span=lambda slot, i=0: held(tensors[slot]).span(),
     )  # fmt: skip
     with np.errstate(all="ignore"):
         if bound:

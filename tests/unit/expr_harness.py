@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader, unique_name
+from fluidlite import plugin_loader, unique_name
 from fluidlite.codegen import functions
+from fluidlite.devices.cpu import NumPyArrays
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.traced import Traced, trace, values_of
-from fluidlite.framework.opdef import Attr, ExpressionRule
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.platform.cpu import NumPyArrays
+from fluidlite.plugin import Inference, Lowering
+from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.registry import ops, register_op
 from fluidlite.render import array_functions
 from fluidlite.render.arrays import array_code
 
@@ -45,9 +46,9 @@ def llvm() -> Iterator[None]:
     fluid.places()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
-        assert loader.load("llvm", "llvm_device").state == "loaded"
+        assert plugin_loader.load("llvm", "llvm_device").state == "loaded"
         yield
-        loader.unload("llvm")
+        plugin_loader.unload("llvm")
 
 
 def operands(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -94,9 +95,13 @@ def run_operators(function: Function, arrays: dict[str, Any], floats: dict[str, 
         return {"Out": function(*(found[0] for found in given.values()), **{name: attrs[name] for name in floats})}
 
     op = register_op(
-        "case", inputs=tuple(arrays), outputs=("Out",), attrs=[Attr(name, "float", 0.0) for name in floats],
-        infer=infer, expression=ExpressionRule(computed), decompose=decompose,
-    )  # fmt: skip
+        "case",
+        Inference(infer),
+        Lowering(expression=ExpressionRule(computed), decompose=decompose),
+        inputs=tuple(arrays),
+        outputs=("Out",),
+        attrs=[Attr(name, "float", 0.0) for name in floats],
+    )
     try:
         block = fluid.default_main_program().global_block()
         given = {slot: block.create_var(unique_name.generate(slot), x.shape, str(x.dtype), is_data=True)

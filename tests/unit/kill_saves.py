@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fluidlite import io
-from fluidlite.framework.program import Program
-from fluidlite.framework.scope import Scope, global_scope, scope_guard
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope, global_scope, scope_guard
 
 NAMES = [f"w_{number}" for number in range(6)]
 EXECUTOR: Any = SimpleNamespace(place="cpu")

@@ -15,23 +15,25 @@ from typing import Any, NamedTuple
 import array_api_strict
 import numpy as np
 import pytest
+from grouped import grouped
 
 from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, dtype_name
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError, RegistryError
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.framework.call import Call
-from fluidlite.framework.generators import generators
-from fluidlite.framework.kernels import Kernel, kernels_of
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec, specs_of
+from fluidlite.devices.cpu import CPUContext, CPUDevice, NumPyArrays
+from fluidlite.expr.calls import has_steps
 from fluidlite.kernels import opaque
 from fluidlite.operators.math import Functor
 from fluidlite.platform.context import Context
-from fluidlite.platform.cpu import CPUContext, CPUDevice, NumPyArrays
 from fluidlite.platform.device import ArrayBase, DeviceInfo, Span
 from fluidlite.platform.place import Place
+from fluidlite.program.codegen_registry import generators
+from fluidlite.program.kernel_registry import Kernel, kernels_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.registry import ops
 from fluidlite.render import blocks
+from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 Array = np.ndarray[Any, Any]
 FORWARD = (
@@ -83,7 +85,7 @@ NAMESPACES = {"numpy": NumPyArrays, "late": Late, "bare": Bare, "strict": Strict
 def make_context(namespace: str) -> Context:
     place, device = Place("cpu", 0), CPUDevice()
     unit: Any = SimpleNamespace(
-        place=place, device=device, info=DeviceInfo("test", host=True), array=NAMESPACES[namespace](), dialect=None,
+        place=place, device=device, info=DeviceInfo("test", host=True), array=NAMESPACES[namespace](), language=None,
         lost=None, raise_if_lost=lambda: None,
     )  # fmt: skip
     return Context(unit, CPUContext(place))
@@ -184,7 +186,9 @@ def reference(call: Call, inputs: Mapping[str, Any]) -> dict[str, list[Array]]:
     return lists(function(inputs, dict(call.attrs)))
 
 
-def cases() -> Iterator[Any]:
+def cases() -> list[Any]:
+    """A case for each operator and namespace, of its samples in their dtypes."""
+    found: dict[tuple[str, str], list[tuple[Sample, str]]] = {}
     for type in FORWARD:
         if type not in ops:
             continue
@@ -194,7 +198,8 @@ def cases() -> Iterator[Any]:
                 for namespace in NAMESPACES if kernel is None or "cpu" not in kernel.places else ("numpy",):
                     if namespace == "strict" and {dtype, sample.attrs.get("dtype")} & set(HALVES):
                         continue  # the standard has no half types
-                    yield pytest.param(type, sample, dtype, namespace, id=f"{type}-{sample.name}-{dtype}-{namespace}")
+                    found.setdefault((type, namespace), []).append((sample, dtype))
+    return [pytest.param(*key, samples, id="-".join(key)) for key, samples in found.items()]
 
 
 def check(got: Mapping[str, list[Array]], want: Mapping[str, list[Array]], dtype: str, scale: float = 1.0) -> None:
@@ -211,8 +216,17 @@ def check(got: Mapping[str, list[Array]], want: Mapping[str, list[Array]], dtype
                 np.testing.assert_array_equal(a, b, err_msg=slot)
 
 
-@pytest.mark.parametrize(("type", "sample", "dtype", "namespace"), list(cases()))
-def test_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
+@pytest.mark.parametrize(("type", "namespace", "samples"), cases())
+def test_samples(type: str, namespace: str, samples: list[tuple[Sample, str]]) -> None:
+    for sample, dtype in samples:
+        try:
+            check_sample(type, sample, dtype, namespace)
+        except Exception as error:
+            error.add_note(f"in sample {sample.name!r}, in {dtype}")
+            raise
+
+
+def check_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
     inputs = lists(sample.inputs, dtype)
     call = make_call(type, inputs, sample.attrs, sample.outputs or None, sample.lod)
     context = make_context(namespace)
@@ -222,30 +236,34 @@ def test_sample(type: str, sample: Sample, dtype: str, namespace: str) -> None:
 
 
 def expressions() -> Iterator[Any]:
-    for type in sorted(op.type for op in ops if op.expression is not None and not op.type.endswith("_grad")):
-        for sample in samples_of(type):
-            if reference_of(type) is not None and (ops.get(type).scalar is None or _of_tensors(type, sample)):
-                yield pytest.param(type, sample, id=f"{type}-{sample.name}")
+    for op in sorted(ops, key=lambda op: op.type):
+        type, of_scalars = op.type, op.scalar is not None and op.scalar.supports is None
+        if op.expression is None or of_scalars or type.endswith("_grad") or reference_of(type) is None:
+            continue
+        yield (type,)
 
 
-def _of_tensors(type: str, sample: Sample) -> bool:
-    """Whether an operator's expression computes a sample, rather than its function of scalars."""
-    return make_call(type, lists(sample.inputs), sample.attrs, sample.outputs or None, sample.lod).of_tensors
+def _in_array_calls(type: str, sample: Sample) -> bool:
+    """Whether array calls of an expression compute a sample: no function of scalars, and not step by step."""
+    call = make_call(type, lists(sample.inputs), sample.attrs, sample.outputs or None, sample.lod)
+    return call.of_tensors and not has_steps(call)
 
 
-@pytest.mark.parametrize(("type", "sample"), list(expressions()))
+@grouped(("type",), expressions(), by=("type",), inner=("sample", samples_of))
 def test_sample_row_by_row(type: str, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expressions whose rows are taken to be independent are right on one row at a time, and so are gradients.
 
     These are what they are at once, in float64 where it may be: central differences say less.
     """
+    if not _in_array_calls(type, sample):
+        pytest.skip("a function of scalars, or steps, compute it")
     dtype = "float64" if "float64" in sample.dtypes else "float32"
     inputs, found = lists(sample.inputs, dtype), list[Gradients | None]()
     for most in (blocks.MOST, 1):
         monkeypatch.setattr(blocks, "MOST", most)
         call = make_call(type, inputs, sample.attrs, sample.outputs or None, sample.lod)
         found.append(gradients(call, make_context("numpy"), sample, inputs) if sample.grads else None)
-    test_sample(type, replace(sample, grads=()), "float32", "numpy")
+    check_sample(type, replace(sample, grads=()), "float32", "numpy")
     whole, parts = found
     for slot, several in (whole.found if whole else {}).items():
         for a, b in zip(several, parts.found[slot] if parts else [], strict=True):
@@ -404,16 +422,16 @@ def test_crf_takes_forbidden_transitions() -> None:
 def test_functor_chooses_place_then_capability_and_names_what_there_is() -> None:
     functor = Functor("norm", "norm(context) -> str")
     functor.implement("array")(lambda context: "array")
-    functor.implement("dialect")(lambda context: "dialect")
-    context: Any = SimpleNamespace(place=Place("cpu"), array=None, dialect=object())
-    assert functor.on(context)(context) == "dialect"
+    functor.implement("language")(lambda context: "language")
+    context: Any = SimpleNamespace(place=Place("cpu"), array=None, language=object())
+    assert functor.on(context)(context) == "language"
     context.array = object()
     assert functor.on(context)(context) == "array"
-    assert functor.on(context, "dialect")(context) == "dialect"
+    assert functor.on(context, "language")(context) == "language"
     functor.implement("cpu")(lambda context: "cpu")
     assert functor.on(context)(context) == "cpu"
-    context.place, context.array, context.dialect = Place("acme"), None, None
-    with pytest.raises(KernelNotFoundError, match=r"acme:0.*array, cpu, dialect"):
+    context.place, context.array, context.language = Place("acme"), None, None
+    with pytest.raises(KernelNotFoundError, match=r"acme:0.*array, cpu, language"):
         functor.on(context)
 
     def other(context: Any) -> str:

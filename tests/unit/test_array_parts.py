@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fluidlite import expr as e
+from fluidlite.devices.cpu import NumPyArrays
 from fluidlite.expr.traced import trace, values_of
-from fluidlite.framework.registry import ops
-from fluidlite.platform.cpu import NumPyArrays
+from fluidlite.program.registry import ops
 from fluidlite.render import array_choices, array_functions, array_reductions
 from fluidlite.render.arrays import array_code
 

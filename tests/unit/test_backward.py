@@ -127,7 +127,7 @@ def test_no_grad_set_takes_names_and_variables(names: Any) -> None:
 def test_target_gradients() -> None:
     x, start = data("x"), data("start")
     y = x * x
-    (gradient,) = fluid.calc_gradient(y, x, start)
+    gradient = fluid.calc_gradient(y, x, start)
     weights = np.asarray([1.0, 10.0, 100.0])
     np.testing.assert_allclose(value([gradient], x=X, start=weights)[0], 2 * X * weights)
 

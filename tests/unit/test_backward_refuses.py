@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import graph as ng
-from fluidlite import layers
+from fluidlite import graph as ng, layers
 from fluidlite.errors import GradientError
-from fluidlite.framework.opdef import GradRule
-from fluidlite.framework.registry import ops, register_op
+from fluidlite.plugin import Differentiation, Inference
+from fluidlite.program.opdef import GradRule
+from fluidlite.program.registry import ops, register_op
 from fluidlite.transformers import Transformer, make_transformer
 
 X = np.asarray([0.5, 1.0, 2.0])
@@ -189,10 +189,19 @@ def test_an_output_that_the_gradient_does_not_take(program: Any) -> None:
 def test_an_output_that_no_gradient_takes(program: Any) -> None:
     """An operator of kernels alone, whose gradient takes Out's derivative and not Side's."""
     rule = GradRule("opaque_pair_grad", ("Out@GRAD",), ("X",))
-    pair = register_op("opaque_pair", inputs=("X",), outputs=("Out", "Side"), grad=rule,
-                       infer=lambda call: {"Out": call.spec("X"), "Side": call.spec("X")})  # fmt: skip
-    back = register_op("opaque_pair_grad", inputs=("Out@GRAD",), outputs=("X@GRAD",),
-                       infer=lambda call: {"X@GRAD": call.spec("Out@GRAD")})  # fmt: skip
+    pair = register_op(
+        "opaque_pair",
+        Differentiation(rule=rule),
+        Inference(lambda call: {"Out": call.spec("X"), "Side": call.spec("X")}),
+        inputs=("X",),
+        outputs=("Out", "Side"),
+    )
+    back = register_op(
+        "opaque_pair_grad",
+        Inference(lambda call: {"X@GRAD": call.spec("Out@GRAD")}),
+        inputs=("Out@GRAD",),
+        outputs=("X@GRAD",),
+    )
     try:
         _refuses_side(program)
     finally:

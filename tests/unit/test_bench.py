@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from fluidlite.base.errors import FluidError
-from fluidlite.framework.choose import choose
-from fluidlite.framework.kernel_candidates import candidates
-from fluidlite.framework.policy import Policy
-from fluidlite.framework.registry import ops
-from fluidlite.platform.devices import devices
+from fluidlite.cli.bench import bench, flops_of
+from fluidlite.cli.bench_view import in_time
+from fluidlite.cli.kernel_matrix import sample_calls
+from fluidlite.cli.main import main
+from fluidlite.compiler.selection.kernel_candidates import candidates
+from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.policy import Policy
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
-from fluidlite.tools.bench import bench, flops_of
-from fluidlite.tools.bench_view import in_time
-from fluidlite.tools.cli import main
-from fluidlite.tools.matrix import sample_calls
+from fluidlite.program.registry import ops
 
 HERE = [place for place in devices.places() if place.index == 0]
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_timed_is_said(arguments: list[str], message: str, capsys
 
 
 def test_a_kernel_that_fails_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fluidlite.tools import bench as module
+    from fluidlite.cli import bench as module
 
     def broken(*args: Any) -> Any:
         raise FluidError("it is broken")

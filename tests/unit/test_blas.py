@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fluidlite.loader
 import fluidlite.operators
+import fluidlite.plugin_loader
 from fluidlite.base.dtypes import dtype_name
-from fluidlite.framework.call import Call
-from fluidlite.framework.io import IO
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec, specs_of
-from fluidlite.framework.tensor import Tensor
 from fluidlite.geometry import Gemm, gemms_of
-from fluidlite.kernels.blas import batches, cblas
-from fluidlite.kernels.blas import linear_algebra as blas
+from fluidlite.kernels.blas import batches, cblas, linear_algebra as blas
+from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
-from fluidlite.platform.pool import get_context
+from fluidlite.program.kernel_io import IO
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec, specs_of
 
-assert fluidlite.loader and fluidlite.operators
+assert fluidlite.plugin_loader and fluidlite.operators
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.skipif(cblas.find("float32") is None, reason="this build of NumPy shows no cblas")
 

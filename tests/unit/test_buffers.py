@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from grouped import grouped
 
 from fluidlite import expr as e
 from fluidlite.codegen import functions
+from fluidlite.devices.cpu import NumPyArrays
 from fluidlite.expr.traced import Traced, trace, values_of
-from fluidlite.platform.cpu import NumPyArrays
 from fluidlite.render import array_functions, array_moves, array_reductions
 from fluidlite.render.arrays import array_code
 
@@ -117,9 +119,7 @@ SECOND: dict[str, Callable[[e.Tensor, e.Tensor], e.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("host", [True, False])
-@pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("first", SECOND)
+@grouped(("first", "second", "host"), itertools.product(SECOND, SECOND, [True, False]), by=("first",))
 def test_what_is_in_an_operand_s_memory_is_written_when_that_has_been_read(
     first: str, second: str, host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The dialect's C, translated to LLVM IR: what a C compiler computes, and clear errors for what is not in it."""
+"""The kernel language's C, translated to LLVM IR: what a C compiler computes, and clear errors for what is not in it."""
 
 # ruff: noqa: E501  # a line of C a case
 
@@ -19,8 +19,8 @@ from fluidlite.codegen.llvm import c_to_llvm
 pytest.importorskip("pycparser")
 llvmlite = pytest.importorskip("llvmlite")
 
-from fluidlite.platform.cpu.cache import DiskCache  # noqa: E402
-from fluidlite.platform.cpu.dialect import LLVMDialect  # noqa: E402
+from fluidlite.devices.cpu.cache import DiskCache  # noqa: E402
+from fluidlite.devices.cpu.language import LLVMLanguage  # noqa: E402
 
 GIDS = "for (long gid = fl_begin; gid < fl_end; ++gid)"
 COUNT = 64
@@ -31,8 +31,8 @@ class Context:
 
 
 @pytest.fixture(scope="module")
-def dialect(tmp_path_factory: pytest.TempPathFactory) -> LLVMDialect:
-    return LLVMDialect(DiskCache(tmp_path_factory.mktemp("kernels")))
+def language(tmp_path_factory: pytest.TempPathFactory) -> LLVMLanguage:
+    return LLVMLanguage(DiskCache(tmp_path_factory.mktemp("kernels")))
 
 
 def kernel(body: str, functions: str = "") -> str:
@@ -63,10 +63,10 @@ def inputs() -> list[np.ndarray[Any, Any]]:
     return [i, u, big, f.astype("float32"), f * 3, rng.integers(0, 256, COUNT).astype("uint8")]
 
 
-def run_llvm(dialect: LLVMDialect, source: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def run_llvm(language: LLVMLanguage, source: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     given, o, r = inputs(), np.zeros(COUNT, "int64"), np.zeros(COUNT, "float64")
-    made = dialect.compile(None, source, "k", PARAMETERS)
-    dialect.launch(Context(), made, COUNT, (*given, o, r, COUNT))
+    made = language.compile(None, source, "k", PARAMETERS)
+    language.launch(Context(), made, COUNT, (*given, o, r, COUNT))
     return o, r
 
 
@@ -141,10 +141,10 @@ FUNCTIONS = {
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to compare with")
 @pytest.mark.parametrize("name", [*EXPRESSIONS, *FUNCTIONS])
-def test_it_computes_what_a_c_compiler_does(dialect: LLVMDialect, name: str, tmp_path: Path) -> None:
+def test_it_computes_what_a_c_compiler_does(language: LLVMLanguage, name: str, tmp_path: Path) -> None:
     functions, body = ("", EXPRESSIONS[name]) if name in EXPRESSIONS else FUNCTIONS[name]
     source = kernel(body, functions)
-    for got, expected in zip(run_llvm(dialect, source), run_cc(tmp_path, source), strict=True):
+    for got, expected in zip(run_llvm(language, source), run_cc(tmp_path, source), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -170,21 +170,21 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_what_is_not_in_the_subset_is_refused_with_its_line(dialect: LLVMDialect, message: str) -> None:
+def test_what_is_not_in_the_subset_is_refused_with_its_line(language: LLVMLanguage, message: str) -> None:
     source = kernel("o[gid] = 0;\n" + WRONG[message], "static inline int one(int x) { return x; }")
     with pytest.raises(fluid.errors.CompileError, match=message) as caught:
-        dialect.compile(None, source, "k", PARAMETERS)
+        language.compile(None, source, "k", PARAMETERS)
     assert caught.value.source == source
     line = source.splitlines().index(WRONG[message]) + 1
     assert str(line) in str(caught.value)
 
 
-def test_an_entry_that_is_not_there_and_parameters_that_do_not_agree(dialect: LLVMDialect) -> None:
+def test_an_entry_that_is_not_there_and_parameters_that_do_not_agree(language: LLVMLanguage) -> None:
     source = kernel("o[gid] = 1;")
     with pytest.raises(fluid.errors.CompileError, match="no kernel 'other'"):
         c_to_llvm(source, "other")
     with pytest.raises(fluid.errors.CompileError, match="9 parameters, not 1"):
-        dialect.compile(None, source, "k", ("buffer",))
+        language.compile(None, source, "k", ("buffer",))
 
 
 def test_break_belongs_to_a_loop() -> None:
@@ -212,6 +212,22 @@ def test_loops_over_lanes_stay_for_the_vectoriser() -> None:
     assert "!2, !3}" not in others
     left, _ = c_to_llvm(kernel("for (int i = 0; i < 16; ++i) if (f[i] > 0) break;"), "k")
     assert "!2, !3}" not in left
+
+
+@pytest.mark.parametrize(
+    "lanes", ["for (int v = 0; v < 16; ++v)", '_Pragma("independent") for (int v = 0; v < i[0]; ++v)']
+)
+def test_a_counted_loop_around_lanes_is_not_written_out(lanes: str) -> None:
+    """LLVM would write out its steps with all lanes in each: 16 steps took a second, and a thousand instructions."""
+    around = "float t[16]; for (long j = 0; j < {}; ++j) {{ {} t[v] += f[j * i[1] + v * 7]; }} r[gid] = t[0];"
+    counted, _ = c_to_llvm(kernel(around.format("4L", lanes)), "k")
+    other, _ = c_to_llvm(kernel(around.format("l[gid]", lanes)), "k")
+    plain, _ = c_to_llvm(kernel("for (long j = 0; j < 4L; ++j) o[gid] += j;"), "k")
+
+    def rolled(text: str) -> int:
+        return len([line for line in text.splitlines() if "distinct" in line and line.endswith("!2}")])
+
+    assert (rolled(counted), rolled(other), rolled(plain)) == (1, 0, 0)
 
 
 def test_items_are_independent_but_for_their_own_variables() -> None:
@@ -245,28 +261,28 @@ def test_a_pointer_that_may_come_to_a_variable_of_the_item_is_not_marked() -> No
         assert text.count("!llvm.access.group !6") == marks  # r is read and written, and f is read
 
 
-def test_an_output_on_an_input_is_computed_in_vectors(dialect: LLVMDialect) -> None:
+def test_an_output_on_an_input_is_computed_in_vectors(language: LLVMLanguage) -> None:
     source = f"""void k(const float* x, float* y, const long items) {{
 {GIDS} {{ y[gid] = x[gid] * 2 + 1; }}
 }}
 """
-    made = dialect.compile(Context(), source, "k", ("buffer", "buffer", "int64"))
+    made = language.compile(Context(), source, "k", ("buffer", "buffer", "int64"))
     values = np.arange(1000, dtype="float32")
     expected = values * 2 + 1
-    dialect.launch(Context(), made, values.size, [values, values, values.size])
+    language.launch(Context(), made, values.size, [values, values, values.size])
     np.testing.assert_array_equal(values, expected)
 
 
-def test_a_row_written_over_what_it_reads_is_computed_in_vectors(dialect: LLVMDialect) -> None:
+def test_a_row_written_over_what_it_reads_is_computed_in_vectors(language: LLVMLanguage) -> None:
     """The row's own loop is marked: with items alone, LLVM looks whether the memory is the same, and goes one by one."""
     source = f"""void k(const float* x, const float* w, float* y, const long n, const long items) {{
 {GIDS} {{ _Pragma("independent") for (long j = 0; j < n; ++j) {{ y[gid * n + j] = x[gid * n + j] * w[j] + 1; }} }}
 }}
 """
-    made = dialect.compile(Context(), source, "k", ("buffer", "buffer", "buffer", "int64", "int64"))
+    made = language.compile(Context(), source, "k", ("buffer", "buffer", "buffer", "int64", "int64"))
     values, row = np.arange(35, dtype="float32").reshape(5, 7), np.arange(7, dtype="float32")
     expected = values * row + 1
-    dialect.launch(Context(), made, 5, [values, row, values, 7, 5])
+    language.launch(Context(), made, 5, [values, row, values, 7, 5])
     np.testing.assert_array_equal(values, expected)
     text, _ = c_to_llvm(source, "k")
     unmarked, _ = c_to_llvm(source.replace('_Pragma("independent") ', ""), "k")

@@ -1,4 +1,4 @@
-"""Vectors in the dialect's C: what they compute, and clear errors for what is not there."""
+"""Vectors in the kernel language's C: what they compute, and clear errors for what is not there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fluidlite.codegen.llvm import c_to_llvm
 pytest.importorskip("pycparser")
 pytest.importorskip("llvmlite")
 
-from fluidlite.platform.cpu.cache import DiskCache
-from fluidlite.platform.cpu.dialect import LLVMDialect
+from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.devices.cpu.language import LLVMLanguage
 
 
 class Context:
@@ -22,8 +22,8 @@ class Context:
 
 
 @pytest.fixture(scope="module")
-def dialect(tmp_path_factory: pytest.TempPathFactory) -> LLVMDialect:
-    return LLVMDialect(DiskCache(tmp_path_factory.mktemp("kernels")))
+def language(tmp_path_factory: pytest.TempPathFactory) -> LLVMLanguage:
+    return LLVMLanguage(DiskCache(tmp_path_factory.mktemp("kernels")))
 
 
 def kernel(body: str, kind: str = "float") -> str:
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("width", [2, 4, 8, 16])
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize("name", CASES)
-def test_values(dialect: LLVMDialect, name: str, kind: str, width: int) -> None:
+def test_values(language: LLVMLanguage, name: str, kind: str, width: int) -> None:
     text, reference = CASES[name]
     numbers = ", ".join(f"x[{4 * width - 1} - gid * {width} - {i}]" for i in range(width))
     body = text.format(n=width, v=f"{kind}{width}", t=kind, numbers=numbers)
@@ -60,19 +60,19 @@ def test_values(dialect: LLVMDialect, name: str, kind: str, width: int) -> None:
     rng = np.random.default_rng(1)
     whole = np.append(rng.uniform(1, 2, 4 * width), 7).astype(dtype)
     x, y, out = whole[:-1], rng.uniform(1, 2, 4 * width).astype(dtype), np.zeros(4 * width, dtype)
-    made = dialect.compile(None, kernel(body, kind), "k", ("buffer",) * 3 + ("int64",))
-    dialect.launch(Context(), made, 4, (*(a.view("uint8") for a in (whole, y, out)), 4))
+    made = language.compile(None, kernel(body, kind), "k", ("buffer",) * 3 + ("int64",))
+    language.launch(Context(), made, 4, (*(a.view("uint8") for a in (whole, y, out)), 4))
     np.testing.assert_array_equal(out, reference(x, y))
 
 
-def test_a_multiply_add_rounds_once(dialect: LLVMDialect) -> None:
-    if "fma" not in dialect.math:
+def test_a_multiply_add_rounds_once(language: LLVMLanguage) -> None:
+    if "fma" not in language.math:
         pytest.skip("the processor has none")
     body = "vstore16(llvm_fma(vload16(gid, x), vload16(gid, y), (float16)(-1)), gid, out);"
     x = np.full(16, 1 + 2.0**-12, "float32")
     out = np.zeros(16, "float32")
-    made = dialect.compile(None, kernel(body), "k", ("buffer",) * 3 + ("int64",))
-    dialect.launch(Context(), made, 1, (*(a.view("uint8") for a in (x, x, out)), 1))
+    made = language.compile(None, kernel(body), "k", ("buffer",) * 3 + ("int64",))
+    language.launch(Context(), made, 1, (*(a.view("uint8") for a in (x, x, out)), 1))
     np.testing.assert_array_equal(out, np.float32(2.0**-11 + 2.0**-24))
 
 
@@ -111,6 +111,6 @@ def test_a_tile_of_sums_stays_in_vectors() -> None:
     assert "declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)" in text
 
 
-def test_the_processor_says_its_registers(dialect: LLVMDialect) -> None:
-    wide = dialect.compiler.features.get("avx512f", False)
-    assert dialect.registers in ([(32, 64)] if wide else [(16, 32), (16, 16)])
+def test_the_processor_says_its_registers(language: LLVMLanguage) -> None:
+    wide = language.compiler.features.get("avx512f", False)
+    assert language.registers in ([(32, 64)] if wide else [(16, 32), (16, 16)])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError
+from fluidlite.cli.main import main
 from fluidlite.conformance import Certificate, Outcome, certify, load_plugin_modules, page
 from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, in_words
 from fluidlite.testing import checks
-from fluidlite.tools.cli import main
 
 BAD = '''
 """A library for the CPU whose kernels do what kernels must not."""
@@ -82,7 +82,7 @@ def bad(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "bad_library.py"
     path.write_text(BAD)
     yield str(path)
-    loader.unload("bad_library")
+    plugin_loader.unload("bad_library")
 
 
 def test_what_is_right_passes() -> None:

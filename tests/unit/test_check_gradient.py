@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import graph as ng
-from fluidlite import layers
+from fluidlite import graph as ng, layers
 from fluidlite.errors import GradientError
-from fluidlite.framework.kernels import kernels, register_kernel
+from fluidlite.program.kernel_registry import kernels, register_kernel
 from fluidlite.testing import GradientMismatch, check_gradient
 
 PLACES = [str(place) for place in fluid.places()]

@@ -12,15 +12,16 @@ import pytest
 
 import fluidlite.graph as ng
 from fluidlite import io
+from fluidlite.cli.kernel_matrix import kernel_matrix, totals
+from fluidlite.cli.main import main
+from fluidlite.cli.reports import in_bytes, places_report
+from fluidlite.compiler.selection.policy import HOWS
 from fluidlite.executor import Executor
-from fluidlite.framework.policy import HOWS
-from fluidlite.framework.program import Program, default_main_program, program_guard
-from fluidlite.framework.registry import ops
-from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.platform.place import Place
-from fluidlite.tools.cli import main
-from fluidlite.tools.matrix import kernel_matrix, totals
-from fluidlite.tools.reports import in_bytes
+from fluidlite.plugin import Execution
+from fluidlite.program.program import Program, default_main_program, program_guard
+from fluidlite.program.registry import ops
+from fluidlite.program.scope import Scope, global_scope, scope_guard
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -56,7 +57,7 @@ def test_places(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plugins(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "platform.cpu (built in)" in output(capsys, "plugins")
+    assert "devices.cpu (built in)" in output(capsys, "plugins")
     verbose = output(capsys, "plugins", "--verbose")
     assert "devices: cpu" in verbose
     rows = json.loads(output(capsys, "plugins", "--json"))
@@ -231,10 +232,10 @@ def test_bad_passes(
 
 
 def test_passes_of_a_program_with_control_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from fluidlite.framework.opdef import Attr
-    from fluidlite.framework.registry import register_op
+    from fluidlite.program.opdef import Attr
+    from fluidlite.program.registry import register_op
 
-    definition = register_op("test_loop", attrs=(Attr("sub_block", "block"),), run=lambda frame, op: None)
+    definition = register_op("test_loop", Execution(run=lambda frame, op: None), attrs=(Attr("sub_block", "block"),))
     program = Program()
     inner = program.create_block()
     program.rollback()
@@ -245,3 +246,83 @@ def test_passes_of_a_program_with_control_flow(capsys: pytest.CaptureFixture[str
         assert "control flow: it runs as it is, without passes" in output(capsys, "passes", str(path), code=2)
     finally:
         ops.remove(definition)
+
+
+def test_profile_of_a_model(capsys: pytest.CaptureFixture[str], model: Path, chain: Path, tmp_path: Path) -> None:
+    for place in places_there():
+        text = output(capsys, "profile", str(model), "--place", place, "--feed", "x=2x3", "--runs", "4")
+        assert f"{place}: times by" in text and f"run on {place}" in text and "sorted by total" in text
+        data = json.loads(
+            output(capsys, "profile", str(model), "-p", place, "--feed", "x=2x3", "--runs", "4", "--json")
+        )
+        assert {row["calls"] for row in data["rows"]} == {4}
+    trace = tmp_path / "trace.json"
+    options = [
+        "--mode",
+        "interpreted",
+        "--runs",
+        "1",
+        "--fetch",
+        "out",
+        "--sort",
+        "default",
+        "--state",
+        "CPU",
+        "--json",
+    ]
+    text = output(capsys, "profile", str(chain), "--feed", "x=2x4", "--trace", str(trace), *options)
+    assert {row["name"] for row in json.loads(text)["rows"]} == {"reshape2", "tanh", "run on cpu:0"}
+    assert {e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"} >= {"tanh"}
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import paddle.fluid as fluid
+x = fluid.layers.data("x", shape=[4])
+y = fluid.layers.tanh(x)
+exe = fluid.Executor(fluid.CPUPlace())
+for _ in range(int(sys.argv[1])):
+    print(exe.run(feed={"x": np.zeros((1, 4), "float32")}, fetch_list=[y])[0].sum())
+if len(sys.argv) > 2:
+    raise KeyError(sys.argv[2])
+"""
+
+
+def test_profile_of_a_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    for place in places_there():
+        text = output(capsys, "profile", str(path), "3", "--place", place)
+        assert text.count("0.0\n") == 3 and f"run on {place}" in text
+    assert "run on cpu:0" in output(capsys, "profile", str(path), "1")
+    trace = tmp_path / "trace.json"
+    assert main(["profile", str(path), "--trace", str(trace), "--", "2", "oops"]) == 1
+    out, err = capsys.readouterr()
+    assert "tanh" in out and "KeyError: 'oops'" in err and json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["missing.py"], "missing.py"),
+        (["missing"], "missing"),
+        (["{model}", "--sort", "time"], "'time'"),
+        (["{model}", "--state", "TPU"], "'TPU'"),
+        (["{model}"], "--feed x="),
+        (["{model}", "--feed", "z=2x3"], "'z'"),
+        (["{model}", "--feed", "x=2x3", "--fetch", "nobody"], "'nobody'"),
+        (["{model}", "--feed", "x=2x3", "--mode", "fast"], "'fast'"),
+        (["{model}", "--feed", "x=2x3", "--place", "nowhere"], "nowhere"),
+        (["{model}", "more", "--feed", "x=2x3"], "profile [OPTIONS]"),
+    ],
+)
+def test_profile_refuses(capsys: pytest.CaptureFixture[str], model: Path, arguments: list[str], text: str) -> None:
+    from fluidlite.compiler.instrumentation import timer
+
+    assert text in output(capsys, "profile", *[each.format(model=model) for each in arguments], code=2)
+    assert timer() is None
+
+
+def places_there() -> list[str]:
+    return [row["place"] for row in places_report() if row["usable"]]

@@ -13,9 +13,9 @@ from codegen_harness import ArrayContext, CContext, call_of, execute, unit_of
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.array import BLOCK
-from fluidlite.codegen.generate import generators
-from fluidlite.framework.opdef import Attr, OpDef, ScalarRule, Slot
-from fluidlite.framework.spec import Spec
+from fluidlite.codegen.register import generators
+from fluidlite.program.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.tensor.tensor_spec import Spec
 
 LARGE = (BLOCK // 300 + 20, 300)
 """More than one block."""
@@ -243,7 +243,7 @@ def test_large_problems_go_in_blocks() -> None:
     run = prepare(CONTEXTS["numpy"], MOMENTUM, LARGE)
     assert "range(0" in run.source and run.workspace > 0
     small = prepare(CONTEXTS["numpy"], MOMENTUM, (5, 7))
-    assert "range(0" not in small.source and not hasattr(small, "workspace")
+    assert "range(0" not in small.source and not small.workspace
 
 
 @pytest.mark.parametrize("context", list(CONTEXTS))
@@ -254,7 +254,7 @@ def test_sums_of_integers_wrap(context: str, x: tuple[int, ...], y: tuple[int, .
     total = 3 * 2**61 * (prod(x) // prod(y))
     np.testing.assert_array_equal(got, np.full(y, (total + 2**63) % 2**64 - 2**63, "int64"))
     if context == "c":  # of signed numbers, C leaves open what becomes
-        run = generators["dialect"].prepare(call_of(product_grad(), inputs, {}, ("Y@GRAD",)), CONTEXTS[context])
+        run = generators["language"].prepare(call_of(product_grad(), inputs, {}, ("Y@GRAD",)), CONTEXTS[context])
         assert "unsigned long acc[" in run.source
 
 
@@ -313,8 +313,8 @@ def test_refusals() -> None:
     numpy = CONTEXTS["numpy"]
     assert generators["array"].refuse(call, unit_of(numpy)) is None
     assert "float64" in str(generators["array"].refuse(call, unit_of(numpy, ("float32",))))
-    assert generators["dialect"].refuse(call, unit_of(numpy)) == "the device has no dialect"
-    assert generators["dialect"].refuse(call, unit_of(CContext(doubles=False))) == "the dialect has no float64"
+    assert generators["language"].refuse(call, unit_of(numpy)) == "the device has no kernel language"
+    assert generators["language"].refuse(call, unit_of(CContext(doubles=False))) == "the kernel language has no float64"
     plain = OpDef("plain", (Slot("X"),), (Slot("Out"),), infer=lambda call: {"Out": call.spec("X")})
     assert generators["array"].refuse(call_of(plain, {"X": rand(2)}, {}), unit_of(numpy)) == "no expression"
 

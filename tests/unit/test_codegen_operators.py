@@ -14,11 +14,11 @@ from fluidlite.base.errors import DtypeError, RegistryError, ShapeError
 from fluidlite.codegen.expr import Expr, constant, scalar_reads, snake, trace
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import evaluate, number, promote
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, GradRule, OpDef, ScalarRule, Slot
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.operators.scalar_op import binary, scalar_op, unary
+from fluidlite.operators.scalar_op import Elementwise, binary, scalar_op, unary
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, GradRule, OpDef, ScalarRule, Slot
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_gradient_as_dict_and_maker(made: Any) -> None:
     def gradients(x: Any, label: Any, dout: Any) -> dict[str, Any]:
         return {"Label": dout * x, "X": dout * label}
 
-    op = scalar_op("t_two", lambda x, label: x * label, grad=gradients, differentiable=("X", "Label"))
+    op = scalar_op("t_two", lambda x, label: x * label, Elementwise(differentiable=("X", "Label")), grad=gradients)
     assert op.grad == GradRule("t_two_grad", ("X", "Label", "Out@GRAD"), ("X", "Label"))
     x, label, d = (np.full(3, v, "f4") for v in (2, 3, 5))
     got = execute(ArrayContext(), ops.get("t_two_grad"), {"X": x, "Label": label, "Out@GRAD": d})
@@ -122,13 +122,17 @@ def test_gradient_as_dict_and_maker(made: Any) -> None:
 
 
 def test_out_dtype(made: Any) -> None:
-    assert build(unary("t_test", expr.isnan, out_dtype="bool"), X=((3,), "float32"))["Out"].dtype == "bool"
+    assert build(unary("t_test", expr.isnan, Elementwise(out_dtype="bool")), X=((3,), "float32"))["Out"].dtype == "bool"
     target = Attr("out_dtype", "dtype", "int32")
-    cast = unary("t_cast", lambda x, *, out_dtype: expr.cast(x, out_dtype), attrs=(target,),
-                 out_dtype=lambda call: call.attr("out_dtype"))  # fmt: skip
+    cast = unary(
+        "t_cast",
+        lambda x, *, out_dtype: expr.cast(x, out_dtype),
+        Elementwise(out_dtype=lambda call: call.attr("out_dtype")),
+        attrs=(target,),
+    )
     assert build(cast, X=((3,), "float32"))["Out"].dtype == "int32"
     assert dict(cast.may_alias) == {}
-    both = scalar_op("t_both", lambda x: (x, 1), outputs=("Out", "Mask"), out_dtype={"Mask": "uint8"})
+    both = scalar_op("t_both", lambda x: (x, 1), Elementwise(outputs=("Out", "Mask"), out_dtype={"Mask": "uint8"}))
     assert {k: s.dtype for k, s in build(both, X=((3,), "float16")).items()} == {"Out": "float16", "Mask": "uint8"}
 
 
@@ -179,7 +183,7 @@ def test_scalars_are_computed_once_by_the_host() -> None:
 
 
 def test_what_is_not_wanted_is_not_computed(made: Any) -> None:
-    op = scalar_op("t_more", lambda x: (x + 1, expr.exp(x)), outputs=("A", "B"))
+    op = scalar_op("t_more", lambda x: (x + 1, expr.exp(x)), Elementwise(outputs=("A", "B")))
     code = typed_of(call_of(op, {"X": np.ones(3, "f4")}, {}, wanted=("A",)))
     assert [i.op for i in code.instrs] == ["input", "const", "add"]
 

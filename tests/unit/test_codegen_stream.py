@@ -11,13 +11,14 @@ from codegen_harness import DeviceContext, call_of, execute
 
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.codegen import dialect_kernel
-from fluidlite.codegen.dialect_stream import BLOCK
-from fluidlite.codegen.generate import generators
+from fluidlite.codegen import language_kernel
 from fluidlite.codegen.llvm import c_to_llvm
-from fluidlite.framework.opdef import OpDef, ScalarRule, Slot
-from fluidlite.framework.spec import Spec
+from fluidlite.codegen.nontemporal_stores import BLOCK
+from fluidlite.codegen.register import generators
 from fluidlite.platform.device import Span
+from fluidlite.program.opdef import ExpressionRule, OpDef, ScalarRule, Slot
+from fluidlite.render.loops import past_caches
+from fluidlite.tensor.tensor_spec import Spec
 
 pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
@@ -47,7 +48,7 @@ OPERATORS = {
 
 
 def source_of(context: Any, op: OpDef, inputs: Any) -> str:
-    source: str = generators["dialect"].prepare(call_of(op, inputs, {}), context).source
+    source: str = generators["language"].prepare(call_of(op, inputs, {}), context).source
     return source
 
 
@@ -61,7 +62,7 @@ def test_values_are_the_same(
     inputs = {slot: rng.standard_normal(size).astype(NUMPY[dtype]) for slot in "XY"}
     plain = execute(context, op, inputs)
     assert "stream" not in source_of(context, op, inputs)
-    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
+    monkeypatch.setattr(language_kernel, "LARGE", 1)
     assert "llvm_stream(" in source_of(context, op, inputs)
     large = execute(context, op, inputs)
     for slot, expected in plain.items():
@@ -76,8 +77,8 @@ def test_outputs_may_begin_anywhere(context: Any, monkeypatch: pytest.MonkeyPatc
     op, rng = OPERATORS["one"], np.random.default_rng(2)
     inputs = {slot: rng.standard_normal(10 * BLOCK + 3, "f4") for slot in "XY"}
     expected = execute(context, op, inputs)["Out"]
-    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
-    run = generators["dialect"].prepare(call_of(op, inputs, {}), context)
+    monkeypatch.setattr(language_kernel, "LARGE", 1)
+    run = generators["language"].prepare(call_of(op, inputs, {}), context)
     raw = np.zeros(expected.nbytes + 256, "u1")
     begin = -raw.ctypes.data % 64 + offset
 
@@ -94,7 +95,7 @@ def test_only_large_outputs_are(context: Any) -> None:
     """What a cache holds stays there for its next reader."""
     op = OPERATORS["one"]
     below, from_it = ({slot: np.broadcast_to(np.float32(1), (n,)) for slot in "XY"}
-                      for n in (dialect_kernel.LARGE // 4 - 1, dialect_kernel.LARGE // 4))  # fmt: skip
+                      for n in (language_kernel.LARGE // 4 - 1, language_kernel.LARGE // 4))  # fmt: skip
     assert "stream" not in source_of(context, op, below)
     assert "llvm_stream(" in source_of(context, op, from_it)
     half = operator(lambda x, y: (x < y, x), "XY", Less="bool", Same="")
@@ -102,8 +103,56 @@ def test_only_large_outputs_are(context: Any) -> None:
 
 
 def test_lines_are_stored_past_the_caches(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialect_kernel, "LARGE", 1)
+    monkeypatch.setattr(language_kernel, "LARGE", 1)
     inputs = {slot: np.ones(1000, "f4") for slot in "XY"}
     text, _ = c_to_llvm(source_of(context, OPERATORS["one"], inputs), "fl_tested")
     assert text.count("store <16 x float>") == text.count("align 64, !nontemporal !7") == BLOCK // 16
     assert "!7 = !{i32 1}" in text
+
+
+def _tensors(given: Any, attrs: Any) -> Any:
+    (x,), (y,) = given["X"], given["Y"]
+    return {"Out": expr.tanh(x) * y + x}
+
+
+def loops_of(may_alias: dict[str, str]) -> OpDef:
+    rule = ExpressionRule(_tensors)
+    return OpDef("tested_loops", (Slot("X"), Slot("Y")), (Slot("Out"),), (), lambda call: {"Out": call.spec("X")},
+                 expression=rule, may_alias=may_alias)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, 5 * BLOCK, 300 * BLOCK + 77])
+def test_loops_store_past_the_caches_too(
+    context: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(3)
+    inputs = {slot: rng.standard_normal(size).astype(NUMPY[dtype]) for slot in "XY"}
+    plain = execute(context, loops_of({}), inputs)["Out"]
+    assert "stream" not in source_of(context, loops_of({}), inputs)
+    monkeypatch.setattr(past_caches, "LARGE", 1)
+    assert "llvm_stream(" in source_of(context, loops_of({}), inputs)
+    large = execute(context, loops_of({}), inputs)["Out"]
+    np.testing.assert_array_equal(large.view("u1"), plain.view("u1"))
+    shared = execute(context, loops_of({"Out": "X"}), inputs, share={"Out": "X"})["Out"]  # and over an input
+    np.testing.assert_array_equal(shared.view("u1"), plain.view("u1"))
+
+
+def test_what_loops_may_write_over(context: Any) -> None:
+    """An operand each element of which is read where it is written; nothing that a sum goes through again."""
+    inputs = {slot: np.ones((64, 64), "f4") for slot in "XY"}
+    language = generators["language"]
+    call = call_of(loops_of({"Out": "X"}), inputs, {}).at(context.place)
+    assert language.may_lie_on(call) == {"Out": "X"}
+
+    def turned(given: Any, attrs: Any) -> Any:
+        return {"Out": expr.transpose(given["X"][0], (1, 0)) + given["Y"][0]}
+
+    def summed(given: Any, attrs: Any) -> Any:
+        (x,), (y,) = given["X"], given["Y"]
+        return {"Out": x - expr.reduce_sum(x * y, 1, keep=True)}
+
+    for function, expected in ((turned, {}), (summed, {})):
+        op = OpDef("tested_over", (Slot("X"), Slot("Y")), (Slot("Out"),), (), lambda call: {"Out": call.spec("X")},
+                   expression=ExpressionRule(function), may_alias={"Out": "X"})  # fmt: skip
+        assert language.may_lie_on(call_of(op, inputs, {}).at(context.place)) == expected

@@ -15,9 +15,9 @@ import pytest
 import fluidlite as fluid
 from fluidlite import memory
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, DeviceUnavailable, PlaceError
+from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device import ContextBase, DeviceBase, DeviceInfo, Span
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import get_context, new_context
+from fluidlite.platform.device_registry import devices
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import FakeDevice, installed
@@ -150,10 +150,10 @@ def test_an_event_of_a_base_context_waits() -> None:
         context.copy_in(Span(0, 0, 0), memoryview(b""))
 
 
-# --- dialects --------------------------------------------------------------------------------------------------------
+# --- kernel languages -------------------------------------------------------------------------------------------------
 
 
-class CountingDialect:
+class CountingLanguage:
     """Compiles to the source's length; refuses what says "error"."""
 
     def __init__(self) -> None:
@@ -172,19 +172,19 @@ class CountingDialect:
 
 def test_a_source_is_compiled_once_a_context(device: FakeDevice) -> None:
     context = get_context(device.kind)
-    dialect = context.dialect = CountingDialect()
+    language = context.language = CountingLanguage()
     kernel = context.compile("void f() {}", "f", ("buffer",))
     assert context.compile("void f() {}", "f", ("buffer",)) == kernel
-    assert dialect.compiled == 1
+    assert language.compiled == 1
     context.compile("void f() {}", "f", ("buffer", "int64"))
-    assert dialect.compiled == 2
+    assert language.compiled == 2
     with pytest.raises(CompileError, match=f"{device.kind}:0 refused the generated kernel g:\nline 1") as caught:
         context.compile("error", "g", ())
     assert caught.value.source == "error"
     context.counts.reset()
     context.launch(kernel, 5, [1, 2])
     context.launch(kernel, 0, [1, 2])
-    assert dialect.launched == [(kernel, 5, [1, 2])]
+    assert language.launched == [(kernel, 5, [1, 2])]
     assert context.counts.launches == 1
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from fluidlite import expr as e
 from fluidlite.expr.traced import trace
-from fluidlite.framework.call import Call
-from fluidlite.framework.decompose import decompose
-from fluidlite.framework.operator import check_attrs
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec, specs_of
-from fluidlite.framework.whereabouts import NOWHERE
 from fluidlite.platform.place import Place
+from fluidlite.program.decompose import decompose
+from fluidlite.program.op_call import Call
+from fluidlite.program.operator import check_attrs
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import NOWHERE
 from fluidlite.render import array_functions, array_windows, contractions
 from fluidlite.render.arrays import array_code
+from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 LETTERS = (
     "ik,kj->ij", "ki,jk->ji", "aik,akj->aij", "abik,kj->abij", "ik,akj->aij", "abik,abkj->kij", "ij,ij->", "ij,k->kij",

@@ -9,9 +9,9 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.operator import check_attrs
-from fluidlite.framework.registry import ops
-from fluidlite.framework.whereabouts import NOWHERE
+from fluidlite.program.operator import check_attrs
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import NOWHERE
 
 CASES = [
     ("conv2d", (3, 4, 9, 8), (4, 2, 3, 3), {"groups": 2, "paddings": [1, 2], "strides": [2, 1], "dilations": [1, 2]}),

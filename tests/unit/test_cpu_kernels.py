@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 
 pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
 
-from fluidlite.platform.cpu.cache import DiskCache
-from fluidlite.platform.cpu.dialect import MANY, LLVMDialect
-from fluidlite.platform.cpu.team import ALONE, ENTRIES, team
-from fluidlite.platform.pool import get_context
+from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.devices.cpu.language import MANY, LLVMLanguage
+from fluidlite.devices.cpu.thread_pool import ALONE, ENTRIES, team
+from fluidlite.platform.context_pool import get_context
 
 SOURCE = """
 void count(long* restrict out, const long add, const long items) {
@@ -39,10 +39,10 @@ class Context:
 
 
 def test_machine_code_is_found_on_disk(tmp_path: Path) -> None:
-    first = LLVMDialect(DiskCache(tmp_path))
+    first = LLVMLanguage(DiskCache(tmp_path))
     first.compile(None, SOURCE, "count", PARAMETERS)
     assert first.compiler.compiled == 1
-    second = LLVMDialect(DiskCache(tmp_path))
+    second = LLVMLanguage(DiskCache(tmp_path))
     found = second.compile(None, SOURCE, "count", PARAMETERS)
     assert second.compiler.compiled == 0
     assert second.compiler.cache.hits == 1
@@ -55,18 +55,18 @@ def test_machine_code_is_found_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "short", "changed", "rubbish", "another header"])
 def test_a_broken_entry_is_made_again(tmp_path: Path, damage: str) -> None:
-    LLVMDialect(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    LLVMLanguage(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
     (file,) = tmp_path.glob("*.bin")
     content = file.read_bytes()
     file.write_bytes({
         "empty": b"", "short": content[:-9], "changed": content[:200] + bytes([content[200] ^ 1]) + content[201:],
         "rubbish": b"\xa5" * 4096, "another header": b"x" + content[1:],
     }[damage])  # fmt: skip
-    dialect = LLVMDialect(DiskCache(tmp_path))
-    made = dialect.compile(None, SOURCE, "count", PARAMETERS)
-    assert dialect.compiler.compiled == 1
+    language = LLVMLanguage(DiskCache(tmp_path))
+    made = language.compile(None, SOURCE, "count", PARAMETERS)
+    assert language.compiler.compiled == 1
     out = np.zeros(3, "int64")
-    dialect.launch(Context(), made, 3, (out, 1, 3))
+    language.launch(Context(), made, 3, (out, 1, 3))
     assert out.tolist() == [1, 2, 3]
     assert file.read_bytes() == content
 
@@ -74,59 +74,64 @@ def test_a_broken_entry_is_made_again(tmp_path: Path, damage: str) -> None:
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
-    dialect = LLVMDialect(DiskCache(blocked / "kernels"))
+    language = LLVMLanguage(DiskCache(blocked / "kernels"))
     with caplog.at_level(logging.WARNING, "fluidlite"):
-        dialect.compile(None, SOURCE, "count", PARAMETERS)
-        dialect.compile(None, SOURCE + "\n", "count", PARAMETERS)
+        language.compile(None, SOURCE, "count", PARAMETERS)
+        language.compile(None, SOURCE + "\n", "count", PARAMETERS)
     assert len(caplog.records) == 1
     assert "cannot be kept on disk" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs to give a file away")
 def test_code_of_another_user_is_not_run(tmp_path: Path) -> None:
-    LLVMDialect(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    LLVMLanguage(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
     (file,) = tmp_path.glob("*.bin")
     os.chown(file, 12345, -1)
-    dialect = LLVMDialect(DiskCache(tmp_path))
-    dialect.compile(None, SOURCE, "count", PARAMETERS)
-    assert dialect.compiler.compiled == 1
+    language = LLVMLanguage(DiskCache(tmp_path))
+    language.compile(None, SOURCE, "count", PARAMETERS)
+    assert language.compiler.compiled == 1
 
 
 def test_the_folder_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluidlite.platform.cpu.cache.MOST_BYTES", 50_000)
-    cache = DiskCache(tmp_path)
+    """Though each process writes one file; and few of them look through the folder."""
+    monkeypatch.setattr("fluidlite.devices.cpu.cache.MOST_BYTES", 50_000)
+    monkeypatch.setattr("fluidlite.devices.cpu.cache.TRIM_BELOW", "10")
+    looked = []
+    trim = DiskCache._trim
+    monkeypatch.setattr(DiskCache, "_trim", lambda cache: (looked.append(cache), trim(cache)))
     for number in range(600):
-        cache.put(bytes(1000), str(number))
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 50_000 + 256 * 1100
-    assert cache.get("599") == bytes(1000)
-    assert cache.get("0") is None
+        DiskCache(tmp_path).put(bytes(1000), str(number))
+    assert 10 < len(looked) < 80  # one in 16
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 50_000 + 160 * 1100
+    assert DiskCache(tmp_path).get("599") == bytes(1000)
+    assert DiskCache(tmp_path).get("0") is None
 
 
 @pytest.fixture(scope="module")
-def dialect(tmp_path_factory: pytest.TempPathFactory) -> LLVMDialect:
-    return LLVMDialect(DiskCache(tmp_path_factory.mktemp("kernels")))
+def language(tmp_path_factory: pytest.TempPathFactory) -> LLVMLanguage:
+    return LLVMLanguage(DiskCache(tmp_path_factory.mktemp("kernels")))
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 3])
 @pytest.mark.parametrize("items", [1, 2, 255, MANY - 1, MANY, MANY + 1, 1_000_003])
 @pytest.mark.parametrize("group", [None, 1])
-def test_each_item_is_computed_once(dialect: LLVMDialect, threads: int | None, items: int, group: int | None) -> None:
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+def test_each_item_is_computed_once(language: LLVMLanguage, threads: int | None, items: int, group: int | None) -> None:
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     out = np.zeros(items + 64, "int64")
     for _ in range(3):
-        dialect.launch(Context(threads), kernel, items, (out, 7, items), group)
+        language.launch(Context(threads), kernel, items, (out, 7, items), group)
     expected = np.zeros_like(out)
     expected[:items] = 3 * (np.arange(items) + 7)
     assert (out == expected).all()
 
 
-def test_a_chain_does_launches_in_their_order(dialect: LLVMDialect) -> None:
-    add = dialect.compile(None, SOURCE, "count", PARAMETERS)
-    double = dialect.compile(None, SOURCE.replace("+= gid + add", "*= add"), "count", PARAMETERS)
+def test_a_chain_does_launches_in_their_order(language: LLVMLanguage) -> None:
+    add = language.compile(None, SOURCE, "count", PARAMETERS)
+    double = language.compile(None, SOURCE.replace("+= gid + add", "*= add"), "count", PARAMETERS)
     small, large = np.zeros(3, "int64"), np.zeros(MANY * 5 + 1, "int64")
     launches = [(add, a.size, (a, 1, a.size), group) for a in (small, large) for group in (None, 1)]
     launches += [(double, a.size, (a, 3, a.size), None) for a in (small, large)] + [(add, 0, (small, 9, 0), None)]
-    chain = dialect.chain(Context(), launches)
+    chain = language.chain(Context(), launches)
     for a in (small, large):
         assert not a.any()
     chain.run()
@@ -138,33 +143,35 @@ def test_a_chain_does_launches_in_their_order(dialect: LLVMDialect) -> None:
 
 @pytest.mark.parametrize("threads", [None, 1, 2])
 @pytest.mark.parametrize("sizes", [(3,), (3, 5, 511), (4096,), (3, MANY * 2)])
-def test_a_chain_does_the_same_at_every_call(dialect: LLVMDialect, threads: int | None, sizes: tuple[int, ...]) -> None:
+def test_a_chain_does_the_same_at_every_call(
+    language: LLVMLanguage, threads: int | None, sizes: tuple[int, ...]
+) -> None:
     """The first calls measure, and another way is taken after them."""
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     outs = [np.zeros(size, "int64") for size in sizes]
-    chain = dialect.chain(Context(threads), [(kernel, out.size, (out, 2, out.size), None) for out in outs])
+    chain = language.chain(Context(threads), [(kernel, out.size, (out, 2, out.size), None) for out in outs])
     for number in range(1, 6):
         chain.run()
         for out in outs:
             assert (out == number * (np.arange(out.size) + 2)).all()
 
 
-def test_a_chain_follows_the_threads_of_its_context(dialect: LLVMDialect) -> None:
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+def test_a_chain_follows_the_threads_of_its_context(language: LLVMLanguage) -> None:
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     out, context = np.zeros(MANY * 2, "int64"), Context(1)
-    chain = dialect.chain(context, [(kernel, out.size, (out, 0, out.size), None)])
+    chain = language.chain(context, [(kernel, out.size, (out, 0, out.size), None)])
     for number, threads in enumerate((1, 1, 1, 2, None, 1), 1):
         context.threads = threads
         chain.run()
         assert (out == number * np.arange(out.size)).all()
 
 
-def test_short_chains_have_entries_which_are_given_back(dialect: LLVMDialect) -> None:
-    crew = team(dialect.compiler.load)
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+def test_short_chains_have_entries_which_are_given_back(language: LLVMLanguage) -> None:
+    crew = team(language.compiler.load)
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     gc.collect()
     free, outs = len(crew._free), [np.zeros(2, "int64") for _ in range(ENTRIES + 5)]
-    chains = [dialect.chain(Context(), [(kernel, 2, (out, 1, 2), None)]) for out in outs]
+    chains = [language.chain(Context(), [(kernel, 2, (out, 1, 2), None)]) for out in outs]
     for number in range(1, 5):
         for chain, out in zip(chains, outs, strict=True):
             chain.run()
@@ -174,7 +181,7 @@ def test_short_chains_have_entries_which_are_given_back(dialect: LLVMDialect) ->
     del chains, chain
     gc.collect()
     assert len(crew._free) >= free - 1
-    others = [dialect.chain(Context(), [(kernel, 2, (np.zeros(2, "int64"), 9, 2), None)]) for _ in range(5)]
+    others = [language.chain(Context(), [(kernel, 2, (np.zeros(2, "int64"), 9, 2), None)]) for _ in range(5)]
     for other in others:
         for _ in range(3):
             other.run()
@@ -182,20 +189,22 @@ def test_short_chains_have_entries_which_are_given_back(dialect: LLVMDialect) ->
     assert out.tolist() == [5, 10]
 
 
-def test_where_there_are_no_threads_the_caller_computes(dialect: LLVMDialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fluidlite.platform.cpu.team.THREADS", ALONE)
-    monkeypatch.setattr("fluidlite.platform.cpu.team._teams", [])
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+def test_where_there_are_no_threads_the_caller_computes(
+    language: LLVMLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool.THREADS", ALONE)
+    monkeypatch.setattr("fluidlite.devices.cpu.thread_pool._teams", [])
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     out = np.zeros(MANY * 3, "int64")
-    dialect.launch(Context(), kernel, out.size, (out, 2, out.size))
-    dialect.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)]).run()
+    language.launch(Context(), kernel, out.size, (out, 2, out.size))
+    language.chain(Context(), [(kernel, out.size, (out, 0, out.size), None)]).run()
     assert (out == 2 * np.arange(out.size) + 2).all()
-    assert team(dialect.compiler.load).workers == 0
+    assert team(language.compiler.load).workers == 0
 
 
-def test_threads_share_the_items(dialect: LLVMDialect) -> None:
+def test_threads_share_the_items(language: LLVMLanguage) -> None:
     """Where there is more than one processor, another thread takes part in a long job."""
-    crew = team(dialect.compiler.load)
+    crew = team(language.compiler.load)
     if crew.workers < 1:
         pytest.skip("one processor")
     source = """
@@ -207,34 +216,34 @@ def test_threads_share_the_items(dialect: LLVMDialect) -> None:
         out[gid] = fl_begin + (v == 7);
       }
     }"""
-    kernel = dialect.compile(None, source, "who", ("buffer", "int64"))
+    kernel = language.compile(None, source, "who", ("buffer", "int64"))
     out = np.zeros(64, "int64")
-    dialect.launch(Context(), kernel, 64, (out, 64), 1)  # alone, to see how long it takes
+    language.launch(Context(), kernel, 64, (out, 64), 1)  # alone, to see how long it takes
     assert set(out.tolist()) == {0}
     for _ in range(50):
-        dialect.launch(Context(), kernel, 64, (out, 64), 1)
+        language.launch(Context(), kernel, 64, (out, 64), 1)
         assert sorted(set(out.tolist())) == list(range(0, 64, -(-64 // ((crew.workers + 1) * 4))))
 
 
-def test_short_jobs_are_left_to_one_thread(dialect: LLVMDialect) -> None:
-    kernel = dialect.compile(None, SOURCE.replace("count", "few"), "few", PARAMETERS)
+def test_short_jobs_are_left_to_one_thread(language: LLVMLanguage) -> None:
+    kernel = language.compile(None, SOURCE.replace("count", "few"), "few", PARAMETERS)
     out = np.zeros(64, "int64")
     for _ in range(3):
-        dialect.launch(Context(), kernel, 8, (out, 1, 8), 1)
+        language.launch(Context(), kernel, 8, (out, 1, 8), 1)
     assert kernel.worth == {8: False}
     assert not kernel.shares(8, 1)
     assert kernel.shares(MANY, None)
     assert not kernel.shares(MANY, 1)
 
 
-def test_jobs_of_several_threads_do_not_mix(dialect: LLVMDialect) -> None:
-    kernel = dialect.compile(None, SOURCE, "count", PARAMETERS)
+def test_jobs_of_several_threads_do_not_mix(language: LLVMLanguage) -> None:
+    kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     results: list[bool] = []
 
     def work(number: int) -> None:
         out = np.zeros(50_000 + number, "int64")
         for _ in range(200):
-            dialect.launch(Context(), kernel, out.size, (out, number, out.size))
+            language.launch(Context(), kernel, out.size, (out, number, out.size))
         results.append(bool((out == 200 * (np.arange(out.size) + number)).all()))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
@@ -261,11 +270,11 @@ exe, feed = fluid.Executor("cpu"), {"x": np.ones(100_000, "float32")}
 twice = fluid.layers.cumsum(fluid.layers.cumsum(x))
 for _ in range(3):
     exe.run(feed=feed, fetch_list=[twice])
-assert any(storage.allocation is not None for storage in exe._replay._storages.values())
+assert any(storage.allocation is not None for storage in exe._executables._storages.values())
 child = os.fork()
 if child == 0:
-    kept = [storage for storage in exe._replay._storages.values() if storage.allocation is not None]
-    os._exit(4 if kept or list(exe._replay._bound) else 0 if run() else 3)  # what was bound is dropped, with its memory
+    kept = [storage for storage in exe._executables._storages.values() if storage.allocation is not None]
+    os._exit(4 if kept or list(exe._executables._bound) else 0 if run() else 3)  # executables are dropped
 _, status = os.waitpid(child, 0)
 assert run() and os.waitstatus_to_exitcode(status) == 0
 print("done")
@@ -283,16 +292,16 @@ def test_a_fork_while_a_thread_holds_the_teams_mutex_hangs_no_child(tmp_path: Pa
 import ctypes, os
 from pathlib import Path
 import numpy as np
-from fluidlite.platform.cpu.dialect import LLVMDialect
-from fluidlite.platform.cpu.cache import DiskCache
-from fluidlite.platform.cpu import team as teams
-from fluidlite.platform.cpu.llvm import Code
+from fluidlite.devices.cpu.language import LLVMLanguage
+from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.devices.cpu import thread_pool as teams
+from fluidlite.devices.cpu.llvm import Code
 
-dialect = LLVMDialect(DiskCache(Path({str(tmp_path / "cache")!r})))
+language = LLVMLanguage(DiskCache(Path({str(tmp_path / "cache")!r})))
 found, keep = [], Code.keep
 Code.keep = lambda code: (found.append(code.address_of_data("one")), keep(code))
-crew = teams.team(dialect.compiler.load)
-kernel = dialect.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
+crew = teams.team(language.compiler.load)
+kernel = language.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
 out = np.zeros({MANY * 3}, "int64")
 packed = kernel.packed((out, 0, out.size))
 share = lambda with_crew: with_crew.run(kernel.address, packed, out.size, 1024, 1)
@@ -305,7 +314,7 @@ if child == 0:
     share(crew)
     if not (out == 2 * np.arange(out.size)).all():
         os._exit(3)
-    anew = teams.team(dialect.compiler.load)
+    anew = teams.team(language.compiler.load)
     share(anew)
     os._exit(0 if (out == 3 * np.arange(out.size)).all() and anew is not crew else 4)
 _, status = os.waitpid(child, 0)
@@ -328,7 +337,7 @@ def chosen(dims: list[int], **policy: Any) -> str:
 
 
 def test_small_tensors_are_left_to_the_arrays() -> None:
-    assert "(dialect)" in chosen([1024])
+    assert "(language)" in chosen([1024])
     assert "(array)" in chosen([16])
     assert "under 1024 elements" in chosen([16]) or "expression (array)" in chosen([16])
 
@@ -338,9 +347,9 @@ def _line(type: str, inputs: dict[str, tuple[int, ...]], dtype: str = "float32",
     program = fluid.Program()
     with fluid.program_guard(program):
         block, given = program.global_block(), {}
-        feed = {}
+        feed, rng = {}, np.random.default_rng(0)
         for slot, dims in inputs.items():
-            feed[slot] = np.ones(dims, dtype)
+            feed[slot] = rng.uniform(0.5, 1.5, dims).astype(dtype)  # equal numbers cancel in gradients
             given[slot] = fluid.layers.data(slot, list(dims), append_batch_size=False, dtype=dtype, stop_gradient=False)
         made = {slot.name: block.create_temporary() for slot in ops.get(type).outputs if not slot.dispensable}
         block.append_op(type, given, made, attrs)
@@ -353,13 +362,13 @@ def _line(type: str, inputs: dict[str, tuple[int, ...]], dtype: str = "float32",
         exe = fluid.Executor("cpu", mode=mode)
         found[mode] = exe.run(program, feed, fetched)
     for a, b in zip(*found.values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.abs(b).max())
     return str(fluid.explain(program, fluid.CPUPlace()))
 
 
 def test_small_parts_beside_large_ones_do_not_make_all_of_it_array_calls() -> None:
     """The kernel language takes what is large of an expression; of one that is not, array calls are one launch."""
-    for rows, kind in ((4, "expression (array)"), (512, "elementwise_part + elementwise_part")):
+    for rows, kind in ((2, "expression (array)"), (512, "elementwise_part + elementwise_part")):
         sums = {slot: (256,) for slot in ("BatchSize", "BatchSum", "BatchSquareSum")}
         (line,) = [each for each in _line("data_norm", {"X": (rows, 256), **sums}).splitlines()
                    if each.startswith("  data_norm ")]  # fmt: skip

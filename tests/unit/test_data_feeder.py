@@ -13,8 +13,8 @@ from fluidlite import reader
 from fluidlite.base.errors import FeedError, ProgramError, TensorError
 from fluidlite.batch import batch
 from fluidlite.data_feeder import DataFeeder
-from fluidlite.framework.program import Program
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
+from fluidlite.program.program import Program
 
 
 def feeder(**fields: tuple[Any, ...]) -> DataFeeder:

@@ -1,4 +1,4 @@
-"""``Device.supports``: a device refuses kernels that its namespace or dialect cannot run, and explain says why."""
+"""``Device.supports``: a device refuses kernels that its namespace or language cannot run, and explain says why."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import SupportsError
-from fluidlite.framework.kernels import kernels, register_kernel
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.platform.cpu import CPUDevice
+from fluidlite.devices.cpu import CPUDevice
 from fluidlite.plugin import Call
+from fluidlite.program.kernel_registry import kernels, register_kernel
+from fluidlite.program.registry import ops, register_op
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import installed
 
+from fluidlite.plugin import Inference, Lowering
+
 MODES = ("interpreted", "compiled")
-CAPABILITIES = ("array", "dialect")
+CAPABILITIES = ("array", "language")
 
 
 class Choosy(CPUDevice):
-    """Host memory with an array namespace, or with a dialect, which refuses some operators."""
+    """Host memory with an array namespace, or with a kernel language, which refuses some operators."""
 
     kind = "choosy"
 
@@ -42,8 +44,8 @@ class Choosy(CPUDevice):
     def array(self, index: int) -> Any:
         return super().array(index) if self.capability == "array" else None
 
-    def dialect(self, index: int) -> Any:
-        return super().dialect(index) if self.capability == "dialect" else None
+    def language(self, index: int) -> Any:
+        return super().language(index) if self.capability == "language" else None
 
     def supports(self, call: Call) -> str | None:
         self.asked.append(call)
@@ -57,7 +59,7 @@ def refusing(*types: str) -> Callable[[Call], str | None]:
 
 @pytest.fixture(params=CAPABILITIES)
 def choosy(request: pytest.FixtureRequest, require: Callable[..., None]) -> Iterator[Choosy]:
-    if request.param == "dialect":
+    if request.param == "language":
         require("llvmlite")
     with installed(Choosy(request.param, lambda call: None)) as device:
         yield device
@@ -107,8 +109,13 @@ def _two_parts(call: Call, build: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_decomposition_is_refused_with_its_part(choosy: Choosy, mode: str) -> None:
-    whole = register_op("two_parts", inputs=("X",), outputs=("Out",), infer=lambda call: {"Out": call.spec("X")},
-                        decompose=_two_parts)  # fmt: skip
+    whole = register_op(
+        "two_parts",
+        Inference(lambda call: {"Out": call.spec("X")}),
+        Lowering(decompose=_two_parts),
+        inputs=("X",),
+        outputs=("Out",),
+    )
     try:
         program = fluid.Program()
         with fluid.program_guard(program):
@@ -161,8 +168,8 @@ def test_an_error_of_supports_is_the_devices(choosy: Choosy, mode: str) -> None:
 
 
 def test_a_lost_place_is_no_place_any_more(choosy: Choosy) -> None:
-    from fluidlite.platform.devices import devices
-    from fluidlite.tools.reports import places_report
+    from fluidlite.cli.reports import places_report
+    from fluidlite.platform.device_registry import devices
 
     assert fluid.Place("choosy") in fluid.places()
     devices.unit("choosy").lost = "someone pulled the plug"

@@ -10,12 +10,12 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.base.epoch import epoch
-from fluidlite.framework import observe
-from fluidlite.framework.kernels import Kernel, Library, kernels
-from fluidlite.framework.registry import ops
-from fluidlite.platform.devices import devices
-from fluidlite.platform.pool import new_context
+from fluidlite.base.invalidation import epoch
+from fluidlite.compiler import instrumentation as observe
+from fluidlite.platform.context_pool import new_context
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.kernel_registry import Kernel, Library, kernels
+from fluidlite.program.registry import ops
 from fluidlite.transformers import DeviceBufferStorage
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.policy import HOWS
-from fluidlite.framework.spec import Spec
+from fluidlite.compiler.selection.policy import HOWS
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.tensor.tensor_spec import Spec
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import FakeDevice, installed
@@ -204,3 +204,22 @@ def test_an_unknown_place_or_variable(program: Any) -> None:
         fluid.explain(program, "nowhere")
     with pytest.raises(fluid.FluidError, match="nope"):
         fluid.explain(program, "cpu", fetch_list=["nope"])
+
+
+@pytest.mark.parametrize("place", [*map(str, fluid.places())])
+def test_recurrences_are_explained_before_their_sequences_are_known(place: str) -> None:
+    """And as they run, once they are."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        x = fluid.layers.data("x", [8], lod_level=1)
+        hidden, _ = fluid.layers.dynamic_lstm(fluid.layers.fc(x, 16), 16)
+        loss = fluid.layers.reduce_mean(hidden)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    ways = {line.op.type: line.how for line in fluid.explain(main, place).plan.lines}
+    assert {"lstm", "lstm_grad"} <= ways.keys()
+    exe, scope = fluid.Executor(place, mode="interpreted"), fluid.Scope()
+    exe.run(startup, scope=scope)
+    feed = {"x": fluid.create_lod_tensor(np.ones((5, 8), "float32"), [[2, 3]], fluid.CPUPlace())}
+    exe.run(main, feed, [loss], scope=scope)
+    run = {line.op.type: line.how for line in exe.explain_last().plan.lines}
+    assert {type: ways[type] for type in ("lstm", "lstm_grad")} == {type: run[type] for type in ("lstm", "lstm_grad")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from itertools import product
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expr_harness import NAMESPACES, Function, X, llvm, run  # noqa: F401
+from grouped import grouped
 
 from fluidlite import expr as e
 from fluidlite.base.errors import GradientError
@@ -243,9 +245,11 @@ FEW = ("logsumexp", "sum", "prod", "prod of all", "transpose", "flip", "pad", "c
 """What is of any number of rows and columns."""
 
 
-@pytest.mark.parametrize("namespace", NAMESPACES)
-@pytest.mark.parametrize("dims", [(0, 5), (3, 0), (0, 0), (1, 1), (1, 5), (3, 1)])
-@pytest.mark.parametrize("name", FEW)
+@grouped(
+    ("name", "dims", "namespace"),
+    itertools.product(FEW, [(0, 5), (3, 0), (0, 0), (1, 1), (1, 5), (3, 1)], NAMESPACES),
+    by=("name",),
+)
 def test_few_elements(name: str, dims: tuple[int, int], namespace: str) -> None:
     function, wanted = CASES[name]
     x = np.full(dims, 0.5)

@@ -17,20 +17,21 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen import functions
 from fluidlite.codegen.primitives import PRIMITIVES
+from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.policy import Policy
 from fluidlite.expr.declare import operator as declare
 from fluidlite.expr.derivatives import RULES
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.tensor import ordered, tensor
 from fluidlite.expr.traced import trace, values_of
-from fluidlite.framework.call import Call
-from fluidlite.framework.choose import choose
-from fluidlite.framework.decompose import decompose as parts_of
-from fluidlite.framework.policy import Policy
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
+from fluidlite.plugin import Aliasing
+from fluidlite.program.decompose import decompose as parts_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops
 from fluidlite.render import array_functions
 from fluidlite.render.arrays import array_code
+from fluidlite.tensor.tensor_spec import Spec
 
 
 def test_float_attributes_are_arguments() -> None:
@@ -163,7 +164,7 @@ def test_a_kernel_language_comes_before_array_calls() -> None:
     for place in fluid.places():
         unit, call = devices.unit(place), _affine(4096, place)
         found = choose(call, place, Policy())
-        if unit.dialect is not None:
+        if unit.language is not None:
             assert found.how == "decomposed"
             assert not any(part.capability == "array" for part in found.part_choices)
         if unit.array is not None:
@@ -176,7 +177,7 @@ def test_a_kernel_language_comes_before_array_calls() -> None:
             else:
                 assert large.how == "decomposed", "its elementwise part is computed in blocks"
                 assert all(part.capability in ("array", "memory") for part in large.part_choices)
-        if unit.array is not None and getattr(unit.dialect, "least", 0):
+        if unit.array is not None and getattr(unit.language, "least", 0):
             assert choose(_affine(1, place), place, Policy()).capability == "array", "it starts sooner"
             assert choose(_affine(1, place), place, Policy(repeated=True)).how == "decomposed"
 
@@ -219,7 +220,7 @@ def test_what_an_expression_updates_is_written_in_place_by_parts_that_others_fol
 def test_an_expression_that_finds_a_wrong_index_updates_nothing(place: str, mode: str) -> None:
     """Though what it updates comes first among its outputs, and large enough to be computed in parts."""
 
-    @declare("taken", inputs=("X", "Total", "Ids"), outputs=("TotalOut", "Out"), must_alias={"TotalOut": "Total"})
+    @declare("taken", Aliasing(must={"TotalOut": "Total"}), inputs=("X", "Total", "Ids"), outputs=("TotalOut", "Out"))
     def taken(x: Any, total: Any, ids: Any) -> Any:
         return total + 1, e.take(x, ids, 0) * 2
 
@@ -253,7 +254,7 @@ def test_an_expression_that_finds_a_wrong_index_updates_nothing(place: str, mode
 def test_an_expression_does_not_write_over_what_it_still_reads(mode: str) -> None:
     """Its definition allows Out the memory of X; array calls write the parts of a concatenation one by one."""
 
-    @declare("turned", may_alias={"Out": "X"})
+    @declare("turned", Aliasing(may={"Out": "X"}))
     def turned(x: Any) -> Any:
         half = x.dims[0] // 2
         return e.concat([e.slice_axis(x, 0, half, x.dims[0] - half), e.slice_axis(x, 0, 0, half)], 0)

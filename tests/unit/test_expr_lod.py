@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import expr as e
-from fluidlite import layers, loader
+from fluidlite import expr as e, layers, plugin_loader
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.expr.declare import operator
-from fluidlite.framework.registry import ops
+from fluidlite.plugin import Differentiation
+from fluidlite.program.registry import ops
 
 OUTPUTS = ("Fine", "Coarse", "Of", "Total", "Longest")
 LODS = (
@@ -32,7 +32,7 @@ def declared() -> Iterator[None]:
     """An operator that says all of a LoD; places with a kernel language alone, and with arrays alone, beside ours."""
     fluid.places()
 
-    @operator("case.sequences", outputs=OUTPUTS, reads=(), dtypes={"X": ("float32", "float64")})
+    @operator("case.sequences", Differentiation(reads=()), outputs=OUTPUTS, dtypes={"X": ("float32", "float64")})
     def sequences(x: e.Tensor) -> tuple[e.Tensor, ...]:
         fine = e.offsets(x)
         longest = e.full((1,), e.longest(x), "int64")
@@ -45,10 +45,10 @@ def declared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent.parent / "plugins"))
         for name, module in (("llvm", "llvm_device"), ("strict", "strict_device")):
-            assert loader.load(name, module).state == "loaded"
+            assert plugin_loader.load(name, module).state == "loaded"
         yield
         for name in ("llvm", "strict"):
-            loader.unload(name)
+            plugin_loader.unload(name)
     ops.remove(ops.get("case.sequences_grad"))
     ops.remove(sequences)
     ops.remove(ops.get("case.steps"))

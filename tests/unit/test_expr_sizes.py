@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from expr_harness import NAMESPACES, Function, X, llvm, run, traced  # noqa: F401
 
+import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.expr.calls import infer
 from fluidlite.expr.traced import trace, values_of
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import Attr, ExpressionRule
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.framework.spec import Spec
+from fluidlite.platform.context_pool import get_context
+from fluidlite.plugin import Inference, Lowering
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.registry import ops, register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 
 def sizes() -> Iterator[Any]:
@@ -78,9 +81,13 @@ def test_an_attribute_that_does_not_suit_is_named_with_the_sizes_at_hand() -> No
         return {"Out": e.reshape(x, (x.dims[0], attrs["groups"], x.dims[1] // attrs["groups"]))}
 
     op = register_op(
-        "case", inputs=("X",), outputs=("Out",), attrs=[Attr("groups", "int")], infer=infer,
-        expression=ExpressionRule(function),
-    )  # fmt: skip
+        "case",
+        Inference(infer),
+        Lowering(expression=ExpressionRule(function)),
+        inputs=("X",),
+        outputs=("Out",),
+        attrs=[Attr("groups", "int")],
+    )
     try:
         for dims in ((3, 5), (3, -1), (3, 7)):
             call = Call(op, {"X": [Spec.of(dims, "float32")]}, {}, {"groups": 2})
@@ -203,3 +210,21 @@ def test_whole_numbers_stand_beside_integers() -> None:
     assert list(run(lambda x: x * 2.0, {"X": x})) == [0, 2, 4, 6]
     with pytest.raises(ProgramError, match="fraction beside int64"):
         run(lambda x, scale: x * scale, {"X": x}, scale=2.0)
+
+
+@pytest.mark.parametrize("place", fluid.places(), ids=str)
+def test_decomposed_operators_compile_nothing_for_another_size(place: fluid.Place) -> None:
+    context = get_context(place)
+    if context.language is None:
+        pytest.skip(f"{place} compiles no kernels")
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+        out = fluid.layers.sequence_conv(fluid.layers.data("x", [3], lod_level=1), 2, 3, bias_attr=False)
+        exe, compiled = fluid.Executor(place), []
+        exe.run(startup)
+        for rows in (500, 600, 700):
+            x = fluid.create_lod_tensor(np.ones((rows, 3), "float32"), [[rows - 100, 100]], place)
+            (found,) = exe.run(main, feed={"x": x}, fetch_list=[out], return_numpy=False)
+            assert np.array(found).shape == (rows, 2)
+            compiled.append(context.cache_info()["compiled kernels"].misses)
+    assert compiled[0] == compiled[1] == compiled[2]

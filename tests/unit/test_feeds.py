@@ -79,11 +79,11 @@ BEYOND = np.lib.stride_tricks.as_strided(np.zeros(1, "float32"), (2**50, 3), (0,
     ],
 )
 def test_refusals_name_the_feed(dtype: str, value: Any, word: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(FeedError, match=r"(?s)the feed of 'x' .*" + word) as info:
         run(dtype, value)
     assert isinstance(info.value, ValueError)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_variable_is_no_feed() -> None:

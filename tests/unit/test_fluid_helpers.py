@@ -11,8 +11,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite import core, layers
 from fluidlite.base.errors import AttributeValueError, DeviceUnavailable, FeedError, ProgramError, TensorError
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.whereabouts import NOWHERE
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.source_location import NOWHERE
 
 
 @pytest.fixture(autouse=True)

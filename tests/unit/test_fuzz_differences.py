@@ -9,7 +9,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.expr import derivatives
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.reference import Refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 import fluidlite as fluid
 from fluidlite.base.dtypes import ALL, NUMPY
 from fluidlite.conformance.samples import reference_of
+from fluidlite.control_flow import tensor_arrays
 from fluidlite.errors import FluidError
 from fluidlite.platform.place import Place
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.testing.fuzz import blocks
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.differences import derivative
 from fluidlite.testing.fuzz.generate import generate
-from fluidlite.testing.fuzz.recipe import Recipe, Step
+from fluidlite.testing.fuzz.printing import python
+from fluidlite.testing.fuzz.recipe import Recipe, Step, build
 from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
 from fluidlite.testing.fuzz.run import check
 
@@ -117,8 +122,8 @@ def test_gradients_of_half_types_are_held_against_differences(dtype: str, monkey
 def test_state_is_fed_written_and_fetched() -> None:
     """Some programs have it, and it is right in them."""
     seen = 0
-    for number in range(60):
-        recipe = generate(3, number, ALL).recipe
+    for number in range(25):
+        recipe = generate(4, number, ALL).recipe
         written = {name for step in recipe.steps for name in step.writes()}
         if written & set(recipe.state) & set(recipe.runs[0]) & set(recipe.fetches):
             seen += 1
@@ -197,3 +202,28 @@ def test_the_rounding_of_a_mean_counts_where_no_movement_of_x_does(dims: tuple[i
     evaluator = Evaluator({name: exactly(value) for name, value in feed.items()}, {})
     right, wrong = evaluator.outputs(step, {})["y"], evaluator.outputs(other, {})["y"]
     assert (np.abs(wrong.value - right.value) > right.bound).any()
+
+
+def test_blocks_around_steps_change_nothing_and_their_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of a program in a branch, a loop and a loop with arrays: values and gradients are those without."""
+    x = np.linspace(0.2, 1.0, 6, dtype=np.float32).reshape(2, 3)
+    plain = (
+        Step("tanh", {"X": ("x",)}, {"Out": ("a",)}), Step("square", {"X": ("a",)}, {"Out": ("b",)}),
+        Step("elementwise_mul", {"X": ("b",), "Y": ("x",)}, {"Out": ("c",)}),
+        Step("exp", {"X": ("c",)}, {"Out": ("d",)}),
+    )  # fmt: skip
+
+    def recipe(kind: str) -> Recipe:
+        steps = [replace(step, block=blocks.label(kind, 2, 0)) if step.type != "exp" else step for step in plain]
+        fed = {"x": x}
+        return Recipe(tuple(steps), (fed, fed), fetches=("b", "d"), targets=("d",), wanted=("x",), differences=True)
+
+    for kind in blocks.KINDS:
+        outcome = check(recipe(kind), CPU)
+        assert not outcome.findings and outcome.compared and outcome.differences
+        types = {op.type for op in build(recipe(kind)).program.global_block().ops}
+        assert ("while" if kind != "branch" else "conditional_block") in types
+        assert "append_all" in python(recipe(kind), "cpu")
+    wrong = lambda tensor, context: Tensor().set(tensor.numpy() * np.float32(1.01), context.place)  # noqa: E731
+    monkeypatch.setattr(tensor_arrays, "_shared", wrong)
+    assert "value" in [finding.kind for finding in check(recipe("array"), CPU).findings]

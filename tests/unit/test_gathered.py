@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
 from fluidlite.render import array_functions, gathered
 
 NUMBERS = np.random.default_rng(11)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped import family, grouped
 
 import fluidlite as fluid
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name, is_float
@@ -14,12 +15,12 @@ from fluidlite.conformance.cases import cases
 from fluidlite.conformance.op_harness import build
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of, samples_of
-from fluidlite.framework.call import Call
-from fluidlite.framework.opdef import GRAD, GradRule, OpDef
-from fluidlite.framework.operator import check_attrs
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.whereabouts import NOWHERE
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.operator import check_attrs
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import NOWHERE
+from fluidlite.tensor.tensor_spec import Spec
 
 GRADIENTS = {op.grad.type for op in ops if isinstance(op.grad, GradRule)}
 RULES = [op for op in ops if op.type not in GRADIENTS and not any(slot.name.endswith(GRAD) for slot in op.inputs)]
@@ -61,7 +62,7 @@ def float_outputs(op: OpDef) -> set[str]:
     return found if reference_of(op.type) is not None else {slot.name for slot in op.outputs}
 
 
-@pytest.mark.parametrize("op", [op for op in RULES if not op.marker], ids=lambda op: op.type)
+@grouped(("op",), ((op,) for op in RULES if not op.marker), family)
 def test_every_float_input_is_declared(op: OpDef) -> None:
     if not {slot for slot in float_outputs(op) if op.stops(slot) is None}:
         return  # no float comes out that could carry a derivative
@@ -79,7 +80,7 @@ def test_every_float_input_is_declared(op: OpDef) -> None:
     assert not undeclared, f"{op.type}: say stop_gradient or no_gradient of {undeclared}, or give a gradient"
 
 
-@pytest.mark.parametrize("op", [op for op in RULES if isinstance(op.grad, GradRule)], ids=lambda op: op.type)
+@grouped(("op",), ((op,) for op in RULES if isinstance(op.grad, GradRule)), family)
 def test_every_float_output_is_declared(op: OpDef) -> None:
     assert isinstance(op.grad, GradRule)
     taken = {slot.removesuffix(GRAD) for slot in op.grad.reads if slot.endswith(GRAD)}

@@ -12,7 +12,8 @@ import pytest
 import fluidlite as fluid
 from fluidlite import memory, register_kernel
 from fluidlite.base.errors import DeviceError, FetchError, OutOfMemoryError
-from fluidlite.framework.kernels import kernels
+from fluidlite.plugin import Prepared
+from fluidlite.program.kernel_registry import kernels
 
 layers = fluid.layers
 
@@ -158,14 +159,42 @@ def test_a_workspace_has_the_bytes_that_were_asked_for(kernel: Any) -> None:
             io.workspace.array()[...] = 255
             io.array("Out")[...] = io.array("X")
 
-        run.workspace = 12_345  # type: ignore[attr-defined]
-        return run
+        return Prepared(run, workspace=12_345)
 
     kernel("scale", needy)
     program, result = chain(2)
     (out,) = fluid.Executor("cpu").run(program, {"x": np.ones((1, 1000), "float32")}, [result])
     assert seen == [((12_345,), "uint8")] * 2
     assert out.sum() == 1000
+
+
+def attributed(call: Any, context: Any) -> Any:
+    def run(context: Any, io: Any) -> None:
+        """Do nothing."""
+
+    run.workspace = 12_345  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        (attributed, r"Do: return Prepared\(run, workspace=\.\.\., bind=\.\.\.\)"),
+        (lambda call, context: None, "prepared None; expected run"),
+        (lambda call, context: Prepared(print, workspace=-1), "-1 bytes of workspace; expected 0 or more"),
+        (lambda call, context: Prepared(print, workspace=1.5), "1.5 bytes"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_what_a_kernel_prepares_is_checked(kernel: Any, prepare: Any, expected: str, mode: str) -> None:
+    """A size that nobody looks at would be a workspace that is missing."""
+    kernel("scale", prepare)
+    program, result = chain(2)
+    exe = fluid.Executor("cpu", mode=mode)
+    for _ in range(2):
+        with pytest.raises(fluid.FluidError, match=expected) as error:
+            exe.run(program, {"x": np.ones((1, 1000), "float32")}, [result])
+        assert "test_interpreter.py" in str(error.value)
 
 
 def test_the_plain_form_of_a_kernel(kernel: Any) -> None:

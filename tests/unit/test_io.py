@@ -17,10 +17,10 @@ from safetensors.numpy import save_file
 from fluidlite import io
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.executor import Executor
-from fluidlite.framework.program import Program
-from fluidlite.framework.scope import Scope, global_scope, scope_guard
 from fluidlite.io.paths import file_of
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope, global_scope, scope_guard
 
 EXECUTOR: Any = SimpleNamespace(place="cpu")
 VALUES = {

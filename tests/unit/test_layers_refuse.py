@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.program import Block
+from fluidlite.program.block import Block
 
 L = fluid.layers
 FED = {
@@ -50,6 +50,7 @@ brelu x=f1
 cast x=f2 dtype='float32'
 ceil x=f4
 center_loss input=f2 label=i1 num_classes=4 alpha=0.5 param_attr=None
+chunk_eval input=tags label=tags chunk_scheme='IOB' num_chunk_types=2
 clip x=f0 min=1 max=2
 clip_by_norm x=f2 max_norm=2
 concat input=f0
@@ -68,13 +69,20 @@ create_tensor dtype='float32'
 crop x=f3 shape=[1,2,2]
 crop_tensor x=f3 shape=[1,2,2]
 cross_entropy input=f1 label=i1d
+ctc_greedy_decoder input=rows blank=0
 cumsum x=i1d
 data name='fresh' shape=[2,2]
 data_norm input=sq
+device_transfer x=f2 place='cpu'
+device_view x=f2 place='cpu'
 diag diagonal=i1d
 dice_loss input=f2 label=i1
 dot x=f2 y=f2
 dropout x=f5 dropout_prob=1
+dynamic_gru input=rows3 size=1
+dynamic_lstm input=rows size=4
+dynamic_lstmp input=rows size=4 proj_size=2
+edit_distance input=tags label=tags
 elementwise_add x=i0 y=i2
 elementwise_div x=f3 y=f3
 elementwise_floordiv x=i1 y=i1d
@@ -110,12 +118,14 @@ greater_equal x=f4 y=f4
 greater_than x=i2 y=i2
 grid_sampler x=f4 grid=grid
 group_norm input=f5 groups=4
+gru_unit input=rows3 hidden=f1 size=3
 hard_shrink x=sq
 hard_sigmoid x=f0
 hard_swish x=f0
 has_inf x=f4
 has_nan x=f2
 hash input=i1 hash_size=2
+hsigmoid input=f2 label=i1 num_classes=3
 huber_loss input=f4 label=f4 delta=2
 im2sequence input=f4
 image_resize input=f4 out_shape=[3,3]
@@ -146,6 +156,8 @@ logical_or x=b y=b
 logical_xor x=b y=b
 logsigmoid x=f3
 lrn input=f4
+lstm input=f3 init_h=f3 init_c=f3 max_len=2 hidden_size=4 num_layers=1 is_bidirec=True
+lstm_unit x_t=f2 hidden_t_prev=f2 cell_t_prev=f2
 margin_rank_loss label=f1 left=f1 right=f1
 matmul x=f5 y=f5
 maxout x=f4 groups=1
@@ -158,6 +170,7 @@ mul x=sq y=sq
 multiplex inputs=ls index=i1
 natural_exp_decay learning_rate=4 decay_steps=2 decay_rate=0.5
 noam_decay d_model=0.5 warmup_steps=1
+nce input=f2 label=i1 num_total_classes=3
 not_equal x=f3 y=f0
 npair_loss anchor=f2 positive=f2 labels=f1d2
 one_hot input=i1 depth=4
@@ -175,6 +188,8 @@ pow x=f4
 prelu x=f4 mode='all'
 py_func func=len x=f2 out=f2o
 random_crop x=f3 shape=[2,2]
+py_reader capacity=4 shapes=[[-1,3]] dtypes=['float32']
+create_py_reader_by_data capacity=4 feed_list=ls
 range start=f0 end=2 step=f0 dtype='float32'
 rank input=f4
 rank_loss label=f1 left=f1 right=f1
@@ -252,12 +267,64 @@ unique x=i1d
 unique_with_counts x=i1d
 unsqueeze input=f2 axes=1
 unstack x=i1d
+warpctc input=rows label=tags
 where condition=i1d
 zeros shape=[1,1,1,1] dtype='float32'
 zeros_like x=f4
+lod_append x=rows level=rows
+lod_reset x=f2 y=rows
+sequence_concat input=rows
+sequence_conv input=rows num_filters=2
+sequence_enumerate input=tags win_size=2
+sequence_expand x=rows y=tags
+sequence_expand_as x=f2 y=tags
+sequence_first_step input=rows
+sequence_last_step input=rows
+sequence_mask x=i1d
+sequence_pad x=rows pad_value=f1d
+sequence_pool input=rows pool_type='max'
+sequence_reshape input=rows new_dim=2
+sequence_reverse x=rows
+sequence_scatter input=f2 index=tags updates=col
+sequence_slice input=rows offset=i1 length=i1
+sequence_softmax input=col
+sequence_unpad x=f3 length=i1d
+array_to_lod_tensor x=steps table=table
+lod_rank_table x=rows
+lod_tensor_to_array x=rows table=table
+max_sequence_len rank_table=table
+merge_lod_tensor in_true=f2 in_false=f2 x=f2 mask=b
+reorder_lod_tensor_by_rank x=f2 rank_table=table
+shrink_memory x=f2 i=i0 table=table
+split_lod_tensor input=f2 mask=b
+array_length array=arr
+array_read array=arr i=i0
+array_write x=f2 i=i0 array=arr
+create_array dtype='float32'
+tensor_array_to_tensor input=arr
+beam_search pre_ids=tags pre_scores=col ids=None scores=rows beam_size=2 end_id=1
+sampled_softmax_with_cross_entropy logits=f2 label=i1 num_samples=2
+sequence_topk_avg_pooling input=col row=rows col=rows topks=[1,2] channel_num=1
+load out=f2o file_path='v'
+open_files filenames=['a.recordio'] shapes=[[-1,2]] lod_levels=[0] dtypes=['float32']
+open_recordio_file filename='a.recordio' shapes=[[-1,2]] lod_levels=[0] dtypes=['float32']
+random_data_generator low=0.0 high=1.0 shapes=[[2,2]] lod_levels=[0]
 """
 """A use of each layer, with the arguments that it must have."""
-APART = {"append_LARS": "takes what backward gave", "crf_decoding": "takes a parameter of another layer"}
+APART = {
+    "get_tensor_from_selected_rows": "in test_sparse_rows.py: they take the gradient of an optimiser",
+    "merge_selected_rows": "in test_sparse_rows.py: they take the gradient of an optimiser",
+    "append_LARS": "takes what backward gave", "crf_decoding": "takes a parameter of another layer",
+    **dict.fromkeys(("Categorical", "MultivariateNormalDiag", "Normal", "Uniform"), "classes: test_fluid_remains.py"),
+    "Preprocessor": "takes a reader",
+    "rnn": "takes a cell", **dict.fromkeys(("GRUCell", "LSTMCell", "RNNCell"), "appends nothing till it is called"),
+    "beam_search_decode": "takes what beam_search selected", "dynamic_decode": "takes a decoder",
+    **dict.fromkeys(("BasicDecoder", "BeamSearchDecoder", "DecodeHelper", "Decoder", "GreedyEmbeddingHelper",
+                     "SampleEmbeddingHelper", "TrainingHelper"), "a class: tests/unit/test_decoders.py"),
+    **dict.fromkeys(("batch", "double_buffer", "read_file", "shuffle"), "takes a reader"),
+    **dict.fromkeys(("ConditionalBlock", "DynamicRNN", "IfElse", "StaticRNN", "Switch", "While"), "a class of blocks"),
+    **dict.fromkeys(("case", "cond", "switch_case", "while_loop"), "takes functions: tests/fluid/test_control_flow.py"),
+}  # fmt: skip
 RUBBISH = [
     None, "nosuch", -1, 0, 3, 2**70, 1.5, math.nan, [], [-1], ["x"], {}, object(), b"x", True, np.zeros(3),
     np.float32(1), 1j, len, "a variable", "an integer variable", "a list of variables", ("a", 3),
@@ -281,6 +348,10 @@ def call(use: str, argument: str = "", value: Any = None) -> tuple[BaseException
             for name, dims in FED.items()
         }
         pool |= {"rows": L.data("rows", [4], lod_level=1), "tags": L.data("tags", [1], dtype="int64", lod_level=1)}
+        pool |= {"rows3": L.data("rows3", [3], lod_level=1), "col": L.data("col", [1], lod_level=1)}
+        pool |= {"arr": L.array_write(pool["f2"], pool["i0"])}
+        pool["table"] = L.lod_rank_table(pool["rows"])
+        pool["steps"] = L.lod_tensor_to_array(pool["rows"], pool["table"])
         pool |= {"ls": [pool["f2"], pool["f2"]], "len": len,
                  "f2o": fluid.default_main_program().current_block().create_var("f2o", [2, 4], "float32")}  # fmt: skip
         name, *given = use.split()

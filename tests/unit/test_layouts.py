@@ -10,9 +10,10 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError, RegistryError
-from fluidlite.framework.kernels import Library, kernels, register_kernel
-from fluidlite.framework.registry import ops, register_op
 from fluidlite.operators.inference import like
+from fluidlite.plugin import Execution, Inference, KernelOptions
+from fluidlite.program.kernel_registry import Library, kernels, register_kernel
+from fluidlite.program.registry import ops, register_op
 
 layers = fluid.layers
 PLACES = [str(place) for place in fluid.places()]
@@ -24,9 +25,12 @@ def channels_last() -> Iterator[None]:
     """``test_centre``: subtracts the mean over channels; its kernel takes and gives NHWC."""
     fluid.places()
     op = register_op(
-        "test_centre", inputs=("X",), outputs=("Out",), infer=lambda call: {"Out": like(call.spec("X"))},
-        host_only="its kernel is NumPy's",
-    )  # fmt: skip
+        "test_centre",
+        Inference(lambda call: {"Out": like(call.spec("X"))}),
+        Execution(host_only="its kernel is NumPy's"),
+        inputs=("X",),
+        outputs=("Out",),
+    )
     library = Library("channels_last", ("cpu",), 5)
     kernels.add_library(library)
 
@@ -40,7 +44,9 @@ def channels_last() -> Iterator[None]:
         return run
 
     layouts = {"X": "NHWC", "Out": "NHWC"}
-    kernel = register_kernel("test_centre", "array", library="channels_last", layouts=layouts)(centre)
+    kernel = register_kernel("test_centre", "array", library="channels_last", options=KernelOptions(layouts=layouts))(
+        centre
+    )
     SEEN.clear()
     yield
     kernels.remove(kernel)
@@ -146,24 +152,28 @@ def test_another_rank_is_refused_with_the_reason() -> None:
 
 def test_a_layout_without_a_name_is_refused_when_it_is_registered() -> None:
     with pytest.raises(RegistryError, match="no layout is called 'NCWH'; there are plain, NHWC, NDHWC"):
-        register_kernel("relu", "cpu", library="other", layouts={"X": "NCWH"})(lambda call, context: None)
+        register_kernel("relu", "cpu", library="other", options=KernelOptions(layouts={"X": "NCWH"}))(
+            lambda call, context: None
+        )
 
 
 def test_what_a_kernel_prefers_has_a_name_too() -> None:
     with pytest.raises(RegistryError, match="no layout is called 'NCWH'; there are plain, NHWC, NDHWC"):
-        register_kernel("relu", "cpu", library="other", prefers={"X": "NCWH"})(lambda call, context: None)
+        register_kernel("relu", "cpu", library="other", options=KernelOptions(prefers={"X": "NCWH"}))(
+            lambda call, context: None
+        )
 
 
-def test_a_kernel_in_vectors_is_for_dialects_that_have_them() -> None:
+def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
     from types import SimpleNamespace
 
-    from fluidlite.framework.policy import Policy
-    from fluidlite.framework.refusals import no_vectors
+    from fluidlite.compiler.selection.policy import Policy
+    from fluidlite.compiler.selection.refusals import no_vectors
 
     kernel: Any = SimpleNamespace(vectors=True)
-    without: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=None), array=None)
-    with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), dialect=SimpleNamespace(registers=(16, 32)), array=None)
+    without: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=None), array=None)
+    with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=(16, 32)), array=None)
     call: Any = None
-    assert no_vectors(kernel, call, without, Policy()) == "cpu has no dialect that names vector registers"
+    assert no_vectors(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
     assert no_vectors(kernel, call, with_them, Policy()) is None
-    assert no_vectors(kernel, call, with_them, Policy(exclude=("dialect",))) == "excluded by the policy"
+    assert no_vectors(kernel, call, with_them, Policy(exclude=("language",))) == "excluded by the policy"

@@ -16,19 +16,22 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.framework.kernels import Kernel, Library, kernels
-from fluidlite.framework.layout import layout_named
-from fluidlite.framework.least_moves import moved_bytes
-from fluidlite.framework.min_cut import End, Passed, fewest_moves
-from fluidlite.framework.planner import _Planner
-from fluidlite.framework.policy import Policy
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.framework.spec import Spec
-from fluidlite.platform.cpu import CPUDevice
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.planning.planner import _Planner
+from fluidlite.compiler.selection.least_moves import moved_bytes
+from fluidlite.compiler.selection.min_cut import End, Passed, fewest_moves
+from fluidlite.compiler.selection.policy import Policy
+from fluidlite.devices.cpu import CPUDevice
 from fluidlite.plugin import Call, register_kernel
+from fluidlite.program.kernel_registry import Kernel, Library, kernels
+from fluidlite.program.registry import ops, register_op
+from fluidlite.tensor.layout import layout_named
+from fluidlite.tensor.tensor_spec import Spec
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import installed
+
+from fluidlite.plugin import Inference
 
 MODES = ("interpreted", "compiled")
 KINDS = [kind for kind in ("cpu", "opencl", "fpga") if any(place.kind == kind for place in fluid.places())]
@@ -65,7 +68,7 @@ def operators() -> Iterator[None]:
         stack.callback(kernels.remove_library, library)
         for type, layouts in LAYOUTS.items():
             attrs = [fluid.plugin.Attr("times", "int", default=1)]
-            op = register_op(type, inputs=("X",), outputs=("Out",), attrs=attrs, infer=infer)
+            op = register_op(type, Inference(infer), inputs=("X",), outputs=("Out",), attrs=attrs)
             stack.callback(ops.remove, op)
             for each in layouts:
                 kernel = Kernel(type, tuple(KINDS), prepare, "tie", layouts=each)
@@ -121,9 +124,9 @@ def test_a_choice_looks_ahead(kind: str, mode: str) -> None:
     assert len(found) == 2  # in front of the first, and behind the last
 
 
-def planner(program: fluid.Program, fetch: str, place: str = "cpu", **given: Any) -> _Planner:
+def planner(graph: Graph, place: str = "cpu", **given: Any) -> _Planner:
     feeds = {"x": (Spec.of((2, 3, 4, 5), "float32"), fluid.Place("cpu"))}
-    return _Planner(program, fluid.Place(place), feeds, {}, [fetch], Policy("allow"), 0, False, True, **given)
+    return _Planner(graph, fluid.Place(place), feeds, {}, Policy("allow"), False, True, **given)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -135,19 +138,17 @@ def test_no_other_choice_moves_fewer_bytes(seed: int) -> None:
         for _ in range(draw.randint(3, 7)):
             type = draw.choice(["tied", "plainly", "lastly", "tied", "tied"])
             made.append(append(type, draw.choice(made[-2:]), draw.choice([1, 1, 2])))
-    block = program.global_block()
-    fetch = made[-1].name
-    best = planner(program, fetch)
+    graph = Graph(program, [made[-1].name])
+    best = planner(graph)
     plan = best.plan()
-    again = planner(program, fetch)
+    again = planner(graph)
     again.plan()
     options = {op: several for op, several in again.options.items() if len(several) > 1}
     costs = []
     for several in itertools.product(*options.values()):
-        trial = planner(program, fetch)
+        trial = planner(graph)
         trial.picked, trial.options = dict(zip(options, several, strict=True)), {}
-        kept = [op for op in block.ops if any(line.op is op for line in plan.lines)]
-        costs.append(moved_bytes(trial._plan_from(kept, 0), fluid.Place("cpu"), fluid.Place("cpu")))
+        costs.append(moved_bytes(trial._plan_from(graph.operators, 0), fluid.Place("cpu"), fluid.Place("cpu")))
     assert moved_bytes(plan, fluid.Place("cpu"), fluid.Place("cpu")) == min(costs)
 
 
@@ -171,7 +172,7 @@ def test_preferences_and_ranks_go_before_moves() -> None:
     kernel = Kernel("plainly", ("cpu",), lambda call, context: None, "better", layouts=NHWC)
     kernels.add(kernel)
     try:
-        (line,) = planner(program, out.name).plan().lines
+        (line,) = planner(Graph(program, [out.name])).plan().lines
         assert line.choice is not None
         assert line.choice.library == "better"  # it ranks higher, whatever has to be rearranged
     finally:
@@ -186,7 +187,7 @@ def test_what_an_override_hides_is_no_choice() -> None:
     kernel = Kernel("tied", ("cpu",), lambda call, context: None, "tie", override=True, origin="mine")
     kernels.add(kernel)
     try:
-        (line,) = planner(program, out.name).plan().lines
+        (line,) = planner(Graph(program, [out.name])).plan().lines
         assert line.choice is not None
         assert line.choice.kernel is kernel
     finally:
@@ -228,7 +229,7 @@ class Lacking(CPUDevice):
     def info(self, index: int) -> Any:
         return dataclasses.replace(super().info(index), host=False, dlpack=None)
 
-    def dialect(self, index: int) -> Any:
+    def language(self, index: int) -> Any:
         return None
 
     def supports(self, call: Call) -> str | None:

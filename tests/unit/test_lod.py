@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import fluidlite as fluid
 from fluidlite.base.errors import TensorError
-from fluidlite.framework.lod import lengths_of, lod_from_lengths, lod_from_offsets
+from fluidlite.tensor.lod import lengths_of, lod_from_lengths, lod_from_offsets
 
 
 @given(st.lists(st.integers(0, 5), max_size=6), st.lists(st.integers(0, 5), max_size=30))

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import fluidlite as fluid
-from fluidlite import loader, memory
+from fluidlite import memory, plugin_loader
 from fluidlite.base.errors import AllocationError, DeviceLost, OutOfMemoryError, RegistryError
-from fluidlite.framework import recycle
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.tensor import Tensor
 from fluidlite.memory import place_memory
 from fluidlite.memory.sharing import Use, turn
 from fluidlite.memory.strategies import NamedStrategy, Strategy, register_strategy, size_class, strategies
-from fluidlite.platform.pool import get_context, new_context
+from fluidlite.platform.context_pool import get_context, new_context
+from fluidlite.tensor import tensor_cache as recycle
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import FakeDevice, installed
@@ -523,9 +522,9 @@ class Shelf(Strategy):
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "shelf_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    record = loader.load("shelf", "shelf_plugin")
+    record = plugin_loader.load("shelf", "shelf_plugin")
     yield record
-    loader.unload("shelf")
+    plugin_loader.unload("shelf")
     sys.modules.pop("shelf_plugin", None)
 
 
@@ -550,7 +549,7 @@ def test_a_plugins_strategy_by_name(device: FakeDevice, shelf: Any) -> None:
 
 def test_a_strategy_goes_with_its_plugin(device: FakeDevice, shelf: Any) -> None:
     memory.set_strategy(device.kind, "shelf")
-    loader.unload("shelf")
+    plugin_loader.unload("shelf")
     memory.free(memory.alloc(device.kind, 100))  # a place that uses it goes on
     with pytest.raises(AllocationError, match="'shelf' is not an allocation strategy"):
         memory.set_strategy(device.kind, "shelf")

@@ -51,8 +51,15 @@ def test_an_empty_batch_is_reshaped_as_the_program_says(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dims", [[1], [1, 1], [1, 1, 1], [2, 3]])
-@pytest.mark.parametrize("layer", ["elementwise_add", "elementwise_sub", "elementwise_pow", "elementwise_max"])
+@pytest.mark.parametrize(
+    ("layer", "dims"),
+    [
+        ("elementwise_add", [1]),
+        ("elementwise_sub", [1, 1]),
+        ("elementwise_pow", [1, 1, 1]),
+        ("elementwise_max", [2, 3]),
+    ],
+)
 def test_rank_0_broadcasts_from_both_sides(place: str, mode: str, layer: str, dims: list[int]) -> None:
     scalar = L.fill_constant([], "float32", 3.0)
     other = L.fill_constant(dims, "float32", 2.0)

@@ -10,8 +10,8 @@ import pytest
 PROBE = """
 import gc, os, tempfile
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
-from fluidlite.base.bounded import Bounded
-from fluidlite.platform.cpu.dialect import LLVMDialect
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.devices.cpu.language import LLVMLanguage
 
 def used():
     gc.collect()
@@ -24,14 +24,14 @@ void scaled_%d(const float* restrict x, float* restrict y, const long items) {
 }
 '''
 PARAMETERS = ("buffer", "buffer", "int64")
-dialect, cache = LLVMDialect(), Bounded(4096, "test of native memory", 1 << 30)
+language, cache = LLVMLanguage(), LRUCache(4096, "test of native memory", 1 << 30)
 begun = 0
 
 def compiled(count):
     global begun
     for number in range(begun, begun + count):
         source = TEXT % (number, number)
-        cache.get(source, lambda: dialect.compile(None, source, f"scaled_{number}", PARAMETERS))
+        cache.get(source, lambda: language.compile(None, source, f"scaled_{number}", PARAMETERS))
     begun += count
 
 compiled(20)

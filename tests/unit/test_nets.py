@@ -41,6 +41,7 @@ SIGNATURES = {
     "act=None use_cudnn=True",
     "img_conv_group": "input conv_num_filter pool_size conv_padding=1 conv_filter_size=3 conv_act=None param_attr=None "
     "conv_with_batchnorm=False conv_batchnorm_drop_rate=0.0 pool_stride=1 pool_type='max' use_cudnn=True",
+    "sequence_conv_pool": "input num_filters filter_size param_attr=None act='sigmoid' pool_type='max' bias_attr=None",
     "glu": "input dim=-1",
     "scaled_dot_product_attention": "queries keys values num_heads=1 dropout_rate=0.0",
 }
@@ -51,6 +52,19 @@ def test_signatures(name: str) -> None:
     parameters = inspect.signature(getattr(nets, name)).parameters.values()
     shown = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
     assert " ".join(shown) == SIGNATURES[name]
+
+
+def test_sequence_conv_pool_has_a_row_for_each_sequence() -> None:
+    x, lengths = RNG.normal(size=(5, 3)).astype("float32"), [4, 1]
+    attr = fluid.ParamAttr(name="w", initializer=fluid.initializer.Normal(seed=3))
+    out = nets.sequence_conv_pool(layers.data("x", [3], lod_level=1), 2, 3, attr, pool_type="sum", bias_attr=False)
+    found, w = run({"x": fluid.create_lod_tensor(x, [lengths], "cpu")}, out, "w")
+    expected = []
+    for rows in np.split(x.astype("float64"), [4]):
+        padded = np.pad(rows, ((1, 1), (0, 0)))
+        windows = np.stack([padded[step : step + 3].reshape(-1) for step in range(len(rows))])
+        expected.append((1 / (1 + np.exp(-(windows @ w)))).sum(axis=0))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dim", [-1, 1])

@@ -12,8 +12,8 @@ import pytest
 
 import fluidlite
 from fluidlite.base.errors import FluidError
+from fluidlite.cli.main import main
 from fluidlite.conformance.scaffold import KINDS, new_plugin
-from fluidlite.tools.cli import main
 
 ROOT = Path(fluidlite.__file__).parents[1]
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+from grouped import grouped
 
-from fluidlite.platform.cpu import NumPyArrays
+from fluidlite.devices.cpu import NumPyArrays
 from fluidlite.render.array_choices import MANY, limit
 
 WHERE: Any = NumPyArrays().extra("where")
 DIMS = (48, 64)
+DTYPES = ("float32", "float64", "float16", "int64", "uint8", "bool")
 CONDITIONS = {"all": DIMS, "rows": (48, 1), "columns": (64,), "one": ()}
 SIDES = {"all": DIMS, "row": (1, 64), "column": (48, 1), "number": ()}
 
@@ -22,11 +25,11 @@ def _values(dims: tuple[int, ...], dtype: str, seed: int) -> Any:
     return np.asarray(np.where(found > 1, special, found)).astype(dtype)
 
 
-@pytest.mark.parametrize("out", ["new", "other", "condition", "x", "y"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool"])
-@pytest.mark.parametrize("y", SIDES)
-@pytest.mark.parametrize("x", SIDES)
-@pytest.mark.parametrize("condition", CONDITIONS)
+@grouped(
+    ("condition", "x", "y", "dtype", "out"),
+    itertools.product(CONDITIONS, SIDES, SIDES, DTYPES, ["new", "other", "condition", "x", "y"]),
+    by=("condition", "dtype"),
+)
 def test_the_choice_is_numpy_s_bit_for_bit(condition: str, x: str, y: str, dtype: str, out: str) -> None:
     chosen = np.random.default_rng(0).random(CONDITIONS[condition]) < 0.5
     given = {"condition": np.asarray(chosen), "x": _values(SIDES[x], dtype, 1), "y": _values(SIDES[y], dtype, 2)}

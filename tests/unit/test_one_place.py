@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.conformance import load_plugin_modules
 from fluidlite.expr import derivatives, lowering
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.render.array_calls import ARRAY_CALLS
 from fluidlite.testing import ConformanceError, check_gradient, check_sample
 
@@ -53,9 +53,10 @@ from fluidlite.render.array_calls import ARRAY_CALLS
 ARRAY_CALLS["mirror"] = lambda writer, x: f"xp.flip({writer.value(x.args[0])}, axis={x.params[0]})"
 """
 OPERATOR = """
-from fluidlite.plugin import Sample, operator, register_samples
+from fluidlite.plugin import Differentiation, Sample, operator, register_samples
 
-@operator("{name}", reads=("X",), dtypes={{"X": ("float32", "float64")}}, doc="exp(X) times X turned around, plus 1")
+@operator("{name}", Differentiation(reads=("X",)), dtypes={{"X": ("float32", "float64")}},
+          doc="exp(X) times X turned around, plus 1")
 def mirrored(x):
     return e.exp(x) * mirror(x + 1, 1)
 
@@ -84,7 +85,7 @@ def register_operators(register):
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for path in tmp_path.glob("*.py"):
-        loader.unload(path.stem)
+        plugin_loader.unload(path.stem)
 
 
 def test_a_reduction_is_ten_lines(folder: Path) -> None:
@@ -102,7 +103,11 @@ def test_a_reduction_is_ten_lines(folder: Path) -> None:
 
 
 def test_a_sample_of_gradients_that_there_are_not_is_told(folder: Path) -> None:
-    text = OPERATOR.format(name="growing.mirrored").replace('reads=("X",), ', "").replace("mirror(x + 1, 1)", "(x + 1)")
+    text = (
+        OPERATOR.format(name="growing.mirrored")
+        .replace('Differentiation(reads=("X",)), ', "")
+        .replace("mirror(x + 1, 1)", "(x + 1)")
+    )
     written(folder / "growing_less.py", "from fluidlite import expr as e\n" + text)
     with pytest.raises(ConformanceError, match="names gradients of X; it has no gradient"):
         check_gradient("growing.mirrored", "cpu")

@@ -12,18 +12,18 @@ from expr_harness import LLVM, Function, llvm  # noqa: F401
 import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.policy import Policy
 from fluidlite.expr.constants import MOST_TABLED
 from fluidlite.expr.declare import operator as declare
-from fluidlite.framework.call import Call
-from fluidlite.framework.choose import choose
-from fluidlite.framework.decompose import Part
-from fluidlite.framework.decompose import decompose as parts_of
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.operator import check_attrs
-from fluidlite.framework.policy import Policy
-from fluidlite.framework.registry import ops
-from fluidlite.framework.spec import Spec
-from fluidlite.framework.whereabouts import NOWHERE
+from fluidlite.program.decompose import Part, decompose as parts_of
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.program.registry import ops
+from fluidlite.program.source_location import NOWHERE
+from fluidlite.tensor.tensor_spec import Spec
 
 Declare = Callable[..., OpDef]
 
@@ -33,8 +33,8 @@ def made() -> Iterator[Declare]:
     """Declares operators for the length of a test."""
     found: list[OpDef] = []
 
-    def one(type: str, function: Function, **more: Any) -> OpDef:
-        found.append(declare(type, **more)(function))
+    def one(type: str, function: Function, *options: Any, **more: Any) -> OpDef:
+        found.append(declare(type, *options, **more)(function))
         return found[-1]
 
     yield one
@@ -78,7 +78,7 @@ def backwards(x: e.Tensor) -> e.Tensor:
 @pytest.mark.parametrize("mode", ["interpreted", "compiled"])
 @pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
 def test_a_call_is_one_launch_and_means_what_the_operator_says(made: Declare, place: str, mode: str) -> None:
-    made("test.backwards", backwards, reads=())
+    made("test.backwards", backwards, Differentiation(reads=()))
     call = call_of("test.backwards", {"X": (4, 3)}, {"Out": (4, 3)})
     assert types(call) == ["elementwise_part", "reverse", "elementwise_part"]
     x = np.arange(12, dtype="float32").reshape(4, 3)
@@ -87,7 +87,7 @@ def test_a_call_is_one_launch_and_means_what_the_operator_says(made: Declare, pl
 
 @pytest.mark.parametrize("place", [*(str(place) for place in fluid.places()), LLVM])
 def test_derivatives_are_those_of_what_a_call_means(made: Declare, place: str) -> None:
-    made("test.backwards", lambda x: backwards(x * x), inputs=("X",), reads=("X",))
+    made("test.backwards", lambda x: backwards(x * x), Differentiation(reads=("X",)), inputs=("X",))
     block = fluid.default_main_program().global_block()
     x = fluid.layers.data("x", [3, 2], append_batch_size=False, dtype="float64")
     x.stop_gradient = False
@@ -223,8 +223,8 @@ def test_a_call_that_the_operator_does_not_take_is_refused(
     made: Declare, function: Function, said: str, inferred: bool
 ) -> None:
     """The outputs that the caller infers are not those of the operator that it calls."""
-    more = {"infer": lambda call: {"Out": call.spec("X")}} if inferred else {}
-    made("test.wrong", function, inputs=("X",), **more)
+    options = (Inference(lambda call: {"Out": call.spec("X")}),) if inferred else ()
+    made("test.wrong", function, *options, inputs=("X",))
     with pytest.raises(fluid.FluidError, match=said):
         run("test.wrong", np.zeros((3, 3), "float32"), "cpu")
 
@@ -263,7 +263,7 @@ def test_two_outputs_that_are_one_call(made: Declare, place: str, mode: str) -> 
         found = e.call("tril_triu", {"X": x}, {"lower": True})["Out"]
         return found, found
 
-    made("test.twice", twice, outputs=("Out", "Again"), reads=("X",))
+    made("test.twice", twice, Differentiation(reads=("X",)), outputs=("Out", "Again"))
     block = fluid.default_main_program().global_block()
     x = fluid.layers.data("x", [3, 3], append_batch_size=False)
     outs = {slot: block.create_var(slot) for slot in ("Out", "Again")}

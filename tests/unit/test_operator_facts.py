@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fluidlite.base.dtypes import ALL, ALL_FLOATS
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import ops
-from fluidlite.tools import operator_facts as facts
-from fluidlite.tools.matrix import gradient_types
+from fluidlite.cli import op_docs as facts
+from fluidlite.cli.kernel_matrix import gradient_types
+from fluidlite.program.opdef import Attr
+from fluidlite.program.registry import ops
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
-from fluidlite import core, loader
+from fluidlite import core, plugin_loader
 from fluidlite.base.errors import PluginWarning
-from fluidlite.platform.devices import devices, place_name_of
+from fluidlite.platform.device_registry import devices, place_name_of
 from fluidlite.platform.place import FLUID_PLACES, Place
 from fluidlite.plugin import DeviceBase, hookimpl
 
@@ -31,15 +31,15 @@ class Plugin:
 
 def refused(plugin: Plugin) -> str:
     with pytest.warns(PluginWarning):
-        record = loader.load("named", plugin)
-    loader.unload("named")
+        record = plugin_loader.load("named", plugin)
+    plugin_loader.unload("named")
     assert record.state == "failed"
     return record.error
 
 
 def test_a_name_is_there_as_long_as_its_plugin() -> None:
     assert not hasattr(fluid, "AcmePlace")
-    record = loader.load("named", Plugin("acme", "AcmePlace"))
+    record = plugin_loader.load("named", Plugin("acme", "AcmePlace"))
     try:
         assert record.state == "loaded"
         assert fluid.AcmePlace() == core.AcmePlace(0) == Place("acme")  # type: ignore[operator]
@@ -49,7 +49,7 @@ def test_a_name_is_there_as_long_as_its_plugin() -> None:
         assert fluid.AcmePlace.__name__ == "AcmePlace"
         assert "Place('acme', index)" in (fluid.AcmePlace.__doc__ or "")
     finally:
-        loader.unload("named")
+        plugin_loader.unload("named")
     assert not hasattr(fluid, "AcmePlace")
 
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_says_what_to_install(module: Any) -> None:
     [
         ("acme", "CUDAPlace", "is the name of another place"),
         ("acme", "CPUPlace", "is the name of another place"),
-        ("acme", "OpenCLPlace", "is registered twice: by fluidlite.platform.opencl"),
+        ("acme", "OpenCLPlace", "is registered twice: by fluidlite.devices.opencl"),
         ("acme", "Place", "expected a word such as 'AcmePlace'"),
         ("acme", "Acme", "expected a word such as 'AcmePlace'"),
         ("acme", "Acme-Place", "expected a word such as 'AcmePlace'"),

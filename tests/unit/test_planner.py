@@ -14,11 +14,13 @@ import pytest
 import fluidlite as fluid
 from fluidlite import Library, register_kernel
 from fluidlite.base.errors import FallbackWarning, FeedError, KernelNotFoundError, ProgramError, RegistryError
-from fluidlite.framework.kernels import kernels
-from fluidlite.platform.pool import get_context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.kernel_registry import kernels
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import FakeDevice, installed
+
+from fluidlite.plugin import Execution, Inference, Lowering
 
 layers = fluid.layers
 
@@ -73,7 +75,7 @@ def test_the_policy_error_names_operator_line_and_reasons(fake: str) -> None:
     text = str(caught.value)
     assert f"relu cannot run on {fake}:0; fallback is 'error'." in text
     assert f"native: no kernel is registered for {fake}" in text
-    assert f"generated: {fake} has neither array namespace nor dialect" in text
+    assert f"generated: {fake} has neither array namespace nor kernel language" in text
     assert 'Do: fluid.set_fallback("warn")' in text
     assert "At: test_planner.py:" in text
     fluid.Executor(fake, fallback="allow").run(program, FEED, [y])  # an executor's own policy wins
@@ -294,10 +296,10 @@ def test_a_pinned_operator_is_no_fallback(fake: str) -> None:
     fluid.set_fallback("error")
     definition = fluid.register_op(
         "test_pinned",
+        Inference(lambda call: {"Out": call.spec("X")}),
+        Execution(host_only="it reads a file"),
         inputs=("X",),
         outputs=("Out",),
-        host_only="it reads a file",
-        infer=lambda call: {"Out": call.spec("X")},
     )
     kernel = register_kernel("test_pinned", "cpu")(
         lambda call, context: lambda context, io: io.array("Out").__setitem__(..., io.array("X") + 1)
@@ -314,13 +316,13 @@ def test_a_pinned_operator_is_no_fallback(fake: str) -> None:
         assert "1 operators: 1 pinned" in text
     finally:
         kernels.remove(kernel)
-        from fluidlite.framework.registry import ops
+        from fluidlite.program.registry import ops
 
         ops.remove(definition)
 
 
 def test_a_pinned_operator_may_be_said_with_others(fake: str) -> None:
-    from fluidlite.framework.registry import ops
+    from fluidlite.program.registry import ops
 
     def decompose(call: Any, build: Any) -> None:
         twice = build("scale", {"X": build.input("X")}, {"Out": build.temp()}, {"scale": 2.0})
@@ -328,11 +330,11 @@ def test_a_pinned_operator_may_be_said_with_others(fake: str) -> None:
 
     definition = fluid.register_op(
         "test_pinned_parts",
+        Inference(lambda call: {"Out": call.spec("X")}),
+        Execution(host_only="it reads a file"),
+        Lowering(decompose=decompose),
         inputs=("X",),
         outputs=("Out",),
-        host_only="it reads a file",
-        infer=lambda call: {"Out": call.spec("X")},
-        decompose=decompose,
     )
     try:
         program = fluid.Program()

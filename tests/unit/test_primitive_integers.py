@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from codegen_harness import execute
+from grouped import grouped
 from primitive_cases import COUNT, FEW
 from test_codegen_primitives import operator
 from test_primitive_rules import CONTEXTS, MARKS, context_of
@@ -90,7 +91,7 @@ def test_every_primitive_of_integers_has_its_rule() -> None:
     assert RULES.keys() == {name for name, primitive in PRIMITIVES.items() if primitive.kind in kinds}
 
 
-@pytest.mark.parametrize(("context", "name", "dtype"), list(cases()))
+@grouped(("context", "name", "dtype"), cases(), by=("context", "name"))
 def test_integers(context: str, name: str, dtype: str) -> None:
     primitive = PRIMITIVES[name]
     arguments = [numbers(dtype, COUNT, seed) for seed in range(primitive.arity)]
@@ -154,7 +155,7 @@ def dtype_of(number: float, dtype: str) -> Any:
     return np.dtype(dtype).type(number)
 
 
-@pytest.mark.parametrize(("context", "given", "target"), list(casts()))
+@grouped(("context", "given", "target"), casts(), by=("context", "given"))
 def test_casts(context: str, given: str, target: str) -> None:
     x = floats(given, COUNT) if given in GIVEN else numbers(given, COUNT, 5)
     op = operator(lambda x: expr.cast(x, target), ("X",), target)

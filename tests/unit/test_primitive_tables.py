@@ -13,7 +13,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import functions
@@ -38,15 +38,20 @@ from fluidlite.render.array_calls import ARRAY_CALLS
 from fluidlite.render.array_functions import OPTIONAL, REQUIRED, REQUIRED_DTYPES, lacking
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
-LEAVES = {"input", "number", "iota", "offsets"}
+LEAVES = {"input", "number", "iota", "offsets", "step_table"}
 ARRAY_MODULES = (array_functions, array_indexing, array_moves, array_reductions, array_windows, contractions, gathered)
 DECOMPOSED = {"add_rows", "call"}
 """What there is only where a call is said with operators."""
+DRAWN = {"random"}
+"""What there is only in loops of fused operators, and as an operator: no array calls draw it."""
+STEPS = {"steps", "step_result"}
+"""What is an operator everywhere, which runs that of one step; its derivative is that of several results at once."""
 
 
 def test_every_primitive_has_a_rule_of_each_kind() -> None:
-    assert set(ARRAY_CALLS) == TENSOR_PRIMITIVES.keys() - DECOMPOSED
-    assert set(derivatives.RULES) == TENSOR_PRIMITIVES.keys() - LEAVES - DECOMPOSED
+    assert set(ARRAY_CALLS) == TENSOR_PRIMITIVES.keys() - DECOMPOSED - DRAWN - STEPS
+    assert set(derivatives.RULES) == TENSOR_PRIMITIVES.keys() - LEAVES - DECOMPOSED - DRAWN - STEPS
+    assert derivatives.SEVERAL.keys() | derivatives.RESULTS == STEPS
     assert lowering.RULES.keys() <= TENSOR_PRIMITIVES.keys()
     assert lowering.RULES.keys() | ELEMENTWISE | OPERATORS.keys() == TENSOR_PRIMITIVES.keys()
     assert derivatives.SCALAR_RULES.keys() <= PRIMITIVES.keys()
@@ -153,7 +158,7 @@ def test_a_certificate_begins_with_the_namespace(
             "lean", ["relu"], jobs=1, plugins=[str(path)], progress=lambda outcome, *_: seen.append(outcome.id)
         )
     finally:
-        loader.unload(path.stem)
+        plugin_loader.unload(path.stem)
     if "take" in lacks:
         assert seen == [NAMESPACE]
         (failed,) = found.failures

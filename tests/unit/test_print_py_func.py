@@ -1,4 +1,4 @@
-"""print and py_func: operators that run themselves, on every place."""
+"""print and py_func: control-flow and host-callback operators, on every place."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import FluidError, ProgramError, SavedModelError, ShapeError
-from fluidlite.framework.opdef import Attr
-from fluidlite.framework.registry import ops
+from fluidlite.plugin import Execution, Inference
+from fluidlite.program.opdef import Attr
+from fluidlite.program.registry import ops
 
 layers = fluid.layers
 
@@ -180,16 +181,16 @@ def test_operators_on_variables() -> None:
 
 def test_clone_keeps_ids_lines_and_roles_and_is_apart() -> None:
     main, startup, loss = network()
-    twin = main.clone()
+    duplicate = main.clone()
     mine = [(op.id, op.type, op.role, op.line, op.namescope, op.attrs) for op in main.global_block().ops]
-    assert [(op.id, op.type, op.role, op.line, op.namescope, op.attrs) for op in twin.global_block().ops] == mine
-    assert twin.random_seed == 5
-    assert str(twin) == str(main)
-    with fluid.program_guard(twin):
-        layers.relu(twin.global_block().var("x"))
+    assert [(op.id, op.type, op.role, op.line, op.namescope, op.attrs) for op in duplicate.global_block().ops] == mine
+    assert duplicate.random_seed == 5
+    assert str(duplicate) == str(main)
+    with fluid.program_guard(duplicate):
+        layers.relu(duplicate.global_block().var("x"))
     assert len(main.global_block().ops) == len(mine)
-    assert twin.global_block().ops[-1].id not in {op.id for op in main.global_block().ops}
-    assert all(variable.block is twin.global_block() for variable in twin.list_vars())
+    assert duplicate.global_block().ops[-1].id not in {op.id for op in main.global_block().ops}
+    assert all(variable.block is duplicate.global_block() for variable in duplicate.list_vars())
     assert run_twice(main, startup, loss.name) == run_twice(main.clone(), startup, loss.name)
 
 
@@ -414,9 +415,13 @@ def test_hostile_programs(record: dict[str, Any], name: str) -> None:
 def running() -> Iterator[str]:
     """An operator that runs a block."""
     op = fluid.register_op(
-        "test_run_block", inputs=("X",), outputs=("Out",), attrs=(Attr("sub_block", "block"),),
-        infer=lambda call: {"Out": call.spec("X")}, run=lambda frame, op: None,
-    )  # fmt: skip
+        "test_run_block",
+        Inference(lambda call: {"Out": call.spec("X")}),
+        Execution(run=lambda frame, op: None),
+        inputs=("X",),
+        outputs=("Out",),
+        attrs=(Attr("sub_block", "block"),),
+    )
     yield op.type
     ops.remove(op)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import graph as ng
-from fluidlite import layers
+from fluidlite import graph as ng, layers
 from fluidlite.errors import FluidError, ProgramError
 from fluidlite.transformers import make_transformer
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fluidlite.conformance.cases import Case, cases
-from fluidlite.framework.registry import ops
+from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.call import call_reference
 from fluidlite.testing.fuzz.reference import exactly
 from fluidlite.testing.fuzz.tolerance import rounding, running_error

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite import layers, loader
+from fluidlite import layers, plugin_loader
 from fluidlite.base.errors import DeviceError, FluidError, OutOfRangeError, ProgramError, RegistryError
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.platform.pool import get_context
-from fluidlite.plugin import hookimpl, register_kernel
+from fluidlite.platform.context_pool import get_context
+from fluidlite.plugin import Inference, hookimpl, register_kernel
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.registry import ops, register_op
 
 X = np.array([[1, 2], [3, 4]], "float32")
 
@@ -42,7 +42,7 @@ def own() -> Iterator[Any]:
         def infer(call: Any) -> Any:
             return {"Out": call.spec("X").with_(dtype=dtype)}
 
-        made.append((ops, register_op("tested", inputs=("X",), outputs=("Out",), infer=infer)))
+        made.append((ops, register_op("tested", Inference(infer), inputs=("X",), outputs=("Out",))))
         made.append((kernels, register_kernel("tested", *(places or ("cpu",)))(function)))
 
     yield declare
@@ -226,11 +226,11 @@ def test_edits_behind_the_programs_back_are_seen() -> None:
     block.append_op("scale", {"X": y}, {"Out": y}, {"scale": 5.0})
     exe = fluid.Executor("cpu")
     np.testing.assert_array_equal(exe.run(feed={"x": X}, fetch_list=[y])[0], 10 * X)
-    twin = copy.deepcopy(fluid.default_main_program())
-    twin.global_block().ops[-1].set_attr("scale", 7.0)
+    duplicate = copy.deepcopy(fluid.default_main_program())
+    duplicate.global_block().ops[-1].set_attr("scale", 7.0)
     block.ops.pop()
     np.testing.assert_array_equal(exe.run(feed={"x": X}, fetch_list=[y])[0], 2 * X)
-    np.testing.assert_array_equal(exe.run(twin, feed={"x": X}, fetch_list=[y.name])[0], 14 * X)
+    np.testing.assert_array_equal(exe.run(duplicate, feed={"x": X}, fetch_list=[y.name])[0], 14 * X)
     y.persistable = True
     exe.run(feed={"x": X})
     assert fluid.global_scope().find_var(y.name) is not None
@@ -290,8 +290,8 @@ def test_a_plugin_that_exits_or_misspells_a_hook_takes_nobody_with_it() -> None:
         module = types.ModuleType(name)
         setattr(module, hook, hookimpl(function))
         with pytest.warns(fluid.PluginWarning, match=name):
-            record = loader.load(name, module)
-        loader.unload(name)
+            record = plugin_loader.load(name, module)
+        plugin_loader.unload(name)
         assert record.state == "failed" and cause in record.error
     assert fluid.places()
 

@@ -12,14 +12,15 @@ import pytest
 import fluidlite as fluid
 from fluidlite import expr as e
 from fluidlite.codegen import functions
+from fluidlite.compiler.sources.running import host_context
 from fluidlite.expr.calls import infer
 from fluidlite.expr.traced import trace, values_of
-from fluidlite.framework.opdef import Attr, ExpressionRule
-from fluidlite.framework.registry import ops, register_op
+from fluidlite.plugin import Inference, Lowering
+from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.registry import ops, register_op
 from fluidlite.render import array_functions, blocks
 from fluidlite.render.arrays import array_code
 from fluidlite.render.blocks import Part, Sum, blocks_of, makes_large
-from fluidlite.transformers.sources.running import host_context
 
 Function = Callable[..., Any]
 
@@ -175,9 +176,13 @@ def test_a_block_does_not_write_what_another_reads() -> None:
 
 def _run(function: Function) -> Any:
     op = register_op(
-        "case", inputs=("X", "Y"), outputs=("Out",), attrs=[Attr("scale", "float", 1.0)], infer=infer,
-        expression=ExpressionRule(lambda found, attrs: {"Out": function(found["X"][0], found["Y"][0])}),
-    )  # fmt: skip
+        "case",
+        Inference(infer),
+        Lowering(expression=ExpressionRule(lambda found, attrs: {"Out": function(found["X"][0], found["Y"][0])})),
+        inputs=("X", "Y"),
+        outputs=("Out",),
+        attrs=[Attr("scale", "float", 1.0)],
+    )
     try:
         with fluid.program_guard(fluid.Program(), fluid.Program()):
             block = fluid.default_main_program().global_block()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fluidlite as fluid
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError, PluginWarning, RegistryError
 from fluidlite.conformance import operators as folder
 from fluidlite.conformance.cases import cases
@@ -19,9 +19,9 @@ from fluidlite.conformance.samples import Sample, reference_of, register_samples
 from fluidlite.testing import check_gradient, check_sample
 
 MODULE = """
-from fluidlite.plugin import hookimpl, register_op, register_samples
+from fluidlite.plugin import Inference, hookimpl, register_op, register_samples
 
-OP = register_op("{type}", inputs=("X",), outputs=("Out",), infer=lambda call: {{"Out": call.spec("X")}})
+OP = register_op("{type}", Inference(lambda call: {{"Out": call.spec("X")}}), inputs=("X",), outputs=("Out",))
 {inline}
 
 
@@ -112,8 +112,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "sampled_plugin"
     path.mkdir()
     yield path
-    if any(record.name == "sampled" for record in loader.plugins()):
-        loader.unload("sampled")
+    if any(record.name == "sampled" for record in plugin_loader.plugins()):
+        plugin_loader.unload("sampled")
     for name in [name for name in sys.modules if name.partition(".")[0] == "sampled_plugin"]:
         del sys.modules[name]
 
@@ -128,20 +128,20 @@ def write(package: Path, type: str, samples: str | None = None, inline: str = ""
 def test_a_plugins_samples_are_imported_when_they_are_asked_for_and_go_with_it(package: Path) -> None:
     write(package, "sampled_op", SAMPLES.format(type="sampled_op"))
     for _ in range(2):  # loaded a second time, its modules are imported already
-        record = loader.load("sampled", "sampled_plugin")
+        record = plugin_loader.load("sampled", "sampled_plugin")
         assert record.state == "loaded", record.traceback
         assert record.brought["samples"] == ["sampled_plugin.samples"]
         assert len(samples_of("sampled_op")) == 1
         assert reference_of("sampled_op") is not None
         assert not record.notes
-        loader.unload("sampled")
+        plugin_loader.unload("sampled")
         assert samples_of("sampled_op") == []
         assert reference_of("sampled_op") is None
 
 
 def test_loading_a_plugin_imports_no_samples(package: Path) -> None:
     write(package, "sampled_op", "raise SystemExit('imported')")
-    assert loader.load("sampled", "sampled_plugin").state == "loaded"
+    assert plugin_loader.load("sampled", "sampled_plugin").state == "loaded"
     assert "sampled_plugin.samples" not in sys.modules
     with pytest.warns(PluginWarning, match=r"plugin 'sampled': its samples were left out: SystemExit: imported"):
         assert samples_of("sampled_op") == []
@@ -150,11 +150,11 @@ def test_loading_a_plugin_imports_no_samples(package: Path) -> None:
 def test_samples_in_the_operators_own_module(package: Path) -> None:
     write(package, "inline_op", inline='register_samples("inline_op", samples=lambda: [])\n')
     for _ in range(2):
-        assert loader.load("sampled", "sampled_plugin").state == "loaded"
+        assert plugin_loader.load("sampled", "sampled_plugin").state == "loaded"
         register_samples("test_samples_beside", override=True)  # what else is registered changes nothing
         with pytest.raises(RegistryError, match=r"'inline_op' are registered twice: at .*sampled_plugin"):
             register_samples("inline_op", samples=[Sample({})])
-        loader.unload("sampled")
+        plugin_loader.unload("sampled")
     register_samples("inline_op", samples=[Sample({}, name="free again")])
     assert [sample.name for sample in samples_of("inline_op")] == ["free again"]
 
@@ -162,7 +162,7 @@ def test_samples_in_the_operators_own_module(package: Path) -> None:
 def test_a_plugin_that_is_dropped_leaves_no_samples(package: Path) -> None:
     write(package, "relu", inline='register_samples("dropped_op", samples=lambda: [1])\n')  # there is a relu
     with pytest.warns(PluginWarning, match="was left out"):
-        assert loader.load("sampled", "sampled_plugin").state == "failed"
+        assert plugin_loader.load("sampled", "sampled_plugin").state == "failed"
     assert samples_of("dropped_op") == []
     assert len(samples_of("relu")) == 5
 
@@ -183,7 +183,7 @@ def test_a_plugin_that_is_dropped_leaves_no_samples(package: Path) -> None:
 )
 def test_samples_that_are_wrong_are_left_out_whole(package: Path, samples: str, reason: str) -> None:
     write(package, "sampled_op", SAMPLES.format(type="sampled_op") + samples)
-    record = loader.load("sampled", "sampled_plugin")
+    record = plugin_loader.load("sampled", "sampled_plugin")
     with pytest.warns(PluginWarning, match=reason):
         assert samples_of("sampled_op") == []
     assert samples_of("half_op") == []
@@ -197,7 +197,7 @@ def test_a_module_of_samples_is_of_the_plugins_own_package(package: Path, name: 
     write(package, "sampled_op")
     (package / "__init__.py").write_text(MODULE.format(type="sampled_op", inline="", named=f'register("{name}")'))
     with pytest.warns(PluginWarning, match="as a module of samples; expected one of the plugin's own package"):
-        assert loader.load("sampled", "sampled_plugin").state == "failed"
+        assert plugin_loader.load("sampled", "sampled_plugin").state == "failed"
 
 
 def test_places_have_their_central_differences_in_common() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import OutOfRangeError, ShapeError
-from fluidlite.framework.kernels import kernels, register_kernel
-from fluidlite.framework.opdef import Slot
-from fluidlite.framework.registry import ops, register_op
-from fluidlite.framework.spec import Spec
+from fluidlite.plugin import Execution, Inference
+from fluidlite.program.kernel_registry import kernels, register_kernel
+from fluidlite.program.opdef import Slot
+from fluidlite.program.registry import ops, register_op
+from fluidlite.tensor.tensor_spec import Spec
 
 layers = fluid.layers
 PLACES = [str(place) for place in fluid.places()]
@@ -29,12 +30,15 @@ def operators() -> Iterator[None]:
     """``test_first``: the first N rows. ``test_positive``: the elements that are above 0."""
     fluid.places()
     made = [
-        register_op("test_first", inputs=("X", Slot("N", value=True)), outputs=("Out",), infer=_infer_first),
+        register_op("test_first", Inference(_infer_first), inputs=("X", Slot("N", value=True)), outputs=("Out",)),
         register_op(
-            "test_positive", inputs=("X",), outputs=("Out",), dynamic=True, host_only="a test",
-            infer=lambda call: {"Out": Spec.of((-1,), call.dtype("X"))},
+            "test_positive",
+            Inference(lambda call: {"Out": Spec.of((-1,), call.dtype("X"))}, dynamic=True),
+            Execution(host_only="a test"),
+            inputs=("X",),
+            outputs=("Out",),
         ),
-    ]  # fmt: skip
+    ]
 
     def first(call: Any, context: Any) -> Any:
         rows = call.value("N")[0]
@@ -99,7 +103,7 @@ def test_the_same_answers_are_planned_once() -> None:
     plans = []
     for n in (1, 2, 1):
         exe.run(program, {"x": X, "n": np.array([n])}, [result])
-        plans.append(exe._last)
+        plans.append(exe._runner.last)
     assert plans[0] is plans[2] is not plans[1]
 
 
@@ -110,7 +114,7 @@ def test_a_value_that_metadata_tells_needs_no_look() -> None:
     program, result = build(two)
     exe = fluid.Executor("cpu")
     assert exe.run(program, {"x": X}, [result])[0].tolist() == ANSWERS[2]
-    first = exe._last
+    first = exe._runner.last
     assert first is not None
     assert first.before is not None
     assert first.before.before is None  # one pause: for the positive ones; none for the rows
@@ -188,3 +192,23 @@ def test_an_error_in_the_rest_leaves_the_executor_working() -> None:
         exe.run(program, {"x": X, "n": np.array([3]), "fixed": fixed_value}, [result])
     (out,) = exe.run(program, {"x": X, "n": np.array([2]), "fixed": fixed_value}, [result])
     assert out.tolist() == X[:2].tolist()
+
+
+@pytest.mark.parametrize("place", [str(place) for place in fluid.places()])
+def test_a_later_stage_updates_state_that_an_earlier_one_moved(place: str) -> None:
+    """Where a table is looked up and updated on another place: it is moved there once, and written in place there."""
+    losses = []
+    for where, mode in ((place, "compiled"), ("cpu", "interpreted")):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            fluid.default_startup_program().random_seed = 1
+            ids = fluid.layers.data("ids", [4], dtype="int64")
+            end = fluid.layers.data("end", [1], dtype="int64", append_batch_size=False)
+            rows = fluid.layers.slice(fluid.embedding(ids, [9, 3]), axes=[1], starts=[0], ends=[end])
+            loss = fluid.layers.mean(fluid.layers.reduce_sum(rows * rows, dim=1))
+            fluid.optimizer.Adam(0.1).minimize(loss)
+            exe = fluid.Executor(where, mode=mode, fallback="allow")
+            with fluid.scope_guard(fluid.Scope()):
+                exe.run(fluid.default_startup_program())
+                feeds = [{"ids": np.arange(8).reshape(2, 4), "end": np.array([2 + i % 2])} for i in range(4)]
+                losses.append([exe.run(feed=feed, fetch_list=[loss])[0].item() for feed in feeds])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -11,17 +11,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import fluidlite as fluid
 from fluidlite import Tensor, memory
 from fluidlite.base.errors import DtypeError, LayoutError, PlaceError, TensorError
-from fluidlite.framework.layout import NHWC, Layout
-from fluidlite.framework.spec import Spec
-from fluidlite.platform.cpu import CPUDevice
-from fluidlite.platform.devices import devices
+from fluidlite.devices.cpu import CPUDevice
+from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import ArrayBase
+from fluidlite.tensor.layout import NHWC, Layout
+from fluidlite.tensor.tensor_spec import Spec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
 from fake_device import installed
@@ -373,7 +372,7 @@ class _HostDevice(CPUDevice):
     def array(self, index: int) -> Any:
         return self.arrays
 
-    def dialect(self, index: int) -> Any:
+    def language(self, index: int) -> Any:
         return None
 
 

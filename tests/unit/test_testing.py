@@ -13,12 +13,12 @@ from fluidlite.base.errors import FluidError
 from fluidlite.codegen import philox
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.kernels import kernels, register_kernel
-from fluidlite.framework.registry import ops
+from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device import Span
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
-from fluidlite.platform.pool import get_context
+from fluidlite.program.kernel_registry import kernels, register_kernel
+from fluidlite.program.registry import ops
 from fluidlite.testing import (
     Case,
     ConformanceError,

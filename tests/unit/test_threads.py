@@ -7,25 +7,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grouped import grouped
+from operator_checks import PAIRWISE
 
-from fluidlite.framework import policy
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.policy import Policy
+from fluidlite.compiler.selection import policy
+from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform import threads
+from fluidlite.program.kernel_registry import kernels
 from fluidlite.render import blocks
-from fluidlite.testing import Check, checks
+from fluidlite.testing import Check
 
 TYPES = ("lrn", "layer_norm", "group_norm", "instance_norm", "batch_norm")
-CHECKS = [check for check in checks() if check.id.replace(".", "[").split("[")[0] in TYPES]
+OF_NORMS = [check for check in PAIRWISE if check.operator in TYPES]
 
 
-@pytest.mark.parametrize("most", [1, 30])
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
+@grouped(
+    ("check", "most"),
+    [pytest.param(check, most, id=f"{check.id}-{most}") for check in OF_NORMS for most in (1, 30)],
+    by=lambda check, most: check.operator,
+)
 def test_blocks_on_threads(check: Check, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Array calls, which other kernels would come before."""
     monkeypatch.setattr(blocks, "MOST", most)
     monkeypatch.setattr(threads, "_available", lambda: 3)
-    monkeypatch.setattr(policy, "_current", Policy(exclude=("native", "dialect", "decomposed")))
+    monkeypatch.setattr(policy, "_current", Policy(exclude=("native", "language", "decomposed")))
     kernels.generation += 1  # prepared kernels know the size of a block
     try:
         check("cpu")

@@ -11,9 +11,9 @@ import pytest
 
 from fluidlite import expr as e
 from fluidlite.codegen import functions
+from fluidlite.devices.cpu import NumPyArrays
 from fluidlite.expr.calls import values_of
 from fluidlite.expr.traced import trace
-from fluidlite.platform.cpu import NumPyArrays
 from fluidlite.render import array_functions, array_moves
 from fluidlite.render.arrays import array_code
 from fluidlite.render.results import WRITING

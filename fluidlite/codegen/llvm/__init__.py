@@ -1,4 +1,4 @@
-"""LLVM IR for kernels that are written in a dialect's C."""
+"""LLVM IR for kernels that are written in a kernel language's C."""
 
 from fluidlite.codegen.llvm.translate import c_to_llvm
 

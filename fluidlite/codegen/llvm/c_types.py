@@ -1,4 +1,4 @@
-"""The types of a dialect's C, LLVM's words for them, and C's conversions."""
+"""The types of a kernel language's C, LLVM's words for them, and C's conversions."""
 
 from __future__ import annotations
 
@@ -61,11 +61,20 @@ FLOAT = Type("float", "float", 32)
 DOUBLE = Type("double", "float", 64)
 
 NAMED = {
-    "void": VOID, "char": Type("i8", "int", 8, True), "signed char": Type("i8", "int", 8, True),
-    "unsigned char": Type("i8", "int", 8), "short": Type("i16", "int", 16, True),
-    "unsigned short": Type("i16", "int", 16), "int": INT, "unsigned int": UINT, "unsigned": UINT, "long": LONG,
-    "unsigned long": ULONG, "float": FLOAT, "double": DOUBLE,
-}  # fmt: skip
+    "void": VOID,
+    "char": Type("i8", "int", 8, True),
+    "signed char": Type("i8", "int", 8, True),
+    "unsigned char": Type("i8", "int", 8),
+    "short": Type("i16", "int", 16, True),
+    "unsigned short": Type("i16", "int", 16),
+    "int": INT,
+    "unsigned int": UINT,
+    "unsigned": UINT,
+    "long": LONG,
+    "unsigned long": ULONG,
+    "float": FLOAT,
+    "double": DOUBLE,
+}
 
 
 def pointer(of: Type, restrict: bool = False) -> Type:

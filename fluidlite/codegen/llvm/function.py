@@ -5,10 +5,21 @@ from __future__ import annotations
 from fluidlite.codegen.llvm.c_types import BOOL, INT, Type, Value, common, promoted, real
 from fluidlite.codegen.llvm.pointers import Access, Pointers
 
-_COMPARE = {"==": ("eq", "eq", "oeq"), "!=": ("ne", "ne", "une"), "<": ("slt", "ult", "olt"),
-            "<=": ("sle", "ule", "ole"), ">": ("sgt", "ugt", "ogt"), ">=": ("sge", "uge", "oge")}  # fmt: skip
-_ARITHMETIC = {"+": ("add", "add", "fadd"), "-": ("sub", "sub", "fsub"), "*": ("mul", "mul", "fmul"),
-               "/": ("sdiv", "udiv", "fdiv"), "%": ("srem", "urem", "")}  # fmt: skip
+_COMPARE = {
+    "==": ("eq", "eq", "oeq"),
+    "!=": ("ne", "ne", "une"),
+    "<": ("slt", "ult", "olt"),
+    "<=": ("sle", "ule", "ole"),
+    ">": ("sgt", "ugt", "ogt"),
+    ">=": ("sge", "uge", "oge"),
+}
+_ARITHMETIC = {
+    "+": ("add", "add", "fadd"),
+    "-": ("sub", "sub", "fsub"),
+    "*": ("mul", "mul", "fmul"),
+    "/": ("sdiv", "udiv", "fdiv"),
+    "%": ("srem", "urem", ""),
+}
 _BITS = {"&": "and", "|": "or", "^": "xor"}
 
 

@@ -147,7 +147,9 @@ class Statements(Expressions):
             writer.jump(test)
         if reached:
             items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), _has_lanes(body), items or independent)
+            outer = _has_lanes(body)
+            counted = _steps(cond) > 0 and (outer or _has(body, ("Pragma",)))
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, counted, items or independent)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:
@@ -191,18 +193,24 @@ def _has(node: Any, kinds: tuple[str, ...]) -> bool:
     )
 
 
-def _lanes(cond: Any, body: Any) -> bool:
-    """Whether a loop runs over the lanes of a vector: up to a constant, with no loop in it and no way out of it."""
+def _lanes(cond: Any, body: Any) -> int:
+    """Over how many lanes of vectors a loop runs: up to a constant, with no loop in it and no way out of it; else 0."""
+    steps = _steps(cond)
+    return 0 if steps % LANES or _has(body, (*_LOOPS, *_EXITS)) else steps
+
+
+def _steps(cond: Any) -> int:
+    """Up to which constant a loop runs; 0: to none."""
     if type(cond).__name__ != "BinaryOp" or cond.op != "<" or type(cond.right).__name__ != "Constant":
-        return False
-    steps = cond.right.value
-    return steps.isdigit() and int(steps) > 0 == int(steps) % LANES and not _has(body, (*_LOOPS, *_EXITS))
+        return 0
+    text: str = cond.right.value.rstrip("lL")
+    return int(text) if text.isdigit() else 0
 
 
 def _has_lanes(node: Any) -> bool:
     """Whether a part of a statement is a loop over lanes."""
     if node is None:
         return False
-    return (type(node).__name__ == "For" and _lanes(node.cond, node.stmt)) or any(
+    return (type(node).__name__ == "For" and _lanes(node.cond, node.stmt) > 0) or any(
         _has_lanes(child) for _, child in node.children()
     )

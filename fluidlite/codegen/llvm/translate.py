@@ -1,4 +1,4 @@
-"""From a dialect's C to LLVM IR.
+"""From a kernel language's C to LLVM IR.
 
 The subset is what kernels are written in: numbers, vectors of floats, pointers, arrays on the stack, unions of a number
 and its bits; ``for``, ``while``, ``if``, ``?:`` and functions. pycparser reads it; nothing is run meanwhile.
@@ -21,9 +21,15 @@ from fluidlite.codegen.llvm.vectors import VECTORS, declared, is_move, move
 HIDDEN = ("fl_begin", "fl_end")
 
 INTRINSICS = {
-    "llvm_sqrt": "llvm.sqrt", "llvm_fabs": "llvm.fabs", "llvm_floor": "llvm.floor", "llvm_ceil": "llvm.ceil",
-    "llvm_trunc": "llvm.trunc", "llvm_rint": "llvm.rint", "llvm_fma": "llvm.fma", "llvm_copysign": "llvm.copysign",
-}  # fmt: skip
+    "llvm_sqrt": "llvm.sqrt",
+    "llvm_fabs": "llvm.fabs",
+    "llvm_floor": "llvm.floor",
+    "llvm_ceil": "llvm.ceil",
+    "llvm_trunc": "llvm.trunc",
+    "llvm_rint": "llvm.rint",
+    "llvm_fma": "llvm.fma",
+    "llvm_copysign": "llvm.copysign",
+}
 """Functions of one floating type that the text may call, and LLVM's for them."""
 
 _MARKS = (
@@ -35,10 +41,13 @@ _MARKS = (
     '!5 = !{!"llvm.loop.parallel_accesses", !6}',
     "!6 = distinct !{}",
     "!7 = !{i32 1}",
+    '!8 = !{!"llvm.loop.vectorize.followup_all", !0, !2}',
 )
 """Hints on loops: what a loop of vectors is, what loops over lanes, around others and over items are; !6: on what each
-item reads and writes outside its own variables; !7: on what goes past the caches.
+item reads and writes outside its own variables; !7: on what goes past the caches; !8: what a long loop over lanes is.
 """
+MAX_UNROLLED = 64
+"""Steps of a loop over lanes that are written one by one: compiling takes more than linear time."""
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
@@ -107,14 +116,17 @@ class Module:
         marks = [*_MARKS, *self.marks]
         return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
 
-    def loop(self, lanes: bool, outer: bool, items: bool) -> str:
+    def loop(self, lanes: int, outer: bool, counted: bool, items: bool) -> str:
         """Return the end of a loop's last branch, which says how LLVM may make vectors of it.
 
         A loop over lanes becomes vectors before anything unrolls it; a loop around others stays a loop: unrolled
         first, the inner one would leave the outer one, whose steps lie far apart, for LLVM to make vectors of.
+        Nor is one whose steps the text counts written out around these: it takes seconds, and gains nothing.
         Items do not read what other items write, even where an output lies on an input.
         """
-        hints = "!2, !3" if lanes else "!4" if outer else "!5" if items else ""
+        hints = f"!2, {'!3' if lanes <= MAX_UNROLLED else '!8'}" if lanes else "!4" if outer else "!5" if items else ""
+        if counted:
+            hints = f"{hints}, !2" if hints else "!2"
         if not hints:
             return ""
         number = f"!{len(self.marks) + len(_MARKS)}"

@@ -1,4 +1,4 @@
-"""Vectors of floats in a dialect's C, with OpenCL's names: ``float16``, ``(float16)(x)``, ``vload16``, ``vstore16``.
+"""Vectors of floats in kernels' C, with OpenCL's names: ``float16``, ``(float16)(x)``, ``vload16``, ``vstore16``.
 
 ``+ - * /`` and ``fma`` work on whole vectors; a number that meets a vector is in each of its lanes.
 """

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import erf as exact_erf
-from math import erfc as exact_erfc
-from math import factorial
-from math import sqrt as root
+from math import erf as exact_erf, erfc as exact_erfc, factorial, sqrt as root
 from typing import Any
 
 import numpy as np

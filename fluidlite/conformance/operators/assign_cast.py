@@ -26,6 +26,13 @@ register_samples(
 
 
 register_samples(
+    "rnn_memory_helper",
+    reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
+    samples=lambda: [Sample({"X": rand(5, 7)}, {"dtype": "float32"}, ("X",), name="state")],
+)
+
+
+register_samples(
     "assign_like",
     reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
     samples=lambda: [

@@ -49,8 +49,12 @@ def _samples() -> list[Sample]:
             for stat in stats:
                 stat[-1] = times
         predict = np.stack([1 - score, score], axis=1)[:, -width:]
-        return {"Predict": predict, "Label": ints(rows, 1, high=2, seed=1, dtype=dtype), "StatPos": stats[0],
-                "StatNeg": stats[1]}  # fmt: skip
+        return {
+            "Predict": predict,
+            "Label": ints(rows, 1, high=2, seed=1, dtype=dtype),
+            "StatPos": stats[0],
+            "StatNeg": stats[1],
+        }
 
     some = {"num_thresholds": 16, "slide_steps": 0}
     truths = {**inputs(9, (1, 17)), "Label": ints(9, 1, high=4)}

@@ -29,9 +29,13 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     elif len(rows) == 1:  # Fluid: nothing to normalise by
         nothing = np.zeros_like(old_mean)
         return {
-            "Y": x, "MeanOut": old_mean, "VarianceOut": old_variance, "SavedMean": nothing, "SavedVariance": nothing,
+            "Y": x,
+            "MeanOut": old_mean,
+            "VarianceOut": old_variance,
+            "SavedMean": nothing,
+            "SavedVariance": nothing,
             "ReserveSpace": np.zeros(0),
-        }  # fmt: skip
+        }
     else:
         mean, variance = rows.mean(axis=0), rows.var(axis=0)
         new_mean, new_variance = kept * old_mean + (1 - kept) * mean, kept * old_variance + (1 - kept) * variance
@@ -39,9 +43,12 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     y = ((rows - mean) * inverse * inputs["Scale"] + inputs["Bias"]).reshape(last.shape)
     return {
         "Y": y if attrs["data_layout"] == "NHWC" else np.moveaxis(y, -1, 1),
-        "MeanOut": new_mean, "VarianceOut": new_variance, "SavedMean": mean, "SavedVariance": inverse,
+        "MeanOut": new_mean,
+        "VarianceOut": new_variance,
+        "SavedMean": mean,
+        "SavedVariance": inverse,
         "ReserveSpace": np.zeros(0),
-    }  # fmt: skip
+    }
 
 
 def _inputs(*dims: int, last: bool = False, dtype: str = "float32", kept: float | None = None, **options: Any) -> Any:

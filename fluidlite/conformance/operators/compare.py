@@ -24,9 +24,13 @@ def _numbers() -> list[Sample]:
         Sample(pair((0, 3), (0, 3)), {}, name="empty"),
         Sample({"X": np.repeat(special, 6), "Y": np.tile(special, 6)}, {}, name="special"),
         Sample({"X": ints(20, high=3), "Y": ints(20, high=3, seed=1)}, {}, name="int64", dtypes=("int64",)),
-        Sample({"X": ints(9, high=3, dtype="int32"), "Y": ints(9, high=3, seed=1, dtype="int32")}, {}, name="int32",
-               dtypes=("int32",)),
-    ]  # fmt: skip
+        Sample(
+            {"X": ints(9, high=3, dtype="int32"), "Y": ints(9, high=3, seed=1, dtype="int32")},
+            {},
+            name="int32",
+            dtypes=("int32",),
+        ),
+    ]
 
 
 def _truths() -> list[Sample]:

@@ -24,8 +24,9 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
     dilations = reference_dilations(attrs)
     padded: Any = np.pad(x, [(0, 0), (0, 0), *reference_pads(x.shape[2:], kernel, attrs)])
-    counts = [(n - d * (k - 1) - 1) // s + 1
-              for n, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)]  # fmt: skip
+    counts = [
+        (n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
+    ]
     weights = w.reshape(groups, w.shape[0] // groups, -1)
     y: Any = np.zeros((x.shape[0], groups, weights.shape[1], *counts))
     for at in product(*map(range, counts)):
@@ -51,9 +52,16 @@ def _reference_depthwise(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) ->
 
 
 def _case(
-    name: str, x: Sequence[int], w: Sequence[int], *, check: bool = True, dtypes: tuple[str, ...] = ("float32",),
-    bias: bool = False, residual: Sequence[int] = (), **attrs: Any,
-) -> Sample:  # fmt: skip
+    name: str,
+    x: Sequence[int],
+    w: Sequence[int],
+    *,
+    check: bool = True,
+    dtypes: tuple[str, ...] = ("float32",),
+    bias: bool = False,
+    residual: Sequence[int] = (),
+    **attrs: Any,
+) -> Sample:
     inputs = {"Input": away_from(rand(*x), 0.0), "Filter": rand(*w, seed=1)}
     if bias:
         inputs["Bias"] = rand(w[0], seed=2)

@@ -23,8 +23,9 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
     dilations, pads = reference_dilations(attrs), reference_pads(x.shape[2:], kernel, attrs)
-    covered = [(n - 1) * s + d * (k - 1) + 1
-               for n, s, d, k in zip(x.shape[2:], strides, dilations, kernel, strict=True)]  # fmt: skip
+    covered = [
+        (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x.shape[2:], strides, dilations, kernel, strict=True)
+    ]
     sizes = [n - before - after for n, (before, after) in zip(covered, pads, strict=True)]
     if attrs["output_size"]:
         sizes = list(attrs["output_size"])
@@ -49,9 +50,15 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
 
 
 def _case(
-    name: str, x: Sequence[int], w: Sequence[int], *, check: bool = True, dtypes: tuple[str, ...] = ("float32",),
-    bias: bool = False, **attrs: Any,
-) -> Sample:  # fmt: skip
+    name: str,
+    x: Sequence[int],
+    w: Sequence[int],
+    *,
+    check: bool = True,
+    dtypes: tuple[str, ...] = ("float32",),
+    bias: bool = False,
+    **attrs: Any,
+) -> Sample:
     inputs = {"Input": rand(*x), "Filter": rand(*w, seed=1)}
     if bias:
         inputs["Bias"] = rand(w[1] * attrs.get("groups", 1), seed=2)

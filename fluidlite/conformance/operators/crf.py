@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.conformance.sample_helpers import WIDE, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.framework.spec import Lod
+from fluidlite.tensor.tensor_spec import Lod
 
 
 def _sequences(lod: Lod) -> Iterator[tuple[int, int]]:
@@ -34,6 +34,33 @@ def _log_sum(scores: Any) -> float:
     return float(most + np.log(sum(np.exp(s - most) for s in scores)))
 
 
+def _unpadded(reference: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The reference that also takes padded sequences: each alone, as one with LoD."""
+
+    def of_both(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+        if "Length" not in inputs:
+            return reference(inputs, attrs, lod)
+        x, found = inputs["Emission"], []
+        for i, n in enumerate(inputs["Length"].reshape(-1).tolist()):
+            one = {"Emission": x[i, :n], "Transition": inputs["Transition"]}
+            if "Label" in inputs:
+                one["Label"] = inputs["Label"][i, :n].reshape(-1, 1)
+            found.append(reference(one, attrs, {"Emission": ((0, n),)}))
+        out = {"TransitionExps": found[0]["TransitionExps"]} if "TransitionExps" in found[0] else {}
+        for slot in found[0].keys() - out.keys():
+            steps = [each[slot] for each in found]
+            if slot == "LogLikelihood":
+                out[slot] = np.concatenate(steps)
+            else:
+                out[slot] = np.stack([np.pad(s, ((0, x.shape[1] - len(s)), (0, 0))) for s in steps])
+        if "ViterbiPath" in out:
+            out["ViterbiPath"] = out["ViterbiPath"][:, :, 0]
+        return out
+
+    return of_both
+
+
+@_unpadded
 def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
     x, transition, label = inputs["Emission"], inputs["Transition"], inputs["Label"]
     alpha, costs = np.zeros_like(x), []
@@ -61,6 +88,15 @@ def _inputs(steps: int, tags: int) -> dict[str, Any]:
     }
 
 
+def _padded(name: str, grads: tuple[str, ...] = (), label: bool = True) -> Sample:
+    inputs = _inputs(12, 3)
+    inputs["Emission"], inputs["Label"] = inputs["Emission"].reshape(3, 4, 3), inputs["Label"].reshape(3, 4)
+    inputs["Label"][1, 3] = 7  # behind the end: it does not count
+    if not label:
+        del inputs["Label"]
+    return Sample({**inputs, "Length": np.array([[4], [1], [0]])}, {}, grads, name=name, dtypes=WIDE)
+
+
 def _samples() -> list[Sample]:
     def case(name: str, tags: int, *offsets: int, label: str = "int64", check: bool = True) -> Sample:
         inputs = _inputs(offsets[-1], tags)
@@ -74,12 +110,14 @@ def _samples() -> list[Sample]:
         case("one_tag", 1, 0, 2, 3),
         case("empty_sequence", 2, 0, 2, 2, 5),
         case("int32_label", 3, 0, 2, 5, label="int32"),
+        _padded("padded", ("Emission", "Transition")),
     ]
 
 
 register_samples("linear_chain_crf", reference=_reference, samples=_samples)
 
 
+@_unpadded
 def _reference_decoding(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
     x, best = inputs["Emission"], np.zeros((len(inputs["Emission"]), 1), "int64")
     for begin, end in _sequences(lod["Emission"]):
@@ -101,6 +139,8 @@ def _samples_decoding() -> list[Sample]:
     return [
         case("sequences", 3, 0, 3, 4, 8),
         case("with_label", 3, 0, 3, 4, 8, label=True),
+        _padded("padded", label=False),
+        _padded("padded_with_label"),
         case("one_step", 4, 0, 1),
         case("empty_sequence", 2, 0, 2, 2, 5),
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.framework.spec import Dims
+from fluidlite.tensor.tensor_spec import Dims
 
 
 def _pair(x: Dims, y: Dims) -> dict[str, Any]:

@@ -29,8 +29,10 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
 
 
 _HELD = {
-    "BatchSize": _line(5) * 16, "BatchSum": rand(6, low=-9, high=9, seed=6), "BatchSquareSum": _line(7) * 30,
-}  # fmt: skip
+    "BatchSize": _line(5) * 16,
+    "BatchSum": rand(6, low=-9, high=9, seed=6),
+    "BatchSquareSum": _line(7) * 30,
+}
 _WEIGHTS = {"scale_w": _line(3), "bias": rand(6, seed=4)}
 _SCALED: dict[str, Any] = {"enable_scale_and_shift": True}
 _FOUND = {"Means": rand(6, seed=1), "Scales": _line(2), "Y@GRAD": rand(5, 6, seed=8)}

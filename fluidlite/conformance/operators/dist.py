@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.framework.spec import Dims
+from fluidlite.tensor.tensor_spec import Dims
 
 
 def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

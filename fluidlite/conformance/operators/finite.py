@@ -21,12 +21,19 @@ def _samples() -> list[Sample]:
 
     inf, nan = np.inf, np.nan
     return [
-        case("usual", dtypes=EVERY), case("infinite", inf, dtypes=EVERY), case("minus_infinite", -inf),
-        case("nan", nan, dtypes=EVERY), case("both", nan, inf), case("one", inf, dims=(1,)),
-        case("rank0", nan, dims=()), case("long", nan, dims=(3, 50000)), case("long_infinite", -inf, dims=(150001,)),
-        case("long_usual", dims=(150001,)), case("empty", dims=(0, 3)),
+        case("usual", dtypes=EVERY),
+        case("infinite", inf, dtypes=EVERY),
+        case("minus_infinite", -inf),
+        case("nan", nan, dtypes=EVERY),
+        case("both", nan, inf),
+        case("one", inf, dims=(1,)),
+        case("rank0", nan, dims=()),
+        case("long", nan, dims=(3, 50000)),
+        case("long_infinite", -inf, dims=(150001,)),
+        case("long_usual", dims=(150001,)),
+        case("empty", dims=(0, 3)),
         *(Sample({"X": ints(4, 3, dtype=t)}, {}, name=t, dtypes=(t,)) for t in INTS),
-    ]  # fmt: skip
+    ]
 
 
 def _one(function: Callable[[Any], Any]) -> Reference:

@@ -55,8 +55,15 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     return {"Out": np.floor(out).astype("uint8") if x.dtype == "uint8" else out}
 
 
-def _sample(name: str, x: Any, *, dtypes: tuple[str, ...] = ("float32",), grads: tuple[str, ...] = ("X",),
-            tensors: Mapping[str, Any] | None = None, **attrs: Any) -> Sample:  # fmt: skip
+def _sample(
+    name: str,
+    x: Any,
+    *,
+    dtypes: tuple[str, ...] = ("float32",),
+    grads: tuple[str, ...] = ("X",),
+    tensors: Mapping[str, Any] | None = None,
+    **attrs: Any,
+) -> Sample:
     return Sample({"X": x, **(tensors or {})}, attrs, grads, name=name, dtypes=dtypes)
 
 
@@ -122,8 +129,16 @@ def _volume_samples() -> list[Sample]:
 
 def _by_method() -> Sample:
     """The method decides, whatever the operator is called."""
-    return _sample("by_method", rand(1, 2, 3, 2, 2), out_d=4, out_h=3, out_w=3, interp_method="trilinear",
-                   align_corners=False, align_mode=0)  # fmt: skip
+    return _sample(
+        "by_method",
+        rand(1, 2, 3, 2, 2),
+        out_d=4,
+        out_h=3,
+        out_w=3,
+        interp_method="trilinear",
+        align_corners=False,
+        align_mode=0,
+    )
 
 
 def _register(type: str, samples: Callable[[], list[Sample]]) -> None:

@@ -80,20 +80,38 @@ def _samples_axis() -> list[Sample]:
     return [
         Sample({"Logits": x, "Label": label}, {"axis": 1}, ("Logits",), name="axis1", dtypes=EVERY),
         Sample({"Logits": x, "Label": ignored}, {"axis": -2}, ("Logits",), name="axis_ignored"),
-        Sample({"Logits": x, "Label": soft}, {"axis": 1, "soft_label": True}, ("Logits", "Label"), name="axis_soft",
-               dtypes=EVERY),
-        Sample({"Logits": x, "Label": soft * np.asarray([0, 1, 3], "float32")[:, None, None]},
-               {"axis": 1, "soft_label": True}, ("Logits", "Label"), name="axis_weighted", dtypes=WIDE),
+        Sample(
+            {"Logits": x, "Label": soft},
+            {"axis": 1, "soft_label": True},
+            ("Logits", "Label"),
+            name="axis_soft",
+            dtypes=EVERY,
+        ),
+        Sample(
+            {"Logits": x, "Label": soft * np.asarray([0, 1, 3], "float32")[:, None, None]},
+            {"axis": 1, "soft_label": True},
+            ("Logits", "Label"),
+            name="axis_weighted",
+            dtypes=WIDE,
+        ),
         Sample({"Logits": x, "Label": ints(1, 4, 5, high=3)}, {"axis": 0}, ("Logits",), name="axis0"),
         Sample({"Logits": rand(3, 4, 1), "Label": ints(3, 1, 1, high=4)}, {"axis": 1}, ("Logits",), name="axis_then_1"),
         Sample(planes, {"axis": 1, "ignore_index": 2}, ("Logits",), name="planes"),
-        Sample({"Logits": rand(3, 9, 8000), "Label": ints(3, 1, 8000, high=9)}, {"axis": 1}, name="axis_blocks",
-               dtypes=("float32", "float16")),
-        Sample({"Logits": rand(300, 300), "Label": ints(300, 1, high=300)}, {"ignore_index": 7}, name="blocks",
-               dtypes=("float32", "bfloat16")),
+        Sample(
+            {"Logits": rand(3, 9, 8000), "Label": ints(3, 1, 8000, high=9)},
+            {"axis": 1},
+            name="axis_blocks",
+            dtypes=("float32", "float16"),
+        ),
+        Sample(
+            {"Logits": rand(300, 300), "Label": ints(300, 1, high=300)},
+            {"ignore_index": 7},
+            name="blocks",
+            dtypes=("float32", "bfloat16"),
+        ),
         Sample({"Logits": rand(300, 300), "Label": _probabilities(300, 300)}, {"soft_label": True}, name="blocks_soft"),
         Sample({"Logits": rand(2, 3, 0), "Label": ints(2, 1, 0)}, {"axis": 1}, name="axis_empty"),
-    ]  # fmt: skip
+    ]
 
 
 def _samples_softmax() -> list[Sample]:

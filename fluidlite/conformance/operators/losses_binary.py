@@ -157,8 +157,9 @@ def _samples_sigmoid() -> list[Sample]:
     return [
         Sample({"X": x, "Label": label}, {}, ("X",), name="labels", dtypes=EVERY),
         Sample({"X": x, "Label": label}, {"ignore_index": -1}, ("X",), name="ignored", dtypes=WIDE),
-        Sample({"X": x, "Label": label}, {"ignore_index": -1, "normalize": True}, ("X",), name="normalized",
-               dtypes=EVERY),
+        Sample(
+            {"X": x, "Label": label}, {"ignore_index": -1, "normalize": True}, ("X",), name="normalized", dtypes=EVERY
+        ),
         Sample(soft, {}, ("X", "Label"), name="soft", dtypes=EVERY),
         Sample(soft, {"normalize": True}, ("X", "Label"), name="soft_normalized", dtypes=WIDE),
         *(Sample(soft, {"ignore_index": i}, ("X", "Label"), name=f"fraction{i}") for i in (-1, 0, 1)),
@@ -166,7 +167,7 @@ def _samples_sigmoid() -> list[Sample]:
         Sample(far, {}, name="far"),
         Sample({"X": rand(4, seed=1), "Label": rand(4)}, {"normalize": True}, ("X",), name="vector"),
         Sample({"X": rand(0, 3), "Label": rand(0, 3)}, {"normalize": True}, name="empty"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("sigmoid_cross_entropy_with_logits", reference=_reference_sigmoid, samples=_samples_sigmoid)

@@ -78,9 +78,11 @@ def _reference_center(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> di
 def _samples_center() -> list[Sample]:
     def inputs(rows: int, **label: Any) -> dict[str, Any]:
         return {
-            "X": rand(rows, 3), "Label": ints(rows, 1, high=4, seed=2, **label), "Centers": rand(5, 3, seed=1),
+            "X": rand(rows, 3),
+            "Label": ints(rows, 1, high=4, seed=2, **label),
+            "Centers": rand(5, 3, seed=1),
             "CenterUpdateRate": np.asarray([0.1], "float32"),
-        }  # fmt: skip
+        }
 
     attrs = {"cluster_num": 5, "need_update": True}
     return [

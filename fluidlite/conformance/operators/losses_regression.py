@@ -70,8 +70,9 @@ register_samples("smooth_l1_loss", reference=_reference_smooth, samples=_samples
 
 def _reference_kldiv(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     x, target = inputs["X"], inputs["Target"]
-    loss = np.asarray([t * (np.log(t) - v) if t > 0 else 0.0 for v, t in zip(x.reshape(-1), target.reshape(-1),
-                                                                             strict=True)])  # fmt: skip
+    loss = np.asarray(
+        [t * (np.log(t) - v) if t > 0 else 0.0 for v, t in zip(x.reshape(-1), target.reshape(-1), strict=True)]
+    )
     if attrs["reduction"] == "none":
         return {"Loss": loss.reshape(x.shape)}
     count = {"mean": x.size, "batchmean": x.shape[0], "sum": 1}[attrs["reduction"]]

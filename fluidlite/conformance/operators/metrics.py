@@ -114,9 +114,13 @@ def _reference_precision(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) ->
     states = np.zeros((attrs["class_number"], 4))
     for c in range(len(states)):
         for k, chosen in enumerate(
-            ((found == c) & (labels == c), (found == c) & (labels != c), (found != c) & (labels != c),
-             (found != c) & (labels == c))
-        ):  # fmt: skip
+            (
+                (found == c) & (labels == c),
+                (found == c) & (labels != c),
+                (found != c) & (labels != c),
+                (found != c) & (labels == c),
+            )
+        ):
             states[c, k] = weights[chosen].sum()
     total = states + inputs.get("StatesInfo", 0.0)
     return {"BatchMetrics": _scores(states), "AccumMetrics": _scores(total), "AccumStatesInfo": total}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.operators.updates import update_samples
+from fluidlite.conformance.operators.optimizer_update import update_samples
 from fluidlite.conformance.samples import register_samples
 
 register_samples(
@@ -47,8 +47,12 @@ def reference_shrunk(param: Any, rate: Any, l1: float, l2: float) -> Any:
 
 
 PROXIMAL = {
-    "matrix": {}, "l1": {"l1": 0.9}, "l2": {"l2": 0.7}, "both": {"l1": 3.0, "l2": 0.5}, "below": {"l1": -0.5},
-}  # fmt: skip
+    "matrix": {},
+    "l1": {"l1": 0.9},
+    "l2": {"l2": 0.7},
+    "both": {"l1": 3.0, "l2": 0.5},
+    "below": {"l1": -0.5},
+}
 """Attributes of samples."""
 
 

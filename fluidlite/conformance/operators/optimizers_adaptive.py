@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.operators.optimizer_update import tensors, update_samples
 from fluidlite.conformance.operators.optimizers import PROXIMAL, reference_shrunk
-from fluidlite.conformance.operators.updates import tensors, update_samples
 from fluidlite.conformance.sample_helpers import WIDE
 from fluidlite.conformance.samples import Sample, register_samples
 
@@ -23,9 +23,12 @@ def _reference_adam(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
     v = inputs["Moment2"] * b2 + np.square(grad) * (1 - b2)
     rate = inputs["LearningRate"] * np.sqrt(1 - inputs["Beta2Pow"]) / (1 - inputs["Beta1Pow"])
     return {
-        "ParamOut": inputs["Param"] - rate * m / (np.sqrt(v) + attrs["epsilon"]), "Moment1Out": m, "Moment2Out": v,
-        "Beta1PowOut": inputs["Beta1Pow"] * b1, "Beta2PowOut": inputs["Beta2Pow"] * b2,
-    }  # fmt: skip
+        "ParamOut": inputs["Param"] - rate * m / (np.sqrt(v) + attrs["epsilon"]),
+        "Moment1Out": m,
+        "Moment2Out": v,
+        "Beta1PowOut": inputs["Beta1Pow"] * b1,
+        "Beta2PowOut": inputs["Beta2Pow"] * b2,
+    }
 
 
 def _adam_samples() -> Iterable[Sample]:
@@ -148,8 +151,10 @@ def _reference_ftrl(inputs: Inputs, attrs: Mapping[str, Any]) -> dict[str, Any]:
     linear = inputs["LinearAccumulator"] + inputs["Grad"] - (total**power - old**power) / rate * inputs["Param"]
     moved = np.clip(linear, -l1, l1) - linear
     return {
-        "ParamOut": moved / (total**power / rate + 2 * l2), "SquaredAccumOut": total, "LinearAccumOut": linear,
-    }  # fmt: skip
+        "ParamOut": moved / (total**power / rate + 2 * l2),
+        "SquaredAccumOut": total,
+        "LinearAccumOut": linear,
+    }
 
 
 register_samples(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.operators.updates import squares, update_samples
+from fluidlite.conformance.operators.optimizer_update import squares, update_samples
 from fluidlite.conformance.sample_helpers import rand
 from fluidlite.conformance.samples import Sample, register_samples
 

@@ -110,18 +110,34 @@ def _pool2d_samples() -> list[Sample]:
         _sample("avg_adaptive_even", x, pooling_type="avg", ksize=[3, 2], adaptive=True),
         _sample("adaptive_larger", odd, pooling_type="avg", ksize=[9, 3], adaptive=True),
         _sample("max_nhwc", deep, pooling_type="max", **three, strides=[2, 2], paddings=[1, 1], data_format="NHWC"),
-        _sample("avg_nhwc", deep, pooling_type="avg", **three, strides=[2, 2], paddings=[1, 1], data_format="NHWC",
-                dtypes=EVERY),
+        _sample(
+            "avg_nhwc",
+            deep,
+            pooling_type="avg",
+            **three,
+            strides=[2, 2],
+            paddings=[1, 1],
+            data_format="NHWC",
+            dtypes=EVERY,
+        ),
         _sample("adaptive_nhwc", deep, pooling_type="avg", ksize=[2, 4], adaptive=True, data_format="NHWC"),
         _sample("global_nhwc", deep, pooling_type="avg", ksize=[1, 1], global_pooling=True, data_format="NHWC"),
         _sample("any_layout", x, pooling_type="max", **two, data_format="AnyLayout"),
-        _sample("avg_all_in_padding", x[:1, :1, :2, :2], pooling_type="avg", ksize=[1, 4], strides=[4, 1],
-                paddings=[2, 1, 0, 2], exclusive=False, ceil_mode=True),
+        _sample(
+            "avg_all_in_padding",
+            x[:1, :1, :2, :2],
+            pooling_type="avg",
+            ksize=[1, 4],
+            strides=[4, 1],
+            paddings=[2, 1, 0, 2],
+            exclusive=False,
+            ceil_mode=True,
+        ),
         _sample("one", distinct(1, 1, 1, 1), pooling_type="max", ksize=[1, 1]),
         Sample({"X": distinct(2, 3, 70, 150)}, {"pooling_type": "max", **three, "strides": [2, 2]}, name="max_wide"),
         Sample({"X": rand(2, 3, 70, 150)}, {"pooling_type": "avg", **three, "paddings": [1, 1]}, name="avg_wide"),
         Sample({"X": rand(0, 3, 4, 4)}, {"pooling_type": "avg", **two}, name="no_images"),
-    ]  # fmt: skip
+    ]
 
 
 def _pool3d_samples() -> list[Sample]:

@@ -85,12 +85,18 @@ def _truth_samples() -> list[Sample]:
         return Sample({"X": bools(*dims, seed=sum(dims))}, attrs, name=name, dtypes=("bool",))
 
     return [
-        case("rows", (3, 17)), case("columns", (9, 3), dim=[1]), case("kept", (2, 3, 2), dim=[-2], keep_dim=True),
-        case("outer", (2, 3, 2), dim=[0, 2]), case("all", (1, 2), reduce_all=True), case("rank0", (), reduce_all=True),
-        case("long", (4, 3000), dim=[1]), case("empty_axis", (0, 3)), case("empty", (0, 3), dim=[1]),
+        case("rows", (3, 17)),
+        case("columns", (9, 3), dim=[1]),
+        case("kept", (2, 3, 2), dim=[-2], keep_dim=True),
+        case("outer", (2, 3, 2), dim=[0, 2]),
+        case("all", (1, 2), reduce_all=True),
+        case("rank0", (), reduce_all=True),
+        case("long", (4, 3000), dim=[1]),
+        case("empty_axis", (0, 3)),
+        case("empty", (0, 3), dim=[1]),
         Sample({"X": np.ones((40, 1000), "bool")}, {"reduce_all": True}, name="true", dtypes=("bool",)),
         Sample({"X": np.zeros((40, 1000), "bool")}, {"reduce_all": True}, name="false", dtypes=("bool",)),
-    ]  # fmt: skip
+    ]
 
 
 register_samples(

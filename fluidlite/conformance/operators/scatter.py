@@ -36,12 +36,16 @@ def _scatter_samples() -> list[Sample]:
         Sample(given(every, 6, 3), add, both, name="added", dtypes=EVERY),
         Sample(given([[2], [1], [2]], 4), add, both, name="column", dtypes=WIDE),
         Sample(given(np.array([1, 0, 1], "int32"), 3, 2, 20), {}, both, name="rank3_int32"),
-        Sample({"X": ints(4, 2), "Ids": np.array([1, 1]), "Updates": ints(2, 2, seed=2)}, add, name="int64",
-               dtypes=("int64",)),
+        Sample(
+            {"X": ints(4, 2), "Ids": np.array([1, 1]), "Updates": ints(2, 2, seed=2)},
+            add,
+            name="int64",
+            dtypes=("int64",),
+        ),
         Sample(given(ints(0), 4, 2), {}, name="none"),
         Sample(given(ints(0), 4, 2), add, name="none_added"),
         Sample(given([1, 2], 4, 0), {}, name="empty_rows"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("scatter", reference=_reference_scatter, samples=_scatter_samples)
@@ -89,10 +93,14 @@ def _scatter_nd_samples() -> list[Sample]:
         Sample(rows, {}, both, name="rows", dtypes=EVERY),
         Sample(inner, {}, both, name="rank3_int32"),
         Sample({"X": rand(2, 2), "Index": ints(2, 0), "Updates": rand(2, 2, 2, seed=3)}, {}, both, name="depth0"),
-        Sample({"X": ints(4), "Index": np.array([[2], [2]]), "Updates": ints(2, seed=2)}, {}, name="int64",
-               dtypes=("int64",)),
+        Sample(
+            {"X": ints(4), "Index": np.array([[2], [2]]), "Updates": ints(2, seed=2)},
+            {},
+            name="int64",
+            dtypes=("int64",),
+        ),
         Sample({"X": rand(3), "Index": ints(0, 1), "Updates": rand(0)}, {}, name="none"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("scatter_nd_add", reference=_reference_scatter_nd_add, samples=_scatter_nd_samples)

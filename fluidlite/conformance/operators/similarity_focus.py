@@ -36,13 +36,18 @@ def _samples() -> list[Sample]:
     equal = {"X": np.ones((2, 2, 3, 4), "float32")}
     special = np.asarray([[[[-np.inf, np.nan, 1], [np.inf, 2, -np.inf]]]], "float32")
     return [
-        _case("first", (2, 3, 4, 5), 1, 0, dtypes=WIDE), _case("first_two", (2, 3, 4, 5), 1, 0, 2),
-        _case("second", (2, 3, 4, 5), 2, 3, 1, dtypes=WIDE), _case("third", (2, 3, 4, 5), 3, 4, 4),
-        _case("one", (1, 1, 1, 1), 1, 0), _case("large", (2, 3, 20, 16), 1, 1), _case("line", (2, 3, 1, 6), 1, 2),
-        _case("no_samples", (0, 2, 3, 4), 1, 0), _case("no_plane", (2, 2, 0, 4), 1, 0),
+        _case("first", (2, 3, 4, 5), 1, 0, dtypes=WIDE),
+        _case("first_two", (2, 3, 4, 5), 1, 0, 2),
+        _case("second", (2, 3, 4, 5), 2, 3, 1, dtypes=WIDE),
+        _case("third", (2, 3, 4, 5), 3, 4, 4),
+        _case("one", (1, 1, 1, 1), 1, 0),
+        _case("large", (2, 3, 20, 16), 1, 1),
+        _case("line", (2, 3, 1, 6), 1, 2),
+        _case("no_samples", (0, 2, 3, 4), 1, 0),
+        _case("no_plane", (2, 2, 0, 4), 1, 0),
         Sample(equal, {"axis": 1, "indexes": [1]}, name="equal"),
         Sample({"X": special}, {"axis": 1, "indexes": [0]}, name="special"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("similarity_focus", reference=_reference, samples=_samples)

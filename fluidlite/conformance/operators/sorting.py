@@ -32,21 +32,33 @@ def _argsort_samples() -> list[Sample]:
         Sample({"X": ints(3, 90, high=9).astype("float32")}, {}, name="ties", dtypes=WIDE),
         Sample({"X": ints(3, 90, high=9).astype("float32")}, {"descending": True}, name="ties_descending", dtypes=WIDE),
         Sample({"X": np.array([[nan, 1, inf, -inf, nan, -0.0, 0.0, -2]], "float32")}, {}, name="special", dtypes=EVERY),
-        Sample({"X": np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32")}, {"descending": True},
-               name="special_descending", dtypes=EVERY),
+        Sample(
+            {"X": np.array([nan, 1, inf, -inf, nan, 0.0, -0.0, -2], "float32")},
+            {"descending": True},
+            name="special_descending",
+            dtypes=EVERY,
+        ),
         Sample({"X": distinct(1500)}, {}, name="long", dtypes=WIDE),
         Sample({"X": distinct(3, 333)}, {"descending": True}, name="long_rows", dtypes=WIDE),
         Sample({"X": distinct(70, 3)}, {"axis": 0}, name="long_columns"),
-        Sample({"X": np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32")}, {"descending": True}, name="int32",
-               dtypes=("int32",)),
-        Sample({"X": np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64")}, {"descending": True}, name="int64",
-               dtypes=("int64",)),
+        Sample(
+            {"X": np.array([3, -(2**31), 2**31 - 1, 0, 3], "int32")},
+            {"descending": True},
+            name="int32",
+            dtypes=("int32",),
+        ),
+        Sample(
+            {"X": np.array([3, -(2**63), 2**63 - 1, 0, 3], "int64")},
+            {"descending": True},
+            name="int64",
+            dtypes=("int64",),
+        ),
         Sample({"X": ints(3, 80, low=-50, high=50)}, {}, name="small_int64", dtypes=("int64",)),
         Sample({"X": rand(3, 4)}, {}, lod={"X": ((0, 1, 3),)}, name="sequences"),
         Sample({"X": rand(0, 4)}, {}, name="empty"),
         Sample({"X": rand(4, 0)}, {}, name="empty_rows"),
         Sample({"X": rand(4, 1)}, {}, name="one"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("argsort", reference=_reference_argsort, samples=_argsort_samples)
@@ -108,15 +120,18 @@ def _arg_samples() -> list[Sample]:
         Sample({"X": ints(4, 9, high=3).astype("float32")}, {"axis": 1}, name="ties", dtypes=EVERY),
         Sample({"X": ints(9, 4, high=3).astype("float32")}, {"axis": 0}, name="ties_in_columns", dtypes=EVERY),
         Sample({"X": np.array([[1, nan, 2, nan], [inf, 1, inf, -inf]], "float32")}, {"axis": 1}, name="special"),
-        Sample({"X": np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32")}, {"axis": 0},
-               name="special_in_columns"),
+        Sample(
+            {"X": np.array([[1, nan, 2], [inf, nan, -inf], [3, 1, inf]], "float32")},
+            {"axis": 0},
+            name="special_in_columns",
+        ),
         Sample({"X": distinct(6)}, {"axis": 0}, name="vector"),
         Sample({"X": distinct(2, 3000)}, {"axis": 1}, name="long"),
         Sample({"X": ints(4, 9, low=-9)}, {"axis": 1}, name="int64", dtypes=("int64",)),
         Sample({"X": ints(4, 9, low=-9, dtype="int32")}, {"axis": 0}, name="int32", dtypes=("int32",)),
         Sample({"X": ints(4, 9, high=200, dtype="uint8")}, {"axis": 0}, name="uint8", dtypes=("uint8",)),
         Sample({"X": rand(0, 4)}, {"axis": 1}, name="empty"),
-    ]  # fmt: skip
+    ]
 
 
 register_samples("arg_max", reference=_reference_arg(lambda value, held: value > held), samples=_arg_samples)

@@ -16,9 +16,13 @@ def _samples_norm() -> list[Sample]:
         return Sample({"X": away_from(rand(*dims), 0)}, {}, ("X",) if check else (), name=name, dtypes=dtypes)
 
     return [
-        case("matrix", 5, 7, dtypes=EVERY), case("one", 1), case("rank0"), case("rank4", 2, 3, 2, 2),
-        case("long", 3, 20000, check=False, dtypes=EVERY), case("empty", 0, 3, check=False),
-    ]  # fmt: skip
+        case("matrix", 5, 7, dtypes=EVERY),
+        case("one", 1),
+        case("rank0"),
+        case("rank4", 2, 3, 2, 2),
+        case("long", 3, 20000, check=False, dtypes=EVERY),
+        case("empty", 0, 3, check=False),
+    ]
 
 
 def _one(exact: Callable[[Any], Any]) -> Reference:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.framework.spec import Lod
+from fluidlite.tensor.tensor_spec import Lod
 
 
 def _reference_unfold(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from fluidlite import loader
+from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.registry import ops
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.registry import ops
 
 KINDS = {
     "device": "a place: memory, copies, and a first kernel",
@@ -89,9 +89,9 @@ def _checked(name: str, kind: str) -> str:
     if not _NAME.fullmatch(name):
         raise FluidError(f"{name!r} is not a plugin's name; expected lower-case words, such as 'acme' or 'my-chip'")
     word = name.replace("-", "_")
-    if keyword.iskeyword(word) or word in ("array", "dialect", "memory", "fluidlite", "plugin", "test"):
+    if keyword.iskeyword(word) or word in ("array", "language", "memory", "fluidlite", "plugin", "test"):
         raise FluidError(f"{name!r} is not a plugin's name: the word has a meaning already")
-    taken = {record.name: record.origin for record in loader.plugins()}
+    taken = {record.name: record.origin for record in plugin_loader.plugins()}
     if word in taken:
         raise FluidError(f"a plugin is called {word!r} already: {taken[word]}")
     if kind == "device" and word in devices.kinds():

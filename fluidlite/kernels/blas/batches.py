@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.plugin import Gemm
+from fluidlite.kernel_support import Gemm
 
 from .cblas import Routine, find
 
@@ -86,9 +86,15 @@ class Batch:
     """
 
     def __init__(
-        self, found: Any, routine: Routine, gemm: Gemm, steps: tuple[int, int, int], count: int,
-        alpha: float, beta: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        found: Any,
+        routine: Routine,
+        gemm: Gemm,
+        steps: tuple[int, int, int],
+        count: int,
+        alpha: float,
+        beta: float = 0.0,
+    ) -> None:
         integer, number = routine.integer, routine.number
         flags = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (gemm.a_transposed, gemm.b_transposed)]
         sizes = map(integer, (gemm.m, gemm.n, gemm.k))

@@ -1,4 +1,4 @@
-"""Finds ``cblas_?gemm``, ``?gemv``, ``?axpy`` and ``?axpby`` behind NumPy and calls them by address."""
+"""Finds ``cblas_?gemm``, ``?gemv`` and ``?axpy`` behind NumPy and calls them by address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ _ONE_ANYWAY = 1 << 13  # multiplications of a matrix by a vector that OpenBLAS i
 
 @dataclass(frozen=True)
 class Routine:
-    """``cblas_?gemm`` and ``?gemv`` of a dtype: functions that keep the interpreter's lock, that release it, types."""
+    """``cblas_?gemm`` and ``?gemv`` of a dtype: functions that keep the interpreter's lock, that release it, types.
+
+    Attributes
+    ----------
+    kinds : (str, str)
+        The names of its integers and numbers.
+    """
 
     keeping: Any
     releasing: Any
@@ -30,6 +36,7 @@ class Routine:
     vector_releasing: Any
     integer: Any
     number: Any
+    kinds: tuple[str, str]
 
 
 @cache
@@ -84,7 +91,8 @@ def find(dtype: str) -> Routine | None:
             gemm, gemv = ([library[name] for library in libraries] for name in names)
             for function in (*gemm, *gemv):
                 function.restype = None
-            routine = Routine(gemm[0], gemm[1], gemv[0], gemv[1], integer, number)
+            kinds = "int32" if ctypes.sizeof(integer) == 4 else "int64", dtype
+            routine = Routine(gemm[0], gemm[1], gemv[0], gemv[1], integer, number, kinds)
             return routine if _is_right(routine, dtype) else None
     return None
 
@@ -116,11 +124,23 @@ class Product:
     """
 
     def __init__(
-        self, routine: Routine, m: int, n: int, k: int,
-        a_columns: int, a_transposed: bool, b_columns: int, b_transposed: bool, alpha: float, beta: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        routine: Routine,
+        m: int,
+        n: int,
+        k: int,
+        a_columns: int,
+        a_transposed: bool,
+        b_columns: int,
+        b_transposed: bool,
+        alpha: float,
+        beta: float = 0.0,
+    ) -> None:
         integer, number = routine.integer, routine.number
         short = m * n * k <= _SHORT
+        size, factor = routine.kinds
+        self._kinds: tuple[str, ...] = ()
+        """The types of its arguments, if it may be called from native code: so short that one thread does it."""
         self._keep = number(beta), number(1.0)
         self._row, self._matrix_first = m == 1 or n == 1, m != 1
         self._alone = (_ONE_ANYWAY if self._row else _SHORT) < m * n * k <= _ALONE
@@ -129,11 +149,20 @@ class Product:
             rows = (n if b_transposed else k) if m == 1 else (k if a_transposed else m)
             self._call = routine.vector_keeping if short else routine.vector_releasing
             self._head: tuple[Any, ...] = (
-                ctypes.c_int(_ROW_MAJOR), ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
-                integer(rows), integer(columns), number(alpha),
-            )  # fmt: skip
+                ctypes.c_int(_ROW_MAJOR),
+                ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+                integer(rows),
+                integer(columns),
+                number(alpha),
+            )
             self._columns = integer(columns), integer(1), integer(1)
+            if short and not self._alone:
+                place = "pointer", size
+                self._kinds = ("int32", "int32", size, size, factor, *place, *place, factor, *place)
         else:
+            if short:
+                place = "pointer", size
+                self._kinds = ("int32", "int32", "int32", size, size, size, factor, *place, *place, factor, *place)
             flags = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (a_transposed, b_transposed)]
             self._call = routine.keeping if short else routine.releasing
             self._head = (ctypes.c_int(_ROW_MAJOR), *flags, integer(m), integer(n), integer(k), number(alpha))
@@ -145,22 +174,30 @@ class Product:
 
     def bind(self, a: int, b: int, out: int, add: bool) -> Callable[[], None]:
         """Return the call with its addresses fixed."""
+        call = partial(self._call, *self._arguments(a, b, out, add))
+        return _alone(call) if self._alone else call
+
+    def _arguments(self, a: int, b: int, out: int, add: bool) -> tuple[Any, ...]:
         columns, address = self._columns, ctypes.c_void_p
         if self._row and not self._matrix_first:
             a, b = b, a
-        call = partial(
-            self._call, *self._head, address(a), columns[0], address(b), columns[1], self._keep[add], address(out),
-            columns[2],
-        )  # fmt: skip
-        return _alone(call) if self._alone else call
+        matrices = address(a), columns[0], address(b), columns[1]
+        return (*self._head, *matrices, self._keep[add], address(out), columns[2])
+
+    def record(self, recorder: Any, a: int, b: int, out: int, add: bool) -> bool:
+        """Note the call with its addresses fixed, if it may be made from native code."""
+        if not self._kinds:
+            return False
+        where = ctypes.cast(self._call, ctypes.c_void_p).value
+        recorder.call(where, self._kinds, *(each.value for each in self._arguments(a, b, out, add)))
+        return True
 
 
 class Vectors:
-    """``axpy`` and ``axpby`` of one dtype, on addresses of contiguous vectors."""
+    """``axpy`` of one dtype, on addresses of contiguous vectors."""
 
-    def __init__(self, axpy: Any, axpby: Any, integer: Any, number: Any) -> None:
+    def __init__(self, axpy: Any, integer: Any, number: Any) -> None:
         self._axpy = axpy
-        self._axpby = axpby
         self._integer = integer
         self._number = number
         self._one = integer(1)
@@ -176,31 +213,21 @@ class Vectors:
         source, target = ctypes.c_void_p(x), ctypes.c_void_p(y)
         return lambda size, a: call(integer(size), number(a), source, one, target, one)
 
-    def axpby_at(self, size: int, a: float, x: int, b: float, y: int) -> Callable[[], Any]:
-        """The call of ``axpby`` with all of these fixed."""
-        one, address, number = self._one, ctypes.c_void_p, self._number
-        return partial(self._axpby, self._integer(size), number(a), address(x), one, number(b), address(y), one)
-
-    def axpby(self, size: int, a: float, x: int, b: float, y: int) -> None:
-        """``y = a * x + b * y``."""
-        one, address, number = self._one, ctypes.c_void_p, self._number
-        self._axpby(self._integer(size), number(a), address(x), one, number(b), address(y), one)
-
 
 @cache
 def vectors(dtype: str) -> Vectors | None:
-    """Return the routines for float32 or float64, or None where they are missing (axpby is OpenBLAS's own)."""
+    """Return the routine for float32 or float64, or None where it is missing."""
     letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
     try:
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
     except (AttributeError, OSError):
         return None
     for prefix, suffix, integer in _SPELLINGS:
-        names = [f"{prefix}{letter}{routine}{suffix}" for routine in ("axpy", "axpby")]
-        if all(hasattr(library, name) for name in names):
-            axpy, axpby = (library[name] for name in names)
-            axpy.restype = axpby.restype = None
-            made = Vectors(axpy, axpby, integer, number)
+        name = f"{prefix}{letter}axpy{suffix}"
+        if hasattr(library, name):
+            axpy = library[name]
+            axpy.restype = None
+            made = Vectors(axpy, integer, number)
             return made if _adds_right(made, dtype) else None
     return None
 
@@ -208,6 +235,5 @@ def vectors(dtype: str) -> Vectors | None:
 def _adds_right(routines: Vectors, dtype: str) -> bool:
     """Add two short vectors: integers of the wrong size would show."""
     x, y = np.arange(5, dtype=dtype), np.ones(5, dtype)
-    routines.axpby(5, 2.0, x.ctypes.data, 3.0, y.ctypes.data)
-    routines.axpy(5, -1.0, x.ctypes.data, y.ctypes.data)
-    return bool((y == x + 3).all())
+    routines.axpy(5, -2.0, x.ctypes.data, y.ctypes.data)
+    return bool((y == 1 - 2 * x).all())

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.plugin import IO, Call, Context, Convolution, Line, convolutions_of, nothing_fused, register_kernel
+from fluidlite.kernel_support import Convolution, Line, convolutions_of, nothing_fused
+from fluidlite.plugin import IO, Call, Context, register_kernel
 
 from .cblas import Routine, find
 
@@ -44,12 +45,20 @@ def _supports(call: Call) -> str | None:
 class _Gemm:
     """``c = a @ op(b)`` or ``c += a @ op(b)`` of row-major matrices at addresses; rows lie apart as told."""
 
-    def __init__(self, routine: Routine, m: int, n: int, k: int, a_row: int, b_row: int, c_row: int, turned: bool
-                 ) -> None:  # fmt: skip
+    def __init__(
+        self, routine: Routine, m: int, n: int, k: int, a_row: int, b_row: int, c_row: int, turned: bool
+    ) -> None:
         integer, number = routine.integer, routine.number
         self._call = routine.releasing
-        self._head = (ctypes.c_int(_ROW_MAJOR), ctypes.c_int(_PLAIN), ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
-                      integer(m), integer(n), integer(k), number(1.0))  # fmt: skip
+        self._head = (
+            ctypes.c_int(_ROW_MAJOR),
+            ctypes.c_int(_PLAIN),
+            ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+            integer(m),
+            integer(n),
+            integer(k),
+            number(1.0),
+        )
         self._rows = integer(a_row), integer(b_row), integer(c_row)
         self._keep = number(0.0), number(1.0)
 

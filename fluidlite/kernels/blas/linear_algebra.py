@@ -11,7 +11,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, ITEMSIZE, Accumulation, Call, Context, Gemm, accumulation, gemms_of, register_kernel
+from fluidlite.kernel_support import ITEMSIZE, Accumulation, Gemm, accumulation, gemms_of
+from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
 from .batches import Batch, batched, steps_of
 from .cblas import Product, find
@@ -62,9 +63,17 @@ class _Step:
         self.offsets = [(a * a_nbytes, b * b_nbytes, out * out_nbytes, add) for a, b, out, add in gemm.matrices()]
         alpha, beta = (gemm.alpha, 0.0) if added is None else (gemm.alpha * added.factor, added.scale)
         self.product = Product(
-            routine, gemm.m, gemm.n, gemm.k, gemm.a_dims[-1], gemm.a_transposed, gemm.b_dims[-1], gemm.b_transposed,
-            alpha, beta,
-        )  # fmt: skip
+            routine,
+            gemm.m,
+            gemm.n,
+            gemm.k,
+            gemm.a_dims[-1],
+            gemm.a_transposed,
+            gemm.b_dims[-1],
+            gemm.b_transposed,
+            alpha,
+            beta,
+        )
         steps, found = steps_of(gemm), batched(dtype)
         if steps is not None and found is not None:
             apart = steps[0] * prod(gemm.a_dims[-2:]), steps[1] * prod(gemm.b_dims[-2:]), steps[2] * gemm.m * gemm.n
@@ -106,6 +115,13 @@ class _Step:
         copied = self.begin(io)
         return calls if copied is None else [partial(ctypes.memmove, *copied), *calls]
 
+    def record(self, recorder: Any, io: IO) -> bool:
+        """Note the calls for buffers that stay, if each may be made from native code."""
+        if self.product is None or not self.offsets or self.batch is not None or self.begin(io) is not None:
+            return False
+        a, b, out = map(io.address, self.slots)
+        return all([self.product.record(recorder, a + x, b + y, out + z, add) for x, y, z, add in self.offsets])
+
 
 def _products(call: Call, context: Context) -> Any:
     added = accumulation(call) if call.epilogue is not None else None
@@ -133,11 +149,21 @@ def _products(call: Call, context: Context) -> Any:
 
         return run_bound
 
-    run.bind = bind  # type: ignore[attr-defined]
-    return run
+    def record(recorder: Any, io: IO) -> bool:
+        return all([step.record(recorder, io) for step in steps])
+
+    return Prepared(run, bind=bind, record=record)
 
 
-@register_kernel("matmul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, epilogue=True)
+@register_kernel(
+    "matmul",
+    "cpu",
+    library="blas",
+    dtypes=FLOATS,
+    supports=_supports,
+    inplace=True,
+    options=KernelOptions(epilogue=True),
+)
 def matmul(call: Call, context: Context) -> Any:
     """Out = alpha * op(X) @ op(Y)."""
     return _products(call, context)
@@ -149,7 +175,9 @@ def matmul_grad(call: Call, context: Context) -> Any:
     return _products(call, context)
 
 
-@register_kernel("mul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, epilogue=True)
+@register_kernel(
+    "mul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, options=KernelOptions(epilogue=True)
+)
 def mul(call: Call, context: Context) -> Any:
     """Out = X @ Y, both flattened to matrices."""
     return _products(call, context)

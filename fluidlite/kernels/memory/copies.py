@@ -1,10 +1,20 @@
-"""assign, reshape, squeeze, unsqueeze and flatten, with gradients: the bytes are the input's."""
+"""Operators whose output has the input's bytes: assign, views and transfers, other dims, with gradients."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
+
+_SHORT = 1 << 16
+"""Bytes of a copy that is noted as a native call."""
+
+
+@cache
+def _memmove() -> int:
+    return ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 
 
 def _copy(source: str, target: str) -> Any:
@@ -13,7 +23,15 @@ def _copy(source: str, target: str) -> Any:
         if src.nbytes and (src.handle is not dst.handle or src.offset != dst.offset):  # in place: nothing to do
             context.copy_within(dst, src)
 
-    return run
+    def record(recorder: Any, io: IO) -> bool:
+        nbytes, src, dst = io.span(source).nbytes, io.address(source), io.address(target)
+        if nbytes > _SHORT:  # it may let others run meanwhile
+            return False
+        if nbytes and src != dst:
+            recorder.call(_memmove(), ("pointer", "pointer", "int64"), dst, src, nbytes)
+        return True
+
+    return Prepared(run, record=record)
 
 
 @register_kernel("assign", "memory", inplace=True)
@@ -32,6 +50,8 @@ def _same_bytes_grad(call: Call, context: Context) -> Any:
     return _copy("Out@GRAD", "X@GRAD")
 
 
+device_view = register_kernel("device_view", "memory", inplace=True)(_same_bytes)
+device_transfer = register_kernel("device_transfer", "memory", inplace=True)(_same_bytes)
 reshape = register_kernel("reshape", "memory", inplace=True)(_same_bytes)
 reshape2 = register_kernel("reshape2", "memory", inplace=True)(_same_bytes)
 squeeze = register_kernel("squeeze", "memory", inplace=True)(_same_bytes)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.plugin import IO, Call, Context, is_float, numpy_dtype, register_kernel
+from fluidlite.kernel_support import is_float
+from fluidlite.plugin import IO, Call, Context, numpy_dtype, register_kernel
 
 
 @register_kernel("assign_value", "memory")

@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
-from .chain import Chains, log_sum_exp
+from .chain import Array, Chains, log_sum_exp
+from .ragged import lengths_of
 
 FLOATS = ("float32", "float64")
 
 
-def _chains(call: Call, io: IO) -> Chains:
-    return Chains(io.array("Emission"), io.array("Transition"), call.lod("Emission")[-1])
+class Steps:
+    """The steps of sequences, one after the other: all rows of a LoD tensor, or those of a padded one that count."""
+
+    def __init__(self, call: Call, io: IO) -> None:
+        self.inside: Array | None = None
+        x = io.array("Emission")
+        if io.has("Length"):
+            lengths = lengths_of(io, "Length", x.shape[1], "Emission")
+            self.inside = np.arange(x.shape[1]) < lengths[:, None]
+            self.offsets: Sequence[int] = np.cumsum([0, *lengths]).tolist()
+        else:
+            self.offsets = call.lod("Emission")[-1]
+        self.chains = Chains(self.read(x), io.array("Transition"), self.offsets)
+
+    def read(self, array: Array) -> Array:
+        """The steps of an array that has the form of Emission."""
+        return array if self.inside is None else array[self.inside]
+
+    def write(self, array: Array, steps: Array) -> None:
+        """Put steps where they belong in such an array, and 0 behind the ends of sequences."""
+        if self.inside is None:
+            array[...] = steps
+        else:
+            array[...] = 0
+            array[self.inside] = steps
+
+    def labels(self, context: Context, io: IO) -> Array:
+        """The tag of each step; one out of range is an OutOfRangeError."""
+        label = io.array("Label")
+        label = label.reshape(-1) if self.inside is None else self.read(label.reshape(self.inside.shape))
+        labels: Array = context.check_index(label, self.chains.tags, io)
+        return labels.astype(np.int64, copy=False)
 
 
-def _labels(context: Context, io: IO, tags: int) -> np.ndarray[Any, Any]:
-    labels: np.ndarray[Any, Any] = context.check_index(io.array("Label").reshape(-1), tags, io)
-    return labels.astype(np.int64, copy=False)
-
-
-@register_kernel("linear_chain_crf", "cpu", dtypes=FLOATS, indexes=True)
+@register_kernel("linear_chain_crf", "cpu", dtypes=FLOATS, options=KernelOptions(indexes=True))
 def linear_chain_crf(call: Call, context: Context) -> Any:
     """LogLikelihood = log(sum over paths of exp(score)) - score of the labelled path, a sequence a row."""
 
     def run(context: Context, io: IO) -> None:
-        chains = _chains(call, io)
-        labels = _labels(context, io, chains.tags)
+        steps = Steps(call, io)
+        chains, labels = steps.chains, steps.labels(context, io)
         forward = chains.forward()
         if io.has("Alpha"):
-            io.array("Alpha")[...] = np.exp(forward - log_sum_exp(forward, 1)[:, None])
+            steps.write(io.array("Alpha"), np.exp(forward - log_sum_exp(forward, 1)[:, None]))
         if io.has("EmissionExps"):
-            io.array("EmissionExps")[...] = np.exp(chains.emission - chains.emission.max(1, keepdims=True))
+            steps.write(io.array("EmissionExps"), np.exp(chains.emission - chains.emission.max(1, keepdims=True)))
         if io.has("TransitionExps"):
             io.array("TransitionExps")[...] = np.exp(io.array("Transition"))
         score = chains.emission[np.arange(len(labels)), labels]
@@ -49,13 +76,13 @@ def linear_chain_crf(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("linear_chain_crf_grad", "cpu", dtypes=FLOATS, indexes=True)
+@register_kernel("linear_chain_crf_grad", "cpu", dtypes=FLOATS, options=KernelOptions(indexes=True))
 def linear_chain_crf_grad(call: Call, context: Context) -> Any:
     """Probabilities of tags and of pairs of tags, less the labelled ones, times LogLikelihood@GRAD."""
 
     def run(context: Context, io: IO) -> None:
-        chains = _chains(call, io)
-        labels = _labels(context, io, chains.tags)
+        steps = Steps(call, io)
+        chains, labels = steps.chains, steps.labels(context, io)
         forward, backward = chains.forward(), chains.backward()
         which = np.repeat(np.arange(len(chains.filled)), chains.lengths[chains.filled])
         weight = io.array("LogLikelihood@GRAD").reshape(-1).astype(np.float64)[chains.filled][which]
@@ -64,17 +91,17 @@ def linear_chain_crf_grad(call: Call, context: Context) -> Any:
         grad[np.arange(len(labels)), labels] -= 1
         grad *= weight[:, None]
         if io.has("Emission@GRAD"):
-            io.array("Emission@GRAD")[...] = grad
+            steps.write(io.array("Emission@GRAD"), grad)
         if io.has("Transition@GRAD"):
-            steps = np.zeros_like(chains.step)
+            moves = np.zeros_like(chains.step)
             for rows in chains.pairs():
                 onward = (chains.emission[rows] + backward[rows])[:, None, :] - total[rows][:, None, None]
                 pairs = np.exp(forward[rows - 1][:, :, None] + chains.step + onward)
-                steps += np.tensordot(weight[rows], pairs, 1)
-                np.add.at(steps, (labels[rows - 1], labels[rows]), -weight[rows])
+                moves += np.tensordot(weight[rows], pairs, 1)
+                np.add.at(moves, (labels[rows - 1], labels[rows]), -weight[rows])
             out = io.array("Transition@GRAD")
             out[0], out[1] = grad[chains.firsts].sum(0), grad[chains.lasts].sum(0)
-            out[2:] = steps
+            out[2:] = moves
 
     return run
 
@@ -84,7 +111,11 @@ def crf_decoding(call: Call, context: Context) -> Any:
     """ViterbiPath = the best path's tags; with Label, 1 where they agree with it and 0 elsewhere."""
 
     def run(context: Context, io: IO) -> None:
-        path, out = _chains(call, io).best(), io.array("ViterbiPath")
-        out[...] = (path == io.array("Label").reshape(-1) if io.has("Label") else path).reshape(out.shape)
+        steps, out = Steps(call, io), io.array("ViterbiPath")
+        path = steps.chains.best()
+        if io.has("Label"):
+            label = io.array("Label")
+            path = path == (label.reshape(-1) if steps.inside is None else steps.read(label.reshape(out.shape)))
+        steps.write(out, path if steps.inside is not None else path.reshape(out.shape))
 
     return run

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
 from .common import view
 
 
-@register_kernel("gather_tree", "array", indexes=True)
+@register_kernel("gather_tree", "array", options=KernelOptions(indexes=True))
 def gather_tree(call: Call, context: Context) -> Any:
     """Out[t] = Ids[t] at the beams that lead to the last step's."""
     xp, (steps, batch, beams) = context.xp, call.dims("Ids")
@@ -18,8 +18,9 @@ def gather_tree(call: Call, context: Context) -> Any:
     def run(context: Context, io: IO) -> None:
         ids, parents = (xp.reshape(io.array(slot), (steps, count)) for slot in ("Ids", "Parents"))
         out = view(xp, io.array("Out"), (steps, count))
-        starts = xp.reshape(xp.arange(batch, dtype=xp.int64)[:, None] * beams + xp.zeros((1, beams), dtype=xp.int64),
-                            (count,))  # fmt: skip
+        starts = xp.reshape(
+            xp.arange(batch, dtype=xp.int64)[:, None] * beams + xp.zeros((1, beams), dtype=xp.int64), (count,)
+        )
         at = xp.arange(count, dtype=xp.int64)
         for step in range(steps - 1, -1, -1):
             out[step, ...] = xp.take(ids[step, ...], at, axis=0)

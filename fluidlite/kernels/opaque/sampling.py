@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, compute_dtype, philox_uniform, random_windows, register_kernel
+from fluidlite.kernel_support import philox_uniform, random_windows
+from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
 
 from .common import numpy_style, view
 

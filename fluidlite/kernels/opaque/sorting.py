@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
 from .common import immediate, stable_argsort
 
@@ -19,7 +19,7 @@ def falling(x: Any, floating: bool) -> Any:
     return -x if floating else ~x
 
 
-@register_kernel("argsort", "array", vendor=True)
+@register_kernel("argsort", "array", options=KernelOptions(library_backed=True))
 def argsort(call: Call, context: Context) -> Any:
     """X in order along ``axis``, NaN last, and where each element was."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
 from .common import immediate, stable_argsort
 from .sorting import falling
@@ -15,7 +15,7 @@ MANY = 1024  # columns from which finding the k-th largest first beats sorting a
 FEW = 16  # up to this k, repeated argmax beats sorting whole rows
 
 
-@register_kernel("top_k", "array", vendor=True)
+@register_kernel("top_k", "array", options=KernelOptions(library_backed=True))
 def top_k(call: Call, context: Context) -> Any:
     """The ``k`` greatest of each row, descending, and their columns."""
     xp, dims, dtype = context.xp, call.dims("X"), call.dtype("X")

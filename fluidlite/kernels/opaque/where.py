@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
 
 from .common import immediate, stable_argsort
 from .sorting import order_on_host
@@ -16,7 +16,7 @@ DENSE = 4
 """Integers that span at most so many times their number are looked up in a table."""
 
 
-@register_kernel("where_index", "array", vendor=True)
+@register_kernel("where_index", "array", options=KernelOptions(library_backed=True))
 def where_index(call: Call, context: Context) -> Any:
     """The indices of what is not 0, a row each."""
     xp, dims = context.xp, call.dims("Condition")
@@ -25,7 +25,9 @@ def where_index(call: Call, context: Context) -> Any:
         (flat,) = xp.nonzero(xp.reshape(io.array("Condition"), (-1,)))
         io.resize("Out", (flat.shape[0], len(dims)))
         out, count = io.array("Out"), flat.shape[0]
-        step = BLOCK if immediate(context) else max(count, 1)
+        if not count:
+            return
+        step = BLOCK if immediate(context) else count
         for at in range(0, count, step):
             whole, rows = flat[at : at + step], slice(at, min(at + step, count))
             for axis in range(len(dims) - 1, 0, -1):
@@ -37,13 +39,13 @@ def where_index(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("unique", "array", vendor=True)
+@register_kernel("unique", "array", options=KernelOptions(library_backed=True))
 def unique(call: Call, context: Context) -> Any:
     """The different values in the order in which they come, and which of them each element is."""
     return _unique(call, context)
 
 
-@register_kernel("unique_with_counts", "array", vendor=True)
+@register_kernel("unique_with_counts", "array", options=KernelOptions(library_backed=True))
 def unique_with_counts(call: Call, context: Context) -> Any:
     """The same, and how often each value comes."""
     return _unique(call, context)

@@ -1,7 +1,7 @@
 """Math functors: one meaning, an implementation a library."""
 
-from fluidlite.operators.math.filling import fill_number
+from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.math.functor import Functor
-from fluidlite.operators.math.maxouting import maxout_functor, maxout_grad_functor
+from fluidlite.operators.math.maxout import maxout_functor, maxout_grad_functor
 
 __all__ = ["Functor", "fill_number", "maxout_functor", "maxout_grad_functor"]

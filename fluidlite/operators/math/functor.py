@@ -30,7 +30,7 @@ class Functor:
         self._implementations: dict[str, Callable[..., Any]] = {}
 
     def implement(self, *kinds: str, override: bool = False) -> Callable[[F], F]:
-        """Decorate the implementation for place kinds (``"cpu"``) or capabilities (``"array"``, ``"dialect"``).
+        """Decorate the implementation for place kinds (``"cpu"``) or capabilities (``"array"``, ``"language"``).
 
         Raises
         ------
@@ -38,7 +38,7 @@ class Functor:
             If the kind has another implementation already (unless ``override``).
         """
         if not kinds:
-            raise RegistryError(f"functor {self.name!r}: name at least one place kind, or 'array' or 'dialect'")
+            raise RegistryError(f"functor {self.name!r}: name at least one place kind, or 'array' or 'language'")
 
         def decorate(function: F) -> F:
             for kind in kinds:
@@ -60,7 +60,7 @@ class Functor:
         ----------
         context : Context
         *capabilities : str
-            Those to look for, in order; default "array", "dialect". A kernel of one of them names it, as a context
+            Those to look for, in order; default "array", "language". A kernel of one of them names it, as a context
             may have both.
 
         Raises
@@ -71,7 +71,7 @@ class Functor:
         found = self._implementations.get(context.place.kind)
         if found is not None:
             return found
-        for capability in capabilities or ("array", "dialect"):
+        for capability in capabilities or ("array", "language"):
             if capability in self._implementations and getattr(context, capability, None) is not None:
                 return self._implementations[capability]
         known = ", ".join(sorted(self._implementations)) or "nothing"

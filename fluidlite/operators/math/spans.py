@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 from fluidlite import expr as e
 
-LOWEST = {"float16": -65504.0, "bfloat16": -(2 - 2.0**-7) * 2.0**127, "float32": -(2 - 2.0**-23) * 2.0**127,
-          "float64": -(2 - 2.0**-52) * 2.0**1023}  # fmt: skip
+LOWEST = {
+    "float16": -65504.0,
+    "bfloat16": -(2 - 2.0**-7) * 2.0**127,
+    "float32": -(2 - 2.0**-23) * 2.0**127,
+    "float64": -(2 - 2.0**-52) * 2.0**1023,
+}
 """The maximum of no elements, as Fluid has it: the lowest number of the dtype."""
 
 

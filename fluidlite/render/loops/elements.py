@@ -1,4 +1,4 @@
-"""What an element of a tensor is computed of: one rule for each primitive of tensors, as loops compute it.
+"""Elements: the numbers that loops compute, of which those that are computed alike are one.
 
 An element is asked for at an index, which is computed of the axes of the loops around it; views are then nothing but
 other indices. Reductions bring axes of their own. Where an index may lie outside, conditions say when it does not, and
@@ -7,59 +7,29 @@ whatever is read below them is read only there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from fluidlite.expr.number import Condition, Number, highest, lowest, number
+from fluidlite.expr.reductions import of_nothing
 from fluidlite.expr.tensor import Tensor
-from fluidlite.render.loops.indices import (
-    Conditions,
-    Index,
-    axis_leaf,
-    element_leaf,
-    linear,
-    through_reshape,
-)
+from fluidlite.render.loops.affine import bound_of, divided, normal, span_of, step_is_one
+from fluidlite.render.loops.element import Axis, Element, numbers_in
+from fluidlite.render.loops.indices import Conditions, Index, element_leaf, leaves_of, linear
+from fluidlite.render.loops.sizes import Sizes, holds, size_of
 
+__all__ = ["Axis", "Element", "Elements", "Rule", "Source", "elements_behind", "numbers_in"]
 
-@dataclass(frozen=True)
-class Axis:
-    """An axis of a loop, which counts from 0 to its size."""
-
-    name: str
-    size: Number = field(compare=False)
-
-    @property
-    def leaf(self) -> Number:
-        """Its number."""
-        return axis_leaf(self.name)
-
-
-@dataclass(frozen=True, eq=False)
-class Element:
-    """One number that a loop computes.
-
-    Attributes
-    ----------
-    op : str
-        ``load`` (params: source, place among its elements, conditions under which that is there), ``number`` (params: a
-        Number of the call), ``index`` (params: a Number of axes), ``map`` (params: a scalar primitive), ``cast``,
-        ``select`` (params: conditions; the first operand where all hold, else the second), ``checked`` (params: size,
-        conditions), ``reduce`` (params: kind, axes) or ``arg`` (params: kind, axis).
-    args : tuple of Element
-    dtype : str
-        float16 and bfloat16 only of what is moved.
-    """
-
-    op: str
-    args: tuple[Element, ...]
-    params: tuple[Any, ...]
-    dtype: str
-
-
+KNOWN = 8
+"""Elements of so short a last dim lie in vectors with those of their neighbours."""
 Source = tuple[Any, ...]
 """What is loaded from: ``("in", slot, number)``, ``("made", number)`` or ``("offsets", leaf)``."""
+
+
+Rule = Callable[["Elements", Tensor, Index, Conditions], Element]
+"""The element of a tensor at an index, which is there where all conditions hold."""
 
 
 @dataclass
@@ -70,20 +40,170 @@ class Elements:
     ----------
     stored : mapping of Tensor to Source
         Tensors that lie in memory when the loops run, beside operands.
+    values : mapping
+        The sizes of the call at hand: which axes there are depends on them.
+    rules : mapping of str to Rule
+        By primitive, what an element of a tensor is computed of.
     computed : dict of str to Element
         The elements behind the leaves of computed indices.
+    known : dict
+        Elements by what they are made of.
+    names : dict of Element to str
+        The leaves of computed indices.
+    needed : dict of Element to names
+        The axes that each is computed of.
+    sizes : list of (int, Number)
+        Sizes that are equal in the call at hand are one number.
+    lengths : list of int
+        Which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
+    extents : dict of str to int
+        How long axes are in the call at hand.
+    facts : dict of (str, Element) to bool
+        What was found out of elements: whether they cost functions, whether they are computed of reductions.
+    met : set of str
+        The keys of conditions that hold somewhere along the axes that they ask: what lies at a place that is the same
+        for all of these is there, whether they hold or not.
+    asked : callable, optional
+        Is told of each tensor for which an element is asked, and of which axes its index is computed.
     """
 
     stored: Mapping[Tensor, Source]
+    values: Sizes
+    rules: Mapping[str, Rule]
     computed: dict[str, Element] = field(default_factory=dict)
     known: dict[Any, Element] = field(default_factory=dict)
     names: dict[Element, str] = field(default_factory=dict)
-    axes: int = 0
+    needed: dict[Element, frozenset[str]] = field(default_factory=dict)
+    sizes: list[tuple[int, Number]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    extents: dict[str, int] = field(default_factory=dict)
+    facts: dict[tuple[str, Element], bool] = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
+    asked: Callable[[Tensor, Index, frozenset[str]], None] | None = None
 
-    def axis(self, size: Number) -> Axis:
-        """A new axis."""
-        self.axes += 1
-        return Axis(f"r{self.axes}", size)
+    def axis(self, size: Number, index: Sequence[Number], guard: Conditions = (), depth: int = 0) -> Axis:
+        """An axis that loops around do not have; of equal loops the same, so that what they compute is one.
+
+        Parameters
+        ----------
+        size : Number
+        index, guard : sequences of Number and Condition
+            What is computed within it: its name is none of theirs.
+        depth : int
+            How many further axes lie between.
+        """
+        around = self.needs_of(index) | self.needs_of_all(guard)
+        deepest = max((int(name[1:].partition("_")[0]) for name in around if name.startswith("r")), default=-1)
+        length = size_of(size, self.values)
+        if not any(length == other for other in self.lengths):
+            self.lengths.append(length)
+        which = next(k for k, other in enumerate(self.lengths) if length == other)
+        return self.extended(Axis(f"r{deepest + 1 + depth}_{which}", self.sized(size)))
+
+    def split(self, axis: Axis, size: Number) -> tuple[Axis, Axis]:
+        """An axis as two, the inner one of a size that divides it."""
+        outer, inner = self.sized(axis.size // size), self.sized(size)
+        return self.extended(Axis(f"{axis.name}_a", outer)), self.extended(Axis(f"{axis.name}_b", inner))
+
+    def extended(self, axis: Axis) -> Axis:
+        """The axis, of which one knows now how long it is."""
+        self.extents[axis.name] = size_of(axis.size, self.values)
+        return axis
+
+    def sized(self, d: Number) -> Number:
+        """The number that stands for all sizes that are equal to one."""
+        length = size_of(d, self.values)
+        if d.op == "const" or 0 <= length <= 1:
+            return number(int(length))
+        for other, n in self.sizes:
+            if length == other:
+                return n
+        self.sizes.append((length, d))
+        return d
+
+    def linear(self, index: Sequence[Number], x: Tensor) -> Number:
+        """Where an element lies among all of a tensor; the text knows how long a short last dim is."""
+        dims = [self.sized(d) for d in x.dims]
+        if dims and size_of(dims[-1], self.values) <= KNOWN:
+            dims[-1] = number(int(size_of(dims[-1], self.values)))
+        return normal(linear(index, dims), self.sized)
+
+    def through_reshape(self, index: Index, x: Tensor, source: Tensor) -> Index:
+        """The index in a tensor of what is at ``index`` in its reshape ``x``.
+
+        Axes are taken together no further than their products are equal, so that those which stay cost nothing.
+        """
+        dims, theirs = (tuple(map(self.sized, each.dims)) for each in (x, source))
+        mine, other = ([size_of(d, self.values) for d in each] for each in (dims, theirs))
+        found: list[Number] = []
+        here, there = 0, 0
+        while there < len(other) or here < len(mine):
+            a, b = here, there
+            here, there = min(here + 1, len(mine)), min(there + 1, len(other))
+            while (here < len(mine) or there < len(other)) and prod(mine[a:here]) != prod(other[b:there]):
+                if there == len(other) or (here < len(mine) and prod(mine[a:here]) < prod(other[b:there])):
+                    here += 1
+                else:
+                    there += 1
+            found += self._split(index[a:here], dims[a:here], theirs[b:there])
+        return tuple(found)
+
+    def _split(self, index: Index, dims: Sequence[Number], wanted: Sequence[Number]) -> list[Number]:
+        """A linear index as one for each of the dims that are wanted."""
+        long = [k for k, d in enumerate(dims) if not self.one(d)]
+        wide = [k for k, d in enumerate(wanted) if not self.one(d)]
+        found = [number(0)] * len(wanted)
+        left = linear([index[k] for k in long], [dims[k] for k in long])
+        for k in reversed(wide[1:]):
+            left, found[k] = divided(left, wanted[k], self.values, self.extents, self.sized)
+        if wide:
+            found[wide[0]] = left
+        return found
+
+    def same(self, a: Number, b: Number) -> bool:
+        """Whether two sizes are equal in the call at hand."""
+        return size_of(a, self.values) == size_of(b, self.values)
+
+    def one(self, d: Number) -> bool:
+        """Whether a dim is 1."""
+        return size_of(d, self.values) == 1
+
+    def needs(self, x: Element) -> frozenset[str]:
+        """The names of the axes that an element is computed of."""
+        found = self.needed.get(x)
+        if found is None:
+            found = frozenset().union(*map(self.needs, x.args))
+            if x.op == "load":
+                found |= self.needs_of(x.params[1:2]) | self.needs_of_all(x.params[2])
+            elif x.op == "index":
+                found |= self.needs_of(x.params)
+            elif x.op == "random":
+                found |= self.needs_of(x.params[2:])
+            elif x.op in ("select", "checked"):
+                found |= self.needs_of_all(x.params[-1])
+            elif x.op in ("reduce", "arg"):
+                axes = x.params[1]
+                found |= self.needs_of([each for axis in axes for each in axis.bounds])
+                found -= {axis.name for axis in axes}  # of which bounds of those within are computed, too
+            self.needed[x] = found
+        return found
+
+    def needs_of(self, numbers: Iterable[Number]) -> frozenset[str]:
+        """The names of the axes that numbers are computed of."""
+        found: frozenset[str] = frozenset()
+        for leaf in (leaf for n in numbers for leaf in leaves_of(n)):
+            found |= {leaf.value} if leaf.op == "axis" else self.needs(self.computed[leaf.value])
+        return found
+
+    def needs_of_all(self, conditions: Conditions) -> frozenset[str]:
+        """The names of the axes of which it depends whether conditions hold."""
+        return self.needs_of(each for c in conditions for each in (c.a, c.b))
+
+    def reduced(self, x: Element) -> bool:
+        """Whether an element is computed of a reduction."""
+        if ("reduced", x) not in self.facts:
+            self.facts["reduced", x] = x.op in ("reduce", "arg") or any(self.reduced(arg) for arg in x.args)
+        return self.facts["reduced", x]
 
     def made(self, op: str, args: Sequence[Element], params: tuple[Any, ...], dtype: str) -> Element:
         """The element of these facts."""
@@ -96,19 +216,41 @@ class Elements:
     def at(self, x: Tensor, index: Index, guard: Conditions = ()) -> Element:
         """The element of a tensor at an index, which is there where all of ``guard`` holds."""
         key = (x, tuple(i.key for i in index), tuple(c.key for c in guard))
+        if self.asked is not None:
+            self.asked(x, index, self.needs_of(index))
         found = self.known.get(key)
         if found is None:
             source = self.stored.get(x)
             if source is not None:
-                found = self.load(source, linear(index, x.dims), guard, x.dtype)
+                found = self.load(source, self.linear(index, x), guard, x.dtype)
             else:
-                found = ELEMENTS[x.op](self, x, index, guard)
+                found = self.rules[x.op](self, x, index, guard)
             self.known[key] = found
         return found
 
     def load(self, source: Source, place: Number, guard: Conditions, dtype: str) -> Element:
         """What lies in memory."""
-        return self.made("load", (), (source, place, guard), dtype)
+        axes = self.needs_of((place,))
+        needed = tuple(
+            c
+            for c in guard
+            if not self.known_to_hold(c) and not (c.key in self.met and self.needs_of_all((c,)).isdisjoint(axes))
+        )
+        return self.made("load", (), (source, place, needed), dtype)
+
+    def within(self, at: Number, size: Number) -> Conditions:
+        """That an index is one of an axis; where that has an element, the index is one somewhere."""
+        there = (at >= 0, at < size)
+        if size_of(size, self.values) > 0:
+            self.met |= {c.key for c in there}
+        return there
+
+    def known_to_hold(self, c: Condition) -> bool:
+        """Whether a condition holds in the call at hand, whatever the axes are."""
+        if not leaves_of(c.a) and not leaves_of(c.b):
+            return holds(c, self.values)
+        span = span_of(c.a - c.b, self.values, self.extents) if c.op in ("less", "greater_equal") else None
+        return span is not None and (span[1] < 0 if c.op == "less" else span[0] >= 0)
 
     def number(self, value: Any, dtype: str) -> Element:
         """A number of the call."""
@@ -116,11 +258,16 @@ class Elements:
 
     def cast(self, x: Element, dtype: str) -> Element:
         """An element in another dtype."""
+        if x.op == "cast" and x.dtype == "int64" and x.args[0].dtype == dtype == "int32":  # there and back
+            return x.args[0]
         return x if x.dtype == dtype else self.made("cast", (x,), (), dtype)
 
     def select(self, conditions: Conditions, a: Element, b: Element) -> Element:
         """``a`` where all conditions hold, else ``b``."""
-        return self.made("select", (a, b), (conditions,), a.dtype) if conditions else a
+        unknown = tuple(c for c in conditions if not self.known_to_hold(c))
+        if any(c.a.op == "const" == c.b.op for c in unknown):  # which is known not to hold
+            return b
+        return self.made("select", (a, b), (unknown,), a.dtype) if unknown else a
 
     def index_of(self, x: Element) -> Number:
         """An element as a number that indices are computed of."""
@@ -131,11 +278,78 @@ class Elements:
 
     def checked(self, x: Element, size: Number, guard: Conditions) -> Element:
         """An index that must be at least 0 and less than a size where the guard holds; another is moved there."""
-        return self.made("checked", (self.cast(x, "int64"),), (size, guard), "int64")
+        if x.op == "checked" and self.same(x.params[0], size):
+            return x
+        span = self._span(x)
+        if span is not None and span[0] >= 0 and span[1] < size_of(size, self.values):  # of what was checked before
+            return self.cast(x, "int64")
+        unknown = tuple(c for c in guard if not self.known_to_hold(c))
+        return self.made("checked", (self.cast(x, "int64"),), (self.sized(size), unknown), "int64")
+
+    def _span(self, x: Element) -> tuple[int, int] | None:
+        """The least and the greatest that an integer can be in the call at hand, if it is made of what was checked."""
+        if x.op == "checked":
+            return 0, size_of(x.params[0], self.values) - 1
+        if x.op == "number" and x.dtype == "int64":
+            value = size_of(x.params[0], self.values)
+            return value, value
+        if x.dtype != "int64" or x.op != "map" or x.params[0] not in ("add", "mul"):
+            return None
+        a, b = map(self._span, x.args)
+        if a is None or b is None or a[0] < 0 or b[0] < 0:
+            return None
+        return (a[0] + b[0], a[1] + b[1]) if x.params[0] == "add" else (a[0] * b[0], a[1] * b[1])
 
     def reduce(self, kind: str, axes: Sequence[Axis], body: Element) -> Element:
-        """A reduction of what loops compute."""
-        return self.made("reduce", (body,), (kind, tuple(axes)), body.dtype)
+        """A reduction of what loops compute; conditions under which there is nothing to add become bounds of loops."""
+        if not axes:
+            return body
+        if body.op == "reduce" and body.params[0] == kind:  # one of the other is one of both
+            return self.reduce(kind, (*axes, *body.params[1]), body.args[0])
+        bounded = self._ordered(axes, body)
+        if body.op == "select" and _is_nothing(kind, body.args[1]):
+            for k, axis in enumerate(tuple(bounded)):
+                others = {each.name for each in bounded[k + 1 :]}
+                known = set()
+                for c in body.params[0]:
+                    limit = bound_of(c, axis.name)
+                    if limit is None or (others | {axis.name}) & self.needs_of(limit[:1]):
+                        continue
+                    value, upper = limit
+                    begin, end = bounded[k].bounds
+                    if upper:
+                        bounded[k] = Axis(axis.name, axis.size, begin, lowest(end, value))
+                    else:
+                        bounded[k] = Axis(axis.name, axis.size, highest(begin, value), end)
+                    known.add(c.key)
+                if known:
+                    body = self.assuming(body, axis.name, frozenset(known))
+                if body.op != "select":
+                    break
+        return self.made("reduce", (body,), (kind, tuple(bounded)), body.dtype)
+
+    def _ordered(self, axes: Sequence[Axis], body: Element) -> list[Axis]:
+        """The axes, with that one last along which elements lie side by side."""
+        if len(axes) < 2 or any(axis.begin is not None or axis.end is not None for axis in axes):
+            return list(axes)
+        loads = (x for x in elements_behind(body, self) if x.op == "load")
+        last = next((axis for x in loads for axis in axes if step_is_one(x.params[1], axis.name)), axes[-1])
+        return [*(axis for axis in axes if axis is not last), last]
+
+    def assuming(self, x: Element, axis: str, known: frozenset[str]) -> Element:
+        """The element where conditions of an axis, which have those keys, hold."""
+        key = ("assuming", x, axis, known)
+        if key in self.known:
+            return self.known[key]
+        if axis not in self.needs(x):  # within, it may be the name of another
+            return x
+        args = [self.assuming(arg, axis, known) for arg in x.args]
+        params = x.params
+        if x.op in ("select", "load", "checked"):
+            params = (*params[:-1], tuple(c for c in params[-1] if c.key not in known))
+        found = args[0] if x.op == "select" and not params[0] else self.made(x.op, args, params, x.dtype)
+        self.known[key] = found
+        return found
 
 
 def _key(params: Any) -> Any:
@@ -144,224 +358,30 @@ def _key(params: Any) -> Any:
     return params.key if isinstance(params, (Number, Condition)) else params
 
 
-Rule = Callable[[Elements, Tensor, Index, Conditions], Element]
-
-
-# Leaves and elementwise
-
-
-def _input(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.load(("in", *x.params), linear(index, x.dims), guard, x.dtype)
-
-
-def _number(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.number(x.params[0], x.dtype)
-
-
-def _iota(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.cast(e.made("index", (), (index[x.params[0]],), "int64"), x.dtype)
-
-
-def _offsets(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.load(("offsets", x.params[2].value), index[0], guard, x.dtype)
-
-
-def _map(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    args = [e.at(arg, index if arg.dims else (), guard) for arg in x.args]
-    return e.made("map", args, x.params, x.dtype)
-
-
-def _cast(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.cast(e.at(x.args[0], index, guard), x.dtype)
-
-
-def _stop(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.at(x.args[0], index, guard)
-
-
-# Views
-
-
-def _reshape(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,) = x.args
-    return e.at(source, through_reshape(index, x.dims, source.dims), guard)
-
-
-def _transpose(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (order,) = x.params
-    return e.at(x.args[0], tuple(index[order.index(axis)] for axis in range(len(order))), guard)
-
-
-def _broadcast(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,), (grown,) = x.args, x.params
-    if not source.dims:
-        return e.at(source, (), guard)
-    return e.at(source, tuple(number(0) if axis in grown else i for axis, i in enumerate(index)), guard)
-
-
-def _slice(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    starts, steps = x.params
-    return e.at(x.args[0], tuple(a + i * s for a, i, s in zip(starts, index, steps, strict=True)), guard)
-
-
-def _pad(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source, filler), (lows, _, between) = x.args, x.params
-    inner: list[Number] = []
-    inside: list[Condition] = []
-    for i, d, size, low, n in zip(index, source.dims, x.dims, lows, between, strict=True):
-        at = i - low
-        if low.key == "0" and d.key == size.key:
-            inner.append(at)
-            continue
-        spread = number(n) + 1
-        inner.append(at // spread)
-        inside += [at >= 0, inner[-1] < d]
-        if spread.key != "1":
-            inside.append(at % spread == 0)
-    there = tuple(inside)
-    found = e.at(source, tuple(inner), (*guard, *there))
-    return e.select(there, found, e.cast(e.at(filler, (), guard), x.dtype))
-
-
-def _concat(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (axis,), begins = x.params, [number(0)]
-    for part in x.args[:-1]:
-        begins.append(begins[-1] + part.dims[axis])
-    found: Element | None = None
-    for begin, part in reversed(list(zip(begins, x.args, strict=True))):
-        at = index[axis] - begin
-        there = (at >= 0, at < part.dims[axis])
-        one = e.at(part, (*index[:axis], at, *index[axis + 1 :]), (*guard, *there))
-        found = one if found is None else e.select(there, one, found)
-    assert found is not None
-    return found
-
-
-# Windows
-
-
-def _window(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    axis, stride, dilation = x.params
-    at = index[axis] * stride + index[axis + 1] * dilation
-    return e.at(x.args[0], (*index[:axis], at, *index[axis + 2 :]), guard)
-
-
-def _unwindow(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (parts,), (axis, stride, dilation) = x.args, x.params
-    tap = e.axis(parts.dims[axis + 1])
-    begin = index[axis] - tap.leaf * dilation
-    which = begin // stride
-    there = (begin >= 0, which < parts.dims[axis], begin == which * stride)
-    one = e.at(parts, (*index[:axis], which, tap.leaf, *index[axis + 1 :]), (*guard, *there))
-    return e.reduce("sum", [tap], e.select(there, one, e.number(0, one.dtype)))
-
-
-# Reductions
-
-
-def _reduce(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,), (kind, gone) = x.args, x.params
-    axes = {axis: e.axis(source.dims[axis]) for axis in gone}
-    inner = tuple(axes[k].leaf if k in axes else i for k, i in enumerate(index))
-    return e.reduce(kind, list(axes.values()), e.at(source, inner, guard))
-
-
-def _arg(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,), (kind, at) = x.args, x.params
-    axis = e.axis(source.dims[at])
-    body = e.at(source, (*index[:at], axis.leaf, *index[at + 1 :]), guard)
-    return e.made("arg", (body,), (kind, axis), "int64")
-
-
-def _contract(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (a, b), (mine, theirs, out) = x.args, x.params
-    sizes = {n: d for names, t in ((mine, a), (theirs, b)) for n, d in zip(names, t.dims, strict=True)}
-    axes = {n: e.axis(d) for n, d in sizes.items() if n not in out}
-    at = {**{n: axis.leaf for n, axis in axes.items()}, **dict(zip(out, index, strict=True))}
-    first, second = (e.at(t, tuple(at[n] for n in names), guard) for names, t in ((mine, a), (theirs, b)))
-    product = e.made("map", (first, second), ("mul",), x.dtype)
-    return e.reduce("sum", list(axes.values()), product) if axes else product
-
-
-def _scan(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source,), (kind, at, reverse, exclusive) = x.args, x.params
-    axis = e.axis(source.dims[at])
-    first, last = (index[at], axis.leaf) if reverse else (axis.leaf, index[at])
-    there = (first < last,) if exclusive else (first <= last,)
-    one = e.at(source, (*index[:at], axis.leaf, *index[at + 1 :]), (*guard, *there))
-    return e.reduce(kind, [axis], e.select(there, one, e.number(_neutral(kind, one.dtype), one.dtype)))
-
-
-def _neutral(kind: str, dtype: str) -> Any:
-    from fluidlite.expr.reductions import of_nothing
-
-    return of_nothing(kind, dtype) if kind != "sum" else 0
-
-
-# Segments
-
-
-def _segment(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source, offsets), (kind,) = x.args, x.params
-    begin, end = (e.index_of(e.at(offsets, (at,), guard)) for at in (index[0], index[0] + 1))
-    axis = e.axis(source.dims[0])
-    there = (axis.leaf >= begin, axis.leaf < end)
-    one = e.at(source, (axis.leaf, *index[1:]), (*guard, *there))
-    total = e.reduce(kind, [axis], e.select(there, one, e.number(_neutral(kind, one.dtype), one.dtype)))
-    some = (begin < end,)
-    return total if kind == "sum" else e.select(some, total, e.number(0, total.dtype))
-
-
-def _segment_of(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (offsets,) = x.args
-    axis = e.axis(offsets.dims[0] - 1)
-    begin = e.index_of(e.at(offsets, (axis.leaf + 1,), guard))
-    one, none = e.number(1, "int64"), e.number(0, "int64")
-    return e.reduce("sum", [axis], e.select((begin <= index[0],), one, none))
-
-
-# Gathers
-
-
-def _read(
-    e: Elements, x: Tensor, at: Element, axis: int, mode: str, index: Callable[[Number], Index], guard: Conditions
-) -> Element:
-    """An element of which the index along an axis was computed."""
-    size = x.dims[axis]
-    if mode == "zero":
-        place = e.index_of(at)
-        there: Conditions = (place >= 0, place < size)
-        return e.select(there, e.at(x, index(place), (*guard, *there)), e.number(0, x.dtype))
-    if mode == "check":
-        place = e.index_of(e.checked(at, size, guard))
-    else:
-        place = lowest(highest(e.index_of(at), 0), size - 1)
-    some = (size > 0,)
-    return e.select(some, e.at(x, index(place), (*guard, *some)), e.number(0, x.dtype))
-
-
-def _take(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source, indices), (axis, mode) = x.args, x.params
-    behind = axis + indices.rank
-    at = e.at(indices, index[axis:behind], guard)
-    return _read(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[behind:]), guard)
-
-
-def _pick(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    (source, indices), (axis, mode) = x.args, x.params
-    at = e.at(indices, index, guard)
-    return _read(e, source, at, axis, mode, lambda place: (*index[:axis], place, *index[axis + 1 :]), guard)
-
-
-def _checked(e: Elements, x: Tensor, index: Index, guard: Conditions) -> Element:
-    return e.cast(e.checked(e.at(x.args[0], index, guard), x.params[0], guard), x.dtype)
-
-
-ELEMENTS: dict[str, Rule] = {
-    "input": _input, "number": _number, "iota": _iota, "offsets": _offsets, "map": _map, "cast": _cast, "stop": _stop,
-    "reshape": _reshape, "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "pad": _pad,
-    "concat": _concat, "window": _window, "unwindow": _unwindow, "reduce": _reduce, "arg": _arg,
-    "contract": _contract, "scan": _scan, "segment": _segment, "segment_of": _segment_of, "take": _take,
-    "pick": _pick, "checked": _checked,
-}  # fmt: skip
-"""By primitive, the element of a tensor that it makes."""
+def elements_behind(x: Element, e: Elements, numbers: Iterable[Number] = ()) -> list[Element]:
+    """All elements of which one, and further numbers, are computed: those that others are made of first."""
+    found: dict[Element, None] = {}
+
+    def visit(x: Element) -> None:
+        if x in found:
+            return
+        for arg in x.args:
+            visit(arg)
+        visit_behind(numbers_in(x))
+        found[x] = None
+
+    def visit_behind(numbers: Iterable[Number]) -> None:
+        for leaf in (leaf for n in numbers for leaf in leaves_of(n) if leaf.op == "element"):
+            visit(e.computed[leaf.value])
+
+    visit(x)
+    visit_behind(numbers)
+    return list(found)
+
+
+def _is_nothing(kind: str, x: Element) -> bool:
+    """Whether an element is what a reduction of nothing is."""
+    if x.op != "number" or x.params[0].op != "const":
+        return False
+    value, nothing = float(x.params[0].value), float(of_nothing(kind, x.dtype))
+    return value == nothing

@@ -2,118 +2,326 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from fluidlite.base.dtypes import ITEMSIZE
-from fluidlite.codegen.kernel_source import Buffer, Kernel, build
-from fluidlite.codegen.typed import number as typed_number
+from fluidlite.base.dtypes import HALVES
+from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.codegen.lower import unsuitable
 from fluidlite.expr.calls import leaves, traced_of
-from fluidlite.expr.tensor import Tensor, ordered
-from fluidlite.framework.call import Call
-from fluidlite.platform.device import Span
-from fluidlite.render.loops.elements import ELEMENTS, Source
-from fluidlite.render.loops.nests import SCATTERING, Nest, nests_of
-from fluidlite.render.loops.text import STATUS, NestText, NestWriter
+from fluidlite.expr.number import Values
+from fluidlite.expr.tensor import Tensor
+from fluidlite.expr.traced import Traced
+from fluidlite.program import codegen_registry as generated
+from fluidlite.program.codegen_registry import Generator, generators
+from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared
+from fluidlite.render.loops.elements import Source
+from fluidlite.render.loops.in_order import SCATTERING
+from fluidlite.render.loops.launches import Piece, group_of, launched
+from fluidlite.render.loops.merging import elements_of, merged
+from fluidlite.render.loops.nest import Nest
+from fluidlite.render.loops.nests import nests_of
+from fluidlite.render.loops.parts import in_parts
+from fluidlite.render.loops.past_caches import past_caches
+from fluidlite.render.loops.rules import ELEMENTS
+from fluidlite.render.loops.schedule import heavy, schedule_of, tiled
+from fluidlite.render.loops.sharing import in_turn
+from fluidlite.render.loops.sizes import Guards, Noted, Sizes
+from fluidlite.render.loops.text import NestWriter
 
-_ALIGN = 256
+_IN_ORDER = frozenset({"reduce", "arg", "running"})
+"""What goes through elements again that a loop before may have written over."""
+_ELEMENTWISE = frozenset({"input", "number", "map", "cast", "stop", "broadcast", "reshape", "iota"})
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """One nest, ready to be launched."""
+class LoopKernels:
+    """Makes kernels of expressions as nests of loops; of scalar expressions another generator does.
 
-    kernel: Kernel
-    items: int
-    sources: tuple[Source, ...]
-    numbers: tuple[Any, ...]
+    Operators put together that all compute the same elements are said element by element, of which the other one's
+    kernels are faster in some programs, and slower in none by as much.
+    """
+
+    def __init__(self, scalars: Generator) -> None:
+        self.scalars = scalars
+
+    def refuse(self, call: Call, unit: Any) -> str | None:
+        """Why no kernel can be generated, or None."""
+        call = call.by_elements
+        if not call.of_tensors:
+            return self.scalars.refuse(call, unit)
+        if unit.language is None:
+            return "the device has no kernel language"
+        reason = unsuitable(call, unit.info.dtypes)
+        if reason is not None:
+            return reason
+        try:
+            reason = refusal(call)
+        except ProgramError as exc:  # numbers that it reads as values are not known yet
+            return str(exc)
+        if reason is not None:
+            return reason
+        for dtype in {x.dtype for x in traced_of(call).every}:
+            if ("int16" if dtype in HALVES else dtype) not in unit.language.types and dtype != "bool":
+                return f"the kernel language has no {dtype}"
+        return None
+
+    def prepare(self, call: Call, context: Any) -> Any:
+        """Return ``run(context, io)``."""
+        call = call.by_elements
+        if not call.of_tensors:
+            return self.scalars.prepare(call, context)
+        return prepare(call, context)
+
+    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots on which they may lie."""
+        call = call.by_elements
+        return may_lie_on(call) if call.of_tensors else self.scalars.may_lie_on(call)
 
 
 def refusal(call: Call) -> str | None:
     """Why nests cannot compute a call, or None."""
     if not call.of_tensors:
         return "it is no expression of tensors"
-    if call.op.must_alias:
-        return "it writes over an operand, which later nests may read"
-    if any(x.op not in ELEMENTS and x.op not in SCATTERING for x in ordered(_results(call))):
+    if any(x.op not in ELEMENTS and x.op not in SCATTERING and x.op != "scan" for x in traced_of(call).every):
         return "no loops are written for a recurrence yet"
+    if not call.known:  # it is asked again when they are
+        return None
+    if call.op.expression is not None and call.op.expression.operators and not all(dims_fit(call).values()):
+        return "its expression makes other dims than the operator infers"
+    if _shared(call) and traced_of(call).checks_indices:
+        return "it checks indices, and must write over no operand before it knows that they are right"
+    if _shared(call) and not _readable(call):
+        return "it writes over an operand before all of it is read"
     return None
+
+
+def dims_fit(call: Call) -> dict[str, bool]:
+    """By output slot, whether an expression makes the dims that were inferred by other means."""
+    traced, values = traced_of(call), leaves(call)
+    return {
+        slot: all(traced.dims(slot, values, i) == spec.dims for i, spec in enumerate(specs))
+        for slot, specs in call.outs.items()
+        if slot in traced.outputs
+    }
+
+
+def _readable(call: Call) -> bool:
+    """Whether nests that write over operands read them before."""
+    return _answer(call, lambda laid: laid.in_turn(call)) is not None
+
+
+def _nests(call: Call, values: Sizes) -> list[Nest]:
+    """The nests of a call, before their items are cut into tiles."""
+    found: list[Nest] = []
+    nests = nests_of(traced_of(call), _wanted(call), values)
+    made = len({store.target for nest in nests for store in nest.stores if store.target[0] == "made"})
+    for nest in map(merged, nests):
+        parts = in_parts(nest, made)
+        made += len(parts[0].stores) if len(parts) > 1 else 0
+        found += parts
+    return found
+
+
+Answer = TypeVar("Answer")
+
+
+class _Laid:
+    """The nests of all calls of a trace whose sizes answer alike what was asked, and their text by language.
+
+    What a cost model asks for, what a choice asks whether it can be, and what is written are the same nests.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.guards = Guards()
+        self.wanted = _wanted(call)
+        self.values = Noted(leaves(call), self.guards)
+        self.untiled = _nests(call, self.values)
+        self.nests = [tiled(each, self.values) for each in self.untiled]
+        self.turns: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
+        self.texts: dict[tuple[Any, ...], tuple[Piece, ...] | None] = {}
+
+    def serves(self, wanted: Mapping[tuple[str, int], str], values: Values) -> bool:
+        """Whether these are the nests of such outputs at such sizes."""
+        return self.wanted == wanted and self.guards.hold(values)
+
+    def in_turn(self, call: Call, side_by_side: bool = False) -> tuple[Nest, ...] | None:
+        """The nests in the order in which they run; None if they write over an operand before all of it is read.
+
+        Not cut into tiles where work-items run ``side_by_side``.
+        """
+        shared = _shared(call)
+        key = side_by_side, *shared.items()
+        if key not in self.turns:
+            self.turns[key] = in_turn(self.untiled if side_by_side else self.nests, shared)
+        return self.turns[key]
+
+    def written(self, call: Call, language: Any) -> tuple[Piece, ...] | None:
+        """The text of a call."""
+        inputs = tuple((slot, tuple(spec.dtype for spec in specs)) for slot, specs in call.ins.items())
+        words = (
+            *language.types.items(),
+            *language.math.items(),
+            language.keywords.get("independent"),
+            group_of(language),
+        )
+        key = (words, inputs, tuple(_shared(call)))
+        if key not in self.texts:
+            nests = self.in_turn(call, group_of(language) is not None)
+            self.texts[key] = _text(call, nests, language, self.values)
+        return self.texts[key]
+
+
+_known: WeakKeyDictionary[Traced, list[_Laid]] = WeakKeyDictionary()
+_MOST = 16
+"""So many are kept of a trace, for sizes of which different things hold."""
+
+
+def _laid(call: Call) -> _Laid:
+    wanted, values = _wanted(call), leaves(call)
+    known = _known.setdefault(traced_of(call), [])
+    found = next((each for each in known if each.serves(wanted, values)), None)
+    return found if found is not None else _add(call)
+
+
+def _add(call: Call) -> _Laid:
+    made, known = _Laid(call), _known[traced_of(call)]
+    known.append(made)
+    del known[:-_MOST]
+    return made
+
+
+def _answer(call: Call, ask: Callable[[_Laid], Answer]) -> Answer:
+    """What is asked of the nests of a call; of nests of its own, where the answer depends on sizes that others have."""
+    laid = _laid(call)
+    found = ask(laid)
+    return found if laid.guards.hold(leaves(call)) else ask(_add(call))
+
+
+def nests_at(call: Call) -> Sequence[Nest]:
+    """The nests of a call: to ask what they cost at its sizes, not to write them."""
+    return _laid(call).nests
+
+
+def written(call: Call, context: Any) -> tuple[Piece, ...]:
+    """The text of a call: one for all calls whose sizes answer alike what was asked.
+
+    Raises
+    ------
+    KernelNotFoundError
+        If its nests write over an operand before all of it is read.
+    """
+    found = _answer(call, lambda laid: laid.written(call, context.language))
+    if found is None:
+        raise KernelNotFoundError(f"{call.op.type} writes over an operand before all of it is read")
+    return found
+
+
+def write(call: Call, context: Any, values: Sizes) -> tuple[Piece, ...] | None:
+    """Write the text of a call's nests for sizes; None if they write over operands before these are read."""
+    nests = _nests(call, values)
+    if group_of(context.language) is None:
+        nests = [tiled(each, values) for each in nests]
+    return _text(call, in_turn(nests, _shared(call)), context.language, values)
+
+
+def _text(call: Call, nests: Sequence[Nest] | None, language: Any, values: Sizes) -> tuple[Piece, ...] | None:
+    if nests is None:
+        return None
+    dtypes: dict[Source, str] = {
+        **{("in", slot, i): spec.dtype for slot, specs in call.ins.items() for i, spec in enumerate(specs)},
+        **{("out", *key): dtype for key, dtype in _wanted(call).items()},
+        **{store.target: store.dtype for nest in nests for store in nest.stores if store.target[0] == "made"},
+    }
+    pieces, shared, updated = [], _shared(call), _pairs(call, call.op.must_alias)
+    for nest in nests:
+        schedule = schedule_of(nest, dtypes, values, group_of(language))
+        if "stream" in language.keywords:
+            schedule = past_caches(nest, schedule, dtypes, values)
+        text = NestWriter(nest, schedule, language, dtypes, shared, updated).text()
+        targets = tuple((store.target, store.dims, dtypes[store.target]) for store in nest.stores)
+        items = tuple(axis.size for axis in nest.items)
+        pieces.append(Piece(text, items, targets, heavy(nest, schedule, values)))
+    return tuple(pieces)
+
+
+def _wanted(call: Call) -> dict[tuple[str, int], str]:
+    """The outputs that are computed, and as what they are stored."""
+    outputs = traced_of(call).outputs
+    return {
+        (slot, i): spec.dtype for slot, specs in call.outs.items() if slot in outputs for i, spec in enumerate(specs)
+    }
+
+
+def _shared(call: Call) -> dict[Source, Source]:
+    """Outputs that lie on operands, or may."""
+    return _pairs(call, {**may_lie_on(call), **call.op.must_alias})
+
+
+def _pairs(call: Call, alias: Mapping[str, str]) -> dict[Source, Source]:
+    return {
+        ("out", slot, i): ("in", alias[slot], i)
+        for slot, i in _wanted(call)
+        if slot in alias and alias[slot] in call.ins
+    }
+
+
+def prepare(call: Call, context: Any) -> Prepared:
+    """Return what launches the nests of a call one after the other."""
+    return launched(call, context, written(call, context), bool(_shared(call)))
+
+
+def may_lie_on(call: Call) -> Mapping[str, str]:
+    """For output slots the input slots on which they may lie: loops read each element there before they write it."""
+    if not call.op.may_alias or not call.of_tensors or not call.known:
+        return {}
+    return call.once("may lie on", _may_lie_on)
+
+
+def _may_lie_on(call: Call) -> Mapping[str, str]:
+    if traced_of(call).checks_indices:
+        return {}
+    laid, found = _laid(call), dict[str, str]()
+    for nest in laid.nests:
+        if any(x.op in _IN_ORDER for x in elements_of(nest)) or any(s.ordered or s.combine for s in nest.stores):
+            return {}
+    for slot, given in call.op.may_alias.items():
+        pairs = _pairs(call, {**found, slot: given, **call.op.must_alias})
+        if call.specs(slot) == call.specs(given) and in_turn(laid.nests, pairs) is not None:
+            found[slot] = given
+    return found
 
 
 def _results(call: Call) -> list[Tensor]:
     return [x for found in traced_of(call).outputs.values() for x in found]
 
 
-def prepare(call: Call, context: Any) -> Any:
-    """Return ``run(context, io)``, which launches the nests of a call one after the other."""
-    traced, values = traced_of(call), leaves(call)
-    wanted = {
-        (slot, i): spec.dtype
-        for slot, specs in call.outs.items() if slot in traced.outputs for i, spec in enumerate(specs)
-    }  # fmt: skip
-    nests = nests_of(traced, wanted)
-    dtypes: dict[Source, str] = {
-        **{("in", slot, i): spec.dtype for slot, specs in call.ins.items() for i, spec in enumerate(specs)},
-        **{("out", *key): dtype for key, dtype in wanted.items()},
-    }
-    room: dict[Source, tuple[int, int]] = {}
-    tables: dict[Source, memoryview] = {}
-    launches = [_launch(call, context, f"{k}", nest, dtypes, values, room, tables) for k, nest in enumerate(nests)]
-    need = sum(-(-nbytes // _ALIGN) * _ALIGN for _, nbytes in room.values())
-
-    def run(context: Any, io: Any) -> None:
-        def span(source: Source) -> Any:
-            if source == STATUS:
-                return context.status_span()
-            if source in room:
-                base, (at, nbytes) = io.workspace.span(), room[source]
-                return Span(base.handle, base.offset + at, nbytes)
-            return io.span(*source[1:])
-
-        for source, table in tables.items():
-            context.copy_in(span(source), table)
-        for one in launches:
-            if one is not None:
-                one.kernel(context, one.items, [span(source) for source in one.sources], (*one.numbers, io.op_id))
-
-    if need:
-        run.workspace = need  # type: ignore[attr-defined]
-    return run
+def parts_first(call: Call) -> bool:
+    """Whether other operators are to compute the parts of an expression, if they can: elementwise ones are fused with
+    what is around them, which was done where operators were put together, and products of matrices have kernels of
+    their own.
+    """
+    if call.op.must_alias or (call.op.expression is not None and call.op.expression.operators):
+        return False
+    try:
+        return call.once("parts first", _parts_first)
+    except ProgramError:
+        return True
 
 
-def _launch(
-    call: Call, context: Any, name: str, nest: Nest, dtypes: dict[Source, str], values: Mapping[str, Any],
-    room: dict[Source, tuple[int, int]], tables: dict[Source, memoryview],
-) -> _Launch | None:  # fmt: skip
-    """Compile a nest; None if there is nothing to do."""
-    dims = [int(d.evaluate(values)) for d in nest.dims]
-    dtypes.setdefault(nest.target, nest.dtype)
-    if nest.target[0] == "made":
-        _reserve(room, nest.target, prod(dims) * ITEMSIZE[nest.dtype])
-    if 0 in [int(axis.size.evaluate(values)) for axis in nest.axes]:
-        return None
-    text: NestText = NestWriter(nest, context.dialect, dtypes).text()
-    for source in text.buffers:
-        if source[0] == "offsets" and source not in room:
-            table = values[source[1]]
-            tables[source] = memoryview(struct.pack(f"={len(table)}q", *table))
-            _reserve(room, source, tables[source].nbytes)
-    buffers = [Buffer(*facts) for facts in text.buffers.values()]
-    numbers: list[str | tuple[str, str]] = [(each, dtype) for each, dtype, _ in text.numbers]
-    kernel = build(context, f"{_word(call)}_{name}", buffers, [*numbers, "op_id"], text.body, aliased=True)
-    found = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
-    return _Launch(kernel, int(text.items.evaluate(values)), tuple(text.buffers), found)
+def _parts_first(call: Call) -> bool:
+    every = traced_of(call).every
+    ops = {x.op for x in every}
+    if "steps" in ops or ("contract" in ops and any(x.op == "contract" and _is_product(x) for x in every)):
+        return True
+    return ops <= _ELEMENTWISE
 
 
-def _word(call: Call) -> str:
-    return f"loops_{call.op.type.replace('.', '_')}"
+def _is_product(x: Tensor) -> bool:
+    """Whether each element of either operand meets several of the other."""
+    mine, theirs, _ = x.params
+    return not set(mine) <= set(theirs) and not set(theirs) <= set(mine)
 
 
-def _reserve(room: dict[Source, tuple[int, int]], source: Source, nbytes: int) -> None:
-    """Give a part of the workspace."""
-    if source not in room:
-        at = sum(-(-size // _ALIGN) * _ALIGN for _, size in room.values())
-        room[source] = at, nbytes
+generators["language"], generated.parts_first = LoopKernels(generators["language"]), parts_first

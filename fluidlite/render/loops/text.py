@@ -1,27 +1,26 @@
-"""A nest as text of a kernel language: the axes of the tensor are work-items, those of reductions are loops."""
+"""A nest as text of a kernel language: what a work-item does, by a schedule."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
-from fluidlite.codegen.dialect_primitives import converted, held, primitive
-from fluidlite.codegen.dialect_text import literal
-from fluidlite.codegen.typed import number as typed_number
-from fluidlite.expr.number import Condition, Number, product
+from fluidlite.base.dtypes import FLOATS, HALVES
+from fluidlite.codegen.language_primitives import primitive
+from fluidlite.codegen.language_text import literal
+from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
-from fluidlite.render.loops.elements import Axis, Element, Source
-from fluidlite.render.loops.indices import leaves_of
-from fluidlite.render.loops.nests import Nest
-
-_SIGNS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
-_STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-STATUS: Source = ("status",)
-BLOCK = 128
-"""So many numbers are added up one after the other, and then to what was added up before: rounding stays small."""
+from fluidlite.render.loops.accumulators import BLOCK, Accumulators, stepped
+from fluidlite.render.loops.affine import with_axes
+from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
+from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
+from fluidlite.render.loops.functions import costly, costs_functions
+from fluidlite.render.loops.indices import leaves_of, linear
+from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
+from fluidlite.render.loops.past_caches import tile_past_caches
+from fluidlite.render.loops.schedule import lies_across
+from fluidlite.render.loops.sizes import size_of
 
 
 @dataclass(frozen=True)
@@ -38,278 +37,447 @@ class NestText:
         Parameters behind them, and of what each is computed.
     items : Number
         How many work-items there are.
+    draws : bool
+        Whether the key of the operator's random numbers is among the parameters.
+    members : int
+        How many work-items of a group go through the loops of one item together.
+    local : str
+        What declares the memory that they share.
     """
 
     body: str
     buffers: Mapping[Source, tuple[str, str, bool]]
     numbers: tuple[tuple[str, str, Number], ...]
     items: Number
+    draws: bool
+    members: int = 1
+    local: str = ""
 
 
-@dataclass
-class _Scope:
-    """The text within a loop: what it defines stands for all numbers of the axes around it."""
-
-    axes: frozenset[str]
-    lines: list[str] = field(default_factory=list)
-    head: str = ""
-    names: dict[Any, str] = field(default_factory=dict)
+_AXES = re.compile(r"\b(?:r\d+_\d+(?:_[ab](?=r\d|_|\b))*)+")
+"""Names of axes, of those that were joined or split too."""
 
 
-class NestWriter:
-    """Writes the text of one nest in one kernel language.
+def _renumbered(text: str) -> str:
+    """The text with axes named in order: kernels of equal structure are equal texts, which are compiled once.
 
-    Parameters
-    ----------
-    nest : Nest
-    dialect : Dialect
-    dtypes : mapping of Source to dtype
-        As what is loaded and stored lies in memory.
+    An axis' own name says which others are as long: that depends on sizes.
     """
+    names: dict[str, str] = {}
+    return _AXES.sub(lambda found: names.setdefault(found[0], f"axis{len(names)}"), text)
 
-    def __init__(self, nest: Nest, dialect: Any, dtypes: Mapping[Source, str]) -> None:
-        self.nest, self.dtypes = nest, dtypes
-        self.types, self.math = dialect.types, dialect.math
-        self.buffers: dict[Source, tuple[str, str, bool]] = {}
-        self.numbers: dict[tuple[str, str], tuple[str, str, Number]] = {}
-        self.scopes = [_Scope(frozenset())]
-        self.count = 0
-        self._needs: dict[Element, frozenset[str]] = {}
+
+class NestWriter(ElementWriter):
+    """Writes the text of one nest in one kernel language."""
 
     def text(self) -> NestText:
-        """Write all of it."""
-        nest = self.nest
-        spread = [axis for axis in nest.axes if axis not in nest.ordered and axis.size.key != "1"]
-        self._decode(spread)
-        self.scopes = [_Scope(frozenset(axis.name for axis in spread), self.scopes[0].lines)]
-        for axis in nest.ordered:
+        """Write all of it; a second time, if values of a tile are to be kept from one of its loops to another."""
+        self._write()
+        if self.crossing:
+            self._begin()
+            self._write()
+        (scope,) = self.scopes
+        lane, body = self.schedule.lane, "\n".join(scope.lines)
+        items = [axis.size for axis in self.nest.items if axis.name != lane]
+        head: list[str] = []
+        names = [(axis.name, self._number(axis.size, 0)) for axis in self.nest.items if axis.name != lane]
+        if lane and self.schedule.whole:
+            body = "const index_t first = 0;\n" + body.replace("@W@", str(self.schedule.lanes))
+        elif lane:
+            size, width = next(axis.size for axis in self.nest.items if axis.name == lane), self.schedule.lanes
+            tiles = (size + (width - 1)) // width
+            items.append(tiles)
+            names.append(("tile", self._number(tiles, 0)))
+            whole = self._number(size, 0)
+            after = [
+                f"const index_t first = tile * {width};",
+                f"const int width = {whole} - first < {width} ? (int)({whole} - first) : {width};",
+            ]
+            if self.schedule.square:
+                (axis,) = self.nest.stores[0].loops
+                begin, rows = f"{axis.name}_block * {width}", self._number(axis.size, 0)
+                after.append(f"const int height = {rows} - {begin} < {width} ? (int)({rows} - {begin}) : {width};")
+                whole = body.replace("@W@", str(width)).replace("@H@", str(width))
+                rest = body.replace("@H@", "height")
+                body = f"if (width == {width} && height == {width}) {{\n{whole}\n}} else {{\n{rest}\n}}"
+            elif self._often():
+                body = f"if (width == {width}) {{\n{body.replace('@W@', str(width))}\n}} else {{\n{body}\n}}"
+            body = "\n".join([*after, body.replace("@W@", "width")])
+        if any(store.target in self.updated for store in self.nest.stores):  # nothing is, behind an error
+            body = f"if ({self._buffer(STATUS, 'int64', False)}[0] == 0) {{\n{body}\n}}"
+        members = self.schedule.members
+        if members > 1:
+            items.append(number(members))
+            head += ["const int member = $member;", f"const index_t item = gid / {members};"]
+        _decode(names, head, "item" if members > 1 else "gid")
+        return NestText(
+            _renumbered("\n".join([*head, body])),
+            self.buffers,
+            tuple(self.numbers.values()),
+            product(items),
+            self.draws,
+            members,
+            "\n".join(self.local),
+        )
+
+    def _often(self) -> bool:
+        """Whether tiles are gone through often: then the text of a whole one knows its length."""
+        within = any(x.op in ("reduce", "arg", "running") for x in self.ranks) or self.crossing
+        return bool(within) or self.schedule.past or any(store.ordered for store in self.nest.stores)
+
+    def _write(self) -> None:
+        needed = [x for x in self.ranks if x.op in ("reduce", "arg") and self._inside(self.elements.needs(x))]
+        for x in sorted(needed, key=self.ranks.__getitem__):
+            self.value(x, 0)
+        if self.schedule.square:
+            self._stage()
+        while self.waiting:
+            store = self.waiting[0]
+            if store.loops:
+                along = [each for each in self.waiting if each.loops == store.loops and not each.ordered]
+                self._pass(store.loops, [], [store] if store.ordered else along, 0)
+            else:
+                here = [each for each in self.waiting if not each.loops]
+                self.waiting = [each for each in self.waiting if each.loops]
+                self._read(here)
+                if self.schedule.members > 1:  # one member stores what others read
+                    self._emit("$barrier", 0, False)
+                for each in here:
+                    self._store(each)
+        self._flush()
+        for store, name in self.past:
+            place = self._number(with_axes(store.place, {self.schedule.lane: number(0)}), 0)
+            target = self._buffer(store.target, self.dtypes[store.target], True), self.dtypes[store.target]
+            given = self.buffers.get(self.late[store.target], ("",))[0] if store.target in self.late else ""
+            word = self.types["uint64"]
+            self.scopes[0].lines += tile_past_caches(name, target, place, given, (self.stream, word))
+
+    # Loops
+
+    def _stage(self) -> None:
+        """Read what lies across a square in the order in which it lies, into an array of the item's own."""
+        (axis,), lane = self.nest.stores[0].loops, self.schedule.lane
+        for x in self.ranks:
+            if not lies_across(x, axis.name, lane):
+                continue
+            self._flush()
+            self.count += 1
+            name, size = f"s{self.count}", self.schedule.lanes
+            begin = self._number(axis.bounds[0], 0)
+            self._emit(f"{self._kind(x.dtype)} {name}[{size * size}];", 0, False)
+            self.staging = True
+            self.scopes.append(Scope(self.scopes[0].axes | {lane}))
+            self.scopes.append(Scope(self.scopes[0].axes | {lane, axis.name}))
+            text = f"{name}[u * {size} + v] = {self._text(x, 2)};"
+            lines = [*self.scopes.pop().lines, text]
+            outer = self.scopes.pop().lines
+            self.staging = False
+            self.scopes[0].lines += [
+                f"for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;",
+                *outer,
+                f"for (int u = 0; u < @H@; ++u) {{ const index_t {axis.name} = {begin} + u;",
+                *lines,
+                "}",
+                "}",
+            ]
+            self.staged[x] = f"{name}[u * {size} + v]"
+
+    def _reduced(self, x: Element, level: int) -> None:
+        """Compute a reduction, with all that go through the same axes and need no others that are still to come."""
+        tile, mine = self._tiled(self.elements.needs(x)), [x]
+        for y in self.ranks:
+            needs = self.elements.needs(y)
+            if (
+                y is not x
+                and y.op in ("reduce", "arg")
+                and y.params[1] == x.params[1]
+                and self.ranks[y] == self.ranks[x]
+                and self._tiled(needs) == tile
+                and self._inside(needs)
+                and self._level(needs) == level
+                and self._named(y, level, level) is None
+            ):
+                mine.append(y)
+        stores = []
+        if level == 0:
+            stores = [
+                store
+                for store in self.waiting
+                if store.loops == x.params[1]
+                and not store.ordered
+                and self.ranks[store.value] < self.ranks[x]
+                and store.target not in self.late
+                and (tile or self._tiled(self.elements.needs(store.value)) == tile)
+                and not self._better_later(store, mine)
+            ]
+        self._pass(x.params[1], mine, stores, level)
+
+    def _inside(self, needs: frozenset[str]) -> bool:
+        return needs <= self.scopes[-1].axes | {self.schedule.lane}
+
+    def _pass(self, axes: tuple[Axis, ...], reduces: list[Element], stores: list[Store], level: int) -> None:
+        """Go through axes once, for reductions and for what is stored."""
+        for store in stores:
+            self.waiting.remove(store)
+        tile = bool(reduces) and self._tiled(self.elements.needs(reduces[0]))
+        partial = not tile and axes[-1].name in self.schedule.partial and (bool(reduces) or self._drawn(stores))
+        together = level == 0 and self.schedule.members > 1
+        found = [self._accumulators(x, tile, partial, self.count + k + 1) for k, x in enumerate(reduces)]
+        self.count += len(found)
+        for each in found:
+            for line, tiled in each.declared:
+                self._emit(line, level, tiled)
+        self._flush(level)
+        summed = [each for each in found if each.summed]
+        for axis in axes[:-1]:
             self._open(axis)
-        self._store()
-        for _ in nest.ordered:
-            self._close()
-        numbers = tuple(self.numbers.values())
-        return NestText("\n".join(self.scopes[0].lines), self.buffers, numbers, product(axis.size for axis in spread))
+        last, bounds = axes[-1], self._bounds(axes[-1])
+        self.scopes.append(Scope(self.scopes[-1].axes | {last.name}, neighbours=last.name if partial else ""))
+        inner = len(self.scopes) - 1
+        for each in found:
+            one = self.value(each.x.args[0], inner)
+            place = (
+                linear([axis.leaf for axis in axes], [axis.size for axis in axes]) if each.x.op == "arg" else last.leaf
+            )
+            for line in each.step(one, self._number(place, inner)):
+                self._emit(line, inner, tile)
+        self._read(stores)
+        for index, store in enumerate(stores):
+            self._take_back(store, stores[index:])
+            self._store(store)
+            if not together and self._worth_keeping(store):  # a later pass reads it
+                self.saved[store.value] = store
+        if reduces and level == 0 and not together:
+            self._save(axes, inner, tile)
+        self._flush()
+        scope = self.scopes.pop()
+        self._flush()
+        self.scopes[-1].lines += self._loop(last.name, bounds, scope, partial, summed, together)
+        for axis in reversed(axes[:-1]):
+            self._close(axis)
+        self._flush(level)
+        for each in found:
+            for line, tiled in each.finished:
+                self._emit(line, level, tiled)
+            self._flush(level)
+            if together:
+                self.local += each.shared(self.schedule.members)
+                self.scopes[level].lines += each.together(self.schedule.members)
+            self.scopes[level].names[each.x] = each.result
+        if together:  # what is read here may be written over in a later pass
+            self._emit("$barrier", level, False)
 
-    # Scopes
+    def _save(self, axes: tuple[Axis, ...], level: int, tile: bool) -> None:
+        """Let a costly value wait for a later pass in the output that is computed of it there."""
+        scope = self.scopes[level]
+        for store in self.waiting:
+            if store.loops != axes or store.ordered or store.there or store.target in self.late:
+                continue
+            if store in self.saved.values():  # something else waits there
+                continue
+            for x in reversed(elements_behind(store.value, self.elements)):
+                here = x in scope.names or x in scope.tile_names
+                fits = x.dtype == self.dtypes[store.target] and x.dtype in FLOATS and x not in self.saved
+                alone = all(
+                    x not in self._left(other.value) for other in self.waiting if other.loops != axes or other.ordered
+                )
+                if here and fits and alone and costly(x):
+                    place, value = self._number(store.place, level), self.value(x, level)
+                    self._emit(f"{self._buffer(store.target, x.dtype, True)}[{place}] = {value};", level, tile)
+                    self.saved[x] = store
+                    break
 
-    def needs(self, x: Element) -> frozenset[str]:
-        """The axes that an element is computed of."""
-        if x not in self._needs:
-            found = frozenset().union(*(self.needs(arg) for arg in x.args))
-            if x.op == "load":
-                found |= self._needs_of(x.params[1]) | self._needs_of_all(x.params[2])
-            elif x.op == "index":
-                found |= self._needs_of(x.params[0])
-            elif x.op in ("select", "checked"):
-                found |= self._needs_of_all(x.params[-1])
-            elif x.op in ("reduce", "arg"):
-                found -= {axis.name for axis in (x.params[1] if x.op == "reduce" else x.params[1:])}
-            self._needs[x] = found
-        return self._needs[x]
+    def _take_back(self, store: Store, stores: Sequence[Store]) -> None:
+        """Read what waits in an output before it is written over: stores of this pass are computed of it."""
+        for x in [x for x, holder in self.saved.items() if holder is store]:
+            if any(x in elements_behind(other.value, self.elements) for other in stores):
+                self.value(x, len(self.scopes) - 1)
+            del self.saved[x]  # a later pass computes it again
 
-    def _needs_of(self, n: Number) -> frozenset[str]:
-        found: frozenset[str] = frozenset()
-        for leaf in leaves_of(n):
-            found |= {leaf.value} if leaf.op == "axis" else self.needs(self.nest.computed[leaf.value])
+    def _better_later(self, store: Store, reduces: Sequence[Element]) -> bool:
+        """Whether what a store costs is computed for a later one anyway, and not in the pass of these reductions."""
+        return later_at_less(store, self.waiting, [x.args[0] for x in reduces], self.elements)
+
+    def _drawn(self, stores: Sequence[Store]) -> bool:
+        """Whether random numbers are drawn for what is stored, and nothing of it is a tile."""
+        drawn = any(x.op == "random" for store in stores for x in elements_behind(store.value, self.elements))
+        return drawn and not any(self._tiled(self.elements.needs_of([store.place])) for store in stores)
+
+    def _worth_keeping(self, store: Store) -> bool:
+        """Whether it costs less to read what was stored than to compute it again."""
+        if store.ordered or store.there or store.combine or store.target in self.late:
+            return False
+        return store.value.dtype == self.dtypes[store.target] and costs_functions(store.value, self.elements)
+
+    def _left(self, x: Element) -> set[Element]:
+        """What is behind an element, but for reductions that are computed before anything is stored."""
+        found: set[Element] = set()
+        pending = [x]
+        while pending:
+            one = pending.pop()
+            if one not in found:
+                found.add(one)
+                done = one.op in ("reduce", "arg") and self.elements.needs(one) <= self.scopes[0].axes | {
+                    self.schedule.lane
+                }
+                pending += (
+                    ()
+                    if done
+                    else (
+                        *one.args,
+                        *(
+                            self.elements.computed[leaf.value]
+                            for n in numbers_in(one)
+                            for leaf in leaves_of(n)
+                            if leaf.op == "element"
+                        ),
+                    )
+                )
         return found
 
-    def _needs_of_all(self, conditions: Sequence[Condition]) -> frozenset[str]:
-        return frozenset().union(*(self._needs_of(each) for c in conditions for each in (c.a, c.b)))
+    def _accumulators(self, x: Element, tile: bool, partial: bool, number: int) -> Accumulators:
+        values = self.elements.values
+        return Accumulators(x, tile, partial, number, self.schedule, self.types, self.math, values)
 
-    def _level(self, needs: frozenset[str]) -> int:
-        """The outermost scope in which something can be defined."""
-        return next(k for k, scope in enumerate(self.scopes) if needs <= scope.axes)
+    def _loop(
+        self,
+        name: str,
+        bounds: Sequence[str],
+        scope: Scope,
+        partial: bool,
+        summed: list[Accumulators],
+        together: bool,
+    ) -> list[str]:
+        """The innermost loop of a pass; ``together`` the members of a group go through it."""
+        (begin, end), lines = bounds, scope.lines
+        if self.schedule.square:
+            return [f"for (int u = 0; u < @H@; ++u) {{ const index_t {name} = {begin} + u;", *lines, "}"]
+        if not partial:
+            kept = [line for each in summed for line in each.kept()]
+            counted = [f"if (++{summed[0].name}_count == {BLOCK}) {{", *kept, "}"] if summed else []
+            step = f"++{name}"
+            if together:
+                begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
+            return [f"for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
+        start = f"{name}_at"
+        main = [line.replace("@]", "v]") for line in lines]
+        rest = [line.replace("@]", "0]") for line in lines]
+        before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(TILE // 4 + 1), "1"))
+
+        def both(begin: str, end: str) -> list[str]:
+            return [
+                f"index_t {start} = {begin};",
+                f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
+                *before,
+                f"for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
+                *main,
+                "}",
+                "}",
+                f"for (; {start} < {end}; ++{start}) {{",
+                *alone,
+                f"const index_t {name} = {start};",
+                *rest,
+                "}",
+            ]
+
+        if not summed:
+            return ["{", *both(begin, end), "}"]
+        kept = [line for each in summed for line in each.kept()]
+        stop, block = f"{name}_stop", f"{name}_block"
+        return [
+            f"for (index_t {block} = {begin}; {block} < {end}; {block} += {BLOCK * TILE}) {{",
+            f"const index_t {stop} = {end} - {block} < {BLOCK * TILE} ? {end} : {block} + {BLOCK * TILE};",
+            *both(block, stop),
+            *kept,
+            "}",
+        ]
+
+    def _bounds(self, axis: Axis) -> tuple[str, str]:
+        """Where a loop begins and ends; the text knows the length of a short one, so that a compiler unrolls it."""
+        begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
+        size = size_of(axis.size, self.elements.values)
+        return begin, literal(int(size), "int64") if axis.end is None and size <= FEW else end
 
     def _open(self, axis: Axis) -> None:
-        name = axis.name
-        head = f"for (index_t {name} = 0; {name} < {self._number(axis.size)}; ++{name}) {{"
-        self.scopes.append(_Scope(self.scopes[-1].axes | {name}, head=head))
+        begin, end = self._bounds(axis)
+        scope = Scope(self.scopes[-1].axes | {axis.name})
+        self.scopes[-1].names[axis] = f"for (index_t {axis.name} = {begin}; {axis.name} < {end}; ++{axis.name}) {{"
+        self.scopes.append(scope)
 
-    def _close(self) -> None:
+    def _close(self, axis: Axis) -> None:
+        self._flush()
         done = self.scopes.pop()
-        self.scopes[-1].lines += [done.head, *done.lines, "}"]
+        self._flush()
+        self.scopes[-1].lines += [self.scopes[-1].names.pop(axis), *done.lines, "}"]
 
-    def _define(self, key: Any, level: int, kind: str, text: str, stem: str = "v") -> str:
-        scope = self.scopes[level]
+    def _run(self, x: Element, level: int, tile: bool) -> str:
+        """What was reduced so far, in the order of an axis."""
+        kind, axis, exclusive = x.params
         self.count += 1
-        name = scope.names[key] = f"{stem}{self.count}"
-        scope.lines.append(f"const {kind} {name} = {text};")
-        return name
-
-    # Numbers
-
-    def _parameter(self, n: Number, dtype: str) -> str:
-        if n.op == "const" and n.whole and dtype == "int64":
-            return literal(n.value, "int64")
-        key = n.key, dtype
-        if key not in self.numbers:
-            self.numbers[key] = f"n{len(self.numbers)}", dtype, n
-        return self.numbers[key][0]
-
-    def _number(self, n: Number) -> str:
-        """An index, a size, or what is computed of both."""
-        if not leaves_of(n):
-            return self._parameter(n, "int64")
-        if n.op == "axis":
-            return str(n.value)
-        if n.op == "element":
-            return self.value(self.nest.computed[n.value])
-        level = self._level(self._needs_of(n))
-        for scope in self.scopes[: level + 1]:
-            if n.key in scope.names:
-                return scope.names[n.key]
-        names = [self._number(arg) for arg in n.args]
-        return self._define(n.key, level, "index_t", _arithmetic(n.op, names), "x")
-
-    def _holds(self, conditions: Sequence[Condition]) -> str:
-        return " && ".join(f"{self._number(c.a)} {_SIGNS[c.op]} {self._number(c.b)}" for c in conditions)
-
-    # Elements
-
-    def value(self, x: Element) -> str:
-        """The name of an element's value, which is defined in the outermost scope that it can."""
-        level = self._level(self.needs(x))
-        for scope in self.scopes[: level + 1]:
-            if x in scope.names:
-                return scope.names[x]
-        if x.op == "number":
-            found = self.scopes[0].names[x] = self._constant(x)
-            return found
-        if x.op in ("reduce", "arg"):
-            inner, self.scopes = self.scopes, self.scopes[: level + 1]
-            found = self._reduced(x)
-            self.scopes = inner
-            self.scopes[level].names[x] = found
-            return found
-        if x.op == "checked":
-            self._check(x, level)
-        return self._define(x, level, self._kind(x.dtype), self._text(x))
-
-    def _check(self, x: Element, level: int) -> None:
-        """Record an index that is out of range."""
-        (size, guard), at = x.params, self.value(x.args[0])
-        wrong = f"({at} < 0 || {at} >= {self._number(size)})" + (f" && {self._holds(guard)}" if guard else "")
-        status = self._buffer(STATUS, "int64", True)
-        self.scopes[level].lines.append(f"if ({wrong}) bad_index({status}, op_id, {at}, {self._number(size)});")
-
-    def _kind(self, dtype: str) -> str:
-        return str(self.types["int16"]) if dtype in HALVES else held(dtype, self.types)
-
-    def _constant(self, x: Element) -> str:
-        (n,), wide = x.params, compute_dtype(x.dtype)
-        if n.op == "const":
-            text = literal(typed_number(n.value, wide), wide)
+        name, text = f"a{self.count}", self._kind(x.dtype)
+        around = next(k for k, scope in enumerate(self.scopes) if axis.name in scope.axes) - 1
+        at, begin = (f"{name}[v]" if tile else name), literal(of_nothing(kind, x.dtype), x.dtype)
+        if tile:
+            self.scopes[around].lines += [
+                f"{text} {name}[{self.schedule.lanes}];",
+                f"for (int v = 0; v < @W@; ++v) {name}[v] = {begin};",
+            ]
         else:
-            text = self._parameter(n, "int32" if wide == "bool" else wide)
-        return f"fl_store_{x.dtype}({text})" if x.dtype in HALVES else text
+            self.scopes[around].lines.append(f"{text} {name} = {begin};")
+        one = self.value(x.args[0], level)
+        step = f"{at} = {stepped(kind, at, one, x.dtype, self.types, self.math)};"
+        if not exclusive:
+            self._emit(step, level, tile)
+        found = self._define(x, level, text, at, "v", tile)
+        if exclusive:
+            self._emit(step, level, tile)
+        return found
 
-    def _text(self, x: Element) -> str:
-        if x.op == "load":
-            source, place, guard = x.params
-            dtype = "int64" if source[0] == "offsets" else self.dtypes[source]
-            text = f"{self._buffer(source, dtype, False)}[{self._number(place)}]"
-            text = f"({text} != 0)" if dtype == "bool" else text
-            return f"({self._holds(guard)}) ? {text} : 0" if guard else text
-        if x.op == "index":
-            return self._number(x.params[0])
-        if x.op == "checked":
-            at, size = self.value(x.args[0]), self._number(x.params[0])
-            return f"{at} < 0 || {size} == 0 ? 0 : {at} < {size} ? {at} : {size} - 1"
-        if x.op == "select":
-            a, b = (self.value(arg) for arg in x.args)
-            return f"({self._holds(x.params[0])}) ? {a} : {b}"
-        names = [self.value(arg) for arg in x.args]
-        given = x.args[0].dtype
-        if x.op == "cast":
-            if given in HALVES:
-                wide = f"fl_load_{given}({names[0]})"
-                return wide if x.dtype == "float32" else converted(wide, "float32", x.dtype, self.types)
-            if x.dtype in HALVES:
-                name = names[0] if given == "float32" else converted(names[0], given, "float32", self.types)
-                return f"fl_store_{x.dtype}({name})"
-            return converted(names[0], given, x.dtype, self.types)
-        (op,) = x.params
-        return primitive(op, names, x.dtype if op == "where" else given, self.types, self.math)
+    def _read(self, stores: Sequence[Store]) -> None:
+        """Compute what is stored before any of it is: an output may lie on what another one is computed of."""
+        if any(store.target in self.late for store in stores):
+            for store in stores:
+                self.value(store.value, len(self.scopes) - 1)
 
-    def _reduced(self, x: Element) -> str:
-        (body,), kind = x.args, self._kind(x.dtype)
-        self.count += 1
-        name = f"a{self.count}"
-        if x.op == "arg":
-            which, axis = x.params
-            best, sign = f"{name}_best", "<=" if which == "max" else ">="
-            self.scopes[-1].lines += [f"index_t {name} = 0;", f"{self._kind(body.dtype)} {best} = 0;"]
-            self._open(axis)
-            one = self.value(body)
-            self.scopes[-1].lines.append(
-                f"if ({axis.name} == 0 || ({best} == {best} && !({one} {sign} {best}))) "
-                f"{{ {best} = {one}; {name} = {axis.name}; }}"
-            )
-            self._close()
-            return name
-        which, axes = x.params
-        begin = literal(0 if which == "sum" else of_nothing(which, x.dtype), x.dtype)
-        self.scopes[-1].lines.append(f"{kind} {name} = {begin};")
-        for axis in axes:
-            self._open(axis)
-        one = self.value(body)
-        if which == "sum" and x.dtype in FLOATS:
-            outer, part = self.scopes[-1 - len(axes)], f"{name}_part"
-            outer.lines += [f"{kind} {part} = {begin};", f"int {name}_count = 0;"]
-            full = f"if (++{name}_count == {BLOCK}) {{ {name} += {part}; {part} = {begin}; {name}_count = 0; }}"
-            self.scopes[-1].lines += [f"{part} += {one};", full]
-            for _ in axes:
-                self._close()
-            outer.lines.append(f"{name} += {part};")
-            return name
-        if which in _STEPS:
-            step = primitive(_STEPS[which], [name, one], x.dtype, self.types, self.math)
-        else:
-            step = f"{name} {'&' if which == 'all' else '|'} {one}"
-        self.scopes[-1].lines.append(f"{name} = {step};")
-        for _ in axes:
-            self._close()
-        return name
-
-    # Memory
-
-    def _buffer(self, source: Source, dtype: str, written: bool) -> str:
-        if source not in self.buffers:
-            self.buffers[source] = re.sub(r"\W", "_", "_".join(map(str, source))), dtype, written
-        elif written:
-            self.buffers[source] = (*self.buffers[source][:2], True)
-        return self.buffers[source][0]
-
-    def _decode(self, axes: Sequence[Axis]) -> None:
-        """Split the number of a work-item into those of axes."""
-        lines, left = self.scopes[0].lines, "gid"
-        for k, axis in reversed(list(enumerate(axes))):
-            if not k:
-                lines.append(f"const index_t {axis.name} = {left};")
-                continue
-            size, rest = self._number(axis.size), f"left{k}"
-            lines.append(f"const index_t {rest} = {left} / {size};")
-            lines.append(f"const index_t {axis.name} = {left} - {rest} * {size};")
-            left = rest
-
-    def _store(self) -> None:
-        nest, dtype = self.nest, self.dtypes[self.nest.target]
-        value, place = self.value(nest.value), self._number(nest.place)
-        target = f"{self._buffer(nest.target, dtype, True)}[{place}]"
-        if nest.combine == "add":
-            value = primitive("add", [target, value], nest.dtype, self.types, self.math)
-        if dtype in HALVES and nest.value.dtype not in HALVES:
+    def _store(self, store: Store) -> None:
+        level = len(self.scopes) - 1
+        dtype, needs = self.dtypes[store.target], self.elements.needs_of([store.place])
+        tile = self._tiled(needs | self.elements.needs_of_all(store.there))
+        uniform = (
+            bool(store.there) and store.ordered and tile and not self._tiled(self.elements.needs_of_all(store.there))
+        )
+        if uniform:  # the same for all of a tile
+            self._flush()
+            self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
+        value, place = self.value(store.value, level), self._number(store.place, level)
+        target = f"{self._buffer(store.target, dtype, True)}[{place}]"
+        if store.combine == "add":
+            value = primitive("add", [target, value], store.dtype, self.types, self.math)
+        if dtype in HALVES and store.value.dtype not in HALVES:
             value = f"fl_store_{dtype}({value})"
+        if self.schedule.past:
+            self.count += 1
+            self.past.append((store, f"past{self.count}"))
+            self._emit(f"{self._stored(dtype)} past{self.count}[{self.schedule.lanes}];", level, False)
+            target = f"past{self.count}[v]"
         text = f"{target} = {value};"
-        self.scopes[-1].lines.append(f"if ({self._holds(nest.there)}) {text}" if nest.there else text)
+        if self.schedule.members > 1 and not level:
+            text = f"if (member == 0) {text}"
+        if uniform:
+            self._emit(text, level, tile)
+            self._flush()
+            self._emit("}", level, False)
+        else:
+            self._emit(f"if ({self._holds(store.there, level)}) {text}" if store.there else text, level, tile)
 
 
-def _arithmetic(op: str, names: Sequence[str]) -> str:
-    """An operation on indices, none of which is negative where it is divided."""
-    if op in ("minimum", "maximum"):
-        a, b = names
-        return f"{a} {'<' if op == 'minimum' else '>'} {b} ? {a} : {b}"
-    if op == "neg":
-        return f"-{names[0]}"
-    signs = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}
-    return f"{names[0]} {signs[op]} {names[1]}"
+def _decode(axes: Sequence[tuple[str, str]], lines: list[str], left: str) -> None:
+    """Split the number of an item into those of axes."""
+    for k, (name, size) in reversed(list(enumerate(axes))):
+        if not k:
+            lines.append(f"const index_t {name} = {left};")
+            continue
+        rest = f"left{k}"
+        lines.append(f"const index_t {rest} = {left} / {size};")
+        lines.append(f"const index_t {name} = {left} - {rest} * {size};")
+        left = rest

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
-from fluidlite.framework.program import Program
+from fluidlite.program.program import Program
 from fluidlite.testing.fuzz.recipe import Recipe, Step, append, declare
 from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
@@ -62,9 +62,13 @@ class Builder:
     """
 
     def __init__(
-        self, rng: np.random.Generator, batches: Sequence[int], dtypes: Sequence[str], known_dtypes: Sequence[str],
+        self,
+        rng: np.random.Generator,
+        batches: Sequence[int],
+        dtypes: Sequence[str],
+        known_dtypes: Sequence[str],
         types: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rng = rng
         self.known_dtypes = tuple(known_dtypes)
         self.types = tuple(types)
@@ -79,7 +83,7 @@ class Builder:
         self.open: set[str] = set()
         self.lods: dict[str, Any] = {}
         self.pool: list[str] = []
-        self.made: list[str] = []
+        self.results: list[str] = []
         self.refused: Counter[str] = Counter()
         self.declared: dict[str, str] = {}
         self.at = [Evaluator({}, self.lods, 7 + i) for i in range(len(batches))]
@@ -181,9 +185,12 @@ class Builder:
         return self.feed(arrays, open_dim)
 
     def append(
-        self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None,
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
-    ) -> dict[str, tuple[str, ...]] | None:  # fmt: skip
+    ) -> dict[str, tuple[str, ...]] | None:
         """Append an operator, if its definition and its reference take it.
 
         Parameters
@@ -251,7 +258,7 @@ class Builder:
             if not all(known(e.values[name]) for e in self.at):
                 self.refused["ill conditioned"] += 1
             else:
-                self.made.append(name)
+                self.results.append(name)
                 inner = {d[1:] if name in self.open else d for d in dims}
                 if self._modest(name) and len(inner) == 1:
                     self.pool.append(name)
@@ -275,10 +282,12 @@ class Builder:
     ) -> str:
         """One of the last values that fits; else a new feed."""
         fits = [
-            name for name in self.pool[-14:]
-            if (dtypes is None or self.dtype(name) in dtypes) and (rank is None or len(self.dims(name)[0]) in rank)
+            name
+            for name in self.pool[-14:]
+            if (dtypes is None or self.dtype(name) in dtypes)
+            and (rank is None or len(self.dims(name)[0]) in rank)
             and not (nonempty and 0 in self.dims(name)[0])
-        ]  # fmt: skip
+        ]
         if fits and not self.chance(0.1):
             return str(self.any(fits))
         count = int(self.any(rank)) if rank else int(self.rng.integers(1, 5))

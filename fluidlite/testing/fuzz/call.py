@@ -11,7 +11,7 @@ import numpy as np
 
 from fluidlite.codegen import philox
 from fluidlite.conformance.samples import reference_of
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.tolerance import Array
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fluidlite.base.dtypes import ALL
-from fluidlite.platform.devices import devices
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.outcome import Finding
@@ -62,9 +62,13 @@ class Summary:
 
 
 def fuzz(
-    place: PlaceLike, seed: int, first: int = 0, count: int = 100, shrinking: float = 30.0,
+    place: PlaceLike,
+    seed: int,
+    first: int = 0,
+    count: int = 100,
+    shrinking: float = 30.0,
     tell: Callable[[int, Summary], None] | None = None,
-) -> Summary:  # fmt: skip
+) -> Summary:
     """Run programs ``first`` to ``first + count`` of a seed on a place.
 
     Parameters

@@ -140,7 +140,8 @@ def disagreement(recipe: Recipe, name: str, gradient: Array, bound: Array, grain
     grain : float
         The unit in the last place of the coarsest values on the way.
     """
-    if not OTHERWISE.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):  # of their gradients, too
+    declared = any(step.attrs.get("norm_by_times") for step in recipe.steps)  # of warpctc's gradient, not of its loss
+    if declared or not OTHERWISE.isdisjoint(type.partition("_grad")[0] for type in recipe.types()):  # second ones, too
         return None
     if recipe.order > 1 and _last_writer(recipe, name) >= 0:
         return None  # a gradient may be said of that value, or of what it is computed from: tanh' = 1 - tanh^2

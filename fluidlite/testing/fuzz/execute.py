@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.framework.tensor import Tensor
 from fluidlite.platform.place import Place
+from fluidlite.tensor.tensor import Tensor
 from fluidlite.testing.fuzz.recipe import Built, Recipe
 from fluidlite.testing.fuzz.tolerance import Array
 
@@ -25,7 +25,7 @@ class Failed(Exception):
 
 def new_scope(recipe: Recipe, place: Place) -> Any:
     """A scope with the state of before the first run."""
-    from fluidlite.framework.scope import Scope
+    from fluidlite.program.scope import Scope
 
     scope = Scope()
     for name, array in recipe.state.items():

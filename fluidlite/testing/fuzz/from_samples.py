@@ -15,7 +15,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
 from fluidlite.conformance.cases import Case, cases
-from fluidlite.framework.opdef import Attr, OpDef
+from fluidlite.program.opdef import Attr, OpDef
 from fluidlite.testing.fuzz.adapt import fitted
 from fluidlite.testing.fuzz.builder import MAX_ELEMENTS, Builder
 from fluidlite.testing.fuzz.call import call_reference
@@ -24,16 +24,36 @@ from fluidlite.testing.fuzz.recipe import Array
 DUE = 8
 """Operators that have their turn in a program."""
 KEEP_NUMBERS = frozenset(
-    {"unpool", "gather_tree", "hash", "crf_decoding", "linear_chain_crf", "auc", "precision_recall"}
+    {
+        "unpool",
+        "gather_tree",
+        "hash",
+        "crf_decoding",
+        "linear_chain_crf",
+        "auc",
+        "precision_recall",
+        "lstm",
+        "lstmp",
+        "gru",
+        "cudnn_lstm",
+        "edit_distance",
+        "ctc_align",
+        "warpctc",
+        "hierarchical_sigmoid",
+        "nce",
+        "chunk_eval",
+    }
 )
 """Operators whose inputs depend on each other: numbers and dims stay as the samples have them."""
 
 
 @functools.cache
 def samples_by_type() -> dict[str, tuple[Case, ...]]:
-    """The cases of every operator that has samples and a reference."""
+    """The cases of every operator that has samples and a reference, and whose result is that of its inputs alone."""
     found: dict[str, list[Case]] = {}
     for case in cases():
+        if case.op.effect:  # collective ones: other numbers of members are other processes
+            continue
         if sum(a.size for arrays in case.inputs().values() for a in arrays) <= MAX_ELEMENTS:
             found.setdefault(case.op.type, []).append(case)
     return {type: tuple(some) for type, some in found.items()}
@@ -151,7 +171,7 @@ def _disturbed(b: Builder, case: Case) -> dict[str, Any]:
     """Some attributes, changed a little."""
     found: dict[str, Any] = {}
     for attr in case.op.attrs:
-        if not b.chance(0.25):
+        if not b.chance(0.25) or (attr.type == "int" and case.op.type in KEEP_NUMBERS):  # a number of classes
             continue
         value = case.sample.attrs.get(attr.name, attr.default)
         if value is not None:
@@ -218,7 +238,10 @@ def _counts(b: Builder, use: _Use) -> dict[str, int] | None:
     lists = {slot.name for slot in op.outputs if slot.duplicable}
     if not lists.intersection(wanted):
         return dict.fromkeys(wanted, 1)
-    if math.prod(a.size for some in use.arrays[0].values() for a in some) > MAX_ELEMENTS:  # meshgrid gives so many
+    joined = [
+        some for slot, some in use.arrays[0].items() if (given := op.input(slot)) is not None and given.duplicable
+    ]
+    if math.prod(a.size for some in joined for a in some) > MAX_ELEMENTS:  # meshgrid gives so many
         b.refused["too large"] += 1
         return None
     try:

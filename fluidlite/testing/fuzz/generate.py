@@ -10,6 +10,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.base.errors import FluidError
+from fluidlite.testing.fuzz.blocks import enclose
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.from_samples import due, sample
 from fluidlite.testing.fuzz.makers import MAKERS
@@ -20,9 +21,15 @@ FEWEST, MOST = 10, 60
 SAMPLED = 0.5
 """The part of steps that come from operators' samples."""
 MIXES = (
-    ("float32",), ("float32",), ("float32", "float64"), ("float64",), ("float32", "float16"), ("float16", "float32"),
-    ("float32", "bfloat16"), ("float32", "int64"),
-)  # fmt: skip
+    ("float32",),
+    ("float32",),
+    ("float32", "float64"),
+    ("float64",),
+    ("float32", "float16"),
+    ("float16", "float32"),
+    ("float32", "bfloat16"),
+    ("float32", "int64"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,14 +79,19 @@ DIFFERENCES = 0.4
 """How often gradients are held against differences: with those that are not smooth left out, of 1 program in 20."""
 
 
+BLOCKS = 0.25
+"""How often steps are put into branches, loops and arrays."""
 SECOND = 0.3
 """How often gradients are differentiated again, where every operator on the way has a second derivative."""
 
 
 def finish(builder: Builder) -> Recipe:
-    """Choose what is fetched, the runs, and gradients."""
+    """Choose what is fetched, the runs, blocks around steps, and gradients."""
     rng = builder.rng
-    made = builder.made or list(builder.feeds[0])
+    (apart,) = rng.spawn(1)  # what else is chosen does not depend on it
+    if builder.steps and apart.random() < BLOCKS:
+        builder.steps = enclose(apart, builder.steps, [*builder.state, *builder.feeds[0]])
+    made = builder.results or list(builder.feeds[0])
     read = {name for step in builder.steps for name in step.reads()}
     values = builder.at[0].values
     ends = [
@@ -98,18 +110,33 @@ def finish(builder: Builder) -> Recipe:
     order = 2 if wanted and rng.random() < SECOND and _has_second(builder, targets, wanted) else 1
     fetches += [name for name in list(builder.state)[:2] if rng.random() < 0.5 or name in builder.feeds[0]]
     return Recipe(
-        tuple(builder.steps), tuple(runs), builder.state, tuple(dict.fromkeys(fetches)), frozenset(builder.open),
-        dict(builder.lods), targets if wanted else (), wanted, order, threads=4 if rng.random() < 0.05 else 1,
-        broken=_broken(builder) if rng.random() < 0.15 else {}, differences=bool(rng.random() < DIFFERENCES),
-    ).live()  # fmt: skip
+        tuple(builder.steps),
+        tuple(runs),
+        builder.state,
+        tuple(dict.fromkeys(fetches)),
+        frozenset(builder.open),
+        dict(builder.lods),
+        targets if wanted else (),
+        wanted,
+        order,
+        threads=4 if rng.random() < 0.05 else 1,
+        broken=_broken(builder) if rng.random() < 0.15 else {},
+        differences=bool(rng.random() < DIFFERENCES),
+    ).live()
 
 
 def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
     """Whether the gradients of the targets have gradients."""
     recipe = Recipe(
-        tuple(builder.steps), (builder.feeds[0],), builder.state, targets, lods=builder.lods, targets=targets,
-        wanted=wanted, order=2,
-    )  # fmt: skip
+        tuple(builder.steps),
+        (builder.feeds[0],),
+        builder.state,
+        targets,
+        lods=builder.lods,
+        targets=targets,
+        wanted=wanted,
+        order=2,
+    )
     try:
         build(recipe.live())
     except FluidError:
@@ -124,9 +151,14 @@ def _targets(builder: Builder, names: Sequence[str]) -> tuple[str, ...]:
     leaves = tuple(n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS)
     for name in names:
         recipe = Recipe(
-            tuple(builder.steps), (builder.feeds[0],), builder.state, (name,), lods=builder.lods, targets=(name,),
+            tuple(builder.steps),
+            (builder.feeds[0],),
+            builder.state,
+            (name,),
+            lods=builder.lods,
+            targets=(name,),
             wanted=leaves,
-        )  # fmt: skip
+        )
         try:
             build(recipe.live())
         except FluidError:

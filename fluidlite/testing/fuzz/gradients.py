@@ -12,6 +12,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FallbackWarning
 from fluidlite.conformance.op_harness import MODES
 from fluidlite.platform.place import Place
+from fluidlite.tensor.var_type import VarType
 from fluidlite.testing.fuzz.differences import disagreement
 from fluidlite.testing.fuzz.execute import Failed, Results, execute, new_scope
 from fluidlite.testing.fuzz.outcome import Finding, Outcome, differs
@@ -83,11 +84,16 @@ def _shaken(recipe: Recipe, rng: np.random.Generator, units: float, grain: float
     built, signs = build(recipe), dict[str, Array]()
     block = built.program.global_block()
     for op in [op for op in block.ops if op.role == "backward"]:
-        read = {name for slot, names in op.inputs.items() for name in names
-                if (declared := op.definition.input(slot)) is not None and not declared.unread}  # fmt: skip
+        read = {
+            name
+            for slot, names in op.inputs.items()
+            for name in names
+            if (declared := op.definition.input(slot)) is not None and not declared.unread
+        }
         for name in sorted(read & {name for name in op.input_arg_names if block.has_var(name)}):
             variable = block.var(name)
-            if variable.spec is None or variable.dtype not in ALL_FLOATS or name in op.output_arg_names:
+            plain = variable.spec is not None and variable.type == VarType.LOD_TENSOR
+            if not plain or variable.dtype not in ALL_FLOATS or name in op.output_arg_names:
                 continue
             turned, step, made = (
                 block.create_temporary(prefix=f"{name}.{what}", stop_gradient=True)
@@ -118,9 +124,11 @@ def _neighbours(recipe: Recipe, place: Place, grain: float) -> list[dict[str, Ar
         for units in (2.5, 1.5):  # what one of them leaves as it is, the other one moves
             built, signs = _shaken(recipe, rng, units, grain)
             moved = replace(
-                recipe, runs=recipe.each_run(lambda run: {n: _nudged(a, rng, grain) for n, a in run.items()})[:1],
-                state={**{n: _nudged(a, rng, grain) for n, a in recipe.state.items()}, **signs}, fetches=(),
-            )  # fmt: skip
+                recipe,
+                runs=recipe.each_run(lambda run: {n: _nudged(a, rng, grain) for n, a in run.items()})[:1],
+                state={**{n: _nudged(a, rng, grain) for n, a in recipe.state.items()}, **signs},
+                fetches=(),
+            )
             executor = Executor(place, mode="interpreted", fallback="allow")
             try:
                 values = execute(moved, built, executor, new_scope(moved, place), place)[0]

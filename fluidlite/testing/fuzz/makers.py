@@ -11,10 +11,38 @@ from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.testing.fuzz.builder import Builder
 
 UNARY = (
-    "relu", "tanh", "sigmoid", "leaky_relu", "elu", "gelu", "swish", "softplus", "softsign", "abs", "sin", "cos",
-    "relu6", "hard_swish", "logsigmoid", "erf", "selu", "atan", "square", "sign", "floor", "ceil", "round",
-    "tanh_shrink", "softshrink", "hard_shrink", "stanh", "brelu", "mish", "hard_sigmoid", "thresholded_relu",
-)  # fmt: skip
+    "relu",
+    "tanh",
+    "sigmoid",
+    "leaky_relu",
+    "elu",
+    "gelu",
+    "swish",
+    "softplus",
+    "softsign",
+    "abs",
+    "sin",
+    "cos",
+    "relu6",
+    "hard_swish",
+    "logsigmoid",
+    "erf",
+    "selu",
+    "atan",
+    "square",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "tanh_shrink",
+    "softshrink",
+    "hard_shrink",
+    "stanh",
+    "brelu",
+    "mish",
+    "hard_sigmoid",
+    "thresholded_relu",
+)
 BINARY = ("add", "sub", "mul", "max", "min")
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 NUMBERS = (*ALL_FLOATS, "int32", "int64")
@@ -258,6 +286,27 @@ def softmax(b: Builder) -> Any:
 
 
 MAKERS: tuple[Callable[[Builder], Any], ...] = (
-    unary, unary, scale, binary, binary, binary, divide, reduce, reduce, rejoin, compare, cast, view, view, view,
-    matmul, linear, gather, constant, state, overwrite, softmax, noise,
-)  # fmt: skip
+    unary,
+    unary,
+    scale,
+    binary,
+    binary,
+    binary,
+    divide,
+    reduce,
+    reduce,
+    rejoin,
+    compare,
+    cast,
+    view,
+    view,
+    view,
+    matmul,
+    linear,
+    gather,
+    constant,
+    state,
+    overwrite,
+    softmax,
+    noise,
+)

@@ -30,12 +30,15 @@ def python(recipe: Recipe, place: str) -> str:
     Arrays of many elements are written as random numbers of their range.
     """
     lines = [
-        "import numpy as np", "import fluidlite as fluid", "from fluidlite.base.dtypes import NUMPY",
+        "import numpy as np",
+        "import fluidlite as fluid",
+        "from fluidlite.base.dtypes import NUMPY",
         "rng = np.random.default_rng(0)",
         "def numbers(low, high, dims, dtype): return rng.uniform(low, high, dims).astype(NUMPY[dtype])",
         "def array(values, dtype): return np.array(values).astype(NUMPY[dtype])",
-        "program = fluid.Program()", "block = program.global_block()",
-    ]  # fmt: skip
+        "program = fluid.Program()",
+        "block = program.global_block()",
+    ]
     fed = recipe.runs[0]
     for name, value in {**recipe.state, **fed}.items():
         dims = [-1, *value.shape[1:]] if name in recipe.open_dims else list(value.shape)
@@ -45,8 +48,19 @@ def python(recipe: Recipe, place: str) -> str:
         if name in recipe.lods:
             extra += f", lod_level={len(recipe.lods[name])}"
         lines.append(f"block.create_var({name!r}, {dims}, {dtype_name(value.dtype)!r}{extra})")
+    if any(step.block for step in recipe.steps):  # blocks are made as recipes make them
+        lines += [
+            "from fluidlite.testing.fuzz.blocks import append_all",
+            "from fluidlite.testing.fuzz.recipe import Step",
+        ]
+        steps = ", ".join(
+            f"Step({step.type!r}, {_slots(step.inputs)}, {_slots(step.outputs)}, {_plain(step.attrs)!r}, "
+            f"{step.block!r})"
+            for step in recipe.steps
+        )
+        lines.append(f"append_all(program, [{steps}])")
     known = {*recipe.state, *fed}
-    for step in recipe.steps:
+    for step in recipe.steps if not any(step.block for step in recipe.steps) else ():
         for name in step.writes():
             if name not in known:
                 known.add(name)
@@ -81,6 +95,10 @@ def _fed(recipe: Recipe, name: str, array: Array) -> str:
     if name not in recipe.lods:
         return _array(array)
     return f"fluid.Tensor().set({_array(array)}, None, {[list(level) for level in recipe.lods[name]]})"
+
+
+def _slots(part: Any) -> str:
+    return repr({slot: tuple(names) for slot, names in part.items()})
 
 
 def _plain(part: Any) -> Any:

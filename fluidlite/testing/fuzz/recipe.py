@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
-from fluidlite.framework.opdef import OpDef
-from fluidlite.framework.program import Program
-from fluidlite.framework.registry import ops
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.program import Program
+from fluidlite.program.registry import ops
 
 Array = np.ndarray[Any, Any]
 Names = Mapping[str, tuple[str, ...]]
@@ -30,12 +30,15 @@ class Step:
     inputs, outputs : mapping of slot to names
     attrs : mapping
         Those that differ from the definition's defaults.
+    block : str
+        The label of the block that it stands in (:mod:`fluidlite.testing.fuzz.blocks`); empty: none.
     """
 
     type: str
     inputs: Names
     outputs: Names
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    block: str = ""
 
     @property
     def op(self) -> OpDef:
@@ -123,12 +126,13 @@ class Recipe:
                 needed.update(step.reads())
         used = {name for step in kept for name in (*step.reads(), *step.writes())} | {*self.fetches, *self.targets}
         return replace(
-            self, steps=tuple(kept[::-1]),
+            self,
+            steps=tuple(kept[::-1]),
             runs=self.each_run(lambda run: {name: array for name, array in run.items() if name in used}),
             state={name: array for name, array in self.state.items() if name in used},
             wanted=tuple(name for name in self.wanted if name in used),
             broken={name: array for name, array in self.broken.items() if name in used},
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -154,21 +158,28 @@ def declare(program: Program, recipe: Recipe) -> None:
         dims = (-1, *array.shape[1:]) if name in recipe.open_dims else array.shape
         dtype = dtype_name(array.dtype)
         block.create_var(
-            name, dims, dtype, persistable=name in recipe.state, stop_gradient=dtype not in ALL_FLOATS,
-            lod_level=len(recipe.lods.get(name, ())), is_data=name in fed and name not in recipe.state,
-        )  # fmt: skip
+            name,
+            dims,
+            dtype,
+            persistable=name in recipe.state,
+            stop_gradient=dtype not in ALL_FLOATS,
+            lod_level=len(recipe.lods.get(name, ())),
+            is_data=name in fed and name not in recipe.state,
+        )
 
 
 def append(program: Program, step: Step) -> None:
-    """Append one operator; what it writes is declared if it is new."""
+    """Append one operator to the current block; what it writes is declared if it is new."""
     block = program.global_block()
     for name in step.writes():
         if not block.has_var(name):
             block.create_var(name)
-    block.append_op(
-        step.type, {slot: list(names) for slot, names in step.inputs.items()},
-        {slot: list(names) for slot, names in step.outputs.items()}, dict(step.attrs),
-    )  # fmt: skip
+    program.current_block().append_op(
+        step.type,
+        {slot: list(names) for slot, names in step.inputs.items()},
+        {slot: list(names) for slot, names in step.outputs.items()},
+        dict(step.attrs),
+    )
 
 
 def build(recipe: Recipe) -> Built:
@@ -179,12 +190,12 @@ def build(recipe: Recipe) -> Built:
     FluidError
         If a definition refuses a step, or the gradients that are wanted cannot be had.
     """
-    from fluidlite.framework.backward import gradients
+    from fluidlite.program.backward import gradients
+    from fluidlite.testing.fuzz.blocks import append_all
 
     built = Built(Program())
     declare(built.program, recipe)
-    for step in recipe.steps:
-        append(built.program, step)
+    append_all(built.program, recipe.steps)
     if recipe.targets:
         block = built.program.global_block()
         inputs = [block.var(name) for name in recipe.wanted]

@@ -18,36 +18,135 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, HALVES, NUMPY, dtype_name
-from fluidlite.framework.kernels import kernels
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.call import call_reference
 from fluidlite.testing.fuzz.recipe import Recipe, Step
 from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, rounding, running_error, wide
 
-VIEWS = frozenset({
-    "assign", "assign_like", "concat", "crop", "crop_tensor", "diag", "expand", "expand_as", "flatten", "flatten2",
-    "flip", "gather", "gather_nd", "im2sequence", "index_sample", "index_select", "lookup_table", "lookup_table_v2",
-    "meshgrid", "multiplex", "pad", "pad2d", "pad_constant_like", "pixel_shuffle", "reshape", "reshape2", "reverse",
-    "roll", "shuffle_channel", "slice", "space_to_depth", "split", "squeeze", "squeeze2", "stack", "strided_slice",
-    "temporal_shift", "transpose", "transpose2", "tril_triu", "unbind", "unfold", "unsqueeze", "unsqueeze2",
-    "unstack",
-})  # fmt: skip
+VIEWS = frozenset(
+    {
+        "assign",
+        "assign_like",
+        "concat",
+        "crop",
+        "crop_tensor",
+        "device_transfer",
+        "device_view",
+        "diag",
+        "expand",
+        "expand_as",
+        "flatten",
+        "flatten2",
+        "flip",
+        "gather",
+        "gather_nd",
+        "im2sequence",
+        "index_sample",
+        "index_select",
+        "lookup_table",
+        "lookup_table_v2",
+        "meshgrid",
+        "multiplex",
+        "pad",
+        "pad2d",
+        "pad_constant_like",
+        "pixel_shuffle",
+        "reshape",
+        "reshape2",
+        "reverse",
+        "roll",
+        "shuffle_channel",
+        "slice",
+        "space_to_depth",
+        "split",
+        "squeeze",
+        "squeeze2",
+        "stack",
+        "strided_slice",
+        "temporal_shift",
+        "transpose",
+        "transpose2",
+        "tril_triu",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "unsqueeze2",
+        "unstack",
+    }
+)
 """Operators whose outputs are elements of their inputs, or constants, whatever the values are."""
 
-SELECTIONS = frozenset({
-    "arg_max", "arg_min", "argsort", "assign_value", "eye", "fill", "fill_any_like", "fill_constant",
-    "fill_constant_batch_size_like", "fill_zeros_like", "fill_zeros_like2", "gather_tree", "hash", "is_empty",
-    "isfinite", "isinf", "isnan", "max_pool2d_with_index", "max_pool3d_with_index", "maxout", "one_hot",
-    "one_hot_v2", "random_crop", "reduce_all", "reduce_any", "reduce_max", "reduce_min", "shape", "shard_index",
-    "similarity_focus", "size", "top_k", "unique", "unique_with_counts", "unpool", "where", "where_index",
-})  # fmt: skip
+SELECTIONS = frozenset(
+    {
+        "arg_max",
+        "arg_min",
+        "argsort",
+        "assign_value",
+        "eye",
+        "fill",
+        "fill_any_like",
+        "fill_constant",
+        "fill_constant_batch_size_like",
+        "fill_zeros_like",
+        "fill_zeros_like2",
+        "gather_tree",
+        "hash",
+        "is_empty",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "max_pool2d_with_index",
+        "max_pool3d_with_index",
+        "maxout",
+        "one_hot",
+        "one_hot_v2",
+        "random_crop",
+        "reduce_all",
+        "reduce_any",
+        "reduce_max",
+        "reduce_min",
+        "shape",
+        "shard_index",
+        "similarity_focus",
+        "size",
+        "top_k",
+        "unique",
+        "unique_with_counts",
+        "unpool",
+        "where",
+        "where_index",
+    }
+)
 """Operators that choose among elements by their values, or give what no rounding touches."""
 
-SUMS = frozenset({
-    "addmm", "bilinear_tensor_product", "bmm", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose",
-    "conv_shift", "cumsum", "depthwise_conv2d", "depthwise_conv2d_transpose", "dot", "fsp", "kron", "matmul", "mean",
-    "mul", "reduce_mean", "reduce_sum", "row_conv", "scatter", "scatter_nd_add", "sum",
-})  # fmt: skip
+SUMS = frozenset(
+    {
+        "addmm",
+        "bilinear_tensor_product",
+        "bmm",
+        "conv2d",
+        "conv2d_transpose",
+        "conv3d",
+        "conv3d_transpose",
+        "conv_shift",
+        "cumsum",
+        "depthwise_conv2d",
+        "depthwise_conv2d_transpose",
+        "dot",
+        "fsp",
+        "kron",
+        "matmul",
+        "mean",
+        "mul",
+        "reduce_mean",
+        "reduce_sum",
+        "row_conv",
+        "scatter",
+        "scatter_nd_add",
+        "sum",
+    }
+)
 """Sums of products of their float operands: every term is a product of one element of each, or less."""
 
 CANCELLING = frozenset({"linear_chain_crf"})
@@ -156,9 +255,14 @@ class Evaluator:
         return found
 
     def _bounds(
-        self, step: Step, attrs: Any, inputs: dict[str, list[Bounded]], exact: dict[str, list[Array]],
-        declared: dict[str, str], lod: Any,
-    ) -> dict[str, list[Array]]:  # fmt: skip
+        self,
+        step: Step,
+        attrs: Any,
+        inputs: dict[str, list[Bounded]],
+        exact: dict[str, list[Array]],
+        declared: dict[str, str],
+        lod: Any,
+    ) -> dict[str, list[Array]]:
         op = step.op
         floats = [b for bs in inputs.values() for b in bs if b.value.dtype.kind not in "biu"]
         dirty = any(not b.exact for bs in inputs.values() for b in bs)

@@ -47,6 +47,7 @@ class _Shrinker:
     def all(self) -> None:
         """Every kind of cut, until none helps."""
         self.attempt(replace(self.recipe, threads=1))
+        self.attempt(replace(self.recipe, steps=tuple(replace(step, block="") for step in self.recipe.steps)))
         self.attempt(replace(self.recipe, broken={}))
         self._fetches()
         self._runs()
@@ -154,9 +155,11 @@ class _Shrinker:
         if everywhere:
             steps = tuple(replace(s, attrs={k: number(v) for k, v in s.attrs.items()}) for s in steps)
         return replace(
-            self.recipe, steps=steps, state={n: cut(a) for n, a in self.recipe.state.items()},
+            self.recipe,
+            steps=steps,
+            state={n: cut(a) for n, a in self.recipe.state.items()},
             runs=self.recipe.each_run(lambda run: {n: cut(a) for n, a in run.items()}),
-        )  # fmt: skip
+        )
 
     def _numbers(self) -> None:
         for name, array in self._arrays():

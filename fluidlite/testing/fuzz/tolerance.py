@@ -17,7 +17,7 @@ from fluidlite.codegen.domain import place as placed
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.codegen.typed import Instr, Typed, typed
-from fluidlite.framework.opdef import OpDef
+from fluidlite.program.opdef import OpDef
 
 Array = np.ndarray[Any, Any]
 

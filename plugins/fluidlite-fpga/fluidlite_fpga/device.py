@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 from typing import Any
 
-from fluidlite.plugin import AllocatorBase, DeviceBase, DeviceError, DeviceInfo, DeviceLost, DeviceUnavailable
+from fluidlite.plugin import AllocatorBase, DeviceBase, DeviceError, DeviceInfo, DeviceUnavailable
 
 from fluidlite_fpga.context import FpgaContext
 from fluidlite_fpga.link import Link
-from fpga_simulator import wire
 from fpga_simulator.memory import ALIGNMENT
 from fpga_simulator.wire import Op
 
@@ -29,13 +27,11 @@ class FpgaAllocator(AllocatorBase):
 
     def allocate(self, nbytes: int) -> int:
         """Let the board find ``nbytes`` and return their address; raise MemoryError if it cannot."""
-        answer = self._link.call(Op.ALLOCATE, f"allocation of {nbytes} bytes", wire.ADDRESS.pack(nbytes))
-        return int.from_bytes(answer, "little")
+        return self._link.allocate(nbytes)
 
     def release(self, handle: int) -> None:
-        """Give memory back; that of a lost board went with it."""
-        with contextlib.suppress(DeviceLost):
-            self._link.call(Op.RELEASE, f"release of {handle:#x}", wire.ADDRESS.pack(handle))
+        """Give memory back; that of a lost board went with it. Finalisers may call it: the board is told later."""
+        self._link.release(handle)
 
 
 class FpgaDevice(DeviceBase):

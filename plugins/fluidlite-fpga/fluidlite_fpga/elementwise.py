@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import fill_number, register_kernel
+from fluidlite.plugin import KernelOptions, fill_number, register_kernel
 
 from fluidlite_fpga.kernels import FLOATS, Dims, Run, launch, same_dtype
 
@@ -105,7 +105,15 @@ def vector(call: Any, programs: Programs) -> Run:
 
 
 def _elementwise(op: str, programs: Programs, supports: Any = None, guarded: bool = False) -> Any:
-    @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS, supports=supports, inplace=True, guarded=guarded)
+    @register_kernel(
+        op,
+        "fpga",
+        library="fpgann",
+        dtypes=FLOATS,
+        supports=supports,
+        inplace=True,
+        options=KernelOptions(predicated=guarded),
+    )
     def elementwise(call: Any, context: Any) -> Run:
         return vector(call, programs)
 

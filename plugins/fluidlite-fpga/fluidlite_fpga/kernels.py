@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from fluidlite.plugin import Span, register_kernel
+from fluidlite.plugin import KernelOptions, Span, register_kernel
 
 Dims = tuple[int, ...]
 Run = Callable[[Any, Any], None]
@@ -139,7 +139,9 @@ def label_refusal(call: Any) -> str | None:
 
 
 def _by_label(op: str, kernel: str, slots: tuple[str, ...]) -> Any:
-    @register_kernel(op, "fpga", library="fpgann", dtypes=FLOATS, supports=label_refusal, indexes=True)
+    @register_kernel(
+        op, "fpga", library="fpgann", dtypes=FLOATS, supports=label_refusal, options=KernelOptions(indexes=True)
+    )
     def by_label(call: Any, context: Any) -> Run:
         """Labels are checked on the board: the first that is no class goes to the context's status words."""
         dims = call.dims(slots[0])

@@ -13,6 +13,9 @@ import fpga_simulator
 
 _PATIENCE = 5.0
 """Seconds that a board whose connection has ended gets to end too."""
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""A board has one matrix unit. Threads of NumPy's BLAS spin while they wait for each other, where cores are few or
+busy: a small matmul then takes a hundred times as long."""
 
 
 class BoardProcess:
@@ -34,7 +37,7 @@ class BoardProcess:
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-m", fpga_simulator.__name__, str(link.fileno()), str(memory)],
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **_ONE_THREAD},
             stdin=subprocess.DEVNULL,
             pass_fds=(link.fileno(),),
             start_new_session=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,14 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fluidlite.plugin import DeviceLost, DeviceUnavailable, Span
+from fluidlite.plugin import DeviceError, DeviceLost, DeviceUnavailable, Span
 
 from fluidlite_fpga import FpgaDevice
+from fluidlite_fpga import link as link_module
 from fluidlite_fpga.device import BOARDS, MEMORY
+from fpga_simulator import wire
+
+MEMORY_LEFT = 700_032
+"""Bytes of which a board has no two."""
 
 Within = Callable[[float, Callable[[], Any]], Any]
 
@@ -40,6 +47,14 @@ def test_a_board_starts_with_its_first_use() -> None:
     assert not device.info(0).host
     assert device._links == {}
     device.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells how many threads a process has")
+def test_a_board_computes_with_one_thread(device: FpgaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of a BLAS spin while they wait for each other: on a busy machine a small matmul takes 60 ms with them."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
+    device.allocator(0).allocate(64)
+    assert "Threads:\t1\n" in Path(f"/proc/{device.link(0).pid}/status").read_text()
 
 
 def test_killed_while_idle(device: FpgaDevice, within: Within) -> None:
@@ -144,6 +159,95 @@ def test_threads_share_a_board(device: FpgaDevice, within: Within) -> None:
         within(20, thread.join)
     assert len(results) == 400
     assert all(results)
+
+
+class Garbage:
+    """A cycle that only the garbage collector finds, with a finaliser."""
+
+    def __init__(self, finaliser: Callable[[], Any], errors: list[BaseException]) -> None:
+        self.itself, self.finaliser, self.errors = self, finaliser, errors
+
+    def __del__(self) -> None:
+        try:
+            self.finaliser()
+        except BaseException as error:
+            self.errors.append(error)
+
+
+def test_a_finaliser_amid_a_command_neither_waits_nor_cuts_it(
+    device: FpgaDevice, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python collects garbage between the two halves of a command, on the thread that sends it."""
+    context, allocator = device.context(0, 0), device.allocator(0)
+    span, freed = Span(allocator.allocate(64), 0, 64), allocator.allocate(MEMORY_LEFT)
+    sent, got, errors = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8), list[BaseException]()
+    fence, halves = context.record(), []
+
+    def cut(link: Any, header: wire.Header, fields: bytes, data: memoryview) -> None:
+        link.sendall(header._replace(nbytes=len(fields) + data.nbytes).pack() + fields)
+        halves.append(header.code)
+        monkeypatch.setattr(link_module.wire, "send", send)
+        gc.collect()
+        link.sendall(data)
+
+    def work() -> None:
+        Garbage(lambda: allocator.release(freed), errors)
+        Garbage(context.wait, errors)
+        Garbage(fence.wait, errors)
+        Garbage(lambda: allocator.allocate(8), errors)
+        monkeypatch.setattr(link_module.wire, "send", cut)
+        context.copy_in(span, sent.data)
+        context.copy_out(got.data, span)
+        context.wait()
+
+    send = wire.send
+    gc.disable()
+    try:
+        within(10, work)
+    finally:
+        gc.enable()
+    assert halves == [wire.Op.COPY_IN]
+    np.testing.assert_array_equal(got, sent)
+    texts = sorted(str(error).partition("; ")[0] for error in errors)
+    assert texts == [f"fpga:0: {what} was asked for while this thread sent: copy_in of 64 bytes"
+                     for what in ("allocation of 8 bytes", "fence")]  # fmt: skip
+    log = [entry["command"] for entry in device.command_log(0)]
+    assert log[-4:] == ["allocate", "copy_in", "release", "copy_out"]
+    assert allocator.allocate(MEMORY_LEFT) == freed  # it was given back
+
+
+def test_a_finaliser_on_the_thread_that_receives_waits_for_nothing(device: FpgaDevice, within: Within) -> None:
+    context, allocator, link = device.context(0, 0), device.allocator(0), device.link(0)
+    freed, errors, accept = allocator.allocate(MEMORY_LEFT), list[BaseException](), link._accept
+
+    def collecting(header: wire.Header, body: wire.Body) -> None:
+        del link.__dict__["_accept"]
+        Garbage(lambda: allocator.release(freed), errors)
+        Garbage(context.wait, errors)
+        gc.collect()
+        accept(header, body)
+
+    link.__dict__["_accept"] = collecting
+    within(10, context.wait)  # it waits in what was there before
+    within(10, context.wait)
+    assert [type(error) for error in errors] == [DeviceError]
+    assert "fence was asked for on the thread that receives the board's answers" in str(errors[0])
+    assert allocator.allocate(MEMORY_LEFT) == freed
+
+
+def test_closing_sends_what_was_released(device: FpgaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, send = [], wire.send
+
+    def noted(link: Any, header: wire.Header, fields: bytes, data: memoryview) -> None:
+        sent.append(header.code)
+        send(link, header, fields, data)
+
+    handle = device.allocator(0).allocate(64)
+    monkeypatch.setattr(link_module.wire, "send", noted)
+    device.allocator(0).release(handle)
+    assert not sent
+    device.close()
+    assert sent == [wire.Op.RELEASE]
 
 
 HOST = """

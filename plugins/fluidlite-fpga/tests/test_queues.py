@@ -116,7 +116,7 @@ def test_a_fence_that_is_too_old_to_be_known_orders_after_everything() -> None:
 
 
 def test_contexts_of_the_framework_take_queues_in_turn_and_agree() -> None:
-    from fluidlite.platform.pool import new_context
+    from fluidlite.platform.context_pool import new_context
 
     made = [new_context("fpga:0") for _ in range(2)]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fluidlite.plugin import DeviceBase, hookimpl, register_op
+from fluidlite.plugin import DeviceBase, Inference, hookimpl, register_op
 
 
 class HalfDevice(DeviceBase):
@@ -26,7 +26,7 @@ def register_devices(register: Callable[[Any], None]) -> None:
 @hookimpl
 def register_operators(register: Callable[[Any], None]) -> None:
     """Register one, then fail with a chain of causes."""
-    register(register_op("half_made", inputs=("X",), outputs=("Out",), infer=lambda call: {"Out": call.spec("X")}))
+    register(register_op("half_made", Inference(lambda call: {"Out": call.spec("X")}), inputs=("X",), outputs=("Out",)))
     try:
         {}["calibration"]
     except KeyError as error:

@@ -1,0 +1,47 @@
+"""One graph over two devices: the first layer on one, the second on the other, and values and gradients go between.
+
+python examples/nodes_two_devices.py [place [other place]]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+import fluidlite as fluid
+from fluidlite import nodes
+from fluidlite.nodes import layers
+
+
+def main(place: str = "cpu", other: str = "", steps: int = 60) -> tuple[list[float], float]:
+    """Train; return losses, and how far weights are from those that one device gives."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = np.asarray(images.T / 16, np.float32), labels
+    others = [str(found) for found in fluid.places() if found != fluid.Place.parse(place)]
+    other = other or (others or [place])[0]
+    losses, models = [], []
+    for second in (other, place):  # over two devices, and then on one
+        nodes.seed(1)
+        below, above = layers.Affine(place, 64, 32, nodes.Tanh), layers.Affine(second, 32, 10)
+        updater = nodes.Sgd(0.5)
+        for step in range(steps):
+            rows = np.random.default_rng(step).choice(1797, 100)
+            hidden = below(nodes.FixedData(place, x[:, rows]))
+            scores = above(nodes.DeviceTransfer(hidden, second))
+            graph = nodes.Graph(nodes.Mean(nodes.PickNegLogSoftmax(scores, y[rows])))
+            loss = float(graph.forward())
+            graph.reset_grad()
+            graph.backward()
+            updater.update(graph)
+            if second == other:
+                losses.append(loss)
+        models.append([weight.value().numpy() for weight in (*below.weights(), *above.weights())])
+    apart = max(float(np.abs(one - two).max()) for one, two in zip(*models, strict=True))
+    print(f"{place} and {other}: loss {losses[0]:.3f} to {losses[-1]:.3f}; weights within {apart:.1e} of one device's")
+    return losses, apart
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

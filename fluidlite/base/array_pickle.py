@@ -1,0 +1,304 @@
+"""Pickles of arrays, numbers and texts, read without Python's unpickler: nothing in them is imported or called.
+
+Data sets and parameters were kept as pickles. Their opcodes are interpreted here, as far as lists, tuples, mappings,
+numbers, texts, bytes and NumPy's arrays need them; whatever else a pickle asks for is refused by its name.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import SavedModelError
+
+_ALLOWED = {
+    "numpy.core.multiarray _reconstruct": "new array",
+    "numpy._core.multiarray _reconstruct": "new array",
+    "numpy.core.multiarray scalar": "scalar",
+    "numpy._core.multiarray scalar": "scalar",
+    "numpy.core.numeric _frombuffer": "array of bytes",
+    "numpy._core.numeric _frombuffer": "array of bytes",
+    "numpy ndarray": "class",
+    "numpy dtype": "dtype",
+    "_codecs encode": "encode",
+    "collections OrderedDict": "mapping",
+    "__builtin__ bytes": "bytes",
+    "builtins bytes": "bytes",
+    "__builtin__ bytearray": "bytes",
+    "builtins bytearray": "bytes",
+}
+"""What a pickle may name, and what it is taken for."""
+_KINDS = "biufSU"
+_MAX_DEPTH = 64
+_MARK = object()
+_VALUES = frozenset(
+    {
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "UNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+    }
+)
+
+
+class _Budget:
+    """How many values and bytes a pickle may still take: what it holds once, it can name a thousand times."""
+
+    def __init__(self, values: int, nbytes: int) -> None:
+        self.values, self.nbytes = values, nbytes
+
+    def take(self, values: int, nbytes: int = 0) -> None:
+        """Raise SavedModelError if that is more than is left."""
+        self.values -= values
+        self.nbytes -= nbytes
+        if self.values < 0 or self.nbytes < 0:
+            raise SavedModelError("it holds more values than such a file has")
+
+
+class _Named:
+    """Something that a pickle names, and that is never called."""
+
+    def __init__(self, meaning: str) -> None:
+        self.meaning = meaning
+
+
+class _Dtype:
+    """A NumPy dtype in the making."""
+
+    def __init__(self, code: str) -> None:
+        self.code, self.order = code, "="
+
+    def made(self) -> np.dtype[Any]:
+        found = np.dtype(self.code)
+        if found.kind not in _KINDS:
+            raise SavedModelError(f"it holds an array of {self.code!r:.20}; expected numbers or texts")
+        return found.newbyteorder(">") if self.order == ">" else found.newbyteorder("<") if self.order == "<" else found
+
+
+class _Array:
+    """A NumPy array in the making."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+
+def load_arrays(content: bytes, most: int = 10_000_000) -> Any:
+    """Read a pickle of arrays and plain values; texts of Python 2 come as ``str``, byte by byte (latin-1).
+
+    Parameters
+    ----------
+    content : bytes
+        The whole pickle, of any protocol.
+    most : int
+        How many opcodes and values are read at most.
+
+    Raises
+    ------
+    SavedModelError
+        It is truncated, malformed, too large, or holds anything else.
+    """
+    try:
+        budget = _Budget(most, 8 * len(content) + (1 << 20))
+        return _finished(_run(content, budget), 0, budget)
+    except SavedModelError:
+        raise
+    except RecursionError:
+        raise SavedModelError("its values lie in each other too deep") from None
+    except Exception as exc:  # what opcodes of nonsense lead to
+        raise SavedModelError(f"it is truncated or no pickle ({type(exc).__name__}: {exc!s:.80})") from None
+
+
+def _run(content: bytes, budget: _Budget) -> Any:
+    stack: list[Any] = []
+    memo: dict[Any, Any] = {}
+    for opcode, argument, _ in pickletools.genops(content):
+        budget.take(1)
+        name = opcode.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in ("PROTO", "FRAME"):
+            continue
+        elif name == "STOP":
+            (found,) = stack
+            return found
+        elif name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name in ("GLOBAL", "STACK_GLOBAL"):
+            if name == "STACK_GLOBAL":
+                what, module = stack.pop(), stack.pop()
+                argument = f"{module} {what}"
+            if argument not in _ALLOWED:
+                raise SavedModelError(f"it names {argument!r:.80}, which is no part of arrays; nothing of it was run")
+            stack.append(_Named(_ALLOWED[argument]))
+        elif name in ("REDUCE", "NEWOBJ"):
+            arguments, called = stack.pop(), stack.pop()
+            budget.take(0, sum(len(item) for item in _expect(arguments, tuple) if isinstance(item, (str, bytes))))
+            stack.append(_made(called, arguments))
+        elif name == "BUILD":
+            state = stack.pop()
+            budget.take(0, sum(len(item) for item in _expect(state, tuple) if isinstance(item, (str, bytes))))
+            _build(stack[-1], state)
+        elif name in ("POP", "POP_MARK"):
+            stack.pop() if name == "POP" else _to_mark(stack)
+        elif name == "DUP":
+            stack.append(stack[-1])
+        else:
+            _collect(name, stack)
+    raise SavedModelError("it is truncated")
+
+
+_EMPTY: dict[str, type] = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "MARK": _MARK}
+
+
+def _to_mark(stack: list[Any]) -> list[Any]:
+    at = len(stack) - 1
+    while stack[at] is not _MARK:
+        at -= 1
+        if at < 0:
+            raise SavedModelError("it is malformed: a mark is missing")
+    found = stack[at + 1 :]
+    del stack[at:]
+    return found
+
+
+def _collect(name: str, stack: list[Any]) -> None:
+    """The opcodes of constants and of what holds other values."""
+    if name in _CONSTANTS:
+        stack.append(_CONSTANTS[name])
+    elif name in _EMPTY:
+        stack.append(_EMPTY[name]())
+    elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+        size = int(name[-1])
+        items = tuple(stack[-size:])
+        if len(items) != size:
+            raise SavedModelError("it is malformed")
+        stack[-size:] = [items]
+    elif name in ("TUPLE", "LIST", "DICT"):
+        items_of = _to_mark(stack)
+        stack.append(tuple(items_of) if name == "TUPLE" else items_of if name == "LIST" else _pairs(items_of))
+    elif name in ("APPEND", "APPENDS"):
+        added = [stack.pop()] if name == "APPEND" else _to_mark(stack)
+        _expect(stack[-1], list).extend(added)
+    elif name in ("SETITEM", "SETITEMS"):
+        value = _to_mark(stack) if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+        _expect(stack[-1], dict).update(_pairs(value))
+    else:
+        raise SavedModelError(f"it uses the opcode {name}, which arrays do not need")
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise SavedModelError(f"it is malformed: {type(value).__name__} where a {kind.__name__} is expected")
+    return value
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    if len(items) % 2 or not all(isinstance(key, (str, bytes, int, float)) for key in items[::2]):
+        raise SavedModelError("it holds a mapping whose keys are no texts or numbers")
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _made(called: Any, arguments: Any) -> Any:
+    """What a call that a pickle asks for would give; nothing is called."""
+    meaning = called.meaning if isinstance(called, _Named) else None
+    arguments = _expect(arguments, tuple)
+    if meaning == "new array":
+        return _Array()
+    if meaning == "dtype":
+        return _Dtype(_text(arguments[0]))
+    if meaning == "encode":
+        return _text(arguments[0]).encode("latin-1")
+    if meaning == "scalar":
+        found = _numbers(arguments[1], arguments[0], (), False)
+        return found[()]
+    if meaning == "array of bytes":
+        data, dtype, dims, order = arguments
+        array = _Array()
+        array.value = _numbers(data, dtype, dims, order == "F")
+        return array
+    if meaning == "mapping":
+        pairs = [item for pair in (arguments[0] if arguments else []) for item in pair]
+        return _pairs(pairs)
+    if meaning == "bytes":
+        return _bytes(arguments[0]) if arguments else b""
+    raise SavedModelError("it calls something that is no part of arrays")
+
+
+def _build(made: Any, state: Any) -> None:
+    state = _expect(state, tuple)
+    if isinstance(made, _Dtype):
+        if state[1] not in ("<", ">", "|", "=") or any(item not in (None, ()) for item in state[2:5]):
+            raise SavedModelError("it holds a dtype of fields; expected numbers or texts")
+        made.order = state[1]
+    elif isinstance(made, _Array):
+        _, dims, dtype, fortran, data = state
+        made.value = _numbers(data, dtype, dims, bool(fortran))
+    else:
+        raise SavedModelError(f"it sets the state of {type(made).__name__}, which is no part of arrays")
+
+
+def _numbers(data: Any, dtype: Any, dims: Any, fortran: bool) -> Any:
+    """An array of its parts, whose sizes have to agree."""
+    kind = _expect(dtype, _Dtype).made()
+    content, dims = _bytes(data), _expect(dims, tuple)
+    if len(dims) > 32 or not all(type(dim) is int and dim >= 0 for dim in dims):
+        raise SavedModelError(f"it holds an array of dims {dims!r:.60}")
+    if prod(dims) * kind.itemsize != len(content):
+        raise SavedModelError(f"it holds an array of dims {dims!r:.60} and {kind} with {len(content):,} bytes")
+    if not len(content):
+        return np.empty(dims, kind)
+    return np.frombuffer(content, kind).reshape(dims, order="F" if fortran else "C")
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("latin-1")  # a text of Python 2 is bytes
+    if not isinstance(value, (bytes, bytearray)):
+        raise SavedModelError(f"it holds {type(value).__name__} where bytes are expected")
+    return bytes(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(_expect(value, str))
+
+
+def _finished(value: Any, depth: int, budget: _Budget) -> Any:
+    """The values, with arrays in their places."""
+    budget.take(1)
+    if depth > _MAX_DEPTH:
+        raise SavedModelError("its values lie in each other too deep")
+    if isinstance(value, _Array):
+        if value.value is None:
+            raise SavedModelError("it holds an array without numbers")
+        return value.value
+    if isinstance(value, (_Named, _Dtype)) or value is _MARK:
+        raise SavedModelError("it holds something else than values")
+    if isinstance(value, dict):
+        return {key: _finished(item, depth + 1, budget) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_finished(item, depth + 1, budget) for item in value)
+    return value

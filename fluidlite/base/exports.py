@@ -1,0 +1,21 @@
+"""``__all__`` of modules that only re-export: ``from x import name as name`` is the one list of their names."""
+
+from __future__ import annotations
+
+import sys
+from inspect import ismodule
+
+
+def export(module: str, *more: str) -> None:
+    """Give a module its ``__all__``: its names without a leading underscore.
+
+    Parameters
+    ----------
+    module : str
+        ``__name__`` of the module, which calls this last.
+    *more : str
+        Modules that it exports, since others are left out, and names that its ``__getattr__`` knows.
+    """
+    names = vars(sys.modules[module])
+    own = (name for name, value in names.items() if name[0] != "_" and not ismodule(value))
+    names["__all__"] = sorted({*own, *more})

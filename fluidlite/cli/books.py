@@ -1,0 +1,276 @@
+"""The books of ``examples/book``: find one, train it on a place, use the model it saved, and say what came of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import MissingExtraError, ProgramError
+from fluidlite.compiler.explain import Report
+from fluidlite.compiler.selection.policy import policy_guard, set_fallback
+from fluidlite.platform.context_pool import get_context
+
+Progress = Callable[[str, int, int, float], None]
+"""Called after each step with the program's name, steps done, steps in all, and the loss."""
+
+MAX_INFERENCE_DIFFERENCE = 1e-5
+"""The largest difference, relative to the largest value, between predictions in training and from the saved model."""
+
+_NAMES = ("DATA", "METRIC", "GOAL", "BETTER", "STEPS", "train", "infer")
+_PACKAGED = Path(__file__).parent.parent / "_book"
+_CLONED = Path(__file__).parent.parent.parent / "examples" / "book"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a book.
+
+    Attributes
+    ----------
+    name : str
+        The book's file, or ``book:variant``.
+    metric : str
+        What is measured of the saved model on test data.
+    goal : float
+        What it must reach.
+    higher : bool
+        Whether more is better.
+    steps : int
+        Batches of a whole training.
+    """
+
+    name: str
+    data: str
+    metric: str
+    goal: float
+    higher: bool
+    steps: int
+    module: ModuleType = field(repr=False, compare=False)
+    variant: str | None = None
+
+    def reaches(self, value: float) -> bool:
+        """Whether a value of the metric is as good as the goal."""
+        return value >= self.goal if self.higher else value <= self.goal
+
+
+@dataclass(frozen=True)
+class StepCopies:
+    """Copies that a training step makes into a place and out of it, and their bytes, on the mean."""
+
+    copies_in: float
+    copies_out: float
+    bytes_in: float
+    bytes_out: float
+
+
+@dataclass
+class BookResult:
+    """What came of a program on a place.
+
+    Attributes
+    ----------
+    losses : list of float
+        One a step.
+    value : float
+        The metric, from the saved model.
+    difference : float
+        The largest between predictions in training and from the saved model, relative to the largest value.
+    seconds : float
+        Training, saving, loading and inference; compiling too.
+    processor_seconds : float
+        What of it all threads of this process computed: it hardly depends on what else the machine does. A device that
+        is a process of its own is not counted.
+    report : Report
+        The plan of a training step.
+    copies : StepCopies
+        Copies that a step made into the place and out of it, on the mean, with those of feeds and fetches; None after
+        a single step.
+    """
+
+    program: Program
+    place: str
+    losses: list[float]
+    value: float
+    difference: float
+    seconds: float
+    processor_seconds: float
+    report: Report
+    copies: StepCopies | None
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it should be; empty if all is well. A short training need not reach the goal."""
+        found = []
+        if len(self.losses) >= self.program.steps and not self.program.reaches(self.value):
+            found.append(f"the {self.program.metric} is {self.value:.4f}, the goal {self.program.goal:g}")
+        if not all(map(math.isfinite, self.losses)):
+            found.append("a loss is not finite")
+        if not self.difference <= MAX_INFERENCE_DIFFERENCE:
+            found.append(f"the saved model's predictions differ by {self.difference:.1e} from those in training")
+        return found
+
+
+def book_folder() -> Path:
+    """Where the books are: beside the package in a clone, inside it where it was installed from a wheel."""
+    return _CLONED if _CLONED.is_dir() else _PACKAGED
+
+
+def book_names() -> list[str]:
+    """The files of :func:`book_folder` that hold a book, without their suffix."""
+    return sorted(path.stem for path in book_folder().glob("*.py") if not path.stem.startswith("_"))
+
+
+def book_programs(name: str) -> list[Program]:
+    """The programs of a book.
+
+    Parameters
+    ----------
+    name : str
+        ``fit_a_line``; ``word2vec:sparse`` for one of several programs; or the path of such a file.
+
+    Raises
+    ------
+    ProgramError
+        There is no such book or program, or the file lacks a name that a book has.
+    MissingExtraError
+        It imports a package that is not installed.
+    """
+    stem, _, wanted = name.partition(":")
+    path = Path(stem) if stem.endswith(".py") else book_folder() / f"{stem}.py"
+    if not path.is_file():
+        raise ProgramError(f"there is no book {stem!r}\n  Do: name one of {', '.join(book_names())}, or a file")
+    module = _load(path)
+    absent = [
+        each for each in ("DATA", "METRIC", "GOAL", "BETTER", "STEPS", "train", "infer") if not hasattr(module, each)
+    ]
+    if absent:
+        raise ProgramError(f"{path} has no {absent[0]}, which a book has\n  Do: see {book_folder() / 'README.md'}")
+    variants = list(getattr(module, "VARIANTS", ())) or [None]
+    if wanted and wanted not in variants:
+        there = ", ".join(f"{path.stem}:{each}" for each in variants if each)
+        raise ProgramError(f"{path.stem} has no program {wanted!r}\n  Do: name {there or path.stem}")
+    return [_program(module, path.stem, each) for each in variants if not wanted or each == wanted]
+
+
+def run_program(program: Program, place: str, steps: int | None = None, progress: Progress | None = None) -> BookResult:
+    """Train a program of a book, save the model, load it and measure it.
+
+    What has no kernel on the place runs on its fallback place; the report says what.
+
+    Parameters
+    ----------
+    place : str
+    steps : int, optional
+        Batches; as many as the goal takes if left out.
+    progress : callable, optional
+
+    Raises
+    ------
+    FluidError
+        The place cannot be used, or a step fails.
+    """
+    total = program.steps if steps is None else steps
+    losses: list[float] = []
+    reports: list[Report] = []
+    counts = get_context(place).counts
+    before: list[tuple[int, ...]] = []
+    after: tuple[int, ...] = ()
+
+    def on_step(executor: Any, step: int, loss: float) -> None:
+        nonlocal after
+        losses.append(loss)
+        after = (counts.copy_in, counts.copy_out, counts.bytes_in, counts.bytes_out)
+        if not reports:
+            reports.append(executor.explain_last())
+            before.append(after)
+        if progress is not None:
+            progress(program.name, step + 1, total, loss)
+
+    chosen = {} if program.variant is None else {"variant": program.variant}
+    begin, processor = time.perf_counter(), time.process_time()
+    with policy_guard(), tempfile.TemporaryDirectory() as folder:
+        set_fallback("allow")  # not silent: the report shows it
+        trained = program.module.train(place, folder, steps=total, on_step=on_step, **chosen)
+        value, inferred = program.module.infer(place, folder, **chosen)
+    seconds, processor = time.perf_counter() - begin, time.process_time() - processor
+    later = len(losses) - 1
+    copies = None
+    if later:
+        copies = StepCopies(*((last - first) / later for first, last in zip(before[0], after, strict=True)))
+    difference = _difference(trained, inferred)
+    return BookResult(program, place, losses, float(value), difference, seconds, processor, reports[0], copies)
+
+
+def main(path: str) -> None:
+    """What the file of a book does as a script, whose arguments are a place and steps."""
+    from fluidlite.cli.main import main as command
+
+    place, steps = sys.argv[1:2] or ["cpu"], sys.argv[2:3]
+    sys.exit(command(["run-book", path, "--place", *place, *(["--steps", *steps] if steps else [])]))
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"fluidlite_book_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        with _beside(path.parent):
+            spec.loader.exec_module(module)
+    except ModuleNotFoundError as exc:
+        raise MissingExtraError(f"the book {path.stem} needs {exc.name}\n  Do: pip install {exc.name}") from exc
+    return module
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """Modules of a folder can be imported, as they can when a file of it is run; none stays behind for others."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == folder:
+                del sys.modules[name]
+
+
+def _program(module: ModuleType, stem: str, variant: str | None) -> Program:
+    def of(value: Any) -> Any:
+        """Return what a constant says for this variant."""
+        return value[variant] if isinstance(value, Mapping) else value
+
+    name = stem if variant is None else f"{stem}:{variant}"
+    better = of(module.BETTER)
+    if better not in ("higher", "lower"):
+        raise ProgramError(f"{name}: BETTER is {better!r}; expected 'higher' or 'lower'")
+    return Program(
+        name,
+        of(module.DATA),
+        of(module.METRIC),
+        float(of(module.GOAL)),
+        better == "higher",
+        int(of(module.STEPS)),
+        module,
+        variant,
+    )
+
+
+def _difference(trained: Any, inferred: Any) -> float:
+    one, other = np.asarray(trained, np.float64), np.asarray(inferred, np.float64)
+    if one.shape != other.shape:
+        return math.inf
+    return float(np.max(np.abs(one - other), initial=0.0) / max(float(np.max(np.abs(one), initial=0.0)), 1e-30))

@@ -1,0 +1,64 @@
+"""``fluidlite run-book`` on the terminal: progress, then loss, metric, kernels and transfers."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fluidlite.cli.books import BookResult, StepCopies, book_programs, run_program
+from fluidlite.cli.reports import in_bytes
+from fluidlite.compiler.selection.policy import HOWS
+
+_LINES = 10
+"""How many lines of progress are written where no terminal shows a bar."""
+
+
+def show(console: Console, name: str, place: str, steps: int | None) -> int:
+    """Run the programs of a book on a place and print what came of them; return 1 if a goal is missed, else 0."""
+    problems = 0
+    for program in book_programs(name):
+        total = program.steps if steps is None else steps
+        console.print(f"{program.name} on {place}: {total} steps on {program.data}", soft_wrap=True)
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+            task: TaskID = bars.add_task("compiling", total=total)
+
+            def progress(
+                name: str, done: int, total: int, loss: float, bars: Progress = bars, task: TaskID = task
+            ) -> None:
+                if console.is_terminal:
+                    bars.update(task, completed=done, description=f"step {done}, loss {loss:.4f}")
+                elif done == 1 or done == total or done * _LINES // total != (done - 1) * _LINES // total:
+                    console.print(f"  step {done} of {total}: loss {loss:.4f}", soft_wrap=True)
+
+            found = run_program(program, place, steps, progress)
+        for line in lines(found):
+            console.print(line, soft_wrap=True)
+        problems += len(found.problems)
+    return 1 if problems else 0
+
+
+def lines(found: BookResult) -> list[str]:
+    """Loss, metric, kernels by tier, transfers, and what is wrong."""
+    summary, program = found.report.summary, found.program
+    tail = found.losses[-20:]
+    hows = ", ".join(f"{summary[how]} {how}" for how in (*HOWS, "control") if summary[how])
+    relation = "at least" if program.higher else "at most"
+    short = "" if len(found.losses) >= program.steps else f" after {program.steps} steps"
+    return [
+        f"loss: {found.losses[0]:.4f} at first, {sum(tail) / len(tail):.4f} over the last {len(tail)}",
+        f"{program.metric}: {found.value:.4f} (goal: {relation} {program.goal:g}{short}), by the saved model",
+        f"kernels of a training step: {summary['operators']} operators: {hows}",
+        f"transfers of a training step: {_copies(found.copies)}",
+        f"seconds: {found.seconds:.1f}, {found.processor_seconds:.1f} of them computed on the host",
+        *(f"Problem: {problem}" for problem in found.problems),
+    ]
+
+
+def _copies(found: StepCopies | None) -> str:
+    if found is None:
+        return "not counted in a single step"
+    if not found.copies_in + found.copies_out:
+        return "none"
+    into, out = (in_bytes(round(count)) for count in (found.bytes_in, found.bytes_out))
+    return f"{found.copies_in:.1f} into the place ({into}), {found.copies_out:.1f} out of it ({out})"

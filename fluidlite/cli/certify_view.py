@@ -1,0 +1,85 @@
+"""The certificate on the terminal: progress, a table by operator, failures, and the summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fluidlite.conformance import Certificate, Outcome, certify, page
+from fluidlite.conformance.certificate import FAILED, KNOWN, in_words
+from fluidlite.conformance.checks import read_known_failures
+
+
+def show(
+    console: Console,
+    place: str,
+    operators: Sequence[str] = (),
+    only: Sequence[str] = (),
+    jobs: int | None = None,
+    plugins: Sequence[str] = (),
+    known_failures: Path | None = None,
+    timeout: float = 300.0,
+    html: Path | None = None,
+    as_json: bool = False,
+    brief: bool = False,
+) -> int:
+    """Certify a place and print what was found; return the exit code: 0, or 1 if a check failed."""
+    known = read_known_failures(known_failures.read_text(encoding="utf-8")) if known_failures is not None else {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=as_json or not console.is_terminal, transient=True) as bars:
+        task = bars.add_task(f"checking {place}", total=None)
+        failed = 0
+
+        def progress(outcome: Outcome, done: int, total: int) -> None:
+            nonlocal failed
+            if outcome.state == FAILED:
+                failed += 1
+                if not as_json:
+                    console.print(f"failed: {outcome.id}", soft_wrap=True)
+            marks = f", {failed} failed" if failed else ""
+            bars.update(task, completed=done, total=total, description=f"checking {place}{marks}")
+
+        found = certify(place, operators, only, jobs, plugins, known, timeout, progress)
+    if html is not None:
+        html.write_text(page(found), encoding="utf-8")
+    if as_json:
+        console.print(json.dumps(found.data(), indent=1, default=str), soft_wrap=True)
+        return 0 if found.ok else 1
+    if not brief:
+        console.print(operator_table(found))
+    _print_failures(console, found)
+    console.print()
+    for line in found.summary():
+        console.print(line, soft_wrap=True)
+    return 0 if found.ok else 1
+
+
+def operator_table(found: Certificate) -> Table:
+    """A row for each operator."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("operator", "kernel", "gradient"):
+        table.add_column(column, overflow="fold")
+    for column in ("checks", "failed", "known"):
+        table.add_column(column, justify="right")
+    for row in found.rows():
+        failed, known = len(row.failures), row.count(KNOWN)
+        table.add_row(
+            row.operator,
+            in_words(row.kernel),
+            in_words(row.gradient),
+            str(len(row.outcomes)),
+            str(failed or ""),
+            str(known or ""),
+        )
+    return table
+
+
+def _print_failures(console: Console, found: Certificate) -> None:
+    for outcome in found.failures:
+        console.print(f"\n{outcome.id}\n  {outcome.error}", soft_wrap=True)
+        console.print(f"  Reproduce: {found.reproduction(outcome)}", soft_wrap=True)

@@ -1,0 +1,238 @@
+"""The kernel matrix: how each operator, forward and gradient, gets its kernel on each place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import dtype_name
+from fluidlite.base.errors import FluidError
+from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.policy import HOWS, Policy
+from fluidlite.conformance.cases import Case
+from fluidlite.conformance.op_harness import OneOperator, build
+from fluidlite.conformance.reference import Oracle
+from fluidlite.conformance.samples import Sample, reference_of, samples_of
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.program.backward import gradients
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec, specs_of
+
+CONTROL = "control"
+"""An operator that runs itself (``run(frame, op)``), or marks where values enter and leave."""
+UNKNOWN = "?"
+"""An operator without a sample to try."""
+WAYS = (*HOWS, CONTROL, "none", UNKNOWN)
+_START = ".start"
+"""Every word for how an operator gets its kernel."""
+
+
+@dataclass
+class Cell:
+    """One operator on one place, over all of its sample calls.
+
+    Attributes
+    ----------
+    hows : Counter
+        How many sample calls got their kernel in which way.
+    libraries : dict of way to set of str
+        Whose kernels these calls got.
+    refused : dict of candidate to reason
+        Why other candidates were left out, in the calls that fell back (or found nothing).
+    """
+
+    hows: Counter[str] = field(default_factory=Counter)
+    libraries: dict[str, set[str]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def how(self) -> str:
+        """The way of most calls."""
+        return self.hows.most_common(1)[0][0] if self.hows else UNKNOWN
+
+    @property
+    def text(self) -> str:
+        """The ways with their libraries, such as ``native blas`` or ``generic plain (fallback: 2 of 9)``."""
+        if not self.hows:
+            return UNKNOWN
+        others = [f"{self.named(how)}: {n} of {self.hows.total()}" for how, n in self.hows.most_common()[1:]]
+        return self.named(self.how) + (f" ({', '.join(others)})" if others else "")
+
+    def named(self, how: str) -> str:
+        """A way with its libraries."""
+        return " ".join((how, *sorted(self.libraries.get(how, set()) - {""})))
+
+
+@dataclass
+class Row:
+    """One operator type; ``cells`` by place."""
+
+    op: str
+    cells: dict[Place, Cell]
+
+
+def sample_calls(op: OpDef) -> dict[str, list[Call]]:
+    """Representative calls of an operator, and of its gradient operator, by type: one for each sample."""
+    found: dict[str, list[Call]] = {}
+    wanted = {op.type, op.grad.type if isinstance(op.grad, GradRule) else f"{op.type}_grad"}
+    for one in _programs(op):
+        for type, call in program_calls(one):
+            if type in wanted:
+                found.setdefault(type, []).append(call)
+    return found
+
+
+def gradient_types(op: OpDef) -> list[str]:
+    """The types of operators that make an operator's gradient, in the order in which its samples first show them."""
+    if op.grad is None:
+        return []
+    if isinstance(op.grad, GradRule):
+        return [op.grad.type]
+    made = dict.fromkeys(item.type for one in _programs(op) for item in one.program.global_block().ops[1:])
+    return [type for type in made if type != "assign_like"]  # that looks at the gradient which a sample starts from
+
+
+def _programs(op: OpDef) -> Iterator[OneOperator]:
+    """For each sample, a program of the operator and those of its gradient."""
+    for sample in samples_of(op.type) or _plain_sample(op):
+        try:
+            yield sample_program(Case(op, sample, sample.name, sample.dtypes[0]))
+        except FluidError:
+            continue
+
+
+def sample_program(case: Case) -> OneOperator:
+    """The program of a case's operator, and of the operators of its gradient."""
+    one = build(case, _counts(case))
+    _append_gradients(case, one)
+    return one
+
+
+def _plain_sample(op: OpDef) -> list[Sample]:
+    """A sample of an operator that declares none and needs no input, such as one that draws random numbers."""
+    if any(not slot.dispensable for slot in op.inputs) or op.run is not None:
+        return []
+    required = {attr.name: [2, 3] for attr in op.attrs if attr.required and attr.type == "ints"}
+    return [Sample({}, required)]
+
+
+def _counts(case: Case) -> dict[str, int]:
+    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
+    if not any(slot.duplicable for slot in case.op.outputs) or reference_of(case.op.type) is None:
+        return dict.fromkeys(wanted, 1)
+    outputs = Oracle(case).outputs
+    return {slot: len(outputs.get(slot, (None,))) for slot in wanted}
+
+
+def _append_gradients(case: Case, one: OneOperator) -> None:
+    slots = [slot for slot in case.graded_outputs() if slot in one.outputs]
+    targets = [variable for slot in slots for variable in one.outputs[slot]]
+    sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
+    if targets and sources:
+        block = one.program.global_block()
+        starts = []
+        for target in targets:
+            name = target.name + _START
+            array = np.zeros([max(d, 1) for d in target.shape], np.float32)
+            start = one.data(block, name, array, dims=target.shape)
+            start.declare(target._spec())
+            starts.append(start)
+        gradients(targets, sources, starts)
+
+
+def program_calls(one: OneOperator) -> Iterator[tuple[str, Call]]:
+    """The calls of a program with exact dims and with the numbers of metadata slots, as a run would know them."""
+    given = {**one.feed, **one.state}
+    known = {name: _spec(value) for name, value in given.items() if not name.endswith(_START)}
+    for op in one.program.global_block().ops:
+        infer = op.definition.infer
+        if infer is None:
+            continue
+        ins = {
+            slot: tuple(known.get(n.removesuffix(_START)) or op.block.var(n)._spec() for n in names)
+            for slot, names in op.inputs.items()
+        }
+        for declared_slot in op.definition.inputs:
+            name = declared_slot.name
+            if declared_slot.value and name in ins:
+                values = [tuple(np.asarray(one.feed[n]).reshape(-1).tolist()) for n in op.inputs[name]]
+                ins[name] = tuple(s.with_(value=v) for s, v in zip(ins[name], values, strict=True))
+        declared = {slot: tuple(op.block.var(n)._spec() for n in names) for slot, names in op.outputs.items()}
+        results = infer(Call(op.definition, ins, declared, op.attrs))
+        outs = {slot: specs_of(results[slot]) for slot in declared}
+        for slot, names in op.outputs.items():
+            known.update(zip(names, outs[slot], strict=True))
+        yield op.type, Call(op.definition, ins, outs, op.attrs, None, op.type.endswith("_grad"))
+
+
+def _spec(value: Any) -> Spec:
+    """The metadata of a fed array or tensor."""
+    if isinstance(value, Tensor) and value.spec is not None:
+        return value.spec
+    array = np.asarray(value)
+    return Spec.of(array.shape, dtype_name(array.dtype))
+
+
+def kernel_matrix(places: Sequence[PlaceLike] | None = None, patterns: Iterable[str] = ()) -> list[Row]:
+    """Make the kernel matrix.
+
+    Parameters
+    ----------
+    places : list of Place or str, optional
+        The columns; every usable place if left out.
+    patterns : list of str
+        Operator types to show, with ``*`` and ``?``; all if empty.
+    """
+    columns = [devices.unit(p).place for p in (places if places is not None else devices.places())]
+    wanted = tuple(patterns)
+
+    def shown(type: str) -> bool:
+        return not wanted or any(fnmatchcase(type, pattern) for pattern in wanted)
+
+    calls: dict[str, list[Call]] = {}
+    for op in ops:
+        calls.setdefault(op.type, [])
+        if op.grad is None and not shown(op.type):
+            continue
+        for type, found in sample_calls(op).items():
+            calls.setdefault(type, []).extend(found)
+    return [Row(type, {p: _cell(type, calls[type], p) for p in columns}) for type in sorted(calls) if shown(type)]
+
+
+def _cell(type: str, calls: list[Call], place: Place) -> Cell:
+    cell = Cell()
+    if ops.get(type).run is not None or ops.get(type).marker:
+        cell.hows[CONTROL] += 1
+        return cell
+    for call in calls:
+        try:
+            choice = choose(call, place, Policy("allow"))
+        except FluidError as exc:
+            cell.hows["none"] += 1
+            cell.refused["all"] = str(exc)
+            continue
+        cell.hows[choice.how] += 1
+        cell.libraries.setdefault(choice.how, set()).update(_libraries(choice))
+        if choice.how == "fallback":
+            cell.refused.update(choice.refused)
+    return cell
+
+
+def _libraries(choice: Choice) -> set[str]:
+    return {part.library for part in choice.part_choices} or {choice.library}
+
+
+def totals(rows: Sequence[Row], place: Place) -> dict[str, int]:
+    """How many operators of the matrix get their kernel in which way on a place (by the way of most calls)."""
+    counts = Counter(row.cells[place].how for row in rows)
+    return {how: counts[how] for how in WAYS if counts[how]}

@@ -1,0 +1,62 @@
+"""Running saved programs without data: feeds of zeros, and state of zeros where no values were saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.errors import FeedError, FetchError
+from fluidlite.cli.passes_report import leaves
+from fluidlite.platform.place import Place
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+
+
+def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
+    """What is fetched: what is asked for, else what the program names, else what no operator reads.
+
+    Raises
+    ------
+    FetchError
+        If there is no such variable.
+    """
+    names = list(fetches) or list(program.fetch_names) or leaves(program)
+    for name in names:
+        if program.global_block().find_var(name) is None:
+            raise FetchError(f"the program has no variable {name!r} to fetch")
+    return names
+
+
+def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Zeros for all that a program is fed; ``feeds`` has the dims that it leaves open.
+
+    Raises
+    ------
+    FeedError
+        If a feed has open dims, or there is no such feed.
+    """
+    data = {variable.name: variable for variable in program.global_block().vars.values() if variable.is_data}
+    unknown = [name for name in feeds if name not in data]
+    if unknown:
+        raise FeedError(f"the program is not fed {unknown[0]!r}; it takes {', '.join(data) or 'nothing'}")
+    given = {}
+    for name, variable in data.items():
+        spec = variable._spec()
+        dims = tuple(feeds.get(name, spec.dims))
+        if -1 in dims:
+            raise FeedError(f"the dims of {name!r} are {list(dims)}\n  Do: --feed {name}=4x8 says what -1 is")
+        given[name] = np.zeros(dims, NUMPY[spec.dtype])
+    return given
+
+
+def set_zero_state(program: Program, scope: Scope, place: Place) -> None:
+    """Give state that has no value zeros."""
+    for variable in program.list_vars():
+        held = scope.find_var(variable.name)
+        if not variable.persistable or (held is not None and held.get_tensor().initialized):
+            continue
+        if variable.spec is not None and variable.spec.known:
+            scope.var(variable.name).get_tensor().set(np.zeros(variable.spec.dims, NUMPY[variable.dtype]), place)

@@ -1,0 +1,183 @@
+"""What each pass of a transformer does to a program, as plain data and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+from fluidlite.base.errors import FetchError, ProgramError
+from fluidlite.compiler.factory import make_transformer_factory
+from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.lower import lower
+from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
+from fluidlite.compiler.passes import GraphPass, PassList
+from fluidlite.compiler.transformer import Transformer
+from fluidlite.platform.place import Place
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.program import Program
+from fluidlite.program.text import operator_text
+
+
+@dataclass
+class Step:
+    """One run of a pass.
+
+    Attributes
+    ----------
+    name, phase, plugin : str
+    before, after : list of str
+        The operators, a line each.
+    counts : dict
+        How many operators of a type there are more (or fewer) than before.
+    """
+
+    name: str
+    phase: str
+    plugin: str
+    before: list[str]
+    after: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the pass did something."""
+        return self.before != self.after
+
+    @property
+    def title(self) -> str:
+        """The pass, and how many operators it left."""
+        named = f"{self.phase}  {self.name}" + (f" (plugin {self.plugin!r})" if self.plugin else "")
+        if not self.changed:
+            return f"{named}: nothing to do"
+        more = ", ".join(f"{count:+d} {type}" for type, count in self.counts.items())
+        return f"{named}: {len(self.before)} -> {len(self.after)} operators" + (f"; {more}" if more else "")
+
+    def lines(self) -> list[str]:
+        """The program before and after it in one: ``-`` is gone, ``+`` is new."""
+        found: list[str] = []
+        for kind, a, b, c, d in SequenceMatcher(None, self.before, self.after, autojunk=False).get_opcodes():
+            if kind == "equal":
+                found += [f"  {line}" for line in self.before[a:b]]
+            else:
+                found += [f"- {line}" for line in self.before[a:b]]
+                found += [f"+ {line}" for line in self.after[c:d]]
+        return found
+
+
+@dataclass
+class Report:
+    """What the passes of a transformer do to a program."""
+
+    place: str
+    fetches: list[str]
+    before: list[str]
+    after: list[str]
+    steps: list[Step]
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    def text(self, only: Sequence[str] = ()) -> str:
+        """As text: the program, each pass, and the program that is left; or the named passes alone."""
+        found: list[str] = []
+        if not only:
+            found += [f"on {self.place}, for {', '.join(self.fetches) or 'its effects'}:"]
+            found += [f"  {line}" for line in self.before]
+        for step in self.steps:
+            if only and step.name not in only:
+                continue
+            found += ["", step.title] if step.changed else [step.title]
+            if step.changed:
+                found += [f"  {line}" for line in step.lines()]
+        if not only:
+            found += ["", f"in all: {len(self.before)} -> {len(self.after)} operators"]
+        return "\n".join(found).lstrip()
+
+
+def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] = ()) -> Report:
+    """Run the passes of a place's transformer on a program, and note what each does. The program stays as it is.
+
+    Parameters
+    ----------
+    program : Program
+    place : str
+        One of ``transformer_choices()``.
+    fetches : sequence of str
+        What is fetched; default: what the program names, else what no operator reads.
+
+    Raises
+    ------
+    FetchError, ProgramError
+        If the program has no such variable, or has sub-blocks; and what a pass raises.
+    """
+    names = list(fetches) or list(program.fetch_names) or leaves(program)
+    with make_transformer_factory(place)() as transformer:
+        graph = _graph(program, names, transformer.place)
+        if not graph.closed:
+            raise ProgramError("the program has control flow: it runs as it is, without passes")
+        return _report(transformer, graph, names)
+
+
+def _report(transformer: Transformer, graph: Graph, names: list[str]) -> Report:
+    steps: list[Step] = []
+    first = last = _lines(graph)
+    kinds = Counter(op.type for op in graph.ops)
+
+    def note(passes: PassList, item: GraphPass, graph: Graph) -> None:
+        nonlocal last, kinds
+        now, types = _lines(graph), Counter(op.type for op in graph.ops)
+        counts = {type: types[type] - kinds[type] for type in sorted(types | kinds) if types[type] != kinds[type]}
+        step = Step(item.name, passes.phase(item), passes.plugin(item), last, now, counts)
+        if step.changed or all(known.name != item.name for known in steps):
+            steps.append(step)  # a phase that is run again says only what is new
+        last, kinds = now, types
+
+    transformer.graph_passes.run(graph, note)
+    return Report(str(transformer.place), names, first, last, steps)
+
+
+def _graph(program: Program, names: Sequence[str], place: Place) -> Graph:
+    block = program.global_block()
+    for name in names:
+        if block.find_var(name) is None:
+            raise FetchError(f"the program has no variable {name!r} to fetch")
+    if not any(op.definition is WRITE or op.definition is SEQUENTIAL for op in block.ops):
+        return Graph(program, names, place)
+    given = [variable for variable in block.vars.values() if variable.is_data]
+    lowered = lower(block, [block.var(name) for name in names], given, None)
+    return Graph(lowered.program, [name for name in lowered.names if name is not None], place)
+
+
+def leaves(program: Program) -> list[str]:
+    """What no operator reads, state and what exists for gradients apart."""
+    block = program.global_block()
+    read = {name for op in block.ops for name in op.input_arg_names}
+    found: dict[str, None] = {}
+    for op in block.ops:
+        for slot in op.definition.outputs:
+            for name in op.outputs.get(slot.name, ()) if not slot.intermediate else ():
+                if name != EMPTY and name not in read and not block.var(name).persistable:
+                    found[name] = None
+    return list(found)
+
+
+def _lines(graph: Graph) -> list[str]:
+    return [_line(op) for op in graph.ops]
+
+
+def _line(op: GraphOp) -> str:
+    source = op.operator
+    if source is None or op.type != source.type:  # state is read or written
+        return repr(op)
+    ins = {slot: _names(values) for slot, values in op.inputs.items()}
+    outs = {slot: _names(values) for slot, values in op.outputs.items()}
+    shown = Operator(source.block, source.definition, ins, outs, op.attrs, {}, source.id, source.role, source.line)
+    return f"{operator_text(shown)}  # {source.line}"
+
+
+def _names(values: Iterable[Any]) -> list[str]:
+    return [value.name for value in values if value is not None]

@@ -1,0 +1,136 @@
+"""Profiles of a script, or of some runs of a saved model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from fluidlite.cli.model_runs import fetched_names, set_zero_state, zero_feeds
+from fluidlite.executor import Executor
+from fluidlite.executor.default_place import host_runs_on
+from fluidlite.io.inference_model import load_inference_model, read_program
+from fluidlite.paddle.script import ScriptError, report, run_script
+from fluidlite.profiler import Profile, check_sorted_key, check_state, recorded
+from fluidlite.program.scope import Scope, scope_guard
+
+WARM_UP_RUNS = 3
+"""Runs of a model before those that are profiled: they plan, link and compile."""
+
+
+@dataclass(frozen=True)
+class ModelRuns:
+    """Runs of a saved model, on zeros.
+
+    Attributes
+    ----------
+    path : Path
+        A folder of ``save_inference_model``, whose parameters are loaded; or a program's JSON file: its state is zeros.
+    place : str
+    feeds : mapping of name to dims
+        Of what the program leaves open; others are as declared.
+    fetches : sequence of str
+        Default: what the program names, else what no operator reads.
+    runs : int
+        Those that are profiled.
+    mode : str
+        "compiled" or "interpreted".
+    """
+
+    path: Path
+    place: str
+    feeds: Mapping[str, Sequence[int]]
+    fetches: Sequence[str]
+    runs: int
+    mode: str
+
+    def profile(self, state: str) -> Profile:
+        """Run them; ``state`` is that of ``fluid.profiler.start_profiler``.
+
+        Raises
+        ------
+        FeedError, FetchError, PlaceError, ProgramError, SavedModelError
+        """
+        scope = Scope()
+        exe = Executor(self.place, mode=self.mode)
+        try:
+            with scope_guard(scope):
+                folder = self.path.is_dir()
+                program = load_inference_model(self.path, exe)[0] if folder else read_program(self.path)
+            names, given = fetched_names(program, self.fetches), zero_feeds(program, self.feeds)
+            set_zero_state(program, scope, exe.place)
+            for _ in range(WARM_UP_RUNS):
+                exe.run(program, given, names, scope=scope)
+            with recorded(state) as profile:
+                for _ in range(self.runs):
+                    exe.run(program, given, names, scope=scope)
+            return profile
+        finally:
+            exe.close()
+
+
+def profile_script(
+    path: Path, arguments: Sequence[str], place: str | None, state: str
+) -> tuple[Profile, ScriptError | None]:
+    """Run a script and profile all of it; return the profile, and what the script raised, if it did.
+
+    Parameters
+    ----------
+    path : Path
+        One that imports ``fluidlite`` or ``paddle.fluid``.
+    arguments : sequence of str
+        The script's.
+    place : str, optional
+        Where executors are that the script makes for the host; others are where it says.
+    state : str
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable, ProgramError
+        Before the script runs.
+    """
+    error = None
+    with host_runs_on(place or "cpu"), recorded(state) as profile:
+        try:
+            run_script(str(path), list(arguments))
+        except ScriptError as exc:
+            error = exc
+    return profile, error
+
+
+def show(
+    out: Console,
+    model: ModelRuns,
+    script: bool,
+    arguments: Sequence[str],
+    place: str | None,
+    sort: str,
+    trace: Path | None,
+    state: str,
+    as_json: bool,
+) -> int:
+    """Profile a script or a model, print the table or JSON, and write the trace; return what to exit with.
+
+    A script that raises is profiled up to there; its error is shown, and the command ends with 1.
+    """
+    check_sorted_key(sort)
+    check_state(state)
+    error = None
+    if script:
+        profile, error = profile_script(model.path, arguments, place, state)
+    else:
+        profile = model.profile(state)
+    if trace is not None:
+        profile.write_trace(trace)
+    if as_json:
+        typer.echo(json.dumps(profile.data(sort), indent=1))
+    else:
+        out.print(profile.text(sort), soft_wrap=True)
+    if error is not None:
+        report(error.error)
+        return 1
+    return 0

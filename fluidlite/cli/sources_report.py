@@ -1,0 +1,47 @@
+"""The sources of a saved program, written to files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fluidlite.cli.model_runs import fetched_names, set_zero_state, zero_feeds
+from fluidlite.executor import Executor
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+
+
+def write_sources(
+    program: Program,
+    place: str,
+    codegen: str | None,
+    feeds: Mapping[str, Sequence[int]],
+    fetches: Sequence[str],
+    folder: Path,
+) -> list[Path]:
+    """Run a program once, on zeros and with state of zeros, and write the sources of what ran.
+
+    Parameters
+    ----------
+    program : Program
+    place : str
+    codegen : str or None
+    feeds : mapping of name to dims
+        Of what the program leaves open; others are as declared.
+    fetches : sequence of str
+        Default: what the program names, else what no operator reads.
+
+    Raises
+    ------
+    FeedError, FetchError, PlaceError
+        If a feed has open dims or there is no such feed, variable, place or generator.
+    """
+    names, given = fetched_names(program, fetches), zero_feeds(program, feeds)
+    scope = Scope()
+    exe = Executor(place, codegen=codegen, mode="compiled")
+    try:
+        set_zero_state(program, scope, exe.place)
+        exe.run(program, given, names, scope=scope)
+        return exe.write_sources(folder)
+    finally:
+        exe.close()

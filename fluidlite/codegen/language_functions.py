@@ -1,0 +1,530 @@
+"""Bodies, in a kernel language's C, of the mathematical functions of floats that a kernel language lacks.
+
+Each is one path without branches where it can be, so that compilers make vectors of it: arguments are clamped instead
+of returned early, both sides of a choice are computed, and exponents are put together from bits. NaN goes through
+comparisons that are false of it. ``$T`` is the type, ``$U`` the unsigned type of its size, ``$L`` a signed one of 64
+bits. Where the kernel language has ``fma``, polynomials are nested fused multiplications and additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fluidlite.codegen import functions as f, philox, polynomials as p
+from fluidlite.codegen.language_exact import ExactBodies
+from fluidlite.codegen.language_text import literal
+
+LOG2E = 1 / math.log(2)
+LN2 = {"float32": (0.693359375, -2.12194440e-4), "float64": (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
+"""log(2) in two parts: a multiple of the first is exact."""
+HALF_PI = {"float32": (1.57079637, -4.37113883e-8), "float64": (1.5707963267948966, 6.123233995736766e-17)}
+"""pi / 2 and what it is rounded by."""
+ROUNDER = {"float32": (12582912.0, 0x4B400000), "float64": (6755399441055744.0, 0x4338000000000000)}
+"""1.5 * 2 ** mantissa bits, and its bits: a number added to it is rounded to a whole one, which its last bits hold."""
+TWO_OVER_PI = int(
+    "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921C"
+    "FE1DEB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980F"
+    "EF2F118B5A0A6D1F6D367ECF27CB09B74F463F669E5FEA2D7527BAC7EBE5F17B3D0739F78A5292EA6BFB5FB11F8D5D08"
+    "56033046FC7B6BAB",
+    16,
+)
+TWO_OVER_PI_BITS = 1216
+"""The first bits of 2 / pi after the point, enough for every float64, and how many they are."""
+EXP_LIMIT = 80.0
+"""Up to this, an exponential and its inverse are normal numbers of either type."""
+NORMAL_UP = {"float32": 64, "float64": 128}
+"""Powers of two that keep exp(-x * x / 2) a normal number until it is multiplied by something else."""
+NEAR_LIMIT = 2.0**20
+"""Below this, a float64 loses multiples of pi / 2 in four parts: the product of each with their number is exact."""
+
+
+class Bodies(ExactBodies):
+    """Writes bodies for one type."""
+
+    # Exponential functions: the argument is n log(2) + r, n whole
+
+    def reduced(self, given: str, more: int) -> str:
+        """Declare n, r, and the bits k of n and ``more``, which costs nothing here."""
+        high, low = LN2[self.dtype]
+        number, bits = ROUNDER[self.dtype]
+        rounder = self.lit(number + more)
+        rest = self.fma("n", self.lit(-low), self.fma("n", self.lit(-high), given))
+        return (
+            f"union fl_union_{self.dtype} near; near.f = {self.fma(given, self.lit(LOG2E), rounder)}; "
+            f"const $T n = near.f - {rounder}, r = {rest}; const $U k = near.u - {self.word(bits)}; "
+        )
+
+    def scaled(self, given: str) -> str:
+        """Return ``given`` times 2 ** n, k being n and two biases.
+
+        It is multiplied in two halves: 2 ** n may be beyond the normal numbers though the result is not.
+        """
+        return f"const $U h = k >> 1; return {given} * {self.power('h')} * {self.power('k - h')};"
+
+    def clamped(self, low: float, high: float) -> str:
+        """Declare c, x between limits; NaN stays."""
+        first, last = self.lit(low), self.lit(high)
+        return f"const $T c = x > {last} ? {last} : (x < {first} ? {first} : x); "
+
+    def exp(self) -> str:
+        """1 + r + r r (...), times 2 ** n."""
+        top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
+        rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
+        return (
+            f"{self.clamped(bottom, top)}{self.reduced('c', 2 * self.bias)}const $T e = {rest} + 1; {self.scaled('e')}"
+        )
+
+    def expnear(self) -> str:
+        """Of an argument between -EXP_LIMIT and EXP_LIMIT, or NaN: 2 ** n is a normal number."""
+        rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
+        return f"{self.reduced('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
+
+    def expm1(self) -> str:
+        """Computed in halves: 2 ** n may be too large though the result is not."""
+        top, bottom, tiny = (88.8, -18.0, 2.0**-26) if self.single else (709.8, -40.0, 2.0**-55)
+        rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
+        return (
+            f"{self.clamped(bottom, top)}{self.reduced('c', self.bias - 1)}const $T h = {self.power('k')}, "
+            f"e = {self.fma(rest, 'h', f'(h - {self.lit(0.5)})')}; "
+            f"return x < {self.lit(tiny)} && x > {self.lit(-tiny)} ? x : e + e;"
+        )
+
+    def tanh(self) -> str:
+        """Of e = exp(2 |x|) - 1: e / (e + 2)."""
+        end = self.lit(20.0 if self.single else 40.0)
+        rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x), b = a + a, c = b > {end} ? {end} : b; "
+            f"{self.reduced('c', self.bias)}const $T h = {self.power('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; "
+            f"{self.with_sign('e / (e + 2)')}"
+        )
+
+    def _hyperbolic(self) -> str:
+        return (
+            f"const $T a = x < 0 ? -x : x, h = fl_exp_{self.dtype}(a * {self.lit(0.5)}), "
+            f"high = {self.lit(0.5)} * h * h, low = {self.lit(0.25)} / high; "
+        )
+
+    def cosh(self) -> str:
+        """(exp(x) + exp(-x)) / 2."""
+        return f"{self._hyperbolic()}return high + low;"
+
+    def sinh(self) -> str:
+        """(exp(x) - exp(-x)) / 2, a series near 0."""
+        series = [1 / math.factorial(2 * k + 1) for k in range(6 if self.single else 10)]
+        return (
+            f"{self._hyperbolic()}const $T z = x * x, far = x < 0 ? low - high : high - low; "
+            f"return a < 1 ? x * {self.polynomial(series, 'z')} : far;"
+        )
+
+    # Logarithms: the argument is 2 ** e (1 + g)
+
+    def split(self, given: str) -> str:
+        """Declare e and v, of which 1 + g is v.f, between sqrt(1/2) and sqrt(2)."""
+        root = self.word(0x3F3504F3 if self.single else 0x3FE6A09E667F3BCD)
+        signed = f"(int)(v.u - {root})" if self.single else f"($L)(v.u - {root})"
+        return (
+            f"union fl_union_{self.dtype} v; v.f = {given}; const int e = (int)({signed} >> {self.shift}); "
+            f"v.u -= ($U)e << {self.shift}; "
+        )
+
+    def logarithm(self) -> str:
+        """Declare r, the logarithm, from n = e and g."""
+        high, low = LN2[self.dtype]
+        tail = f"s * {self.fma('2 * z', self.polynomial(p.ATANH[self.dtype], 'z'), 'q')}"
+        rest = f"(g - (q - {self.fma('n', self.lit(low), tail)}))"
+        return (
+            f"const $T s = g / (g + 2), z = s * s, q = g * g * {self.lit(0.5)}, "
+            f"r = {self.fma('n', self.lit(high), rest)}; "
+        )
+
+    def log(self) -> str:
+        """Numbers that are not normal are scaled first."""
+        least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
+        inf, nan = self.lit(math.inf), self.lit(math.nan)
+        return (
+            f"const int tiny = x < {self.lit(least)}; {self.split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const $T g = v.f - 1, n = ($T)(e - (tiny ? {power} : 0)); {self.logarithm()}"
+            f"return x > 0 ? (x < {inf} ? r : x) : (x == 0 ? -{inf} : {nan});"
+        )
+
+    def log1p(self) -> str:
+        """From x, not from the rounded 1 + x; where that is not rounded, 2 ** -e may be too small."""
+        inf, nan, tiny = self.lit(math.inf), self.lit(math.nan), self.lit(2.0 ** (-26 if self.single else -55))
+        return (
+            f"{self.split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
+            f"g = e < 64 ? {self.fma('x', 'h', '(h - 1)')} : v.f - 1; {self.logarithm()}"
+            f"return x > -1 ? (x < {inf} ? (x < {tiny} && x > -{tiny} ? x : r) : x) : (x == -1 ? -{inf} : {nan});"
+        )
+
+    # Circular functions: quarter turns q, and the rest r
+
+    def _circular(self, turned: str) -> str:
+        sine = self.fma("r * z", self.polynomial(p.SINE[self.dtype], "z"), "r")
+        cosine = self.fma("z * z", self.polynomial(p.COSINE[self.dtype], "z"), f"(1 - {self.lit(0.5)} * z)")
+        return (
+            f"const $T z = r * r, sine = {sine}, cosine = {cosine}; "
+            f"union fl_union_{self.dtype} w; w.f = (q & 1) ? {turned}; "
+        )
+
+    def sin(self) -> str:
+        """Odd quarters are cosines; the second half turn has the other sign."""
+        if self.single:
+            circular = self._circular("cosine : sine")
+            return f"{quarters()}{circular}w.u ^= (x32.u ^ (($U)q << 30)) & 0x80000000u; return w.f;"
+        return self._by_size("sin")
+
+    def cos(self) -> str:
+        """Odd quarters are sines; the second and third have the other sign."""
+        if self.single:
+            circular = self._circular("sine : cosine")
+            return f"{quarters()}{circular}w.u ^= (($U)(q + 1) << 30) & 0x80000000u; return w.f;"
+        return self._by_size("cos")
+
+    def _by_size(self, name: str) -> str:
+        """A float64's sine or cosine: by a branch, since the way of huge arguments takes several times as long."""
+        near, far = (f"fl_{name}{which}_{self.dtype}(x)" for which in ("near", "far"))
+        return f"if (fl_abs_{self.dtype}(x) < {self.lit(NEAR_LIMIT)}) return {near}; return {far};"
+
+    def _sine(self) -> str:
+        return f"{self._circular('cosine : sine')}w.u ^= ($U)(q & 2) << 62; return x == 0 ? x : w.f;"
+
+    def _cosine(self) -> str:
+        return f"{self._circular('sine : cosine')}w.u ^= ($U)((q + 1) & 2) << 62; return w.f;"
+
+    def sinnear(self) -> str:
+        """Of a float64 below ``NEAR_LIMIT``."""
+        return self._turns() + self._sine()
+
+    def cosnear(self) -> str:
+        """Of a float64 below ``NEAR_LIMIT``."""
+        return self._turns() + self._cosine()
+
+    def sinfar(self) -> str:
+        """Of a float64 that is not below ``NEAR_LIMIT``."""
+        return many_quarters() + self._sine()
+
+    def cosfar(self) -> str:
+        """Of a float64 that is not below ``NEAR_LIMIT``."""
+        return many_quarters() + self._cosine()
+
+    def _turns(self) -> str:
+        """Declare q and r: multiples of pi / 2 are lost in four parts, the first three of 33 bits."""
+        parts = (
+            1.57079632673412561417e00,
+            6.07710050630396597660e-11,
+            2.02226624871116645580e-21,
+            8.47842766036889956997e-32,
+        )
+        number = self.lit(ROUNDER[self.dtype][0])
+        rest = "x"
+        for part in parts:
+            rest = self.fma("n", self.lit(-part), rest)
+        return (
+            f"union fl_union_{self.dtype} v; v.f = {self.fma('x', self.lit(2 / math.pi), number)}; "
+            f"const $T n = v.f - {number}, r = {rest}; const int q = (int)v.u; "
+        )
+
+    def atan(self) -> str:
+        """Beyond tan(pi / 8), the argument is turned by pi / 4 or pi / 2, by the same division."""
+        near, far = math.sqrt(2) - 1, math.sqrt(2) + 1
+        high, low = HALF_PI[self.dtype]
+        half = self.lit(0.5)
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x); const int far = a > {self.lit(far)}, middle = a > {self.lit(near)}; "
+            f"const $T t = (far ? -1 : (middle ? a - 1 : a)) / (far ? a : (middle ? a + 1 : 1)), z = t * t, "
+            f"turn = far ? 1 : (middle ? {half} : 0), "
+            f"s = {self.fma('t * z', self.polynomial(p.ATAN[self.dtype], 'z'), 't')}, "
+            f"r = turn * {self.lit(high)} + (turn * {self.lit(low)} + s); {self.with_sign('r')}"
+        )
+
+    def _arc(self) -> str:
+        """Declare r, the arc sine of |x| or, where it is large, half the arc cosine."""
+        half = self.lit(0.5)
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x); const int large = a > {half}; "
+            f"const $T z = large ? (1 - a) * {half} : a * a, s = large ? fl_sqrt_{self.dtype}(z) : a, "
+            f"r = {self.fma('s * z', self.polynomial(p.ASIN[self.dtype], 'z'), 's')}; "
+        )
+
+    def asin(self) -> str:
+        """Large ones are pi / 2 less the arc cosine."""
+        high, low = HALF_PI[self.dtype]
+        return (
+            f"{self._arc()}const $T y = large ? {self.lit(high)} - (r + r - {self.lit(low)}) : r; {self.with_sign('y')}"
+        )
+
+    def acos(self) -> str:
+        """Of a small one, pi / 2 less the arc sine; of a large negative one, pi less that of -x."""
+        high, low = HALF_PI[self.dtype]
+        return (
+            f"{self._arc()}const $T t = x < 0 ? -r : r, y = large ? r + r : {self.lit(high)} - (t - {self.lit(low)}); "
+            f"return large && x < 0 ? 2 * {self.lit(high)} - (y - 2 * {self.lit(low)}) : y;"
+        )
+
+    # Others
+
+    def erf(self) -> str:
+        """Of float32 a rational function; of float64 Cody's three."""
+        if self.single:
+            end = self.lit(f.ERF_OVER)
+            return (
+                f"const $T a = fl_abs_{self.dtype}(x), c = a > {end} ? {end} : a, z = c * c, "
+                f"r = c * ({self.polynomial(f.ERF_P, 'z')} / {self.polynomial(f.ERF_Q, 'z')}), y = r > 1 ? 1 : r; "
+                f"{self.with_sign('y')}"
+            )
+
+        return (
+            f"const $T y = x < 0 ? -x : x, z = y * y; if (x != x) return x; if (y >= 6) return x < 0 ? -1 : 1; "
+            f"if (y <= {self.lit(0.46875)}) return x * {self._cody_near()}; "
+            f"{self._cody_far()}r = 1 - fl_exp_{self.dtype}(-z) * r; return x < 0 ? -r : r;"
+        )
+
+    def _cody(self, first: float, coefficients: Sequence[float], v: str) -> str:
+        text = f"{self.lit(first)} * {v}" if first != 1 else v
+        for coefficient in coefficients[:-1]:
+            text = f"({text} + {self.lit(coefficient)}) * {v}"
+        return f"({text} + {self.lit(coefficients[-1])})"
+
+    def _cody_near(self) -> str:
+        """erf(x) / x of z, the square of a small argument."""
+        return f"({self._cody(f.CODY_A[4], f.CODY_A[:4], 'z')} / {self._cody(1, f.CODY_B, 'z')})"
+
+    def _cody_far(self) -> str:
+        """Declare r, erfc(y) exp(z), of an argument y that is not small, and its square z."""
+        return (
+            f"$T r; if (y <= 4) r = {self._cody(f.CODY_C[8], f.CODY_C[:8], 'y')} / {self._cody(1, f.CODY_D, 'y')}; "
+            f"else {{ const $T w = 1 / z; "
+            f"r = ({self.lit(f.INV_SQRT_PI)} - w * {self._cody(f.CODY_P[5], f.CODY_P[:5], 'w')} / "
+            f"{self._cody(1, f.CODY_Q, 'w')}) / y; }} "
+        )
+
+    def _normal(self) -> str:
+        """Declare y, |x| up to an end, and e, exp(-y * y / 2) times 2 ** ``NORMAL_UP``.
+
+        What the square is rounded by is made up for, and 2 ** n is added to the exponent: so a product with e may be
+        less than a normal number, and is rounded once.
+        """
+        end, half = self.lit(p.NORMAL_END[self.dtype]), self.lit(-0.5)
+        rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x), y = a > {end} ? {end} : a, h = {half} * y; "
+            f"{self.product('c', 'h', 'y')}{self.reduced('c', NORMAL_UP[self.dtype])}const $T g = r + c_low; "
+            f"union fl_union_{self.dtype} e; e.f = {rest} + 1; e.u += k << {self.shift}; "
+        )
+
+    def normcdf(self) -> str:
+        """Of -|x| a fraction times the exponential; above 0 it is taken from 1."""
+        above, below = p.NORMAL_TAIL[self.dtype]
+        upper = self.polynomial([c * 2.0 ** -NORMAL_UP[self.dtype] for c in above], "y")
+        lower = self.polynomial(below, "y")
+        return f"{self._normal()}const $T t = e.f * ({upper} / {lower}); return x > 0 ? 1 - t : t;"
+
+    def gelu(self) -> str:
+        """Of float32, max(x, 0) less |x| times the function of -|x|, a power of two.
+
+        Its exponent is y times a polynomial; beyond where that fits, its inner part stays, and the rest goes on as a
+        square. So there are neither a division nor a second polynomial, and the tail goes on to 1e-36.
+        """
+        if not self.single:
+            end = self.lit(-p.NORMAL_END[self.dtype])
+            return f"return (x < {end} ? {end} : x) * fl_normcdf_{self.dtype}(x);"
+        end, far = self.lit(p.NORMAL_POWER_END), self.lit(p.GELU_END)
+        rounder = self.lit(ROUNDER[self.dtype][0] - 1)  # the power of two is of half of twice the function
+        inner = self.polynomial(p.NORMAL_POWER[1:], "v")
+        return (
+            f"const $T a = fl_abs_{self.dtype}(x), y = a > {far} ? {far} : a, v = a > {end} ? {end} : a, "
+            f"q = y * {self.fma(inner, 'y', self.lit(p.NORMAL_POWER[0]))}; "
+            f"union fl_union_{self.dtype} near, e; near.f = q + {rounder}; const $T r = q - (near.f - {rounder}); "
+            f"e.f = {self.polynomial(p.EXP2_SINGLE, 'r')}; e.u += near.u << {self.shift}; "
+            f"return {self.fma('-e.f', 'y', '(x < 0 ? 0 : x)')};"
+        )
+
+    def normpdf(self) -> str:
+        """The exponential times a number; a compiler computes it once for both."""
+        factor = self.lit(2.0 ** -NORMAL_UP[self.dtype] / math.sqrt(2 * math.pi))
+        return f"{self._normal()}return x == x ? e.f * {factor} : x;"
+
+    def pow(self) -> str:
+        """C's special cases around a power of positive finite numbers."""
+        inf, nan = self.lit(math.inf), self.lit(math.nan)
+        return (
+            f"const $T a = x < 0 ? -x : (x == 0 ? ($T)0 : x), b = y < 0 ? -y : y; union fl_union_{self.dtype} v; "
+            f"v.f = x; const $T c = b < {self.lit(2.0 ** (self.shift + 1))} ? b : 0; "
+            f"const {'int' if self.single else '$L'} k = c; "
+            f"const int whole = ($T)k == c, odd = whole && (k & 1), minus = v.u >> {31 if self.single else 63}; "
+            f"const $T limit = (a > 1) == (y > 0) ? {inf} : 0; $T r = fl_powexp_{self.dtype}(a, y); "
+            f"r = x < 0 && !whole ? {nan} : r; r = a == 0 || a == {inf} || b == {inf} ? limit : r; "
+            "r = minus && odd ? -r : r; r = x != x || y != y ? x + y : r; "
+            f"return y == 0 || x == 1 || (a == 1 && b == {inf}) ? 1 : r;"
+        )
+
+    def powexp(self) -> str:
+        """Of positive finite numbers: exp(y log x), the logarithm and the product in pairs of numbers.
+
+        log x is e log(2) + 2 atanh(s), s = (m - 1) / (m + 1), and atanh(s) = s + s z (1/3 + z (...)), z = s * s.
+        """
+        least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
+        high, low = LN2[self.dtype]
+        third, third_low = p.THIRD[self.dtype]
+        top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
+        rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
+        far = self.lit(2.0**40 if self.single else 2.0**70)  # times the least logarithm that is not 0, beyond top
+        return (
+            f"const int tiny = x < {self.lit(least)}; {self.split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const $T number = ($T)(e - (tiny ? {power} : 0)), m = v.f, up = m - 1, down = m + 1, "
+            f"turned = 1 / down, s = up * turned; {self.product('w', 's', 'down')}"
+            "const $T s_low = (((up - w) - w_low) - s * (m - (down - 1))) * turned; "
+            f"{self.product('z', 's', 's')}const $T q = z * {self.polynomial(p.ATANH_REST[self.dtype], 'z')}, "
+            f"a = {self.lit(third)} + q, a_low = ({self.lit(third)} - a) + q + {self.lit(third_low)}; "
+            f"{self.product('b', 'z', 'a')}{self.product('c', 's', 'b')}"
+            "const $T b_more = b_low + (z * a_low + (z_low + 2 * s * s_low) * a), "
+            "c_more = c_low + (s * b_more + s_low * b), sum = s + c, sum_low = ((s - sum) + c) + (c_more + s_low), "
+            f"whole = number * {self.lit(high)}, logs = whole + 2 * sum, "
+            f"logs_low = ((whole - logs) + 2 * sum) + (2 * sum_low + number * {self.lit(low)}), "
+            f"d = y > {far} ? {far} : (y < -{far} ? -{far} : y); {self.product('f', 'd', 'logs')}"
+            f"const $T t = f > {self.lit(top)} ? {self.lit(top)} : (f < {self.lit(bottom)} ? {self.lit(bottom)} : f), "
+            f"t_low = t == f ? f_low + d * logs_low : 0; {self.reduced('t', 2 * self.bias)}"
+            f"const $T g = r + t_low, result = {rest} + 1; "
+            f"{self.scaled('result')}"
+        )
+
+    def powexp_wide(self) -> str:
+        """Of positive finite float32, in doubles: 2 ** (y log2 x), right to 2 ** -27."""
+        log2, exp2 = self.polynomial(p.LOG2, "z", "float64"), self.polynomial(p.EXP2, "r", "float64")
+        return (
+            f"const int tiny = x < 1.17549435e-38f; {self.split('tiny ? x * 33554432.0f : x')}"
+            f"const double m = v.f, s = (m - 1) / (m + 1), z = s * s, w = y * ((e - (tiny ? 25 : 0)) + s * {log2}), "
+            "t = w > 130 ? 130 : (w > -160 ? w : -160); const int k = (int)(t + (t < 0 ? -0.5 : 0.5)); "
+            f"const double r = t - k; union fl_union_float64 p; p.u = ($U64)(k + 1023) << 52; "
+            f"return (float)({exp2} * p.f);"
+        )
+
+    def gaussian(self) -> str:
+        """Both of Giles' polynomials, so that lanes of a vector do not part."""
+        return (
+            f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {self.lit(2.0**-24)}; "
+            f"const $T w = -fl_log_{self.dtype}((1 - x) * (1 + x)), u = w - {self.lit(2.5)}, "
+            f"v = fl_sqrt_{self.dtype}(w) - 3; const $T central = {self.polynomial(philox.CENTRAL[::-1], 'u')}; "
+            f"const $T tail = {self.polynomial(philox.TAIL[::-1], 'v')}; "
+            f"return x * {self.lit(philox.SQRT2)} * (w < 5 ? central : tail);"
+        )
+
+
+NAMES = (
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosfar",
+    "cosh",
+    "cosnear",
+    "erf",
+    "exp",
+    "expm1",
+    "expnear",
+    "floor",
+    "fmod",
+    "fmod_fused",
+    "gaussian",
+    "gelu",
+    "log",
+    "log1p",
+    "mod",
+    "normcdf",
+    "normpdf",
+    "pow",
+    "powexp",
+    "powexp_wide",
+    "round",
+    "sin",
+    "sinfar",
+    "sinh",
+    "sinnear",
+    "sqrt",
+    "tanh",
+    "trunc",
+)
+
+
+def body(name: str, dtype: str, fused: bool) -> str:
+    """Return the body of a function.
+
+    Raises
+    ------
+    KeyError
+        If there is none of that name.
+    """
+    if name not in NAMES:
+        raise KeyError(name)
+    write: Callable[[], str] = getattr(Bodies(dtype, fused), name)
+    return write()
+
+
+def quarters() -> str:
+    """Text that makes of a float32 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+
+    Small arguments lose multiples of pi / 2 in three parts. Of others, mantissa times 2 ** e, those bits of 2 / pi
+    are multiplied, in integers, that give neither whole turns nor less than the result holds (Payne and Hanek, 1983).
+    Both are done without a branch, so that compilers make vectors of them.
+    """
+    parts = [literal(part, "float32") for part in (1.5703125, 4.8375129699707031e-4, 7.5497899487686481e-8)]
+    words = two_over_pi(8)
+
+    def word(offset: int) -> str:
+        text = f"{words[offset + 4]:#x}u"
+        for at in range(3, -1, -1):
+            text = f"(at <= {at} ? {words[offset + at]:#x}u : {text})"
+        return text
+
+    return (
+        "union fl_union_float32 x32, a32; x32.f = x; a32.u = x32.u & 0x7fffffffu; "
+        "const $T a = a32.f, b = a < 64 ? a : 0; "
+        f"const int k = (int)(b * {literal(2 / math.pi, 'float32')} + 0.5f); const $T n = ($T)k; "
+        "const int s = (int)(a32.u >> 23) - 120, at = s >> 5, up = s & 31; "
+        f"const $U m = (a32.u & 0x7fffffu) | 0x800000u, t0 = {word(0)}, t1 = {word(1)}, t2 = {word(2)}, "
+        f"t3 = {word(3)}, w0 = (t0 << up) | ((t1 >> 1) >> (31 - up)), w1 = (t1 << up) | ((t2 >> 1) >> (31 - up)), "
+        "w2 = (t2 << up) | ((t3 >> 1) >> (31 - up)); "
+        "const $U64 p = ((($U64)(m * w0)) << 32) + ($U64)m * w1 + ((($U64)m * w2) >> 32); "
+        "const $U high = ($U)(p >> 30), low = ($U)(p << 2); "
+        "const $T rest = (($T)(int)high * 2.32830644e-10f + ($T)(int)(low >> 1) * 1.08420217e-19f) * 1.57079633f; "
+        "const int q = a < 64 ? k : (int)((($U)(p >> 32) + 0x20000000u) >> 30); "
+        f"const $T r = (a < 64 ? ((b - n * {parts[0]}) - n * {parts[1]}) - n * {parts[2]} : rest) + (x - x); "
+    )
+
+
+def two_over_pi(count: int) -> list[int]:
+    """Return 2 / pi in words of 32 bits, the first of which is 0: as many as are asked for."""
+    shifts = range(TWO_OVER_PI_BITS - 32, TWO_OVER_PI_BITS - 32 * count, -32)
+    return [0, *((TWO_OVER_PI >> shift) & 0xFFFFFFFF for shift in shifts)]
+
+
+def many_quarters() -> str:
+    """Text that makes of a large float64 ``x`` the quarter turns ``q`` in it and the rest ``r``; of infinity NaN.
+
+    The argument is m 2 ** e, m whole. Of 2 / pi, 192 bits count: those before them give whole turns, and those behind
+    less than the result holds (Payne and Hanek, 1983), though it be 2 ** -62, the least rest that a float64 leaves.
+    They are multiplied in digits of 32 bits, the lowest first.
+    """
+    words = [0, *two_over_pi(TWO_OVER_PI_BITS // 32 + 1)]
+    table = ", ".join(f"{word:#x}u" for word in words)
+    return (
+        "union fl_union_float64 a; a.f = x; a.u &= 0x7fffffffffffffffUL; "
+        f"const $U32 bits[{len(words)}] = {{{table}}}; "
+        "const int at = a.u < 0x7ff0000000000000UL ? (int)(a.u >> 52) - 1013 : 0, first = at >> 5, up = at & 31; "
+        "const $U64 m = (a.u & 0xfffffffffffffUL) | 0x10000000000000UL, low = m & 0xffffffffUL, high = m >> 32; "
+        "$U64 carry = 0, before = 0, digits[6]; "
+        "for (int k = 5; k >= 0; --k) { "
+        "const $U64 w = (((($U64)bits[first + k] << 32) | bits[first + k + 1]) >> (32 - up)) & 0xffffffffUL, "
+        "p = low * w + carry, s = (p & 0xffffffffUL) + high * before; "
+        "digits[k] = s & 0xffffffffUL; carry = (p >> 32) + (s >> 32); before = w; } "
+        "const $U64 top = (digits[0] << 32) | digits[1], rest = (digits[2] << 32) | digits[3], "
+        "turn = (top << 2) | (rest >> 62), minus = 0 - (turn >> 63), "
+        "f = turn ^ minus, g = ((rest << 2) | (digits[4] >> 30)) ^ minus; "
+        "const $T size = ($T)($L)f * 5.42101086242752217e-20 + ($T)($L)(g >> 1) * 5.87747175411143754e-39, "
+        "angle = size * 1.5707963267948966, r = ((minus != 0) == (x < 0) ? angle : -angle) + (x - x); "
+        "const int number = (int)((top >> 62) + (turn >> 63)), q = x < 0 ? -number : number; "
+    )

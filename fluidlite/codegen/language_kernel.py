@@ -1,0 +1,237 @@
+"""Generated kernels for the kernel language capability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE, compute_dtype
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.codegen.broadcast import Pattern, pattern_of
+from fluidlite.codegen.language_sums import COLUMNS, SumWriter
+from fluidlite.codegen.language_writer import LANES, Source, Writer
+from fluidlite.codegen.lower import alias_of, refusal, typed_of
+from fluidlite.codegen.nontemporal_stores import LARGE
+from fluidlite.codegen.typed import Typed
+from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared
+
+PART = 8192
+"""Elements that are worth a part of their own when few sums are long."""
+MANY = 1 << 17
+"""Elements with operands that are broadcast that are worth several threads, where items are long runs."""
+PARTS = 64
+"""At most so many items share one reduction's work."""
+
+_sources: WeakKeyDictionary[Any, LRUCache[tuple[Source, ...]]] = WeakKeyDictionary()
+
+
+@dataclass
+class Step:
+    """One launch: kernel, items, and where each argument comes from."""
+
+    kernel: Any
+    items: int
+    group: int | None
+    arguments: list[tuple[str, Any]]
+
+
+class KernelLanguageGenerator:
+    """Makes kernels of scalar expressions in a kernel language's C."""
+
+    def refuse(self, call: Call, unit: Any) -> str | None:
+        """Why no kernel can be generated, or None."""
+        if unit.language is None:
+            return "the device has no kernel language"
+        reason = refusal(call, unit.info.dtypes)
+        if reason is not None:
+            return reason
+        code = typed_of(call)
+        for dtype in {*code.inputs.values(), *[d for _, d, _ in code.outputs], *[i.dtype for i in code.instrs]}:
+            needed = "int16" if dtype in HALVES else dtype
+            if needed not in unit.language.types:
+                return f"the kernel language has no {dtype}"
+        return None
+
+    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots on which they may lie: each element is read before it is written."""
+        return call.op.may_alias
+
+    def prepare(self, call: Call, context: Any) -> Any:
+        """Return ``run(context, io)``."""
+        code = typed_of(call)
+        pattern = pattern_of(call)
+        guarded = bool(alias_of(call))
+        plain = _Plan(call, code, pattern, context, False)
+        guard = _Plan(call, code, pattern, context, True) if guarded else plain
+        return runner(plain, guard, call.index)
+
+
+class _Plan:
+    """The launches of one call."""
+
+    def __init__(self, call: Call, code: Typed, pattern: Pattern, context: Any, guarded: bool) -> None:
+        self.code, self.pattern = code, pattern
+        self.scalars = code.values(call.attrs)
+        self.workspace = 0
+        self.steps: list[Step] = []
+        self.sources: list[str] = []
+        self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
+        language = context.language
+        cache = _sources.get(language) or _sources.setdefault(language, LRUCache(1024, "kernel texts", 32 << 20))
+        writer = SumWriter(code, language, pattern, guarded)
+        entry = "fl_" + call.op.type.replace(".", "_")
+        full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
+        for output in code.outputs:
+            slot = output[0]
+            if slot in pattern.sums:
+                self._reduce(writer, cache, entry, output, context, guarded)
+            else:
+                full.setdefault(tuple(k for k, f in enumerate(pattern.flags[slot]) if f), []).append(output)
+        # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
+        for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
+            self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
+
+    def _steps_of(self, slot: str) -> list[int]:
+        steps, step = [0] * len(self.pattern.dims), 1
+        for k in range(len(steps) - 1, -1, -1):
+            if self.pattern.flags[slot][k]:
+                steps[k] = step
+                step *= self.pattern.dims[k]
+        return steps
+
+    def _key(self, guarded: bool, *rest: Any) -> tuple[Any, ...]:
+        code = self.code
+        return (
+            code.instrs,
+            tuple(repr(i.value) for i in code.instrs),
+            tuple(code.inputs.items()),
+            code.outputs,
+            tuple(s for _, s in code.scalars),
+            tuple(self.pattern.flags.items()),
+            tuple(self.pattern.sums.items()),
+            guarded,
+            rest,
+        )
+
+    def _add(
+        self, source: Source, context: Any, items: int, group: int | None, parts: int = 1, elements: int = 0
+    ) -> None:
+        kernel = context.compile(source.text, source.entry, source.parameters)
+        arguments: list[tuple[str, Any]] = []
+        for kind, what in source.arguments:
+            if kind == "size":
+                arguments.append(("number", self.pattern.dims[what]))
+            elif kind == "stride":
+                arguments.append(("number", self._strides[what[0]][what[1]]))
+            elif kind == "scalar":
+                arguments.append(("number", self.scalars[what]))
+            elif kind in ("parts", "items", "elements"):
+                arguments.append(("number", {"parts": parts, "items": items, "elements": elements}[kind]))
+            else:
+                arguments.append((kind, what))
+        self.steps.append(Step(kernel, items, group, arguments))
+        self.sources.append(source.text)
+
+    def _elementwise(
+        self,
+        writer: Writer,
+        cache: LRUCache[tuple[Source, ...]],
+        entry: str,
+        outputs: tuple[tuple[str, str, int], ...],
+        dims: tuple[int, ...],
+        context: Any,
+        guarded: bool,
+    ) -> None:
+        sizes = [self.pattern.dims[k] for k in dims]
+        large = min(prod(sizes) * ITEMSIZE[dtype] for _, dtype, _ in outputs) >= LARGE
+        key = self._key(guarded, entry, outputs, dims, large)
+        (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims, large),))
+        kinds = {kind for kind, _ in source.arguments}
+        if "size" not in kinds:
+            self._add(source, context, -(-prod(sizes) // source.each), None, elements=prod(sizes))
+        else:
+            items = prod(sizes[:-1]) * -(-sizes[-1] // writer.run)
+            long = writer.run > LANES and prod(sizes) >= MANY  # items that are worth a thread's while
+            self._add(source, context, items, max(1, min(items // 64, 16)) if long else None)
+
+    def _reduce(
+        self,
+        writer: SumWriter,
+        cache: LRUCache[tuple[Source, ...]],
+        entry: str,
+        output: tuple[str, str, int],
+        context: Any,
+        guarded: bool,
+    ) -> None:
+        slot, _, value = output
+        dims, flags = self.pattern.dims, self.pattern.flags[slot]
+        kept = [k for k, flag in enumerate(flags) if flag]
+        summed = [k for k, adds in enumerate(self.pattern.sums[slot]) if adds]
+        by_column = bool(kept) and kept[-1] > summed[-1]
+        size = prod(dims[k] for k in kept)
+        rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
+        items = rows * (-(-dims[kept[-1]] // COLUMNS) if by_column else 1)
+        work = size * prod(dims[k] for k in summed)
+        parts = max(1, min(dims[summed[0]], -(-PARTS // max(items, 1)), work // PART))
+        name = f"{entry}_sum_{slot.partition('@')[0].lower()}"
+        key = self._key(guarded, name, output, parts > 1)
+
+        def make() -> tuple[Source, ...]:
+            if parts == 1:
+                return (writer.reduction(name, output, False),)
+            return (writer.reduction(name + "_parts", output, True), writer.finish(name, output))
+
+        sources = cache.get(key, make)
+        self._add(sources[0], context, items * parts, 1 if items * parts <= 256 else None, parts)
+        if parts > 1:
+            compute = writer.code.instrs[value].dtype
+            held = "int64" if compute in ALL_INTS or compute == "bool" else compute_dtype(compute)
+            self.workspace = max(self.workspace, size * parts * ITEMSIZE[held])
+            self._add(sources[1], context, size, None, parts)
+
+
+def runner(plain: _Plan, guard: _Plan, positions: Mapping[str, int]) -> Prepared:
+    """Return what runs the launches."""
+
+    def launches(context: Any, io: Any) -> Sequence[tuple[Step, list[Any]]]:
+        plan = guard if guard is not plain and getattr(context, "suspect", True) else plain
+        found = []
+        for step in plan.steps:
+            args: list[Any] = []
+            for kind, what in step.arguments:
+                if kind == "number":
+                    args.append(what)
+                elif kind in ("in", "out"):
+                    tensor = io.tensors[positions[what]]
+                    if tensor.allocation is None:
+                        tensor.allocate(context)
+                    args += tensor.span()[:2]
+                elif kind == "partial":
+                    args += io.workspace.span()[:2]
+                elif kind == "random":
+                    args.append(io.random[what])
+                else:
+                    args += context.status_args()
+            found.append((step, args))
+        return found
+
+    def run(context: Any, io: Any) -> None:
+        for step, args in launches(context, io):
+            context.launch(step.kernel, step.items, args, step.group)
+
+    def bind(context: Any, io: Any) -> Callable[[], None]:
+        if guard is not plain or any(kind == "random" for step in plain.steps for kind, _ in step.arguments):
+            return lambda: run(context, io)
+        ready = launches(context, io)
+
+        def bound() -> None:
+            for step, args in ready:
+                context.launch(step.kernel, step.items, args, step.group)
+
+        return bound
+
+    return Prepared(run, plain.workspace, bind, source="\n".join(plain.sources))

@@ -1,0 +1,1 @@
+"""Fluid's remaining names: flags and facts of the installation."""

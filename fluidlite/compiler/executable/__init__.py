@@ -1,0 +1,1 @@
+"""A linked executable: launches, guards, the fast path of a call."""

@@ -1,0 +1,93 @@
+"""Arguments of a computation: what the user gives becomes arrays that fit the graph, or one clear error."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.base.errors import FeedError
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Lod, Spec
+from fluidlite.tensor.var_type import dtype_of
+
+
+class Argument(NamedTuple):
+    """An argument that was checked."""
+
+    array: np.ndarray[Any, Any]
+    lod: Lod
+
+
+def argument(variable: Variable, value: Any) -> Argument:
+    """Return an argument of a computation as an array that fits, with the LoD that a tensor has.
+
+    Raises
+    ------
+    FeedError
+        If it does not fit, or has no LoD where the program declares some.
+    """
+    array = fitted(variable, value)
+    lod = value.spec.lod if isinstance(value, Tensor) and value.spec is not None else ()
+    if variable.lod_level and len(lod) != variable.lod_level:
+        raise FeedError(
+            f"the argument of {variable.name!r} has {len(lod)} LoD levels; the program declares {variable.lod_level}"
+            "\n  Do: fluid.create_lod_tensor(array, [lengths], place)"
+        )
+    return Argument(array, lod)
+
+
+def fitted(variable: Variable, value: Any, what: str = "argument") -> np.ndarray[Any, Any]:
+    """Return a C-contiguous array of the variable's dtype and dims.
+
+    Python numbers and arrays of integers or wider floats take the variable's dtype where it can hold them.
+
+    Raises
+    ------
+    FeedError
+        For no numbers, numbers that the dtype cannot hold, or other dims.
+    """
+    spec = variable._spec()
+    try:
+        array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError as exc:
+        raise FeedError(f"the {what} of {variable.name!r} cannot become an array: {exc}") from None
+    if array.dtype.kind in "OUSMmc":
+        raise FeedError(
+            f"the {what} of {variable.name!r} is {type(value).__name__} {_short(value)}; "
+            f"expected numbers, {spec.dtype} {list(spec.dims)}"
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    made = _converted(variable, array, spec.dtype, what)
+    if not spec.fits(Spec.of(made.shape, spec.dtype)):
+        raise FeedError(
+            f"the {what} of {variable.name!r} has dims {list(made.shape)}; the graph declares {list(spec.dims)}"
+        )
+    return np.ascontiguousarray(made).reshape(made.shape)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _converted(variable: Variable, array: np.ndarray[Any, Any], dtype: str, what: str) -> np.ndarray[Any, Any]:
+    if dtype_of(array.dtype) == dtype:
+        return array
+    if not holds(dtype, array):
+        raise FeedError(
+            f"the {what} of {variable.name!r} holds numbers that are no {dtype}; it is {array.dtype}, "
+            f"the graph declares {dtype}"
+        )
+    with np.errstate(all="ignore"):
+        return array.astype(NUMPY[dtype])
+
+
+def holds(dtype: str, array: np.ndarray[Any, Any]) -> bool:
+    """Whether a dtype has the numbers of an array: floats may be rounded, and all else must stay as it is."""
+    with np.errstate(all="ignore"):
+        made, given = array.astype(NUMPY[dtype]).astype(np.float64), array.astype(np.float64)
+    return np.array_equal(np.isfinite(made), np.isfinite(given)) if is_float(dtype) else np.array_equal(made, given)

@@ -1,0 +1,346 @@
+"""The fast path of an executable: arguments of a known signature are copied in, and results out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.invalidation import epoch
+from fluidlite.compiler.executable.call_signature import (
+    CALL,
+    CHAIN,
+    COPIED,
+    GIVEN,
+    MARKING,
+    VIEWED,
+    CallSignature,
+    texts,
+)
+from fluidlite.compiler.executable.command_buffer import Launches
+from fluidlite.compiler.executable.executable import Executable, Latest, arenas_of
+from fluidlite.compiler.instrumentation import observers, timer
+from fluidlite.compiler.planning.plan import Control
+from fluidlite.compiler.run_errors import fail, raise_late
+from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.policy import policy
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.transfer import borrow
+
+
+class Guards:
+    """What a fast path asks where a look at the epoch is not enough.
+
+    Attributes
+    ----------
+    bound : Executable
+    epoch : object
+        In which all was seen to be as it was when the fast path was made.
+    """
+
+    def __init__(self, bound: Executable, scope: Scope) -> None:
+        self.epoch = epoch.now  # before the look
+        self.bound = bound
+        (self._context,) = bound.contexts
+        self._scope = ref(scope)
+        self._world = generation(), policy()
+
+    def unchanged(self) -> bool:
+        """Look at registries, policy, observers, the device and the scope."""
+        now, bound, scope = epoch.now, self.bound, self._scope()
+        if scope is None or self._world != (generation(), policy()) or observers():
+            return False
+        if bound.timed is not (timer() is not None):
+            return False
+        if arenas_of(bound.plan.places) != bound.arenas:
+            return False
+        if self._context.closed or self._context is not get_context(bound.plan.place) or not bound.valid(scope):
+            return False
+        if not bound.in_turn(scope):
+            return False
+        self.epoch = now
+        return True
+
+    def valid(self) -> bool:
+        """Look at state, tensor by tensor."""
+        scope = self._scope()
+        return scope is not None and self.bound.valid(scope)
+
+    def raise_late(self) -> None:
+        """Raise what kernels have recorded, if they have."""
+        raise_late(self.bound.frame, [self._context])
+
+    def fail(self, error: BaseException, at: int) -> None:
+        """Forget what a failed run recorded; name the operator of the action that failed, if one did."""
+        self._context.forget_late()
+        if at >= 0 and isinstance(error, Exception):
+            fail(error, self.bound.owners[at], self.bound.frame)
+
+
+class FastPath:
+    """A function made for one bound program on the host's memory, which looks at nothing that did not change.
+
+    Parameters
+    ----------
+    bound : Executable
+        One for which :func:`direct` has no objection.
+    form : CallSignature
+    names : dict of str to object
+        What the text names.
+
+    Attributes
+    ----------
+    bound : Executable
+    form : CallSignature
+    call : callable
+        Runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
+    source : str
+        The text of ``call``.
+    key : hashable
+        Under which it is kept.
+    """
+
+    def __init__(self, bound: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
+        self.bound = bound
+        self.form = form
+        self.key = key
+        self.source, code = texts.of(form)
+        exec(code, names)
+        self.call: Callable[..., Any] = names.pop("call")
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be used."""
+        return self.call is not _gone
+
+    def close(self) -> None:
+        """Let go of the memory, which is another's now: calls take the slow path."""
+        self.call = _gone
+
+
+def _gone(*args: Any) -> None:
+    """A fast path whose memory is gone: its guard always fails, and the caller takes the slow path."""
+
+
+class _NoFastPath(FastPath):
+    def __init__(self) -> None:
+        self.source, self.key, self.call = "", None, _gone
+
+
+NO_FAST_PATH: FastPath = _NoFastPath()
+"""Stands where there is none."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a fast path is called, and what it gives.
+
+    Attributes
+    ----------
+    key : hashable
+        Under which ways that are called alike are kept.
+    arguments : tuple of str
+        The feeds, in the order of a call's arguments.
+    lock : lock, optional
+        Held during a call.
+    alone : bool
+        The one result comes by itself, not in a list.
+    program : Program, optional
+        An executor's, before passes: it is called with a program, feed, fetch_list and scope. Without one it is
+        called with a tuple of arguments.
+    fetches : tuple of str
+        What is fetched of that.
+    """
+
+    key: Any
+    arguments: tuple[str, ...]
+    lock: Any = None
+    alone: bool = False
+    program: Program | None = None
+    fetches: tuple[str, ...] = ()
+
+
+def direct(bound: Executable, scope: Scope, called: Signature, latest: Latest, copy: bool = True) -> FastPath | None:
+    """Return the fast path of an executable, or None where each call has to look something up.
+
+    Parameters
+    ----------
+    bound : Executable
+    scope : Scope
+    called : Signature
+    latest : Latest
+        Is told when it runs.
+    copy : bool
+        Results are copies, not views.
+    """
+    plan, program = bound.plan, called.program
+    if bound.stage or plan.pending is not None or len(bound.contexts) != 1 or not bound.attached:
+        return None
+    (context,) = bound.contexts
+    if not context.unit.info.host or context.xp is None or not context.array.eager:
+        return None
+    if any(isinstance(step, Control) for step in plan.steps):  # it may call back
+        return None
+    if set(called.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
+        return None
+    if any(key != name for name, key in plan.feed_keys.items()):
+        return None  # fed in place of state: the text would have to tell the two apart
+    if any(name not in bound.fixed and name not in bound.loose_feeds for name in called.arguments):
+        return None
+    ways = tuple([_leaves(bound, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
+    if "" in ways or len(ways) != len(plan.fetches):
+        return None
+    form = CallSignature(
+        tuple([(name, name not in bound.fixed) for name in called.arguments]),
+        ways,
+        tuple([(name, written) for name, _, written in _watched(bound, scope)]),
+        tuple([_kind(action) for action in bound.actions]),
+        called.fetches if program is not None else None,
+        len(program.blocks) if program is not None else 1,
+        called.alone and len(ways) == 1,
+        called.lock is not None,
+        bound.resettable,
+        bound.timed,
+    )
+    names = _names_of_run(bound, scope, latest)
+    if called.lock is not None:
+        names |= {"acquire_mine": called.lock.acquire, "release_mine": called.lock.release}
+    if program is not None:
+        names |= _names_of_program(program, called.fetches)
+    _name_arguments(names, bound, called.arguments)
+    _name_state(names, _watched(bound, scope))
+    _name_actions(names, bound)
+    _name_results(names, bound, ways)
+    made = FastPath(bound, form, names, called.key)
+    bound.fast_path = ref(made)
+    return made
+
+
+def host_array(tensor: Tensor, spec: Spec, context: Context) -> Any:
+    """The array of a tensor that a run can read as it is, without waiting for anybody; None: it cannot."""
+    allocation = tensor.allocation
+    if tensor.spec is not spec or not tensor.contiguous or allocation is None or allocation.block is None:
+        return None
+    if allocation.context is not context or allocation.sharing is not None or not allocation.lasting:
+        return None
+    return tensor.native()
+
+
+def sizes(program: Program) -> tuple[int, ...]:
+    """Operators of each block: they tell of edits of ``block.ops`` itself."""
+    return tuple([len(block.ops) for block in program.blocks])
+
+
+def _names_of_run(bound: Executable, scope: Scope, latest: Latest) -> dict[str, Any]:
+    (context,) = bound.contexts
+    return {
+        "act": bound.act,
+        "acquire_queue": context.lock.acquire,
+        "activate": context.raw.activate,
+        "borrow": borrow,
+        "bound": bound,
+        "context": context,
+        "counts": context.counts,
+        "epoch": epoch,
+        "frame": bound.frame,
+        "get_ident": get_ident,
+        "host_array": host_array,
+        "latest": latest,
+        "mark": context.status_span,
+        "ndarray": np.ndarray,
+        "release_queue": context.lock.release,
+        "scope_of": ref(scope),
+        "storage": bound.begun,
+        "thread": get_ident(),
+        "timed_run": bound.timed_run,
+        "Tensor": Tensor,
+        "watch": Guards(bound, scope),
+    }
+
+
+def _names_of_program(program: Program, fetches: Sequence[str]) -> dict[str, Any]:
+    block = program.global_block()
+    counts = sizes(program)
+    return {
+        "edits": program.edits,
+        "name_of": _name_of,
+        "operators": counts[0] if len(counts) == 1 else counts,
+        "sizes": sizes,
+        **{f"fetch{i}_variable": block.find_var(name) for i, name in enumerate(fetches)},
+    }
+
+
+def _name_of(fetched: Any) -> str | None:
+    """The name by which something is fetched: one of another program's variables names one of this program."""
+    name = fetched if isinstance(fetched, str) else getattr(fetched, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _leaves(bound: Executable, key: str, copy: bool) -> str:
+    """How a result leaves; "" if that is not known before."""
+    if key in bound.fixed:
+        return "" if not bound.fixed[key].contiguous else COPIED if copy else VIEWED
+    life = bound.live_ranges.of.get(key)
+    return GIVEN if life is not None and life.handed_over else ""
+
+
+def _kind(action: Any) -> str:
+    if not isinstance(action, Launches):
+        return CALL
+    return MARKING if action.marks else CHAIN
+
+
+def _name_arguments(names: dict[str, Any], bound: Executable, arguments: Sequence[str]) -> None:
+    for i, name in enumerate(arguments):
+        spec = bound.plan.feeds[name]
+        names |= {f"arg{i}_dims": spec.dims, f"arg{i}_dtype": np.dtype(NUMPY[spec.dtype]), f"arg{i}_spec": spec}
+        if name in bound.fixed:
+            names[f"arg{i}_at"] = bound.fixed[name].native()
+
+
+def _watched(bound: Executable, scope: Scope) -> list[tuple[str, Tensor, bool]]:
+    """The state that others may change: it is looked at in each call."""
+    return [each for each in bound.state if each[0] not in scope.private]
+
+
+def _name_state(names: dict[str, Any], state: Sequence[tuple[str, Tensor, bool]]) -> None:
+    for i, (_, tensor, _) in enumerate(state):
+        assert tensor.allocation is not None
+        names[f"state{i}"] = tensor
+        names |= {f"state{i}_allocation": tensor.allocation, f"state{i}_spec": tensor.spec}
+        names |= {f"state{i}_block": tensor.allocation.block, f"state{i}_offset": tensor.byte_offset}
+
+
+def _name_actions(names: dict[str, Any], bound: Executable) -> None:
+    launches = 0
+    for i, action in enumerate(bound.actions):
+        names[f"action{i}"] = action
+        if isinstance(action, Launches):
+            names[f"chain{i}"] = action.chain
+            launches += action.counted
+    names["launches"] = launches
+
+
+def _name_results(names: dict[str, Any], bound: Executable, ways: Sequence[str]) -> None:
+    copies = copied = 0
+    for i, ((_, key, _, spec), passing) in enumerate(zip(bound.plan.fetches, ways, strict=True)):
+        if passing == GIVEN:
+            names[f"result{i}_key"] = key
+        else:
+            array = names[f"result{i}_at"] = bound.fixed[key].native().view()
+            if passing == VIEWED:
+                array.flags.writeable = False
+        if passing != VIEWED:
+            copies += spec.nbytes > 0
+            copied += spec.nbytes
+    names |= {"copies": copies, "copied": copied}

@@ -1,0 +1,348 @@
+"""Bind: the steps of a plan become callables without arguments, on tensors at fixed addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fluidlite.base.errors import DeviceError
+from fluidlite.compiler.executable.command_buffer import merged, recorded
+from fluidlite.compiler.executable.packed_state import PackedState
+from fluidlite.compiler.frame import Frame
+from fluidlite.compiler.interpreter import run_control, run_move
+from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
+from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, relaid, run_kernel, see_as_plain, take_arrays
+from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
+from fluidlite.compiler.memory.memory_plan import MemoryPlan
+from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
+from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan, Step
+from fluidlite.compiler.run_errors import before_state
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.place import Place
+from fluidlite.program.kernel_io import IO
+from fluidlite.program.prepared import Prepared, Run
+from fluidlite.tensor import transfer
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+
+Action = Callable[[], Any]
+MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
+
+
+class ErrorGuard:
+    """An action: raises a deferred error before state is written, as the interpreter does, where there may be one."""
+
+    def __init__(self, frame: Frame, contexts: Iterable[Context], guarded: Context | None) -> None:
+        self._frame, self._contexts, self._guarded = frame, tuple(contexts), guarded
+
+    def __call__(self) -> None:
+        for context in self._contexts:
+            if context.suspect:
+                before_state(self._frame, self._guarded)
+
+
+class StateStore:
+    """An action: copies a result into state."""
+
+    def __init__(self, source: Tensor, held: Tensor, context: Context) -> None:
+        self._source, self._held, self._context = source, held, context
+
+    def __call__(self) -> None:
+        transfer.transfer(self._source, self._context, self._held)
+
+
+class Linker:
+    """Binds one plan to memory; ``apart``: launches of several operators do not become one call.
+
+    Attributes
+    ----------
+    actions : list of callable
+        What a call does, in order.
+    owners : list of Step
+        The step of each.
+    fixed : dict of key to Tensor
+        Values at fixed addresses.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        live_ranges: LiveRanges,
+        memory: MemoryPlan,
+        runs: Mapping[int, Prepared],
+        frame: Frame,
+        storages: Mapping[Place, DeviceBufferStorage],
+        state: Mapping[str, Tensor],
+        feeds: Iterable[str],
+        given: Mapping[str, Tensor],
+        make_tensor: MakeTensor = DeviceTensor.at,
+        apart: bool = False,
+    ) -> None:
+        self._check = kernel_check()
+        self._suspects = set(frame.contexts if given else ())
+        """Places where a kernel before may have recorded a deferred error: in a stage behind others, all of them."""
+        self.live_ranges = live_ranges
+        self.memory = memory
+        self.runs = runs
+        self.frame = frame
+        self.storages = storages
+        self.state = state
+        self.make_tensor = make_tensor
+        self.actions: list[Action] = []
+        self.owners: list[Step] = []
+        self.fixed: dict[str, Tensor] = {**given, **state}
+        self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.own_writes})
+        for name in feeds:
+            key = plan.feed_keys[name]
+            life = live_ranges.of[key]
+            if not life.loose:
+                self.fixed[key] = self._tensor(life, plan.feeds[name])
+        for index, step in enumerate(plan.steps):
+            before = len(self.actions)
+            if isinstance(step, Launch):
+                self._launch(index, step)
+                if step.choice.indexes(step.call):
+                    self._suspects.add(step.choice.place)
+            elif isinstance(step, Move):
+                self._move(step)
+            else:
+                self._control(step)
+                self._suspects.update(frame.contexts)  # what it runs may index
+                self.actions.append(self._packed)  # and may write
+            self.owners += [step] * (len(self.actions) - before)
+        if self._packed.empty:
+            kept = [each for each in zip(self.actions, self.owners, strict=True) if each[0] is not self._packed]
+            self.actions, self.owners = [action for action, _ in kept], [owner for _, owner in kept]
+        else:
+            self.actions.insert(0, self._packed)
+            self.owners.insert(0, plan.steps[0])
+        if not apart:
+            self.actions, self.owners = merged(self.actions, self.owners)
+
+    def _tensor(self, life: LiveRange, spec: Spec) -> Tensor:
+        made = self.make_tensor(self.storages[life.place], spec, self.memory.at[life])
+        if not isinstance(made, Tensor):
+            raise DeviceError(f"device_tensor gave {made!r}; expected a DeviceTensor")
+        return made
+
+    def _loose(self, key: str | None) -> bool:
+        life = self.live_ranges.of.get(key) if key is not None else None
+        return life is not None and life.loose
+
+    # One kind of step each
+
+    def _move(self, step: Move) -> None:
+        frame = self.frame
+        if step.into_state or self._loose(step.to_key):
+            self.actions.append(lambda: run_move(step, frame))
+            return
+        life = self.live_ranges.of[step.to_key]
+        target = self.fixed[step.to_key] = self._tensor(life, step.spec)
+        context, key, copy = frame.contexts[step.target], step.from_key, transfer.transfer
+        if key in self.fixed:
+            source = self.fixed[key]
+            self.actions.append(lambda: copy(source, context, target))
+        else:
+            self.actions.append(lambda: copy(frame.values[key], context, target))
+
+    def _control(self, step: Control) -> None:
+        frame = self.frame
+        self.actions.append(lambda: run_control(step, frame))
+
+    def _launch(self, index: int, step: Launch) -> None:
+        context = self.frame.contexts[step.choice.place]
+        targets: list[Tensor | None] = [self._target(index, j, step, out) for j, out in enumerate(step.outs)]
+        for out, target in zip(step.outs, targets, strict=True):
+            if target is not None and not out.state:
+                self.fixed[out.key] = target
+        if step.writes_state:
+            self._guard(step, context)
+        prepared = self.runs.get(index)
+        run = prepared.run if prepared is not None else None
+        if index in self.live_ranges.views:
+            return
+        space = self.live_ranges.workspaces.get(index)
+        workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
+        packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
+        if any(map(self._loose, step.ins)) or any(target is None for target in targets):
+            if run is not None and self._check is not None:
+                run = _checked(step, run, self._check)
+            if run is not None and step.random is None and not step.blind and None not in targets:
+                self.actions.append(self._fed(step, run, context, targets, workspace, packed))
+            else:
+                self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace, packed))
+        elif prepared is not None:
+            made = [target for target in targets if target is not None]
+            self.actions.append(self._bound(step, prepared, context, made, workspace, packed))
+        for j, out in enumerate(step.outs):
+            if (index, j) in self.live_ranges.copied:
+                self._copy_home(targets[j], self.state[out.key], context)
+
+    def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
+        """The tensor of an output; None if its memory is another at each call."""
+        life = self.live_ranges.copied.get((index, position))
+        if life is not None:
+            return self._tensor(life, out.spec)
+        if out.state:
+            held = self.state[out.key]
+            return held if held.spec is out.spec or out.shares < 0 else relaid(held, out.spec)
+        life = self.live_ranges.of[out.key]
+        if life.loose:
+            return None
+        if life.kind == "given":  # written in place: its memory is that of an earlier stage
+            held = self.fixed[life.keys[0]]
+            return held if held.spec is out.spec else relaid(held, out.spec)
+        return self._tensor(life, out.spec)
+
+    def _bound(
+        self,
+        step: Launch,
+        prepared: Prepared,
+        context: Context,
+        targets: list[Tensor],
+        workspace: Tensor | None,
+        packed: Mapping[str, Span] | None,
+    ) -> Action:
+        run, tensors = prepared.run, []
+        for key, spec in zip(step.ins, step.in_specs, strict=True):
+            if key is None:
+                tensors.append(Tensor.of(spec, context.place))
+            else:
+                given = self.fixed[key]
+                tensors.append(relaid(given, spec) if step.blind else given)
+        made = targets
+        if step.blind:
+            specs = [spec for group in step.call.outs.values() for spec in group]
+            made = [relaid(target, spec) for target, spec in zip(targets, specs, strict=True)]
+        io = IO(step.call, [*tensors, *made], context, step.op_index, NO_RANDOM, workspace, packed)
+        if step.random is not None:
+            random, frame = step.random, self.frame
+
+            drawn = run if self._check is None else _checked(step, run, self._check)
+
+            def draw() -> None:
+                io.random = random_words(random, frame.scope)
+                result = drawn(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
+
+            return draw
+        action: Action | None = recorded(step, prepared, context, io, context.place in self._suspects)
+        if action is None and prepared.bind is not None:
+            action = prepared.bind(context, io)
+        if action is None:
+
+            def action() -> None:
+                result = run(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
+
+        if self._check is None:
+            return action
+        return partial(self._check.launch, step, context, tensors, made, action)
+
+    def _fed(
+        self,
+        step: Launch,
+        run: Run,
+        context: Context,
+        targets: Sequence[Tensor | None],
+        workspace: Tensor | None,
+        packed: Mapping[str, Span] | None,
+    ) -> Action:
+        """A launch all of whose results stay, and some of whose inputs are others at each call."""
+        made = [target for target in targets if target is not None]
+        absent = [Tensor.of(spec, context.place) for spec in step.in_specs]
+        loose = [(i, key) for i, key in enumerate(step.ins) if key is not None and self._loose(key)]
+        fixed = [self.fixed[k] if k is not None and k in self.fixed else absent[i] for i, k in enumerate(step.ins)]
+        io = IO(step.call, [*fixed, *made], context, step.op_index, NO_RANDOM, workspace, packed)
+        frame, tensors = self.frame, io.tensors
+
+        def action() -> None:
+            values = frame.values
+            for i, key in loose:
+                tensors[i] = values[key]
+            try:
+                result = run(context, io)
+                if result is not None:
+                    take_arrays(result, made, context)
+            finally:
+                for i, _ in loose:  # the caller's memory is borrowed
+                    tensors[i] = absent[i]
+
+        return action
+
+    def _guard(self, step: Launch, context: Context) -> None:
+        """Look for a deferred error before state is written."""
+        guarded = context if step.guarded else None
+        others = [self.frame.contexts[place] for place in self._suspects if self.frame.contexts[place] is not guarded]
+        if others:
+            self.actions.append(ErrorGuard(self.frame, others, guarded))
+            self._suspects -= {other.place for other in others}  # nothing is left there, until somebody indexes again
+
+    def _copy_home(self, source: Tensor | None, held: Tensor, context: Context) -> None:
+        assert source is not None
+        self.actions.append(StateStore(source, held, context))
+
+
+def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:
+    """A prepared kernel that is checked whenever it runs."""
+    inputs = len(step.ins)
+
+    def checked(context: Context, io: IO) -> None:
+        made = io.tensors[inputs:]
+        check.launch(step, context, io.tensors[:inputs], made, lambda: run_kernel(run, context, io, made))
+
+    return checked
+
+
+def _loose_launch(
+    step: Launch,
+    run: Run | None,
+    context: Context,
+    frame: Frame,
+    targets: list[Tensor | None],
+    workspace: Tensor | None,
+    packed: Mapping[str, Span] | None,
+) -> Action:
+    """A launch some of whose tensors are others at each call."""
+    call, ins, place = step.call, list(zip(step.ins, step.in_specs, strict=True)), context.place
+    outs = list(zip(step.outs, targets, strict=True))
+
+    def action() -> None:
+        values = frame.values
+        tensors: list[Tensor] = []
+        for key, spec in ins:
+            if key is None:
+                tensors.append(Tensor.of(spec, place))
+            else:
+                tensors.append(relaid(values[key], spec) if step.blind else values[key])
+        made: list[Tensor] = []
+        for out, target in outs:
+            if target is not None:
+                made.append(relaid(target, out.spec) if step.blind else target)
+            elif out.shares >= 0:
+                tensor = tensors[out.shares]
+                made.append(tensor if tensor.spec is out.spec else relaid(tensor, out.spec))
+            else:
+                made.append(Tensor.of(out.spec, place))
+        if step.blind:
+            see_as_plain(made, call)
+        if run is not None:
+            random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
+            result = run(context, IO(call, tensors + made, context, step.op_index, random, workspace, packed))
+            if result is not None:
+                take_arrays(result, made, context)
+        for (out, target), tensor in zip(outs, made, strict=True):
+            if step.blind:
+                tensor.spec, tensor._array = out.spec, None
+            if tensor.allocation is None:
+                if tensor.spec is None or (tensor.spec.size and run is not None):
+                    raise DeviceError(f"the kernel wrote nothing to {out.key}")
+                tensor.allocate(context)
+            if target is None:
+                values[out.key] = tensor
+
+    return action

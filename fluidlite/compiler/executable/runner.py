@@ -1,0 +1,118 @@
+"""Runs the graph of a computation: arrays of what it fetches, by argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import FetchError, ProgramError
+from fluidlite.compiler.executable.executable import Executable
+from fluidlite.compiler.executable.executable_cache import ExecutableCache
+from fluidlite.compiler.executable.fast_path import Signature
+from fluidlite.compiler.executable.launch_report import Pieces, pieces
+from fluidlite.compiler.graph_runner import GraphRunner
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.memory.memory_plan import MemoryPlan
+from fluidlite.compiler.selection.policy import Policy, policy
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.place import Place
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+class Runner:
+    """An executor of one graph: ``runner(arguments)`` returns fresh host arrays of what it fetches.
+
+    Other dims of the arguments are planned and bound again; the last 64 plans are kept.
+
+    Attributes
+    ----------
+    executables : ExecutableCache
+    sign : callable or None
+        Returns the signature of the fast paths that the cache keeps for its caller.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        place: Place,
+        scope: Scope,
+        executables: ExecutableCache | None = None,
+        preferences: Callable[[Policy], Policy] | None = None,
+    ) -> None:
+        self.executables = executables if executables is not None else ExecutableCache()
+        self.sign: Callable[[], Signature] | None = None
+        self.graph = graph
+        self.place = place
+        self.scope = scope
+        self._runner = GraphRunner(place, self.executables)
+        self._preferences = preferences
+        self._policies: tuple[Policy, Policy] | None = None
+
+    def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
+        """Run once; the arguments are borrowed until it returns."""
+        given = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
+        key, wanted = (given, get_context(self.place)), self._policy()
+        fetched = self._runner.again(key, wanted, arguments, self.scope, self.sign)
+        if fetched is None:
+            fetched = self._runner.run(self.graph, arguments, self.scope, wanted, key, self.sign)
+        for name, (_, spec) in zip(self.graph.fetches, fetched, strict=True):
+            if spec.lod:
+                raise FetchError(
+                    f"the result {name!r} has LoD, which a NumPy array cannot hold"
+                    "\n  Do: Executor.run(..., return_numpy=False)"
+                )
+        return [array for array, _ in fetched]
+
+    @property
+    def plans(self) -> Any:
+        """The cache of its plans."""
+        return self._runner.plans
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the temporaries of the last call lie.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was bound yet.
+        """
+        return self._last().memory
+
+    @property
+    def pieces(self) -> Pieces:
+        """What the last call did: launches that are one call or one captured graph, and why other steps are alone.
+
+        Raises
+        ------
+        ProgramError
+            If nothing was bound yet.
+        """
+        return pieces(self._last())
+
+    def _last(self) -> Executable:
+        last = self.executables.last
+        if last is None:
+            raise ProgramError(
+                "there is nothing to show: nothing of it was bound to memory yet; dims are known at the first call"
+                "\n  Do: call it once"
+            )
+        return last
+
+    def close(self) -> None:
+        """Give memory back."""
+        self._runner.clear()
+
+    def _policy(self) -> Policy:
+        """The preferences of the process, and of who made it."""
+        found = policy()
+        if self._preferences is None:
+            return found
+        if self._policies is None or found is not self._policies[0]:
+            self._policies = found, self._preferences(found)
+        return self._policies[1]

@@ -1,0 +1,110 @@
+"""A run of a plan: its values by key, the contexts of its places, and the state that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.body_executors import MakeExecutor
+from fluidlite.compiler.planning.plan import Control, Plan
+from fluidlite.memory.sharing import Use
+from fluidlite.platform.context import Context
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor
+
+
+class StateMovedError(ProgramError):
+    """State that a plan was made for is another when it is the plan's turn: it has to be planned again."""
+
+
+class Frame:
+    """One run: values by key, the contexts of its places, and the scope."""
+
+    __slots__ = ("bodies", "contexts", "place", "plan", "program", "scope", "step", "values")
+
+    def __init__(self, plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
+        self.plan = plan
+        self.program = plan.program
+        self.scope = scope
+        self.place = plan.place
+        self.values = values
+        self.contexts: dict[Place, Context] = {}
+        self.step: Control | None = None
+        self.bodies: MakeExecutor | None = None
+        """What makes the executors of sub-blocks; None: such as executors are by default."""
+
+    # For control-flow and host-callback operators
+
+    def read(self, slot: str) -> list[Tensor]:
+        """Values of an input slot of the operator that runs; an absent slot has none."""
+        assert self.step is not None
+        return [self.values[key] for key in self.step.ins.get(slot, ())]
+
+    def wants(self, slot: str) -> int:
+        """How many variables an output slot of it has."""
+        assert self.step is not None
+        return len(self.step.outs.get(slot, ()))
+
+    def write(self, slot: str, tensors: Sequence[Tensor]) -> None:
+        """Give the variables of an output slot their values, which lie where the plan expects them."""
+        assert self.step is not None
+        wanted = self._place_of(self.step, slot)
+        for out, tensor in zip(self.step.outs[slot], tensors, strict=True):
+            if tensor.place is not None and tensor.place != wanted:
+                raise ProgramError(
+                    f"{self.step.op} wrote {slot} on {tensor.place}; it belongs on {wanted}"
+                    "\n  Do: set the tensor there, or declare the slot with on_host=True"
+                )
+            if out.state:
+                variable = self.scope.find_var(out.key) or self.scope.var(out.key)
+                tensor = variable.hold(tensor)
+            self.values[out.key] = tensor
+
+    def _place_of(self, step: Control, slot: str) -> Place:
+        """Where an output slot lies: on the host, if it says so; else where the first input does."""
+        declared = step.op.definition.output(slot)
+        if declared is not None and declared.on_host:
+            return devices.host()
+        if declared is not None and declared.run_place:
+            return self.place
+        first = step.ins.get(step.op.definition.inputs[0].name) if step.op.definition.inputs else None
+        return (self.values[first[0]].place if first else None) or self.place
+
+
+def uses_of_state(
+    touched: Mapping[str, bool], scope: Scope, contexts: Mapping[Place, Context], alone: bool = True
+) -> Iterator[Use]:
+    """What a run does to the memory that state has now.
+
+    ``touched`` says of each name whether it is written; without ``alone``, memory that its context alone has used is
+    left out: it is that context's turn anyway.
+    """
+    for name, writes in touched.items():
+        variable = scope.find_var(name)
+        tensor = variable.tensor if variable is not None else None
+        if tensor is None or tensor.allocation is None or tensor.place is None:
+            continue
+        allocation, context = tensor.allocation, contexts.get(tensor.place)
+        if context is not None and (alone or allocation.sharing is not None or allocation.context is not context):
+            yield Use(allocation, context, writes)
+
+
+def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
+    """Take the state that a plan reads, while it is the run's turn.
+
+    Raises
+    ------
+    StateMovedError
+        If it is not as the plan was told: another thread has moved it since, set it to other dims or to a strided view.
+    """
+    for name, read in plan.state.items():
+        if not read:
+            continue
+        variable = scope.find_var(name)
+        tensor = variable.tensor if variable is not None else None
+        there = tensor is not None and tensor.allocation is not None and tensor.contiguous
+        if tensor is None or not there or plan.given[name] != (tensor.spec, tensor.place):
+            raise StateMovedError(f"state {name!r} became another while a run of it was planned")
+        values[name] = tensor

@@ -1,0 +1,261 @@
+"""The interpreter: runs a Plan step by step. The reference that compiled code is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import DeviceError, ProgramError
+from fluidlite.compiler.body_executors import MakeExecutor
+from fluidlite.compiler.frame import Frame, take_state, uses_of_state
+from fluidlite.compiler.instrumentation import Observer, observation, observers, timer
+from fluidlite.compiler.kernel_checks import kernel_check
+from fluidlite.compiler.kernel_runs import (
+    NO_RANDOM,
+    prepare_step,
+    random_words,
+    relaid,
+    run_kernel,
+    see_as_plain,
+    take_arrays,
+)
+from fluidlite.compiler.planning.plan import Control, Launch, Move, Pending, Plan, Step
+from fluidlite.compiler.run_errors import _kernel_text, before_state, fail, raise_late
+from fluidlite.memory.sharing import turn
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device import ContextBase
+from fluidlite.platform.place import Place
+from fluidlite.program.kernel_io import IO
+from fluidlite.program.scope import Scope
+from fluidlite.tensor import tensor_cache as recycle, transfer
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_array import TensorArray
+from fluidlite.tensor.tensor_spec import Spec
+
+MOST_TRIES = 1000
+
+"""How often a run is planned anew, where other threads replace state between plan and run again and again."""
+
+
+def run_plan(
+    plan: Plan,
+    feeds: Mapping[str, Tensor],
+    scope: Scope,
+    bodies: MakeExecutor | None = None,
+) -> tuple[list[tuple[Any, Spec]], Plan]:
+    """Run a plan; return the fetched values as fresh host arrays, each with its Spec, and the plan that ran last.
+
+    ``bodies`` makes the executors of sub-blocks.
+
+    Raises
+    ------
+    FluidError
+        With the operator and the user's line. The next run works.
+    StateMovedError
+        If state is not as the plan was told; nothing was done.
+    """
+    frame = Frame(plan, scope, {})
+    frame.bodies = bodies
+    for place in plan.queues:
+        frame.contexts[place] = get_context(place)
+    for tensor in feeds.values():  # before a lock is held: two runs that wait for each other would wait for ever
+        if tensor.place is not None:
+            transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
+    with ExitStack() as stack:
+        contexts = list(frame.contexts.values())
+        stack.enter_context(turn(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)))
+        for context in contexts:
+            if type(context.raw).activate is not ContextBase.activate:
+                stack.enter_context(context.raw.activate())
+        take_state(plan, scope, frame.values)
+        timing = timer()
+        if timing is not None:
+            stack.enter_context(timing.run(frame, contexts))
+        frame.values.update({plan.feed_keys[name]: tensor for name, tensor in feeds.items()})
+        try:
+            run_steps(frame, observers())
+            while frame.plan.pending is not None:
+                go_on(frame, frame.plan.pending)
+                run_steps(frame, observers())
+            return read_fetches(frame), frame.plan
+        except BaseException:
+            for context in frame.contexts.values():
+                context.forget_late()  # what this run recorded is not the next one's error
+            raise
+
+
+def go_on(frame: Frame, pending: Pending) -> None:
+    """Look at the values that the rest of the plan depends on, and take up its plan."""
+    suspects = [context for context in frame.contexts.values() if context.suspect]
+    if suspects:
+        raise_late(frame, suspects)  # numbers that come of a wrong index are none
+    values = {each: tuple(frame.values[key].numpy().reshape(-1).tolist()) for each, key in pending.values.items()}
+    specs = {each: frame.values[key]._known() for each, key in pending.dims.items()}
+    frame.plan = pending.next(values, specs)
+
+
+def run_steps(frame: Frame, watching: list[Observer]) -> None:
+    """Run the steps of the plan that a frame has now."""
+    timing = timer()
+    if timing is None:
+        _run_steps(frame, frame.plan.steps, watching)
+        return
+    with closing(timing.timed(frame, frame.plan.steps, frame.plan.steps)) as steps:
+        _run_steps(frame, steps, watching)
+
+
+def _run_steps(frame: Frame, steps: Iterable[Step], watching: list[Observer]) -> None:
+    values, make, take, give = frame.values, Tensor.of, recycle.take, recycle.give
+    contexts = [frame.contexts[place] for place in frame.plan.places]
+    step: Any = None
+    try:
+        for step in steps:
+            kind = type(step)
+            if kind is Launch:
+                context = contexts[step.where]
+                ready = step.runs.get(context)
+                if step.simple and ready is not None and ready[1] is None and not watching:
+                    # What _launch does, less all that a plain operator has no need of: this is the hot path.
+                    tensors = [values[key] for key in step.ins]
+                    for spec, key in step.makes:
+                        tensor = take(context, spec)
+                        if tensor is None:
+                            tensor = make(spec, context.place)
+                        values[key] = tensor
+                        tensors.append(tensor)
+                    result = ready[0](context, IO(step.call, tensors, context, step.op_index))
+                    if result is not None:
+                        take_arrays(result, tensors[len(step.ins) :], context)
+                    tensors.clear()  # what ends here must have no other holder to be recycled
+                else:
+                    _launch(step, frame, values, context, watching)
+                for key, where in step.recycle:
+                    done = values.pop(key, None)
+                    if done is not None:
+                        give(contexts[where], done)
+            elif kind is Move:
+                run_move(step, frame)
+                continue
+            else:
+                run_control(step, frame)
+            for key in step.free:
+                values.pop(key, None)
+    except Exception as exc:
+        fail(exc, step, frame)
+
+
+def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Context, watching: list[Observer]) -> None:
+    call = step.call
+    tensors: list[Tensor] = []
+    for key, spec in zip(step.ins, step.in_specs, strict=True):
+        if key is None:
+            tensors.append(Tensor.of(spec, context.place))
+        else:
+            tensors.append(relaid(values[key], spec) if step.blind else values[key])
+    made: list[Tensor] = []
+    for out in step.outs:
+        if out.shares >= 0:
+            tensor = tensors[out.shares]
+            if tensor.spec is not out.spec:
+                tensor = relaid(tensor, out.spec)
+            tensor.wrote()
+        else:
+            kept = recycle.take(context, out.spec)
+            tensor = kept if kept is not None else Tensor.of(out.spec, context.place)
+        made.append(tensor)
+    if step.blind:
+        see_as_plain(made, call)
+    tensors += made
+    if not step.skip:
+        if step.writes_state:
+            before_state(frame, context if step.guarded else None)
+        run, space, _ = step.runs.get(context) or prepare_step(step, context)
+        random = NO_RANDOM if step.random is None else random_words(step.random, frame.scope)
+        workspace = None
+        if space is not None:
+            workspace = recycle.take(context, space)
+            if workspace is None:
+                workspace = Tensor.of(space, context.place)
+                workspace.allocate(context)
+        io = IO(call, tensors, context, step.op_index, random, workspace)
+        check = kernel_check() if watching else None
+        if check is None:
+            run_kernel(run, context, io, made)
+        else:
+            check.launch(step, context, tensors[: len(step.ins)], made, partial(run_kernel, run, context, io, made))
+        if workspace is not None:
+            recycle.give(context, workspace)
+    for out, tensor in zip(step.outs, made, strict=True):
+        if step.blind:
+            tensor.spec, tensor._array = out.spec, None
+        if tensor.allocation is None:
+            if tensor.spec is None or (tensor.spec.size and not step.skip):
+                raise DeviceError(f"the kernel wrote nothing to {out.key}{_kernel_text(step, None)}")
+            tensor.allocate(context)  # of no bytes, but a reader may ask for its array
+        values[out.key] = tensor
+        if out.state and out.shares < 0:
+            variable = frame.scope.find_var(out.key) or frame.scope.var(out.key)
+            variable.tensor.share_data_with(tensor)
+            values[out.key] = variable.tensor
+    if watching:
+        seen = observation(step, tensors)
+        for observer in watching:
+            observer(seen)
+
+
+def run_move(step: Move, frame: Frame) -> None:
+    source = frame.values[step.from_key]
+    context = frame.contexts[step.target]
+    if not step.into_state:
+        frame.values[step.to_key] = transfer.transfer(source, context)
+        return
+    if step.why == "state":
+        source.move_to(step.target)
+        return
+    before_state(frame, None)
+    variable = frame.scope.find_var(step.to_key) or frame.scope.var(step.to_key)
+    held = variable.tensor
+    if held.allocation is not None and held.contiguous and held.place == step.target and held.spec == source.spec:
+        transfer.transfer(source, context, into=held)
+    else:
+        held.share_data_with(transfer.transfer(source, context))
+    frame.values[step.to_key] = held
+
+
+def run_control(step: Control, frame: Frame) -> None:
+    assert step.op.definition.run is not None
+    outs = [out for group in step.outs.values() for out in group]
+    if any(out.state for out in outs):
+        before_state(frame, None)
+    frame.step = step
+    step.op.definition.run(frame, step.op.source)
+    for out in outs:
+        if out.key not in frame.values:
+            raise DeviceError(f"{step.op} wrote nothing to {out.key}")
+
+
+def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
+    """Read what was fetched and the status words, behind one wait a context."""
+    fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
+    touched: dict[Place, Context] = {}
+    for name, key, place, spec in frame.plan.fetches:
+        context = frame.contexts[place]
+        tensor = frame.values.get(key)
+        if tensor is None:
+            raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
+        fetched.append((begin_read(tensor, context), tensor.spec or spec))
+        touched[place] = context
+    raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=touched)
+    return fetched
+
+
+def begin_read(tensor: Tensor, context: Context) -> Any:
+    """Enqueue a copy to fresh host arrays: one of a tensor; a list of arrays, each with its Spec, of a tensor array."""
+    if isinstance(tensor, TensorArray):
+        return [(transfer.begin_read(each, context), each._known()) for each in tensor.present()]
+    return transfer.begin_read(tensor, context)

@@ -1,0 +1,1 @@
+"""The compiler's graph: values written once, operators, the verifier."""

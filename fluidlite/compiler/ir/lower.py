@@ -1,0 +1,221 @@
+"""From the results of a computation to an ordinary program: what they need, in order, with plain assignments."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.ir.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
+from fluidlite.compiler.ir.order import Order, Root, reads, writes
+from fluidlite.program.block import Block
+from fluidlite.program.edit import sub_blocks
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program
+from fluidlite.program.registry import ops
+from fluidlite.program.variable import Variable
+
+
+@dataclass
+class Lowered:
+    """A program of its own for a computation.
+
+    Attributes
+    ----------
+    program : Program
+    names : list of str or None
+        The variable that holds each result; None for an action.
+    state : list of Variable
+        Persistable variables that it reads or writes, as the user's program declares them.
+    unset : list of str
+        State that it reads before it writes it.
+    """
+
+    program: Program
+    names: list[str | None]
+    state: list[Variable]
+    unset: list[str]
+
+
+def lower(block: Block, roots: Sequence[Root], given: Sequence[Variable], seed: int | None) -> Lowered:
+    """Make the program of a computation; the user's stays as it is.
+
+    Raises
+    ------
+    ProgramError
+        If a placeholder is used and not given, a temporary is read before it is assigned, or the orders that
+        ``sequential`` asks for contradict each other.
+    """
+    names = {variable.name for variable in given if not variable.persistable}
+    ordered = Order(block, roots, names).ordered()
+    lowering = _Lowering(block, ordered, names, seed)
+    lowering.operators()
+    return lowering.finish(roots)
+
+
+class _Lowering:
+    def __init__(self, block: Block, ordered: Sequence[Operator], given: set[str], seed: int | None) -> None:
+        self.block = block
+        self.ordered = ordered
+        self.given = given
+        self.alias: dict[str, str] = {}
+        self.made = set(given)
+        self.unset: list[str] = []
+        self.program = Program()
+        self.program._random_seed = block.program.random_seed if seed is None else seed
+        self.out = self.program.global_block()
+        self.last_write = {name: i for i, op in enumerate(ordered) for name in writes(op)}
+        self.kept = _overwritten(block, ordered)
+
+    def operators(self) -> None:
+        """Copy the operators; assignments become ``assign``, sequences a name or a snapshot."""
+        if any(sub_blocks(op) for op in self.ordered):
+            self._copy_blocks()
+        for index, op in enumerate(self.ordered):
+            if op.definition is SEQUENTIAL:
+                self._sequential(op, index)
+                continue
+            for name in dict.fromkeys(reads(op)):
+                self._check(self.alias.get(name, name), str(op))
+                if (op.id, name) in self.kept:
+                    self._keep(op, name)
+            if op.definition is WRITE:
+                self._assign(op, op.attrs["state"], op.inputs["X"][0])
+            else:
+                before = op.hints.get(DERIVES)
+                ins = {
+                    slot: [
+                        self._kept_name(before, n) if (before, n) in self.kept else self.alias.get(n, n) for n in names
+                    ]
+                    for slot, names in op.inputs.items()
+                }
+                outs = {slot: list(names) for slot, names in op.outputs.items()}
+                self._emit(op, ins, outs)
+
+    def _emit(self, op: Operator, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> None:
+        made = Operator(
+            self.out, op.definition, ins, outs, dict(op.attrs), dict(op.hints), op.id, op.role, op.line, op.namescope
+        )
+        self._declare((*made.input_arg_names, *made.output_arg_names))
+        self.out.ops.append(made)
+        self.made.update(writes(made))
+
+    def _assign(self, op: Operator, target: str, source: str) -> None:
+        source = self.alias.get(source, source)
+        self._declare((source, target))
+        self.out.ops.append(
+            Operator(
+                self.out,
+                ops.get("assign"),
+                {"X": [source]},
+                {"Out": [target]},
+                {},
+                {},
+                op.id,
+                op.role,
+                op.line,
+                op.namescope,
+            )
+        )
+        self.made.add(target)
+
+    def _sequential(self, op: Operator, index: int) -> None:
+        """Let the last part's name stand for it; where a later write would show, keep the value aside."""
+        out, last = op.outputs["Out"][0], op.inputs["X"][-1]
+        if isinstance(self.block.var(last), Action):
+            return
+        last = self.alias.get(last, last)
+        self._check(last, str(op))
+        if self.last_write.get(last, -1) > index or len(self.program.blocks) > 1:  # sub-blocks know it by its own name
+            self._assign(op, out, last)
+        else:
+            self.alias[out] = last
+
+    def _keep(self, op: Operator, name: str) -> None:
+        """Keep what an operator reads of state, for its derivative."""
+        kept = self._kept_name(op.id, name)
+        spec = self.block.var(name).spec
+        self.out.vars[kept] = Variable(self.out, kept, spec, stop_gradient=True)
+        self._assign(op, kept, name)
+
+    @staticmethod
+    def _kept_name(id: int | None, name: str) -> str:
+        return f"{name}@{id}"
+
+    def _check(self, name: str, what: str) -> None:
+        """See that a name has a value by now."""
+        variable = self.block.find_var(name)
+        if name in self.made or variable is None:
+            return
+        if variable.persistable:
+            if name not in self.unset:
+                self.unset.append(name)
+            return
+        if variable.is_data:
+            raise ProgramError(
+                f"{what} needs placeholder {name!r}, which is not among the computation's arguments"
+                "\n  Do: transformer.computation(results, ..., placeholder)"
+            )
+        raise ProgramError(f"{what} reads {name!r} before it is assigned\n  Do: ng.sequential([ng.assign(...), ...])")
+
+    def _declare(self, names: Sequence[str]) -> None:
+        for name in names:
+            variable = self.block.find_var(name)
+            if variable is None or name in self.out.vars:
+                continue
+            duplicate = copy.copy(variable)
+            duplicate.block = self.out
+            if isinstance(duplicate, Node):  # a constant: the transformer sets it, and nothing else can
+                duplicate.fixed = duplicate.persistable and not duplicate.is_input
+            if name in self.given:
+                duplicate.is_data = True
+            self.out.vars[name] = duplicate
+
+    def _copy_blocks(self) -> None:
+        """Bring sub-blocks along, with what they name of the outer block."""
+        whole = self.block.program.clone()
+        for duplicate in whole.blocks[1:]:
+            duplicate.program = self.program
+            self.program.blocks.append(duplicate)
+            self._declare(
+                [
+                    n
+                    for op in duplicate.ops
+                    for n in (*op.input_arg_names, *op.output_arg_names)
+                    if n not in duplicate.vars
+                ]
+            )
+
+    def finish(self, roots: Sequence[Root]) -> Lowered:
+        """Name the results."""
+        names: list[str | None] = []
+        for root in roots:
+            if isinstance(root, (Operator, Action)):
+                names.append(None)
+                continue
+            name = self.alias.get(root.name, root.name)
+            self._check(name, "the result")
+            self._declare((name,))
+            names.append(name)
+        state = [self.block.var(name) for name, duplicate in self.out.vars.items() if duplicate.persistable]
+        return Lowered(self.program, names, state, self.unset)
+
+
+def _overwritten(block: Block, ordered: Sequence[Operator]) -> set[tuple[int, str]]:
+    """State, by the id of its reader, that is overwritten before the reader's derivative reads it again."""
+    at = {op.id: index for index, op in enumerate(ordered)}
+    written: dict[str, list[int]] = {}
+    found = set()
+    for op in ordered:
+        forward = op.hints.get(DERIVES)
+        if forward in at:
+            source = set(reads(ordered[at[forward]]))
+            for name in reads(op):
+                if name in source and any(index >= at[forward] for index in written.get(name, ())):
+                    found.add((forward, name))
+        for name in writes(op):
+            variable = block.find_var(name)
+            if op.definition is WRITE or (variable is not None and variable.persistable):
+                written.setdefault(name, []).append(at[op.id])
+    return found

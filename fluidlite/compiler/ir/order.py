@@ -1,0 +1,179 @@
+"""Which operators a computation needs, and in which order they run.
+
+Operators run in the order in which they were made, so reads and writes of state happen as the program is written.
+``sequential`` changes that order: what a part needs, and no earlier part has run, waits for the earlier parts' reads
+and writes of the same state.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from typing import Union
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
+from fluidlite.program.block import Block
+from fluidlite.program.edit import sub_blocks
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.variable import Variable
+
+Root = Union[Variable, Operator]
+
+
+def reads(op: Operator) -> list[str]:
+    """Names that an operator reads, in its sub-blocks too."""
+    names = [name for name in op.input_arg_names if name != EMPTY]
+    for index in sub_blocks(op):
+        inner = op.block.program.blocks[index]
+        names += [n for o in inner.ops for n in reads(o) if n not in inner.vars]
+    return names
+
+
+def writes(op: Operator) -> list[str]:
+    """Names that an operator writes; of an assignment, the state."""
+    if op.definition is WRITE:
+        return [op.attrs["state"]]
+    names = [name for name in op.output_arg_names if name != EMPTY]
+    for index in sub_blocks(op):
+        inner = op.block.program.blocks[index]
+        names += [n for o in inner.ops for n in writes(o) if n not in inner.vars]
+    return names
+
+
+def needed(value: Variable) -> set[str]:
+    """Names that a value is computed from, its own included."""
+    block = value.block
+    order = Order(block, [value], frozenset())
+    return {value.name}.union(name for index in order.needs for name in reads(block.ops[index]))
+
+
+class Order:
+    """The operators that roots need, found by their places in the block.
+
+    Parameters
+    ----------
+    given : set of str
+        Values that are arguments: what makes them does not run.
+    """
+
+    def __init__(self, block: Block, roots: Iterable[Root], given: Set[str]) -> None:
+        self.block = block
+        self.given = given
+        self.makers: dict[str, list[int]] = defaultdict(list)
+        self.at = {id(op): index for index, op in enumerate(block.ops)}
+        for index, op in enumerate(block.ops):
+            for name in op.output_arg_names:
+                self.makers[name].append(index)
+        self.needs: dict[int, list[int]] = {}
+        waiting = [index for root in roots for index in self._of_root(root)]
+        while waiting:
+            index = waiting.pop()
+            if index in self.needs:
+                continue
+            names = reads(block.ops[index])
+            self.needs[index] = needed = sorted({i for name in names for i in self._makers(name, index)})
+            waiting += needed
+
+    def _of_root(self, root: Root) -> list[int]:
+        if isinstance(root, Operator):
+            if id(root) not in self.at:
+                raise ProgramError(f"{root} is not in the global block; a computation runs what is there")
+            return [self.at[id(root)]]
+        return self._makers(root.name, len(self.block.ops))
+
+    def _is_state(self, name: str) -> bool:
+        variable = self.block.find_var(name)
+        return variable is not None and variable.persistable
+
+    def _makers(self, name: str, before: int) -> list[int]:
+        """The operators whose results are read under a name; state is read as it is then, whoever wrote it."""
+        if name in self.given or self._is_state(name):
+            return []
+        return [index for index in self.makers.get(name, ()) if index < before]
+
+    def ordered(self) -> list[Operator]:
+        """The operators in the order in which they run.
+
+        Raises
+        ------
+        ProgramError
+            If ``sequential`` asks for two orders that contradict each other.
+        """
+        after: dict[int, set[int]] = defaultdict(set)
+        for index, needed in self.needs.items():
+            for earlier in needed:
+                after[earlier].add(index)
+        self._keep_rewrites(after)
+        for index in self.needs:
+            if self.block.ops[index].definition is SEQUENTIAL:
+                self._sequence(index, after)
+        missing = dict.fromkeys(self.needs, 0)
+        for later in after.values():
+            for index in later:
+                missing[index] += 1
+        ready = [index for index, count in missing.items() if not count]
+        heapq.heapify(ready)
+        found: list[Operator] = []
+        while ready:
+            index = heapq.heappop(ready)
+            found.append(self.block.ops[index])
+            for later_index in after.get(index, ()):
+                missing[later_index] -= 1
+                if not missing[later_index]:
+                    heapq.heappush(ready, later_index)
+        if len(found) != len(self.needs):
+            stuck = [self.block.ops[i] for i, count in missing.items() if count and self.block.ops[i] not in found]
+            first = next((op for op in stuck if op.definition is SEQUENTIAL), stuck[0])
+            raise ProgramError(
+                f"{first}: the orders that sequential asks for contradict each other; one part runs once"
+                "\n  Do: make the part again where it is to run again"
+            )
+        return found
+
+    def _keep_rewrites(self, after: dict[int, set[int]]) -> None:
+        """A value that several operators write stays in program order."""
+        touched: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+        often = {name for name, indices in self.makers.items() if len(indices) > 1 and not self._is_state(name)}
+        for index in sorted(self.needs):
+            op = self.block.ops[index]
+            for name in often.intersection((*reads(op), *op.output_arg_names)):
+                touched[name].append((index, name in op.output_arg_names))
+        for uses in touched.values():
+            for n, (index, writing) in enumerate(uses):
+                for earlier, written in uses[:n]:
+                    if (written or writing) and earlier != index:
+                        after[earlier].add(index)
+
+    def _closure(self, roots: Sequence[int]) -> set[int]:
+        found: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            index = waiting.pop()
+            if index not in found:
+                found.add(index)
+                waiting += self.needs[index]
+        return found
+
+    def _sequence(self, index: int, after: dict[int, set[int]]) -> None:
+        done: set[int] = set()
+        readers: dict[str, set[int]] = defaultdict(set)
+        writers: dict[str, set[int]] = defaultdict(set)
+        for name in self.block.ops[index].inputs["X"]:
+            new = self._closure(self._makers(name, index)) - done
+            for part in new:
+                op = self.block.ops[part]
+                for read in reads(op):
+                    for earlier in writers.get(read, ()):
+                        after[earlier].add(part)
+                for written in writes(op):
+                    for earlier in (*readers.get(written, ()), *writers.get(written, ())):
+                        after[earlier].add(part)
+            for part in new:
+                op = self.block.ops[part]
+                for read in reads(op):
+                    readers[read].add(part)
+                for written in writes(op):
+                    writers[written].add(part)
+            done |= new

@@ -1,0 +1,208 @@
+"""Checks of kernels while they run: every element of every output is written, and no input is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.errors import KernelError
+from fluidlite.compiler.instrumentation import Observation, check_finite, observers, observing
+from fluidlite.program.operator import Operator
+from fluidlite.tensor import transfer
+from fluidlite.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from fluidlite.compiler.planning.plan import Launch
+    from fluidlite.platform.context import Context
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_random = np.random.default_rng(0x5EED)
+
+
+class CheckKernels:
+    """An observer that is asked to launch: it fills outputs before with random bytes, and compares inputs after.
+
+    An element is unwritten if it still holds the bytes that it was filled with. A kernel could have computed just
+    those; so where one is found, the kernel runs again on the same inputs and outputs filled with the complement.
+    """
+
+    def __call__(self, seen: Observation) -> None:
+        """Nothing is left to do after the launch."""
+
+    def launch(
+        self, step: Launch, context: Context, tensors: Sequence[Tensor], made: Sequence[Tensor], run: Callable[[], Any]
+    ) -> None:
+        """Run a kernel.
+
+        Parameters
+        ----------
+        tensors, made : sequences of Tensor
+            Inputs and outputs as the kernel sees them. Outputs that share memory with an input are not filled.
+        run : callable
+            Launches it, and takes the arrays that it returns.
+
+        Raises
+        ------
+        KernelError
+            Naming the slot, and how much of it is unwritten, or was changed.
+        """
+        here = [(at, t) for at, t in enumerate(tensors) if t.allocation is not None and t.place == context.place]
+        fresh = [
+            (len(tensors) + at, tensor)
+            for at, tensor in enumerate(made)
+            if _fillable(tensor, context) and not any(_share(tensor, given) for _, given in here)
+        ]
+        for _, tensor in here:
+            transfer.ready(tensor, context)
+        before = [_read(tensor, context) for _, tensor in here]
+        owners = [tensor.allocation for _, tensor in fresh]
+        marks = [_random.integers(0, 256, tensor.span().nbytes, np.uint8) for _, tensor in fresh]
+        first = _filled_run(fresh, marks, context, run)
+        if _late(context):
+            return  # an index out of range is raised where the host looks for that; kernels behind it write nothing
+        for (at, tensor), value in zip(here, before, strict=True):
+            if not any(_share(tensor, out) for out in made):
+                _see_input(step, at, tensor, value, context)
+        unwritten = [
+            _equal(found, mark, tensor) if tensor.allocation is owner else np.zeros(0, bool)
+            for (_, tensor), found, mark, owner in zip(fresh, first, marks, owners, strict=True)
+        ]
+        if not any(map(np.any, unwritten)):
+            return
+        for (_, tensor), value in zip(here, before, strict=True):
+            if any(_share(tensor, out) for out in made):
+                context.copy_in(tensor.span(), value.data)
+        others = [~mark for mark in marks]
+        second = _filled_run(fresh, others, context, run)
+        for (at, tensor), found, mark, same in zip(fresh, second, others, unwritten, strict=True):
+            if same.size and (left := int(np.count_nonzero(same & _equal(found, mark, tensor)))):
+                how = "nothing" if left == same.size else f"{same.size - left:,} of {same.size:,} elements"
+                raise KernelError(
+                    f"its kernel wrote {how} to output {_slot(step, at)} {list(tensor.dims)}"
+                    "\n  Do: write every element; what is left holds what the memory held before"
+                )
+
+
+def _see_input(step: Launch, at: int, tensor: Tensor, before: Bytes, context: Context) -> None:
+    changed = int(np.count_nonzero(~_equal(_read(tensor, context), before, tensor)))
+    if changed:
+        context.copy_in(tensor.span(), before.data)  # a parameter is what it was
+        raise KernelError(
+            f"its kernel changed {changed:,} elements of input {_slot(step, at)} {list(tensor.dims)}"
+            "\n  Do: write to outputs only; that an output may take an input's memory is said by the operator "
+            "(may_alias) and by the kernel (inplace=True)"
+        )
+
+
+def kernel_check() -> CheckKernels | None:
+    """The check that this thread's runs are to make, or None."""
+    return next((each for each in observers() if isinstance(each, CheckKernels)), None)
+
+
+def one_by_one() -> bool:
+    """Whether an observer wants operators to run one by one, as the program is written."""
+    return any(not isinstance(each, CheckKernels) for each in observers())
+
+
+@contextmanager
+def debug(
+    check_nan: bool = False,
+    on_op: Callable[[Operator, Observation], Any] | None = None,
+    interpret: bool = False,
+    check_kernels: bool | None = None,
+) -> Iterator[None]:
+    """Watch the runs of this thread. All but ``check_kernels`` runs operators one by one, as the program is written.
+
+    Parameters
+    ----------
+    check_nan : bool
+        Raise NonFiniteError at the first operator that writes NaN or Inf.
+    on_op : callable
+        ``on_op(op, io)`` after each operator; ``io.inputs`` and ``io.outputs`` are tensors by name.
+    interpret : bool
+        Run operators one by one though nothing else is asked for: whether passes or bound memory are to blame.
+    check_kernels : bool, optional
+        Raise KernelError at the first kernel that leaves an element of an output unwritten, or writes an input.
+        Default: if something else is asked for. Alone, it checks programs as they run without it: those of a compiled
+        executor with passes and bound memory. Each launch then copies its inputs and outputs to the host.
+    """
+    interpreted = check_nan or on_op is not None or interpret
+
+    def observe(seen: Observation) -> None:
+        if on_op is not None:
+            on_op(seen.op, seen)
+        if check_nan:
+            check_finite(seen)
+
+    with ExitStack() as stack:
+        if interpreted:
+            stack.enter_context(observing(observe))
+        if check_kernels or (check_kernels is None and interpreted):
+            stack.enter_context(observing(CheckKernels()))
+        yield
+
+
+def _filled_run(
+    outputs: Sequence[tuple[int, Tensor]], marks: Sequence[Bytes], context: Context, run: Callable[[], Any]
+) -> list[Bytes]:
+    """Fill outputs, run the kernel, and return the bytes of the outputs."""
+    for (_, tensor), mark in zip(outputs, marks, strict=True):
+        context.copy_in(tensor.span(), mark.data)
+    run()
+    return [_read(tensor, context) for _, tensor in outputs]
+
+
+def _late(context: Context) -> bool:
+    """Whether a kernel has recorded a deferred error."""
+    word = context.begin_status()
+    context.wait()
+    return word is not None and bool(word[0])
+
+
+def _fillable(tensor: Tensor, context: Context) -> bool:
+    """Whether an output has memory of its own to fill; one whose dims the kernel finds has none yet."""
+    spec = tensor.spec
+    if spec is None or spec.kind != "dense" or spec.size <= 0 or spec.layout.opaque or tensor._strides is not None:
+        return False
+    if tensor.allocation is None:
+        tensor.allocate(context)
+    return True
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors lie in common bytes."""
+    if one.allocation is None or other.allocation is None:
+        return False
+    if one.allocation.live_block() is not other.allocation.live_block():
+        return False
+    a, b = one.span(), other.span()
+    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+
+
+def _read(tensor: Tensor, context: Context) -> Bytes:
+    if tensor.allocation is None:
+        return np.zeros(0, np.uint8)
+    span = tensor.span()
+    found = np.empty(span.nbytes, np.uint8)
+    context.copy_out(found.data, span)
+    context.wait()
+    return found
+
+
+def _equal(one: Bytes, other: Bytes, tensor: Tensor) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Element by element, whether all bytes are equal."""
+    if one.size != other.size:
+        return np.zeros(0, bool)
+    width = ITEMSIZE[tensor.dtype]
+    same: np.ndarray[Any, np.dtype[np.bool_]] = (one == other).reshape(-1, width).all(axis=1)
+    return same
+
+
+def _slot(step: Launch, position: int) -> str:
+    """The slot of the operator at a position among its inputs and outputs."""
+    slot = max((start, slot) for slot, start in step.call.index.items() if start <= position)[1]
+    return slot if step.call.count(slot) == 1 else f"{slot}[{position - step.call.index[slot]}]"

@@ -1,0 +1,177 @@
+"""The memory plan: which bytes of an arena each temporary value of a computation has, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
+from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
+from fluidlite.compiler.memory.offset_allocator import best, lower_bound
+from fluidlite.compiler.memory.plot import picture
+from fluidlite.compiler.planning.plan import Control, Launch, Move, Plan, Step
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A piece of an arena.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The values that have it: several, where one is written over another or is a view of it.
+    kind : str
+        "value", "feed", "state" (what becomes state when its operator is done), or "workspace".
+    place : Place
+    nbytes, offset : int
+    start, end : int
+        The first and the last step that touch it; -1 is before the first step, the number of steps after the last.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    place: Place
+    nbytes: int
+    offset: int
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """Its names in one text."""
+        return " = ".join(self.names) if self.names else f"workspace of step {self.start}"
+
+
+class MemoryPlan:
+    """Buffers with offsets; one arena a place.
+
+    Attributes
+    ----------
+    buffers : tuple of Buffer
+        In the order in which they begin.
+    steps : tuple of str
+        What runs, in order.
+    arenas : dict of Place to int
+        Bytes of each arena.
+    """
+
+    def __init__(self, plan: Plan, live_ranges: LiveRanges) -> None:
+        self._plan, self._views = plan, live_ranges.views
+        self.steps = tuple(_text(step) for step in plan.steps)
+        self.arenas: dict[Place, int] = {}
+        self.at: dict[LiveRange, int] = {}
+        self._bounds: dict[Place, int] = {}
+        for place in dict.fromkeys(life.place for life in live_ranges.lives):
+            mine = [life for life in live_ranges.lives if life.place == place]
+            spans = [(life.nbytes, life.start, life.end) for life in mine]
+            offsets, self.arenas[place] = best(spans, devices.unit(place).info.alignment)
+            self._bounds[place] = lower_bound(spans)
+            self.at.update(zip(mine, offsets, strict=True))
+        self.buffers = tuple(
+            Buffer(tuple(life.keys), life.kind, life.place, life.nbytes, self.at[life], life.start, life.end)
+            for life in live_ranges.lives
+        )
+
+    @property
+    def planned(self) -> int:
+        """Bytes of all arenas."""
+        return sum(self.arenas.values())
+
+    @property
+    def lower_bound(self) -> int:
+        """The largest set of buffers that live at one step, in bytes: no plan can do with less."""
+        return sum(self._bounds.values())
+
+    @property
+    def unshared(self) -> int:
+        """Bytes of all buffers, as if none had the memory of another."""
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    def live(self, step: int) -> tuple[Buffer, ...]:
+        """The buffers that are in use at a step."""
+        return tuple(buffer for buffer in self.buffers if buffer.start <= step <= buffer.end)
+
+    def fullest(self, place: Place) -> int:
+        """The first of the steps at which most bytes of a place are in use."""
+        mine = [buffer for buffer in self.buffers if buffer.place == place]
+        starts = sorted({max(buffer.start, 0) for buffer in mine})  # between them it only becomes less
+        return max(starts, key=lambda step: sum(b.nbytes for b in mine if b.start <= step <= b.end), default=0)
+
+    def verify(self) -> None:
+        """Prove that no value is written over before its last reader, by a walk that knows only steps and offsets.
+
+        Raises
+        ------
+        ProgramError
+            With the step, the values and the bytes.
+        """
+        MemoryVerifier(self._plan, self.buffers, self.arenas, self._views).verify()
+
+    def data(self) -> Mapping[str, Any]:
+        """All of it as plain dicts."""
+        return {
+            "planned": self.planned,
+            "lower_bound": self.lower_bound,
+            "unshared": self.unshared,
+            "arenas": {str(place): nbytes for place, nbytes in self.arenas.items()},
+            "steps": list(self.steps),
+            "buffers": [
+                {
+                    "names": list(b.names),
+                    "kind": b.kind,
+                    "place": str(b.place),
+                    "bytes": b.nbytes,
+                    "offset": b.offset,
+                    "start": b.start,
+                    "end": b.end,
+                }
+                for b in self.buffers
+            ],
+        }
+
+    def text(self) -> str:
+        """A table of the buffers, and a line of sums."""
+        heads = ("bytes", "offset", "steps", "kind", "name")
+        rows = [(f"{b.nbytes:,}", f"{b.offset:,}", f"{b.start} to {b.end}", b.kind, b.name) for b in self.buffers]
+        wide = [max(len(row[k]) for row in (heads, *rows)) for k in range(4)]
+        lines = [
+            f"{nbytes:>{wide[0]}}  {offset:>{wide[1]}}  {steps:>{wide[2]}}  {kind:<{wide[3]}}  {name}"
+            for nbytes, offset, steps, kind, name in (heads, *rows)
+        ]
+        lines.append(self.summary())
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """One line: bytes planned, the lower bound, and what the buffers take without sharing."""
+        places = ", ".join(f"{nbytes:,} on {place}" for place, nbytes in self.arenas.items()) or "0"
+        return (
+            f"{len(self.buffers)} buffers: planned {places} bytes; at least {self.lower_bound:,} live at once; "
+            f"unshared {self.unshared:,}"
+        )
+
+    def svg(self) -> str:
+        """A picture: steps to the right, bytes of the arena upwards."""
+        return picture(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to a file."""
+        Path(path).write_text(self.svg(), encoding="utf-8")
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<MemoryPlan of {self.summary()}>"
+
+
+def _text(step: Step) -> str:
+    if isinstance(step, Launch):
+        return step.call.op.type
+    if isinstance(step, Control):
+        return step.op.type
+    assert isinstance(step, Move)
+    return f"move {step.name} to {step.target}"

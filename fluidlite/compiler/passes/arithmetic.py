@@ -1,0 +1,180 @@
+"""Algebra that is exact: NaN, infinities, -0.0 and rounding stay as they are. See the table in docs/passes.md."""
+
+from __future__ import annotations
+
+from math import frexp
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY, is_float
+from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
+from fluidlite.compiler.passes.sign_analysis import floating, has_minus_zero, is_number, negative
+
+_WIDENS = {
+    "bool": ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+    "uint8": ("int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+    "int8": ("int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+    "int16": ("int32", "int64", "float32", "float64"),
+    "int32": ("int64", "float64"),
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
+}
+"""Dtypes that hold every number of another."""
+
+
+class SimplifyArithmetic(PeepholeGraphPass):
+    """x 1, x / 1, x - 0, x + -0.0, x ** 1, a scale by 1, scales of scales, casts that change nothing, and the like."""
+
+    @visit.on_type(Add)
+    def _add(self, op: GraphOp) -> None:
+        x, y = op.args
+        for value, zero in ((x, y), (y, x)):
+            if is_number(zero, -0.0) or (is_number(zero, 0.0) and not has_minus_zero(value)):
+                self._same(op, value, zero)
+
+    @visit.on_type(Subtract)
+    def _subtract(self, op: GraphOp) -> None:
+        x, y = op.args
+        if is_number(y, 0.0) or (is_number(y, -0.0) and not has_minus_zero(x)):
+            self._same(op, x, y)
+
+    @visit.on_type(Multiply)
+    def _multiply(self, op: GraphOp) -> None:
+        x, y = op.args
+        for value, one in ((x, y), (y, x)):
+            if is_number(one, 1):
+                self._same(op, value, one)
+
+    @visit.on_type(Divide)
+    def _divide(self, op: GraphOp) -> None:
+        x, y = op.args
+        if is_number(y, 1):
+            self._same(op, x, y)
+
+    @visit.on_type(Power)
+    def _power(self, op: GraphOp) -> None:
+        x, y = op.args
+        if is_number(y, 1):
+            self._same(op, x, y)
+
+    @visit.on_type("elementwise_floordiv")
+    def _floordiv(self, op: GraphOp) -> None:
+        x, y = op.args
+        if is_number(y, 1) and not floating(x):
+            self._same(op, x, y)
+
+    @visit.on_type("elementwise_max")
+    @visit.on_type("elementwise_min")
+    @visit.on_type("logical_and")
+    @visit.on_type("logical_or")
+    def _of_itself(self, op: GraphOp) -> None:
+        x, y = op.args
+        if x is y:
+            self._same(op, x)
+
+    @visit.on_type("abs")
+    @visit.on_type("relu")
+    @visit.on_type("floor")
+    @visit.on_type("ceil")
+    @visit.on_type("round")
+    @visit.on_type("sign")
+    def _twice(self, op: GraphOp) -> None:
+        inner = op.args[0].op
+        if inner is not None and inner.type == op.type:
+            self._same(op, op.args[0])
+
+    @visit.on_type("logical_not")
+    def _not(self, op: GraphOp) -> None:
+        inner = op.args[0].op
+        if inner is not None and inner.type == op.type:
+            self._same(op, inner.args[0])
+
+    @visit.on_type("sum")
+    @visit.on_type("concat")
+    def _of_one(self, op: GraphOp) -> None:
+        if len(op.args) == 1:
+            self._same(op, op.args[0])
+
+    @visit.on_type("expand")
+    def _expand(self, op: GraphOp) -> None:
+        if len(op.args) == 1 and set(op.attrs["expand_times"]) <= {1}:
+            self._same(op, op.args[0])
+
+    @visit.on_type("pad")
+    def _pad(self, op: GraphOp) -> None:
+        if not any(op.attrs["paddings"]):
+            self._same(op, op.args[0])
+
+    @visit.on_type("slice")
+    def _slice(self, op: GraphOp) -> None:
+        """A part of the same dims is the whole."""
+        x = op.args[0]
+        if len(op.args) == 1 and x.spec is not None and x.spec.known:
+            self._same(op, x)
+
+    @visit.on_type("dropout")
+    def _dropout(self, op: GraphOp) -> None:
+        out = op.outputs["Out"][0]
+        if op.attrs["is_test"] and op.attrs["dropout_implementation"] == "upscale_in_train" and out is not None:
+            self._equal(out, op.inputs["X"][0])
+
+    @visit.on_type("cast")
+    def _cast(self, op: GraphOp) -> None:
+        x, out = op.args[0], op.value
+        self._same(op, x)
+        inner = x.op
+        if inner is None or inner.type != "cast" or x.spec is None or out.spec is None:
+            return
+        first = inner.args[0]
+        if first.spec is None or x.spec.dtype not in _WIDENS.get(first.spec.dtype, ()):
+            return
+        if first.spec == out.spec:
+            self._equal(out, first)
+        elif is_float(out.spec.dtype) or not floating(x) or floating(first):  # of floats saturate, of integers wrap
+            attrs = {"in_dtype": first.spec.dtype, "out_dtype": out.spec.dtype}
+            self._equal(out, self.graph.insert(op, "cast", {"X": first}, attrs))
+
+    @visit.on_type("scale")
+    def _scale(self, op: GraphOp) -> None:
+        x = op.args[0]
+        if not _only_scales(op):
+            return
+        factor, bias = op.attrs["scale"], op.attrs["bias"]
+        if factor == 1 and (negative(bias) or not has_minus_zero(x)):
+            self._same(op, x)
+            return
+        inner = x.op
+        if inner is None or inner.type != "scale" or not _only_scales(inner):
+            return
+        signs_stay = not floating(x) or negative(inner.attrs["bias"]) or not negative(bias)
+        both = factor * inner.attrs["scale"]
+        if signs_stay and _exact(inner.attrs["scale"], factor, x):
+            attrs = {"scale": both, "bias": bias}
+            self._equal(op.value, self.graph.insert(op, "scale", {"X": inner.args[0]}, attrs))
+
+    def _same(self, op: GraphOp, value: GraphValue, other: GraphValue | None = None) -> None:
+        """Replace what an operator makes by one of its inputs, where the other cannot give it other dims."""
+        known = other is None or (other.spec is not None and other.spec.size == 1)
+        if known or (value.spec is not None and value.spec.known):
+            self._equal(op.value, value)
+
+    def _equal(self, out: GraphValue, value: GraphValue) -> None:
+        if out.spec == value.spec:
+            self.replace_op(out, value)
+
+
+def _only_scales(op: GraphOp) -> bool:
+    return len(op.args) == 1 and op.attrs["bias"] == 0 and op.attrs["bias_after_scale"]
+
+
+def _exact(first: float, second: float, value: GraphValue) -> bool:
+    """Whether x first second is x (first second) to the last bit, in the dtype of a value."""
+    if abs(first) == 1 or abs(second) == 1:
+        return True
+    powers = all(abs(frexp(factor)[0]) == 0.5 and abs(factor) > 1 for factor in (first, second))
+    if not powers or not floating(value) or value.spec is None:
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(first * second).astype(NUMPY[value.spec.dtype]).astype("float64")))

@@ -1,0 +1,325 @@
+"""Epilogues: what is computed of each element of a product is computed where the product is stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from fluidlite.base.errors import FluidError
+from fluidlite.codegen.domain import domain_of
+from fluidlite.codegen.elementwise_form import elementwise_form_of
+from fluidlite.codegen.epilogue import ACCUMULATE, product_with
+from fluidlite.codegen.fused_code import OUTSIDE, Source
+from fluidlite.compiler.ir.fused import Part, Structure, fused_op
+from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.passes.base import GraphPass
+from fluidlite.compiler.passes.fuse_dims import GenericDims, Specs, generic_dims
+from fluidlite.compiler.passes.joined import lines_of, made_of
+from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.program.epilogue import THEN
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.operator import MADE_OF, Operator
+from fluidlite.program.registry import ops
+
+
+class FuseEpilogues(GraphPass):
+    """A product takes over the elementwise operator that alone reads its result, if its kernel on the place can.
+
+    Which expressions a library takes is its own to say: one that adds to what is there takes sums, one that is
+    generated takes any. A step with momentum becomes a product that adds to the velocity, and what follows it.
+    """
+
+    phase = "fuse"
+
+    def do_pass(self, graph: Graph) -> None:
+        """Go through the products, last ones first: of two in one sum, the later adds to the earlier."""
+        able = {kernel.op for kernel in kernels if kernel.epilogue}
+        products = [op for op in graph.ops if op.type in able and op.operator is not None]
+        if not products:
+            return
+        dims, readers = generic_dims(graph), _Readers(graph)
+        for op in reversed(products):
+            _Joint(graph, dims, readers, op).join()
+        graph.touch()
+
+
+class _Readers:
+    """The operators that read each value, kept up to date while operators are joined."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._found: dict[int, list[GraphOp]] = defaultdict(list)
+        for op in graph.ops:
+            self.add(op)
+
+    def add(self, op: GraphOp) -> None:
+        """Note a new operator."""
+        for key in {id(value) for value in op.args}:
+            self._found[key].append(op)
+
+    def remove(self, op: GraphOp) -> None:
+        """Forget one that is gone."""
+        for key in {id(value) for value in op.args}:
+            self._found[key].remove(op)
+
+    def of(self, value: GraphValue) -> list[GraphOp]:
+        """The operators that read a value."""
+        return self._found[id(value)]
+
+
+class _Then(NamedTuple):
+    """An elementwise operator whose slots take one value each."""
+
+    definition: OpDef
+    inputs: Mapping[str, GraphValue]
+    outputs: Mapping[str, GraphValue]
+    attrs: Mapping[str, object]
+
+
+def _then_of(op: GraphOp) -> _Then | None:
+    """An operator as an elementwise one, or None."""
+    assert op.operator is not None
+    own = op.operator.definition
+    if own.expression is not None and own.expression.elements is not None:
+        own = own.expression.elements()
+    if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
+        return None
+    outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
+    if any(len(values) != 1 for values in op.outputs.values()):
+        return None
+    if own.scalar is not None and all(len(values) == 1 for values in op.inputs.values()):
+        return _Then(own, {slot: values[0] for slot, values in op.inputs.items()}, outputs, op.attrs)
+    form = elementwise_form_of(own, len(op.args))
+    if form is None or own.type == "assign" or len(op.inputs) != 1:
+        return None
+    (slot,) = op.inputs
+    if len(form.inputs) != len(op.args) or form.input(f"{slot}[0]") is None:
+        return None
+    sources = tuple((f"{slot}[{k}]", Source(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
+    part = Part(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
+    stored = tuple(Source(0, each) for each in outputs)
+    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored), of_elements=True)
+    made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
+    return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
+
+
+class _Joint:
+    """One product, and what reads it."""
+
+    def __init__(self, graph: Graph, dims: GenericDims, readers: _Readers, op: GraphOp) -> None:
+        self.graph, self.dims, self.readers, self.op = graph, dims, readers, op
+        assert op.operator is not None
+        self.operator: Operator = op.operator
+        self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+
+    def join(self) -> None:
+        """Take over what can be taken over."""
+        made = self.op.results
+        if len(made) != 1 or made[0].state is not None or self.graph.is_result(made[0]):
+            return
+        (value,) = made
+        readers = self.readers.of(value)
+        if len(readers) != 1 or readers[0].operator is None or sum(arg is value for arg in readers[0].args) != 1:
+            return
+        (reader,) = readers
+        if reader.operator is None or reader.operator.hints.get("op_device") != self.operator.hints.get("op_device"):
+            return
+        then = _then_of(reader)
+        if then is None or not self._may_wait(reader):
+            return
+        given = next(slot for slot, each in then.inputs.items() if each is value)
+        declared = then.definition.input(given)
+        if declared is None or declared.unread or given in then.definition.must_alias.values():
+            return
+        whole = self._whole(then, given)
+        if whole is not None:
+            self._put(reader, [whole])
+        elif reader.type == "momentum":
+            self._step(reader, value)
+
+    def _may_wait(self, reader: GraphOp) -> bool:
+        """Whether the product may run as late as its reader: nothing between writes a variable that it reads."""
+        names = {value.name for value in self.op.args}
+        ops = self.graph.ops
+        between = ops[ops.index(self.op) + 1 : ops.index(reader)]
+        return not any(value.name in names for op in between for value in op.results)
+
+    # The operator
+
+    def _whole(self, then: _Then, given: str) -> GraphOp | None:
+        """The product with an operator behind it; None if no kernel takes it."""
+        definition, attrs = then.definition, then.attrs
+        out = next(slot for slot, values in self.op.outputs.items() if values and values[0] is not None)
+        reads = [slot for slot in then.inputs if slot != given]
+        specs = self.dims.specs(then.inputs)
+        outs = self.dims.specs(then.outputs)
+        if specs is None or outs is None or not self._element_by_element(definition, specs, outs, attrs, given):
+            return None
+        inputs = {slot: f"With{k}" for k, slot in enumerate(reads)}
+        outputs = {slot: f"Out{k}" for k, slot in enumerate(then.outputs)}
+        must = tuple(
+            (outputs[o], inputs[i])
+            for o, i in definition.must_alias.items()
+            if o in outputs and i in inputs and then.inputs[i].name == then.outputs[o].name
+        )
+        operands = {value.name for value in self.op.args}
+        if any(then.inputs[slot].name in operands for slot, whole in inputs.items() if whole in dict(must).values()):
+            return None  # it would be overwritten while the product reads it
+        made = product_with(
+            self.operator.definition,
+            out,
+            definition,
+            given,
+            reads,
+            list(then.outputs),
+            must,
+            self._may_share(then, inputs, outputs, must, operands),
+        )
+        all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
+        all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
+        ins = self.dims.specs({f"{slot}.{k}": v for slot, vs in self.op.inputs.items() for k, v in enumerate(vs)})
+        if ins is None:
+            return None
+        grouped = {slot: tuple(ins[f"{slot}.{k}"][0] for k in range(len(vs))) for slot, vs in self.op.inputs.items()}
+        grouped |= {inputs[slot]: specs[slot] for slot in reads}
+        call = Call(made, grouped, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs)
+        if not self._taken(call):
+            return None
+        values = {
+            **{slot: list(vs) for slot, vs in self.op.inputs.items()},
+            **{inputs[slot]: [then.inputs[slot]] for slot in reads},
+        }
+        return self._operator(made, values, {outputs[s]: v for s, v in then.outputs.items()}, all_attrs)
+
+    def _element_by_element(
+        self, definition: OpDef, ins: Specs, outs: Specs, attrs: Mapping[str, object], given: str
+    ) -> bool:
+        """Whether each element of the product makes one of every output."""
+        call = Call(definition, ins, outs, attrs)
+        try:
+            domain = domain_of(call)
+        except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
+            return False
+        if domain.sums or domain.placed.get(given) != domain.dims:
+            return False
+        return all(domain.dims == call.dims(slot) for slot in (*outs, given))
+
+    def _may_share(
+        self,
+        then: _Then,
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str],
+        must: Sequence[tuple[str, str]],
+        operands: Collection[str],
+    ) -> tuple[tuple[str, str], ...]:
+        """Pair outputs with inputs of equal dims and dtype; those that nothing else reads first."""
+        taken, found = {given for _, given in must}, []
+        for slot, value in then.outputs.items():
+            if any(outputs[slot] == out for out, _ in must):
+                continue
+            fits = [
+                (value.state != each.state if each.state is not None else len(self.readers.of(each)) > 1, name)
+                for given, name in inputs.items()
+                if name not in taken
+                and (each := then.inputs[given]).spec == value.spec
+                and self.dims.dims(each) == self.dims.dims(value)
+                and each.name not in operands
+            ]
+            if fits:
+                taken.add(min(fits)[1])
+                found.append((outputs[slot], min(fits)[1]))
+        return tuple(found)
+
+    def _taken(self, call: Call) -> bool:
+        """Whether the kernel that would compute the product takes the whole."""
+        rule, place = call.op.epilogue, self.unit.place
+        assert rule is not None
+        try:
+            plain = choose(rule.product_call(call), place, self.graph.policy)
+        except FluidError:  # it cannot run here, and says so when it is planned
+            return False
+        kernel = plain.kernel
+        if kernel is None or not kernel.epilogue or plain.place != place:
+            return False
+        call = call.at(place)
+        reason = refuse(kernel, call, self.unit)
+        if reason is None and plain.capability == "language":
+            reason = language_refusal(call, self.unit)
+        if reason is None and plain.capability:
+            reason = device_veto(rule.then_call(call), self.unit)
+        return reason is None
+
+    def _operator(
+        self,
+        definition: OpDef,
+        inputs: dict[str, list[GraphValue]],
+        outputs: Mapping[str, GraphValue],
+        attrs: Mapping[str, object],
+    ) -> GraphOp:
+        made = GraphOp(definition.type, inputs, dict(attrs), None)
+        made.outputs = {slot: [value] for slot, value in outputs.items()}
+        made.operator = Operator(
+            self.operator.block,
+            definition,
+            {},
+            {},
+            dict(attrs),
+            {},
+            self.operator.id,
+            self.operator.role,
+            self.operator.line,
+            self.operator.namescope,
+        )
+        return made
+
+    def _put(self, reader: GraphOp, made: list[GraphOp]) -> None:
+        """Put operators where the reader was; the product goes."""
+        assert reader.operator is not None and made[0].operator is not None
+        both = self.operator, reader.operator
+        first = made[0].operator
+        first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
+        first.hints.update({name: value for name, value in both[1].hints.items() if name == "op_device"})
+        first.hints[MADE_OF] = made_of(both)
+        for op in made:
+            for value in op.results:
+                value.op = op
+        at = self.graph.ops.index(reader)
+        self.graph.ops[at : at + 1] = made
+        self.graph.ops.remove(self.op)
+        for gone in (self.op, reader):
+            self.readers.remove(gone)
+        for op in made:
+            self.readers.add(op)
+
+    # Momentum
+
+    def _step(self, reader: GraphOp, grad: GraphValue) -> None:
+        """Let a product add to the velocity, and take the step after it."""
+        attrs, outs = reader.attrs, reader.outputs
+        velocity, speed = reader.inputs["Velocity"][0], outs["VelocityOut"][0]
+        param = outs["ParamOut"][0]
+        if attrs["use_nesterov"] or attrs["regularization_method"] or speed is None or param is None:
+            return
+        if velocity.name != speed.name or velocity.spec != grad.spec or reader.operator is None:
+            return
+        then = _Then(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": speed}, {"scale": attrs["mu"]})
+        whole = self._whole(then, "Given")
+        if whole is None:
+            return
+        definition = ops.get("sgd")
+        inputs = {"Param": reader.inputs["Param"], "Grad": [speed], "LearningRate": reader.inputs["LearningRate"]}
+        near = reader.operator
+        step = GraphOp(
+            "sgd",
+            inputs,
+            {},
+            Operator(
+                near.block, definition, {}, {}, {}, dict(near.hints), near.id, near.role, near.line, near.namescope
+            ),
+        )
+        step.outputs = {"ParamOut": [param]}
+        self._put(reader, [whole, step])

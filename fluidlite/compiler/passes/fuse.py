@@ -1,0 +1,144 @@
+"""Fusion: elementwise operators that follow each other become one, which reads and writes memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.passes.base import GraphPass
+from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
+from fluidlite.compiler.passes.fuse_regions import ElementMember, SameElements, member_of
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.opdef import GRAD
+
+
+class FuseElementwise(GraphPass):
+    """Elementwise operators on the same elements become one operator, with one kernel.
+
+    What a group of operators has to itself is never stored. Nothing is computed twice: a value that others read too is
+    stored once. Groups do not cross places, ``op_library``, or a kernel that a library brings for the place.
+    """
+
+    phase = "fuse"
+
+    def do_pass(self, graph: Graph) -> None:
+        """Fuse all that can be fused."""
+        dims = generic_dims(graph)
+        members = self._members(graph, dims)
+        if _forward_same_values(graph, members, dims) + _read_dims_elsewhere(graph, dims):
+            graph.prune()
+        _split_sums(graph, members)
+        found = ((index, members.get(id(op))) for index, op in enumerate(graph.ops))
+        chosen = {index: m for index, m in found if m is not None and m.op.results}
+        if chosen:
+            SameElements(graph, dims, chosen).fuse()
+
+    def _members(self, graph: Graph, dims: GenericDims) -> dict[int, ElementMember]:
+        found = {}
+        for op in graph.ops:
+            device = op.operator.hints.get("op_device") if op.operator is not None else None
+            member = member_of(op, dims, devices.unit(device or graph.place), graph.policy)
+            if member is not None:
+                found[id(op)] = member
+        return found
+
+
+def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: GenericDims) -> int:
+    """Where an output is an input as it is (the gradient of a sum), let its readers read that; return how many."""
+    same: dict[int, GraphValue] = {}
+    for op in graph.ops:
+        updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
+        for given, values in op.inputs.items():
+            if given not in updated:
+                values[:] = [same.get(id(value), value) for value in values]
+        member = members.get(id(op))
+        if member is None or member.definition.type == "assign" or not set(op.inputs) >= set(member.code.inputs):
+            continue
+        for slot, dtype, index in member.code.outputs:
+            instr = member.code.instrs[index]
+            (old,) = op.outputs[slot]
+            if instr.op != "input" or old is None or old.state is not None:
+                continue
+            (new,) = op.inputs[instr.value]
+            alike = dtype == member.code.inputs[instr.value] and old.spec == new.spec and new.state is None
+            mine, others = dims.dims(old), dims.dims(new)
+            if alike and mine is not None and mine == others and dims.certain(mine):
+                same[id(old)] = new
+    if same:
+        graph.results = [same.get(id(value), value) for value in graph.results]
+    return len(same)
+
+
+def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
+    """Where a gradient operator takes a value for its dims alone, and reads another of equal dims: let it take those.
+
+    Else a value would be stored for its dims. Return how many were changed. Other operators may be there to compare the
+    two: their dims are equal because they say so.
+    """
+    changed = 0
+    for op in graph.ops:
+        definition = op.operator.definition if op.operator is not None else None
+        if definition is not None and not any(GRAD in slot.name for slot in definition.outputs):
+            continue
+        for slot, values in op.inputs.items() if definition is not None else ():
+            declared = definition.input(slot) if definition is not None else None
+            if declared is None or not declared.metadata_only or len(values) != 1:
+                continue
+            (value,) = values
+            mine = dims.dims(value)
+            if value.op is None or mine is None or not dims.certain(mine) or value.spec is None or value.spec.lod_level:
+                continue
+            for other_slot, others in op.inputs.items():
+                read = definition.input(other_slot) if definition is not None else None
+                if read is None or read.unread or len(others) != 1:
+                    continue
+                if others[0].spec == value.spec and dims.dims(others[0]) == mine:
+                    values[0] = others[0]
+                    changed += 1
+                    break
+    return changed
+
+
+def _split_sums(graph: Graph, members: dict[int, ElementMember]) -> None:
+    """Make two operators of one that adds up elements for some of its outputs; the other one can be fused.
+
+    The outputs of an elementwise operator are independent, and each is a kernel of its own where it is a sum.
+    """
+    read = {id(value) for op in graph.ops for value in op.args} | {id(value) for value in graph.results}
+    ops: list[GraphOp] = []
+    for op in graph.ops:
+        member = members.get(id(op))
+        ops.append(op)
+        if member is None or member.definition.random:
+            continue
+        _want(op, member, [slot for slot, (v,) in op.outputs.items() if not _unwanted(member, slot, v, read)])
+        full = [slot for slot in op.outputs if slot not in member.summed]
+        if not member.summed or not full or any(value.state is not None for value in op.results):
+            continue
+        other = GraphOp(
+            op.type, {slot: list(values) for slot, values in op.inputs.items()}, dict(op.attrs), op.operator
+        )
+        other.outputs = {slot: values for slot, values in op.outputs.items() if slot in full}
+        for value in other.results:
+            value.op = other
+        apart = replace(member, op=other)
+        _want(op, member, list(member.summed))
+        _want(other, apart, full)
+        members[id(other)] = apart
+        ops.append(other)
+    graph.ops = ops
+
+
+def _unwanted(member: ElementMember, slot: str, value: GraphValue | None, read: set[int]) -> bool:
+    declared = member.definition.output(slot)
+    may_go = declared is not None and declared.dispensable
+    return value is None or (may_go and value.state is None and id(value) not in read)
+
+
+def _want(op: GraphOp, member: ElementMember, slots: Sequence[str]) -> None:
+    """Ask an operator for some of its outputs only."""
+    if list(op.outputs) == list(slots) or not slots:
+        return
+    op.outputs = {slot: values for slot, values in op.outputs.items() if slot in slots}
+    member.wants(slots)

@@ -1,0 +1,157 @@
+"""Dims of a graph's values where some are unknown: which of the unknown ones are the same.
+
+Every unknown dim of an argument is a large number of its own, and inference runs with these: what comes out equal is
+equal for all sizes, so far as inference does not choose by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Union
+
+from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef
+from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
+
+Specs = dict[str, tuple[Spec, ...]]
+Found = Union[Mapping[str, Union[Spec, Sequence[Spec]]], None]
+_PLACEHOLDER = Spec.of((), "float32")
+_FIRST, _STEP = 2_000_000_011, 1_009
+
+
+class GenericDims:
+    """Dims of every value of a graph; unknown ones are numbers that no tensor has, or the next ones of ``unknown``."""
+
+    def __init__(self, graph: Graph, unknown: Iterator[int] | None = None) -> None:
+        self._specs: dict[GraphValue, Spec] = {}
+        self._same: dict[int, int] = {}
+        self._doubtful: set[int] = set()
+        self._fresh = count(_FIRST, _STEP) if unknown is None else unknown
+        self._unknown: set[int] = set()
+        self.learn(graph)
+
+    def learn(self, graph: Graph) -> None:
+        """Infer the dims of values that are new."""
+        for op in graph.ops:
+            for value in op.args:
+                self._known(value)
+            if op.type == READ or op.operator is None:
+                for value in op.results:
+                    self._known(value)
+            elif not self._specs.keys() >= {*op.results}:
+                self._infer(op, op.operator.definition)
+
+    def dims(self, value: GraphValue) -> Dims | None:
+        """The dims of a value, None if they are not declared; equal ones are equal in every run that works."""
+        spec = self.spec(value)
+        return None if spec is None else spec.dims
+
+    def certain(self, dims: Dims) -> bool:
+        """Whether no dim may be 1 where another it is taken for is not: two arguments that broadcast at will."""
+        return not any(dim in self._doubtful for dim in dims)
+
+    def spec(self, value: GraphValue) -> Spec | None:
+        """The spec of a value with these dims."""
+        spec = self._specs.get(value)
+        if spec is None or self._same.keys().isdisjoint(spec.dims):
+            return spec
+        return spec.with_(dims=tuple(map(self._find, spec.dims)))
+
+    def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
+        """The specs of values by slot; None if one is not declared."""
+        return self._of({slot: [value] for slot, value in values.items()})
+
+    def _of(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
+        found: Specs = {}
+        for slot, values in slots.items():
+            specs = [spec for value in values if (spec := self.spec(value)) is not None]
+            if len(specs) < len(values):
+                return None
+            found[slot] = tuple(specs)
+        return found
+
+    def _find(self, dim: int) -> int:
+        while dim in self._same:
+            dim = self._same[dim]
+        return dim
+
+    def _new(self) -> int:
+        dim = next(self._fresh)
+        self._unknown.add(dim)
+        return dim
+
+    def _known(self, value: GraphValue, found: Spec | None = None) -> None:
+        """Note the dims of a value: declared ones, else those that inference found, else unknown ones."""
+        if value in self._specs or value.spec is None:
+            return
+        declared = value.spec.dims
+        if -1 not in declared:
+            self._specs[value] = value.spec
+            return
+        inferred: Dims = found.dims if found is not None and len(found.dims) == len(declared) else (-1,) * len(declared)
+        dims = [
+            known if known >= 0 else (other if other >= 0 else self._new())
+            for known, other in zip(declared, inferred, strict=True)
+        ]
+        self._specs[value] = value.spec.with_(dims=tuple(dims))
+
+    def _infer(self, op: GraphOp, definition: OpDef) -> None:
+        ins = self._of(op.inputs)
+        outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
+        found = None
+        if ins is not None and definition.infer is not None and not _makes_lod(op):
+            found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)
+        for slot, values in op.outputs.items():
+            result = (found or {}).get(slot)
+            specs = specs_of(result or ())
+            for k, value in enumerate(values):
+                if value is not None:
+                    self._known(value, specs[k] if k < len(specs) else None)
+
+    def _try(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Found:
+        assert definition.infer is not None
+        try:
+            return definition.infer(Call(definition, ins, outs, op.attrs))
+        except Exception:  # these dims are made up: what goes wrong with them says nothing of the user's program
+            return None
+
+    def _unified(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Found:
+        """Infer as if all unknown dims of the inputs were one; where only that works, they are."""
+        unknown = sorted({dim for specs in ins.values() for spec in specs for dim in spec.dims} & self._unknown)
+        if len(unknown) < 2:
+            return None
+        found = self._try(definition, _with_dims(ins, dict.fromkeys(unknown, unknown[0])), outs, op)
+        if found is not None:
+            ones = (self._try(definition, _with_dims(ins, {dim: 1}), outs, op) for dim in unknown)
+            if not self._doubtful.isdisjoint(unknown) or any(each is not None for each in ones):
+                self._doubtful.add(unknown[0])
+            self._same.update({dim: unknown[0] for dim in unknown[1:]})
+        return found
+
+
+def generic_dims(graph: Graph) -> GenericDims:
+    """The dims of a graph's values; those of which a pass before has asked are not inferred again.
+
+    What is equal because an operator says so stays equal where that became part of another one.
+    """
+    found: GenericDims | None = graph.generic_dims
+    if found is None:
+        found = graph.generic_dims = GenericDims(graph)
+    else:
+        found.learn(graph)
+    return found
+
+
+def _makes_lod(op: GraphOp) -> bool:
+    """Whether an operator makes sequences: offsets of as many as a made-up dim says would take for ever."""
+    makes = [v for v in op.results if v.spec is not None and v.spec.lod_level]
+    return bool(makes) and not [v for v in op.args if v.spec is not None and v.spec.lod_level]
+
+
+def _with_dims(specs: Specs, new: Mapping[int, int]) -> Specs:
+    return {
+        slot: tuple(spec.with_(dims=tuple(new.get(dim, dim) for dim in spec.dims)) for spec in group)
+        for slot, group in specs.items()
+    }

@@ -1,0 +1,152 @@
+"""Groups of a graph's operators, each to run as one: what has to run before what, and what may not come between."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping
+
+from fluidlite.compiler.ir.graph import Graph, GraphValue
+from fluidlite.compiler.passes.index_check_order import index_checks
+
+
+class Groups:
+    """A partition of a graph's operators, by index; in the beginning each is alone.
+
+    Attributes
+    ----------
+    at : dict of id to int
+        The index of each operator.
+    after : dict of int to set of int
+        By operator: those that must run after it.
+    readers : dict of id to list of int
+        By value: the operators that read it.
+    results : set of id
+        The values that are fetched.
+    group : dict of int to frozenset of int
+        The group of each operator.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.at = {id(op): index for index, op in enumerate(graph.ops)}
+        self.after = dependencies(graph)
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        for index, op in enumerate(graph.ops):
+            for value in op.args:
+                self.readers[id(value)].append(index)
+        self.results = {id(value) for value in graph.results}
+        self.group: dict[int, frozenset[int]] = {index: frozenset((index,)) for index in range(len(graph.ops))}
+
+    def join(self, group: frozenset[int]) -> None:
+        """Make operators one group."""
+        for each in group:
+            self.group[each] = group
+
+    def joined(self) -> list[frozenset[int]]:
+        """The groups of two or more."""
+        return sorted({group for group in self.group.values() if len(group) > 1}, key=max)
+
+    def leaves(self, value: GraphValue, group: frozenset[int]) -> bool:
+        """Whether something outside a group wants a value of it."""
+        if value.state is not None or id(value) in self.results:
+            return True
+        return any(index not in group for index in self.readers[id(value)])
+
+    def between(self, group: frozenset[int]) -> bool:
+        """Whether something outside has to run after one of a group and before another."""
+        last = max(group)
+        seen: set[int] = set(group)
+        waiting = [later for index in group for later in self.after[index] if later not in group]
+        while waiting:
+            index = waiting.pop()
+            if index in seen:
+                continue
+            for each in self.group[index]:  # a group runs at once: what follows any of it follows all
+                seen.add(each)
+                if each > last:
+                    continue
+                for later in self.after[each]:
+                    if later in group:
+                        return True
+                    if later not in seen and min(self.group[later]) < last:
+                        waiting.append(later)
+        return False
+
+
+def dependencies(graph: Graph) -> dict[int, set[int]]:
+    """By operator's index: those that must run after it.
+
+    What reads a value runs after what makes it, and before the name is written anew. Operators that do something
+    besides (print) stay in order among each other, and among those that write state.
+    """
+    after: dict[int, set[int]] = {index: set() for index in range(len(graph.ops))}
+    maker: dict[int, int] = {}
+    current: dict[str, GraphValue] = {}
+    readers: dict[int, list[int]] = defaultdict(list)
+    for index, op in enumerate(graph.ops):
+        for value in op.args:
+            if id(value) in maker:
+                after[maker[id(value)]].add(index)
+            current.setdefault(value.name, value)
+            readers[id(value)].append(index)
+        for value in op.results:
+            old = current.get(value.name)
+            if old is not None and old is not value:
+                earlier = [*readers[id(old)], *([maker[id(old)]] if id(old) in maker else [])]
+                for each in earlier:
+                    if each != index:
+                        after[each].add(index)
+            current[value.name] = value
+            maker[id(value)] = index
+    _keep_effects(graph, after)
+    return after
+
+
+def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
+    """Let an error leave what it would leave as the program is written: no state is written that comes after it."""
+    effects = [op.has_effect for op in graph.ops]
+    if not any(effects):
+        return
+    looking = index_checks(graph)
+    before: list[int] = []  # what may find an index out of range
+    writes: list[int] = []  # since an operator that runs itself
+    itself: int | None = None
+    for index, op in enumerate(graph.ops):
+        if effects[index]:
+            for each in before if itself is None else (*before, itself):
+                after[each].add(index)
+            definition = op.operator.definition if op.operator is not None else None
+            if definition is not None and (definition.run is not None or definition.effect):
+                for each in writes:
+                    after[each].add(index)
+                itself, writes = index, []
+            else:
+                writes.append(index)
+        if id(op) in looking:
+            before.append(index)
+
+
+def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]]) -> list[frozenset[int]]:
+    """Groups in an order in which they can run, as near as can be to the order in which their last operators did."""
+    before: dict[frozenset[int], int] = dict.fromkeys(groups.values(), 0)
+    follows: dict[frozenset[int], set[frozenset[int]]] = {group: set() for group in before}
+    for index, later in after.items():
+        for each in later:
+            if groups[each] is not groups[index]:
+                follows[groups[index]].add(groups[each])
+    for targets in follows.values():
+        for group in targets:
+            before[group] += 1
+    ready = [(max(group), group) for group, missing in before.items() if not missing]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, group = heapq.heappop(ready)
+        found.append(group)
+        for later_group in follows[group]:
+            before[later_group] -= 1
+            if not before[later_group]:
+                heapq.heappush(ready, (max(later_group), later_group))
+    assert len(found) == len(before)  # groups are convex
+    return found

@@ -1,0 +1,190 @@
+"""The one list of passes of a transformer, by phase; and how it is run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from fluidlite.base.arguments import listed
+from fluidlite.base.errors import ProgramError, SupportsError
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.metadata_check import malformed
+from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic
+from fluidlite.compiler.passes.base import GraphPass
+from fluidlite.compiler.passes.constant_folding import FoldConstants
+from fluidlite.compiler.passes.copy_elimination import EliminateCopies
+from fluidlite.compiler.passes.cse import CommonSubexpressions
+from fluidlite.compiler.passes.dce import DeadCode
+from fluidlite.compiler.passes.decompose import Decompose
+from fluidlite.compiler.passes.epilogue import FuseEpilogues
+from fluidlite.compiler.passes.fuse import FuseElementwise
+from fluidlite.compiler.passes.fuse_expressions import FuseExpressions
+from fluidlite.compiler.passes.layout import AssignLayouts
+from fluidlite.compiler.passes.matmul_rewrites import FoldTransposes, SplitProducts
+from fluidlite.compiler.passes.schedule import ScheduleUpdates
+from fluidlite.compiler.passes.view_simplify import SimplifyShapes
+from fluidlite.program.pass_registry import PHASES, passes
+
+REPEATED = ("simplify",)
+"""Phases whose passes run again while one of them finds something: each makes work for the others."""
+MOST_ROUNDS = 10
+
+OURS: tuple[type[GraphPass], ...] = (
+    DeadCode,
+    FoldConstants,
+    SimplifyArithmetic,
+    SplitProducts,
+    FoldTransposes,
+    SimplifyShapes,
+    EliminateCopies,
+    CommonSubexpressions,
+    Decompose,
+    AssignLayouts,
+    FuseElementwise,
+    FuseEpilogues,
+    FuseExpressions,
+    ScheduleUpdates,
+)
+"""The built-in passes: phase by phase, in the order in which they run."""
+
+State = tuple[list[list[Any]], list[Any]]
+Watch = Callable[["PassList", GraphPass, Graph], None]
+
+
+class PassList(list[GraphPass]):
+    """Passes in the order in which they run; ``print`` shows them with their phases.
+
+    What stands in it without having been added by :meth:`add` has the phase that its class says.
+    """
+
+    def __init__(self, items: Iterable[GraphPass] = ()) -> None:
+        super().__init__(listed("passes", items, "a list of passes"))
+        for item in self:
+            _check(item)
+        self._phases: dict[int, str] = {}
+        self._plugins: dict[int, str] = {}
+
+    def phase(self, item: GraphPass) -> str:
+        """The phase of one of its passes."""
+        return self._phases.get(id(item), item.phase)
+
+    def plugin(self, item: GraphPass) -> str:
+        """The plugin that brought one of its passes; "" for others."""
+        return self._plugins.get(id(item), "")
+
+    def add(self, item: GraphPass, phase: str | None = None, plugin: str = "") -> None:
+        """Add a pass behind those of its phase.
+
+        Raises
+        ------
+        ProgramError
+            If it is no :class:`GraphPass`, or there is no such phase.
+        """
+        _check(item)
+        where = phase if phase is not None else item.phase
+        if where not in PHASES:
+            raise ProgramError(f"pass {item.name} is for phase {where!r}; the phases are {', '.join(PHASES)}")
+        rank = PHASES.index(where)
+        at = len(self)
+        while at and PHASES.index(self.phase(self[at - 1])) > rank:
+            at -= 1
+        self.insert(at, item)
+        self._phases[id(item)] = where
+        if plugin:
+            self._plugins[id(item)] = plugin
+
+    def called(self, item: GraphPass) -> str:
+        """How errors call one of its passes: by its plugin too."""
+        plugin = self.plugin(item)
+        return f"pass {item.name}" + (f" of plugin {plugin!r}" if plugin else "")
+
+    def run(self, graph: Graph, watch: Watch | None = None) -> None:
+        """Run the passes on a graph, in order; a verifier follows each.
+
+        Those of the phase ``simplify`` run again while one of them finds something, at most 10 times.
+
+        Parameters
+        ----------
+        graph : Graph
+        watch : callable, optional
+            Called with this list, the pass and the graph after each.
+
+        Raises
+        ------
+        ProgramError
+            If a pass raises, or breaks the graph; the pass is named, and the plugin that brought it.
+        """
+        for item in self:
+            _check(item)
+        now = state_of(graph)
+        for phase, group in groupby(list(self), self.phase):
+            several = list(group)
+            for _ in range(MOST_ROUNDS if phase in REPEATED else 1):
+                before = now
+                for item in several:
+                    now = self._run(item, graph, now)
+                    if watch is not None:
+                        watch(self, item, graph)
+                if now == before:
+                    break
+
+    def _run(self, item: GraphPass, graph: Graph, before: State) -> State:
+        """Run one pass and the verifier, and take out what nothing needs; return what the graph is made of then.
+
+        A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
+        """
+        graph.touch()
+        try:
+            item.do_pass(graph)
+        except SupportsError:  # of a kernel, or of a device: it says whose, and no pass is to blame
+            raise
+        except ProgramError as exc:
+            text = str(exc).removeprefix(f"pass {item.name} ")  # as the methods of a pass begin their own errors
+            raise type(exc)(f"{self.called(item)}{' ' if text != str(exc) else ': '}{text}") from exc
+        except Exception as exc:
+            raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
+        try:
+            after = state_of(graph)
+            if after != before or type(item) not in OURS:
+                graph.verify()
+            if after != before and graph.prune():
+                after = state_of(graph)
+        except ProgramError as exc:
+            raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
+        except Exception as exc:  # not even the form of a graph is left
+            why = malformed(graph) or f"{type(exc).__name__}: {exc}"
+            raise ProgramError(f"{self.called(item)} broke the graph: {why}") from exc
+        return after
+
+    def __str__(self) -> str:
+        width = max((len(self.phase(item)) for item in self), default=0)
+        lines = []
+        for item in self:
+            plugin = self.plugin(item)
+            lines.append(f"{self.phase(item):<{width}}  {item.name}" + (f" (plugin {plugin!r})" if plugin else ""))
+        return "\n".join(lines)
+
+
+def _check(item: Any) -> None:
+    if not isinstance(item, GraphPass):
+        raise ProgramError(f"{item!r} is no GraphPass; define a subclass with do_pass(graph)")
+    if item.phase not in PHASES:
+        raise ProgramError(f"pass {item.name} is for phase {item.phase!r}; the phases are {', '.join(PHASES)}")
+
+
+def state_of(graph: Graph) -> State:
+    """What a graph is made of; the same before and after a pass that found nothing."""
+    ops = [[op, *map(list, op.inputs.values()), *map(list, op.outputs.values())] for op in graph.ops]
+    return ops, list(graph.results)
+
+
+def default_passes() -> PassList:
+    """The passes of a transformer, those of plugins included: a list of its own for each."""
+    found = PassList()
+    for item in OURS:
+        found.add(item())
+    for item, plugin in passes.all():
+        found.add(copy.copy(item), item.phase, plugin)  # a pass may keep notes of the graph that it is at
+    return found

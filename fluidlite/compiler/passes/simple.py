@@ -1,0 +1,49 @@
+"""SimplePrune: what a person would strike out at a glance."""
+
+from __future__ import annotations
+
+from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
+
+
+class SimplePrune(PeepholeGraphPass):
+    """x + 0, x - 0, x 1, x / 1 and x ** 1 are x. NaN and infinities stay; x 0 is not touched, for it may be NaN.
+
+    The sign of a zero may change (-0.0 + 0.0 is 0.0), so it is in nobody's list until it is registered.
+    """
+
+    @visit.on_type(Add)
+    def _add(self, op: GraphOp) -> None:
+        self._neutral(op, 0, both=True)
+
+    @visit.on_type(Multiply)
+    def _multiply(self, op: GraphOp) -> None:
+        self._neutral(op, 1, both=True)
+
+    @visit.on_type(Subtract)
+    def _subtract(self, op: GraphOp) -> None:
+        self._neutral(op, 0)
+
+    @visit.on_type(Divide)
+    def _divide(self, op: GraphOp) -> None:
+        self._neutral(op, 1)
+
+    @visit.on_type(Power)
+    def _power(self, op: GraphOp) -> None:
+        self._neutral(op, 1)
+
+    @visit.on_type("scale")
+    def _scale(self, op: GraphOp) -> None:
+        if op.attrs["scale"] == 1 and op.attrs["bias"] == 0:
+            self._same(op, op.args[0])
+
+    def _neutral(self, op: GraphOp, number: int, both: bool = False) -> None:
+        x, y = op.args
+        if y.is_scalar and y.is_constant and y.const == number:
+            self._same(op, x)
+        elif both and x.is_scalar and x.is_constant and x.const == number:
+            self._same(op, y)
+
+    def _same(self, op: GraphOp, value: GraphValue) -> None:
+        if op.value.spec == value.spec:
+            self.replace_op(op, value)

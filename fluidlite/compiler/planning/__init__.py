@@ -1,0 +1,1 @@
+"""The plan: one chosen kernel a step, with moves, in order."""

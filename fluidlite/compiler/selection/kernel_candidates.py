@@ -1,0 +1,145 @@
+"""Every kernel that is there for a call on a place: which can run it, and why the others cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, choose, decomposed_choice, widened_choice
+from fluidlite.compiler.selection.policy import HOWS, Policy
+from fluidlite.compiler.selection.refusals import device_refusal, device_veto, language_refusal, refuse
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.place import Place
+from fluidlite.program.codegen_registry import generators
+from fluidlite.program.kernel_registry import Kernel, kernels, matches
+from fluidlite.program.op_call import Call
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a call on a place.
+
+    Attributes
+    ----------
+    how : str
+        native, generated, generic, decomposed or widened.
+    name : str
+        The library; of generated and generic kernels also the capability that they use.
+    choice : Choice or None
+        What runs it; None if it cannot.
+    taken : bool
+        Whether the selection takes it.
+    reason : str
+        Why it cannot run the call, or why another one is taken; "" for the one that is.
+    """
+
+    how: str
+    name: str
+    choice: Choice | None
+    taken: bool
+    reason: str
+
+
+def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[Candidate]:
+    """Every candidate for a call, in the order in which the selection asks.
+
+    Raises
+    ------
+    KernelNotFoundError
+        Nothing can run the call, here or on the fallback place.
+    """
+    policy = Policy("allow") if policy is None else policy
+    unit = devices.unit(place)
+    call = call.at(unit.place)
+    chosen = choose(call, unit.place, policy)
+    found = [*_native(call, unit), *_generated(call, unit), *_generic(call, unit), *_decomposed(call, unit, policy)]
+    if chosen.how == "widened":  # the last resort; else casts would stand beside every kernel
+        found += _widened(call, unit, policy)
+    return [_judged(how, name, choice, reason, chosen) for how, name, choice, reason in found]
+
+
+Found = tuple[str, str, Choice | None, str]
+
+
+def _native(call: Call, unit: Unit) -> list[Found]:
+    mine = [k for k in kernels.of(call.op.type) if any(matches(place, unit.place.kind) for place in k.places)]
+    found: list[Found] = []
+    for kernel in sorted(mine, key=_rank):
+        reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+        choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
+        found.append(("native", kernel.library, choice, reason))
+    return found
+
+
+def _generated(call: Call, unit: Unit) -> list[Found]:
+    if call.op.scalar is None and call.op.expression is None:
+        return []
+    found: list[Found] = []
+    for capability in GENERATED_FOR:
+        if getattr(unit, capability) is None or capability not in generators:
+            continue
+        reason = device_refusal(call, unit) or device_veto(call, unit) or generators[capability].refuse(call, unit)
+        choice = None if reason else Choice("generated", unit.place, capability, None, capability)
+        found.append(("generated", f"expression ({capability})", choice, reason or ""))
+    return found
+
+
+def _generic(call: Call, unit: Unit) -> list[Found]:
+    found: list[Found] = []
+    for capability in unit.capabilities():
+        for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
+            reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+            if not reason and capability == "language":
+                reason = language_refusal(call, unit) or ""
+            if not reason and capability != "memory":
+                reason = device_veto(call, unit) or ""
+            choice = None if reason else Choice("generic", unit.place, kernel.library, kernel, capability)
+            found.append(("generic", f"{kernel.library} ({capability})", choice, reason))
+    return found
+
+
+def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+    if call.op.decompose is None:
+        return []
+    choice, reason = decomposed_choice(call, unit, policy)
+    name = " + ".join(part.call.op.type for part in choice.parts) if choice is not None else ""
+    return [("decomposed", name, choice, reason)]
+
+
+def _widened(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+    choice = widened_choice(call, unit, policy)
+    if choice is None:
+        return []
+    return [("widened", " + ".join(part.call.op.type for part in choice.parts), choice, "")]
+
+
+def _rank(kernel: Kernel) -> int:
+    return -kernels.library(kernel.library).rank
+
+
+def _vectors(kernel: Kernel, unit: Unit) -> str:
+    """Why a kernel that is written in vectors of the kernel language cannot be used, or ""."""
+    if kernel.vectors and getattr(unit.language, "registers", None) is None:
+        return f"{unit.place.kind} has no kernel language that names vector registers"
+    return ""
+
+
+def _judged(how: str, name: str, choice: Choice | None, reason: str, chosen: Choice) -> Candidate:
+    if choice is None:
+        return Candidate(how, name, None, False, reason)
+    if (choice.how, choice.kernel, choice.capability) == (chosen.how, chosen.kernel, chosen.capability):
+        return Candidate(how, name, choice, True, "")
+    return Candidate(how, name, choice, False, _why_not(choice, chosen))
+
+
+def _why_not(choice: Choice, chosen: Choice) -> str:
+    """Why a kernel that could is not taken."""
+    if choice.how != chosen.how:
+        first, second = sorted((choice.how, chosen.how), key=lambda how: HOWS.index(how) if how in HOWS else len(HOWS))
+        return f"{first} comes before {second}" if chosen.how == first else f"{chosen.how} is preferred here"
+    mine, taken = (kernels.library(one.library).rank for one in (choice, chosen))
+    if choice.library != chosen.library and mine != taken:
+        return f"{chosen.library} has rank {taken}, {choice.library} {mine}"
+    if choice.capability != chosen.capability:
+        return f"the {chosen.capability} is preferred for a call of this size"
+    return f"{chosen.library} was registered first"

@@ -1,0 +1,491 @@
+"""Choosing the kernel of one call on one place: pure, from metadata, with the reason of every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.selection.refusals import (
+    device_refusal,
+    device_veto,
+    language_refusal,
+    largest,
+    no_vectors,
+    refuse,
+    unused,
+)
+from fluidlite.compiler.selection.step_choices import step_choices
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.place import Place
+from fluidlite.program import codegen_registry as generated
+from fluidlite.program.codegen_registry import generators
+from fluidlite.program.decompose import Part, decompose, spliced, taken_apart
+from fluidlite.program.kernel_registry import Kernel, clash, kernels, matches
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops
+from fluidlite.program.widen import WIDER, widen, widenable
+
+GENERATED_FOR = ("language", "array")
+"""Capabilities for which kernels are generated, in order of preference."""
+
+MANY_ELEMENTS = 1 << 15
+"""From here on array calls of a whole expression take longer than its parts: each makes a new array of memory that is
+in no cache, while elementwise parts are computed in blocks, and the memory between parts is planned.
+"""
+
+
+MANY_BESIDE = 1 << 16
+"""From here on parts that are too small for the kernel language, beside compiled ones, cost less than array calls."""
+
+
+class _Cache:
+    """Choices of one generation: a thread that is still choosing by an older one keeps its own."""
+
+    def __init__(self, generation: tuple[int, ...]) -> None:
+        self.generation = generation
+        self.choices: LRUCache[Choice] = LRUCache(_MOST, "choices", 8 << 20)
+        self.native: LRUCache[list[Kernel]] = LRUCache(_MOST, "native kernels", 8 << 20)
+
+
+_Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, str]]"], "Choice | None"]
+_MOST = 4096
+_cache = _Cache(())
+
+
+def _current() -> _Cache:
+    """The choices of this generation."""
+    global _cache
+    found, now = _cache, generation()
+    if found.generation != now:
+        found = _cache = _Cache(now)
+    return found
+
+
+def generation() -> tuple[int, int, int]:
+    """Changes whenever a kernel, operator or device is registered; caches of choices watch it."""
+    return kernels.generation, ops.generation, devices.generation
+
+
+def choose(call: Call, place: Place, policy: Policy) -> Choice:
+    """Choose the kernel of a call.
+
+    Order: native (preferred library first), generated, generic, decomposed, widened, fallback; a pinned operator
+    runs on the host.
+
+    Raises
+    ------
+    KernelNotFoundError
+        If nothing can run it, or only the fallback place could and the policy forbids that.
+    """
+    return _current().choices.get((call, place, policy), lambda: _choose(call, place, policy))
+
+
+def _choose(call: Call, place: Place, policy: Policy) -> Choice:
+    refused: list[tuple[str, str]] = []
+    if call.op.host_only is not None:
+        host = devices.host()
+        found = _on_place(call.at(host), host, policy, refused)
+        if found is None:
+            raise KernelNotFoundError(_not_found(call, host, refused, "it is pinned to the host"))
+        return Choice(
+            "pinned",
+            host,
+            found.library,
+            found.kernel,
+            found.capability,
+            found.parts,
+            found.part_choices,
+            tuple(refused),
+        )
+    found = _on_place(call.at(place), place, policy, refused)
+    if found is not None:
+        return found
+    host = devices.host()
+    if place == host:
+        raise KernelNotFoundError(_not_found(call, place, refused, "it is the fallback place itself"))
+    if policy.fallback == "error":
+        raise KernelNotFoundError(
+            _not_found(call, place, refused, "fallback is 'error'")
+            + '\n  Do: fluid.set_fallback("warn"), or device_guard to put it elsewhere'
+        )
+    elsewhere: list[tuple[str, str]] = []
+    found = _on_place(call.at(host), host, policy, elsewhere)
+    if found is None:
+        raise KernelNotFoundError(_not_found(call, place, refused + elsewhere, f"nor on the fallback place {host}"))
+    return Choice(
+        "fallback", host, found.library, found.kernel, found.capability, found.parts, found.part_choices, tuple(refused)
+    )
+
+
+def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
+    """The kernels of the same rank as a chosen one that lie in other layouts, the chosen one first; or nothing.
+
+    What a registration with ``override=True`` hides is not among them.
+    """
+    if choice.kernel is None or choice.how not in ("native", "generic") or not _in_layouts(call):
+        return ()
+    unit, kind = devices.unit(choice.place), choice.place.kind
+    candidates = _candidates(call, choice.place, policy)
+    if choice.how == "native":
+        several = _native_kernels(call, kind, policy, candidates)
+    else:
+        several = [each for each in candidates if choice.capability in each.places]
+    if len(several) < 2 or all(each.layouts == several[0].layouts for each in several):
+        return ()
+    rank, call = _rank(policy, kind), call.at(choice.place)
+    found = [choice.kernel]
+    for kernel in several:
+        if kernel is choice.kernel or rank(kernel) != rank(choice.kernel) or any(clash(kernel, each) for each in found):
+            continue
+        if any(dict(kernel.layouts) == dict(each.layouts) for each in found):
+            continue
+        if no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit):
+            continue
+        if choice.capability == "language" and language_refusal(call, unit):
+            continue
+        found.append(kernel)
+    if len(found) < 2:
+        return ()
+
+    def others(mine: Kernel) -> tuple[tuple[str, str], ...]:
+        reason = "it ranks equally, and with its layouts ({}) no fewer bytes are rearranged"
+        return tuple(
+            (f"{choice.how} {kernel.library}", reason.format(_layouts_text(kernel)))
+            for kernel in found
+            if kernel is not mine
+        )
+
+    return tuple(
+        replace(choice, library=kernel.library, kernel=kernel, refused=(*choice.refused, *others(kernel)))
+        for kernel in found
+    )
+
+
+def _in_layouts(call: Call) -> bool:
+    """Whether a kernel of an operator, or of what it is an epilogue of, names layouts."""
+    rule = call.op.epilogue
+    return kernels.in_layouts(call.op.type if rule is None else rule.product.type)
+
+
+def _layouts_text(kernel: Kernel) -> str:
+    return ", ".join(f"{slot} {name}" for slot, name in kernel.layouts.items()) or "plain"
+
+
+def _not_found(call: Call, place: Place, refused: list[tuple[str, str]], why: str) -> str:
+    lines = [f"{call.op.type} cannot run on {place}; {why}."]
+    lines += [f"  {candidate}: {reason}" for candidate, reason in refused]
+    return "\n".join(lines)
+
+
+def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+    unit = devices.unit(place)
+    candidates = _candidates(call, place, policy)
+    rule = call.op.expression
+    if call.op.steps is not None:
+        return _stepwise(call, unit, policy, refused)
+    if rule is None or not call.of_tensors:
+        order: tuple[_Attempt, ...] = (_native, _generated, _generic)
+    elif rule.operators:
+        order = (_generated,)
+    elif rule.library:
+        order = (_native, _library_arrays, _generic, _in_parts, _generated)
+    else:
+        order = (_native, _generic, _loops, _in_parts, _generated)
+    for attempt in (*order, _native_after_plain, _decomposed, _widened):
+        found = attempt(call, unit, policy, candidates, refused)
+        if found is not None:
+            return found
+    return None
+
+
+def _stepwise(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, str]]) -> Choice | None:
+    """An operator that runs another one step by step: the kernels of one step, for each number of rows."""
+
+    def of_step(one: Call) -> Choice | str:
+        inner: list[tuple[str, str]] = []
+
+        def make() -> Choice:
+            found = _on_place(one, unit.place, policy, inner)
+            if found is None:
+                raise KernelNotFoundError("; ".join(f"{candidate}: {reason}" for candidate, reason in inner))
+            return found
+
+        try:
+            return _current().choices.get((one, unit.place, policy), make)
+        except KernelNotFoundError as exc:
+            return str(exc)
+
+    found = step_choices(call, of_step)
+    if isinstance(found, str):
+        refused.append(("steps", f"its step cannot run on {unit.place} either ({found})"))
+        return None
+    return Choice("generated", unit.place, "", None, "", (), found, tuple(refused))
+
+
+def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
+    """The kernels that may run a call; with an epilogue, the one that computes the product alone, if it takes such."""
+    rule = call.op.epilogue
+    if rule is None:
+        return kernels.of(call.op.type)
+    alone = _on_place(rule.product_call(call).at(place), place, policy, [])
+    return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
+
+
+def _ordered(found: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
+    return sorted(found, key=_rank(policy, kind))
+
+
+def _rank(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
+    """What the candidates for a kind of places are sorted by: the user's preference, then the rank of the library."""
+    preferred = policy.preferred(kind)
+
+    def rank(kernel: Kernel) -> tuple[int, int]:
+        place = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
+        return place, -kernels.library(kernel.library).rank
+
+    return rank
+
+
+def _native(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    kind = unit.place.kind
+    if "native" in policy.exclude:
+        return None
+    mine = _native_kernels(call, kind, policy, candidates)
+    for kernel in mine:
+        if after_plain(kernel, kind, policy):
+            reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
+        else:
+            reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        if reason is None:
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
+        refused.append((f"native {kernel.library}", reason))
+    if not mine:
+        refused.append(("native", f"no kernel is registered for {kind}"))
+    return None
+
+
+def _native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
+    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator, but for those
+    with an epilogue.
+    """
+    key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
+
+    def make() -> list[Kernel]:
+        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
+        return _ordered(mine, kind, policy, call)
+
+    return _current().native.get(key, make)
+
+
+def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
+    """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
+    preferred = policy.preferred(kind)
+    if "plain" not in preferred or kernel.library == "plain":
+        return False
+    return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")
+
+
+def _native_after_plain(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    kind = unit.place.kind
+    for kernel in _native_kernels(call, kind, policy, candidates):
+        if not after_plain(kernel, kind, policy):
+            continue
+        reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        if "native" not in policy.exclude and reason is None:
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
+    return None
+
+
+def _generated(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    if call.op.scalar is None and call.op.expression is None:
+        refused.append(("generated", "no expression"))
+        return None
+    if "generated" in policy.exclude:
+        return None
+    reason = device_refusal(call, unit) or device_veto(call, unit)
+    if reason is not None:
+        refused.append(("generated", reason))
+        return None
+    for capability in GENERATED_FOR:
+        if getattr(unit, capability) is None or capability not in generators:
+            continue
+        reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
+        if reason is None:
+            return Choice("generated", unit.place, capability, None, capability, refused=tuple(refused))
+        refused.append((f"generated ({capability})", reason))
+    if unit.array is None and unit.language is None:
+        refused.append(("generated", f"{unit.place.kind} has neither array namespace nor kernel language"))
+    return None
+
+
+def _generic(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    if "generic" in policy.exclude:
+        return None
+    chosen = policy.capability(unit.place.kind)
+    tried = [
+        (capability, kernel)
+        for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
+        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
+    ]
+    for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
+        reason = unused(capability, call, unit, policy) or no_vectors(kernel, call, unit, policy)
+        reason = reason or refuse(kernel, call, unit)
+        if reason is None and capability == "language":
+            reason = language_refusal(call, unit)
+        if reason is None and capability != "memory":  # copies need nothing that a device could lack
+            reason = device_veto(call, unit)
+        if reason is None:
+            return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
+        refused.append((f"generic ({capability})", reason))
+    for capability, thing in (("array", unit.array), ("language", unit.language)):
+        if thing is None:
+            refused.append(
+                (
+                    capability,
+                    f"{unit.place.kind} has no {'array namespace' if capability == 'array' else 'kernel language'}",
+                )
+            )
+    return None
+
+
+def _decomposed(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    if call.op.decompose is None:
+        refused.append(("decomposition", "none"))
+        return None
+    if "decomposed" in policy.exclude:
+        return None
+    open_sizes = not call.known or any(s.lod_level and not s.lod for specs in call.ins.values() for s in specs)
+    computes = unit.array is not None or unit.language is not None
+    try:
+        if open_sizes and computes and generated.has_steps(call):  # its parts depend on its sequences
+            return Choice("decomposed", unit.place, "", refused=tuple(refused))
+        parts = decompose(call)
+    except ProgramError as exc:
+        refused.append(("decomposition", str(exc)))
+        return None
+    except Exception as exc:
+        if not open_sizes and all(spec.known for specs in call.outs.values() for spec in specs):
+            raise
+        refused.append(("decomposition", f"its dims or LoD are not known yet ({type(exc).__name__}: {exc})"))
+        return None
+    if isinstance(parts, str):
+        refused.append(("decomposition", parts))
+        return None
+    flat: list[Part] = []
+    chosen: list[Choice] = []
+    for number, part in enumerate(parts):
+        inner: list[tuple[str, str]] = []
+        with taken_apart(call):
+            found = _on_place(part.call.at(unit.place), unit.place, policy, inner)
+        if found is None:
+            why = "; ".join(f"{candidate}: {reason}" for candidate, reason in inner)
+            refused.append(("decomposition", f"its {part.call.op.type} cannot run on {unit.place} either ({why})"))
+            return None
+        if found.parts:  # itself decomposed: its parts take the outer values
+            flat.extend(spliced(part, found.parts, number))
+            chosen.extend(found.part_choices)
+        else:
+            flat.append(part)
+            chosen.append(found)
+    return Choice("decomposed", unit.place, "", None, "", tuple(flat), tuple(chosen), tuple(refused))
+
+
+def _library_arrays(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """Array calls of an expression that a library behind the namespace computes."""
+    if unit.array is None or policy.capability(unit.place.kind) == "language":
+        return None
+    found = _generated(call, unit, replace(policy, exclude=(*policy.exclude, "language")), candidates, [])
+    return None if found is None else replace(found, refused=tuple(refused))
+
+
+def _loops(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """An expression as loops of a kernel language."""
+    if unit.language is None or generated.parts_first(call):
+        return None
+    if unused("language", call, unit, policy) is not None:
+        return None
+    found = _generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
+    return None if found is None else replace(found, refused=tuple(refused))
+
+
+def _in_parts(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
+    the whole is large, all that are large enough for it), or if it is large and what is not elementwise of it is not.
+
+    Elementwise parts are then one kernel each, and can be fused with what is around them.
+    """
+    compiled = unit.language is not None and unused("language", call, unit, policy) is None
+    elements = largest(call) if call.known else 0
+    if not compiled and elements < MANY_ELEMENTS:
+        return None
+    if not compiled and generated.in_blocks(call, unit):
+        return None
+    found = _decomposed(call, unit, policy, candidates, [])
+    if found is None:
+        return None
+    if compiled and any(
+        choice.capability == "array" and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
+        for part, choice in zip(found.parts, found.part_choices, strict=True)
+    ):
+        return None
+    if not compiled and not all(_in_blocks(part) for part in found.parts):
+        return None
+    return replace(found, refused=tuple(refused))
+
+
+def _in_blocks(part: Part) -> bool:
+    """Whether array calls compute a part without new arrays that are large."""
+    written = (prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
+    return part.call.op.elementwise or part.call.op.view is not None or max(written) < MANY_ELEMENTS
+
+
+def _widened(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """The call in a wider data type, with casts that the place computes itself."""
+    narrow = call.key_dtype
+    if narrow not in WIDER or "widened" in policy.exclude or not widenable(call):
+        return None
+    alone = replace(policy, exclude=(*policy.exclude, "widened"))
+    for wide in WIDER[narrow]:
+        parts = widen(call, wide)
+        if parts is None:
+            continue
+        chosen = [_on_place(part.call.at(unit.place), unit.place, alone, []) for part in parts]
+        found = tuple(each for each in chosen if each is not None and not each.parts)
+        if len(found) == len(parts):
+            return Choice("widened", unit.place, "", None, "", tuple(parts), found, tuple(refused))
+    return None
+
+
+def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
+    """The call in a wider data type on the place, or None, whatever else could run it."""
+    return _widened(call, unit, policy, (), [])
+
+
+def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:
+    """The call said with other operators on the place, or None and the reason, whatever else could run it."""
+    refused: list[tuple[str, str]] = []
+    found = _decomposed(call, unit, policy, (), refused)
+    return found, "" if found is not None else refused[-1][1] if refused else "excluded by the policy"

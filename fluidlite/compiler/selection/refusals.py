@@ -1,0 +1,139 @@
+"""Why a kernel, a device or a kernel language does not take a call; each asks metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+from fluidlite.base.dtypes import HALVES
+from fluidlite.base.errors import SupportsError
+from fluidlite.compiler.selection.policy import Policy
+from fluidlite.platform.device_registry import Unit
+from fluidlite.program.kernel_registry import Kernel
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Slot
+from fluidlite.tensor.layout import layout_named
+
+MANY_OPERATORS = 16
+"""Operators in a fused one from which on calls of the array namespace take longer than one compiled kernel, whatever
+their size.
+"""
+
+
+def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
+    """Why a capability of a device is left aside for a call, or None."""
+    if capability in policy.exclude:
+        return "excluded by the policy"
+    chosen = policy.capability(unit.place.kind)
+    if chosen == "array" and capability == "language":
+        return "codegen is another"
+    if capability != "language" or chosen == "language" or unit.array is None or "array" in policy.exclude:
+        return None
+    least = getattr(unit.language, "least", 0)
+    if call.op.expression is not None and call.op.expression.operators >= MANY_OPERATORS:
+        return None
+    if least and not policy.repeated and call.known and largest(call) < least:
+        return f"under {least} elements the array namespace starts sooner"
+    return None
+
+
+def no_vectors(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
+    """Why a kernel that is written in vectors of the kernel language is left aside, or None."""
+    if not kernel.vectors:
+        return None
+    if getattr(unit.language, "registers", None) is None:
+        return f"{unit.place.kind} has no kernel language that names vector registers"
+    return unused("language", call, unit, policy)
+
+
+def largest(call: Call) -> int:
+    """The elements of the largest tensor of a call."""
+    return call.once("largest", _largest)
+
+
+def _largest(call: Call) -> int:
+    return max([prod(spec.dims) for specs in (*call.ins.values(), *call.outs.values()) for spec in specs], default=0)
+
+
+def device_refusal(call: Call, unit: Unit) -> str | None:
+    """Why the device itself cannot compute a call (a dtype it lacks), or None."""
+    for slot, specs in (*call.ins.items(), *call.outs.items()):
+        for spec in specs if slot not in call.op.not_computed else ():
+            if spec.dtype not in unit.info.dtypes:
+                return f"{unit.place.kind} does not compute {spec.dtype} ({slot})"
+    return None
+
+
+def device_veto(call: Call, unit: Unit) -> str | None:
+    """Why the device refuses kernels that are written or generated for its namespace or kernel language, or None."""
+    if unit.supports is None:
+        return None
+    return asked_of(unit.supports, call.at(unit.place), f"device kind {unit.place.kind!r}")
+
+
+def asked_of(supports: Callable[[Call], Any], call: Call, whose: str) -> str | None:
+    """The answer of a plugin's ``supports``; an error of it is not blamed on anybody else."""
+    try:
+        answer = supports(call)
+    except Exception as exc:
+        raise SupportsError(
+            f"supports(call) of {whose} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
+            "\n  Do: let it return None, or the reason of a refusal as a text; dims may be -1"
+        ) from exc
+    if answer is not None and not isinstance(answer, str):
+        raise SupportsError(
+            f"supports(call) of {whose} returned {answer!r}; expected None, or the reason of a refusal as a text"
+        )
+    return answer
+
+
+def language_refusal(call: Call, unit: Unit) -> str | None:
+    """Why a kernel language cannot say a call (a type it lacks), or None. Half types are stored as 16-bit integers."""
+    for slot, spec, _ in _specs(call):
+        if slot in call.op.not_computed:
+            continue
+        stored = "int16" if spec.dtype in HALVES else spec.dtype
+        if stored not in unit.language.types:
+            return f"the kernel language of {unit.place.kind} has no type for {stored} ({slot})"
+    return None
+
+
+def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
+    """Why a kernel does not take a call on a device, or None."""
+    for slot in call.op.decomposed:
+        if call.has(slot):
+            return f"kernels do not know {slot}; the decomposition does"
+    plain = not kernel.layouts and "dense" in kernel.kinds and call.once("dense", _is_dense)
+    for slot, spec, declared in () if plain else _specs(call):
+        if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
+            return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
+        wanted = kernel.layouts.get(slot, "plain")
+        order = layout_named(wanted).permutation if wanted not in ("plain", "any") else None
+        if order is not None and len(order) != spec.rank:
+            return f"it takes layout {wanted} for {slot}, this has rank {spec.rank}"
+    if kernel.dtypes is not None:
+        if isinstance(kernel.dtypes, tuple):
+            if call.key_dtype not in kernel.dtypes:
+                return f"it takes {', '.join(kernel.dtypes)}, this is {call.key_dtype}"
+        else:
+            for slot, allowed in kernel.dtypes.items():
+                for spec in call.specs(slot):
+                    if spec.dtype not in allowed:
+                        return f"it takes {', '.join(allowed)} for {slot}, this is {spec.dtype}"
+    reason = device_refusal(call, unit)
+    if reason is not None or kernel.supports is None:
+        return reason
+    return asked_of(kernel.supports, call, kernel.whose)
+
+
+def _is_dense(call: Call) -> bool:
+    return all([spec.kind == "dense" for specs in (*call.ins.values(), *call.outs.values()) for spec in specs])
+
+
+def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:
+    for slots, find in ((call.ins, call.op.input), (call.outs, call.op.output)):
+        declared: Callable[[str], Slot | None] = find
+        for slot, specs in slots.items():
+            for spec in specs:
+                yield slot, spec, declared(slot)

@@ -1,0 +1,101 @@
+"""The small texts that written programs are made of: dtypes, slots, numbers, arguments of launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.platform.context import Context
+from fluidlite.program.opdef import Attr
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.transfer import borrow
+
+
+class Word:
+    """Stands for one of the words that key a run's random numbers."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def stand_in(spec: Spec, context: Context) -> Tensor:
+    """A tensor whose memory tells it from others."""
+    tensor = Tensor.of(spec, context.place)
+    array = np.zeros(max(spec.nbytes, 1), np.uint8)
+    held = borrow(array, Spec.of(array.shape, "uint8"), context)
+    tensor.share_data_with(held)
+    tensor.spec, tensor._array = spec, None
+    return tensor
+
+
+def arguments_text(parameters: Sequence[str], args: Sequence[Any], names: dict[int, str]) -> list[str]:
+    """A launch's arguments: the buffers by name."""
+    found, skip = [], False
+    for position, (kind, value) in enumerate(zip(parameters, args, strict=True)):
+        if skip:
+            skip = False
+        elif kind == "buffer":
+            start, skip = args[position + 1], True
+            name = names[id(value)]
+            found.append(f"({name}, {start})" if start else name)
+        else:
+            found.append(value.text if isinstance(value, Word) else number_text(value))
+    return found
+
+
+def number_text(value: Any) -> str:
+    """A number that reads back as it is."""
+    plain = value.item() if hasattr(value, "item") else value
+    text = repr(plain)
+    return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
+
+
+def value_text(value: Any) -> str:
+    """Numbers and texts, in lists, tuples and dicts too, that read back as they are."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {value_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(value_text, value))
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    return number_text(value) if isinstance(value, (float, np.generic)) else repr(value)
+
+
+def one_line(text: str) -> str:
+    """A text that stays where it is put, in a comment or a string: names and lines of a loaded program say anything."""
+    return "".join(each if each.isprintable() and each not in '\\"' else f"\\x{ord(each):02x}" for each in text)
+
+
+def dtype_text(name: str) -> str:
+    """A dtype of NumPy."""
+    return f"ml_dtypes.{name}" if name == "bfloat16" else f"np.{name}"
+
+
+def slots_text(slots: Any) -> str:
+    """The metadata of a call's inputs or outputs."""
+    found = {}
+    for slot, specs in slots.items():
+        group = []
+        for spec in specs:
+            item: list[Any] = [spec.dims, spec.dtype]
+            if spec.lod or spec.value is not None:
+                item.append(spec.lod)
+            if spec.value is not None:
+                item.append(spec.value)
+            group.append(tuple(item))
+        found[slot] = group
+    return value_text(found)
+
+
+def told(attr: Attr | None, value: Any) -> bool:
+    """Whether an attribute differs from its default."""
+    return attr is None or attr.default != value or type(attr.default) is not type(value)
+
+
+def body_text(text: str) -> str:
+    """A function without its name."""
+    return text.rstrip().partition("(")[2]

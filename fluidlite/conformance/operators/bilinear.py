@@ -1,0 +1,110 @@
+"""Samples and references of fluidlite.operators.bilinear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _pair(x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
+    return {"X": rand(*x), "Y": rand(*y, seed=1)}
+
+
+def _short(*dims: int, seed: int = 0) -> Any:
+    """Rows of usual length, of zeros, and shorter than what counts."""
+    scale = np.asarray([1, 0, 2.0**-16], "float32")[(np.arange(dims[0]) + seed) % 3]
+    return rand(*dims, seed=seed) * scale[:, None]
+
+
+LEAST_SQUARES = 1e-8
+"""What the sum of a row's squares counts as at least, so that a row of zeros has a cosine, 0, and a gradient."""
+
+
+def _reference_cos(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, y = (inputs[slot].reshape(inputs[slot].shape[0], int(np.prod(inputs[slot].shape[1:]))) for slot in "XY")
+    norms = [np.sqrt(np.maximum(np.sum(a * a, axis=1, keepdims=True), LEAST_SQUARES)) for a in (x, y)]
+    cosine = [[a @ y[i % len(y)] / norms[0][i, 0] / norms[1][i % len(y), 0]] for i, a in enumerate(x)]
+    return {"Out": np.asarray(cosine).reshape(-1, 1), "XNorm": norms[0], "YNorm": norms[1]}
+
+
+register_samples(
+    "cos_sim",
+    reference=_reference_cos,
+    samples=lambda: [
+        Sample(_pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
+        Sample(_pair((5, 7), (1, 7)), {}, ("X", "Y"), name="one_row", dtypes=EVERY),
+        Sample(_pair((3, 2, 4), (3, 2, 4)), {}, ("X", "Y"), name="rank3"),
+        Sample(_pair((3, 2, 4), (1, 2, 4)), {}, ("X", "Y"), name="rank3_one_row"),
+        Sample(_pair((1, 3), (1, 3)), {}, ("X", "Y"), name="one"),
+        Sample(_pair((70, 1200), (70, 1200)), {}, name="large", dtypes=WIDE),
+        Sample(_pair((70, 1200), (1, 1200)), {}, name="large_one_row", dtypes=WIDE),
+        Sample(_pair((0, 3), (1, 3)), {}, name="empty"),
+        Sample({"X": _short(5, 7), "Y": _short(5, 7, seed=1)}, {}, name="zeros", dtypes=EVERY),
+        Sample({"X": _short(5, 7), "Y": np.zeros((1, 7), "float32")}, {}, name="one_row_of_zeros"),
+    ],
+)
+
+
+register_samples(
+    "dot",
+    reference=lambda inputs, attrs: {"Out": np.einsum("...i,...i->...", inputs["X"], inputs["Y"])[..., None]},
+    samples=lambda: [
+        Sample(_pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
+        Sample(_pair((6,), (6,)), {}, ("X", "Y"), name="vectors"),
+        Sample(_pair((1,), (1,)), {}, ("X", "Y"), name="one"),
+        Sample({"X": ints(3, 4), "Y": ints(3, 4, seed=1)}, {}, name="int64", dtypes=("int64",)),
+        Sample(_pair((0, 3), (0, 3)), {}, name="empty"),
+    ],
+)
+
+
+def _reference_bilinear(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out = np.einsum("bm,imn,bn->bi", inputs["X"], inputs["Weight"], inputs["Y"])
+    return {"Out": out + inputs["Bias"] if "Bias" in inputs else out}
+
+
+def _samples_bilinear() -> list[Sample]:
+    def case(name: str, rows: int, m: int, n: int, size: int, bias: bool, dtypes: Any, check: bool = True) -> Sample:
+        inputs = {**_pair((rows, m), (rows, n)), "Weight": rand(size, m, n, seed=2)}
+        if bias:
+            inputs["Bias"] = rand(1, size, seed=3)
+        return Sample(inputs, {}, tuple(inputs) if check else (), name=name, dtypes=dtypes)
+
+    return [
+        case("bias", 5, 4, 3, 2, True, EVERY),
+        case("plain", 3, 2, 5, 4, False, WIDE),
+        case("one", 1, 1, 1, 1, True, WIDE),
+        case("tiles", 9, 21, 35, 3, True, WIDE, check=False),
+        case("no_rows", 0, 2, 3, 4, True, WIDE, check=False),
+    ]
+
+
+register_samples("bilinear_tensor_product", reference=_reference_bilinear, samples=_samples_bilinear)
+
+
+def _reference_shift(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, y = inputs["X"], inputs["Y"]
+    out, half = np.zeros_like(x), y.shape[1] // 2
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = sum(x[i, (j + k - half) % x.shape[1]] * y[i, k] for k in range(y.shape[1]))
+    return {"Out": out}
+
+
+register_samples(
+    "conv_shift",
+    reference=_reference_shift,
+    samples=lambda: [
+        Sample(_pair((4, 7), (4, 3)), {}, ("X", "Y"), name="three", dtypes=EVERY),
+        Sample(_pair((2, 5), (2, 5)), {}, ("X", "Y"), name="whole"),
+        Sample(_pair((3, 4), (3, 1)), {}, ("X", "Y"), name="single"),
+        Sample(_pair((1, 1), (1, 1)), {}, ("X", "Y"), name="one"),
+        Sample(_pair((3, 50), (3, 19)), {}, ("X", "Y"), name="wide"),
+        Sample(_pair((0, 4), (0, 3)), {}, name="no_rows"),
+    ],
+)

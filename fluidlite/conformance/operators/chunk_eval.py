@@ -1,0 +1,82 @@
+"""Samples and the reference of fluidlite.operators.chunk_eval: every run of rows is asked whether it is a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import ints
+from fluidlite.conformance.samples import Sample, register_samples
+from fluidlite.tensor.tensor_spec import Lod
+
+_LETTERS = {"IOB": "BI", "IOE": "IE", "IOBES": "BIES", "plain": "I"}
+
+
+def enumerated(tags: list[int], types: int, scheme: str) -> set[tuple[int, int, int]]:
+    """All (begin, end, type) whose rows are of the type, not parted inside, and parted from their neighbours."""
+    letters = _LETTERS[scheme]
+    marks = [(tag // len(letters), letters[tag % len(letters)]) for tag in tags]
+
+    def parted(i: int) -> bool:
+        if i in (0, len(marks)):
+            return True
+        (left, last), (right, next) = marks[i - 1], marks[i]
+        return left != right or last in "ES" or next in "BS"
+
+    return {
+        (a, b, marks[a][0])
+        for a in range(len(marks))
+        for b in range(a + 1, len(marks) + 1)
+        if marks[a][0] < types and parted(a) and parted(b) and not any(parted(i) for i in range(a + 1, b))
+    }
+
+
+def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+    def taken(slot: str) -> list[list[int]]:
+        x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
+        if "SeqLength" in inputs:
+            return [row[:n] for row, n in zip(x, inputs["SeqLength"].reshape(-1), strict=True)]
+        return [[tag for row in x[a:b] for tag in row] for a, b in pairwise(lod[slot][-1])]
+
+    types, scheme = attrs["num_chunk_types"], attrs["chunk_scheme"]
+    sets = [
+        {
+            (i, *c)
+            for i, tags in enumerate(taken(slot))
+            for c in enumerated(tags, types, scheme)
+            if c[2] not in attrs["excluded_chunk_types"]
+        }
+        for slot in ("Inference", "Label")
+    ]
+    found, wanted, right = len(sets[0]), len(sets[1]), len(sets[0] & sets[1])
+    precision, recall = right / found if found else 0.0, right / wanted if wanted else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    numbers = {"Precision": precision, "Recall": recall, "F1-Score": f1}
+    counts = {"NumInferChunks": found, "NumLabelChunks": wanted, "NumCorrectChunks": right}
+    return {slot: np.array([n], "float64" if slot in numbers else "int64") for slot, n in {**numbers, **counts}.items()}
+
+
+def _samples() -> list[Sample]:
+    def ragged(name: str, types: int, scheme: str, dtype: str = "int64", **attrs: Any) -> Sample:
+        high = types * len(_LETTERS[scheme]) + 1
+        right = ints(24, 1, high=high, dtype=dtype)
+        found = np.where(ints(24, 1, high=4, seed=1) == 0, ints(24, 1, high=high, seed=2), right).astype(dtype)
+        lod = dict.fromkeys(("Inference", "Label"), ((0, 9, 9, 10, 24),))
+        given = {"num_chunk_types": types, "chunk_scheme": scheme, **attrs}
+        return Sample({"Inference": found, "Label": right}, given, lod=lod, name=name, dtypes=(dtype,))
+
+    padded = {"Inference": ints(3, 7, high=5), "Label": ints(3, 7, high=5), "SeqLength": np.array([7, 0, 4])}
+    padded["Label"][0, 3] = 4
+    return [
+        ragged("iob", 2, "IOB"),
+        ragged("ioe", 2, "IOE", "int32"),
+        ragged("iobes", 2, "IOBES", excluded_chunk_types=[1]),
+        ragged("plain", 3, "plain"),
+        Sample(padded, {"num_chunk_types": 2, "chunk_scheme": "IOB"}, name="padded", dtypes=("int64",)),
+    ]
+
+
+register_samples("chunk_eval", reference=_reference, samples=_samples)

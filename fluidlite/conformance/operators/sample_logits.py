@@ -1,0 +1,45 @@
+"""Samples of sample_negatives, and samples and the reference of sample_logits: a row and a class at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+register_samples(
+    "sample_negatives", samples=lambda: [Sample({"Labels": ints(3, 2, high=9)}, {"num_samples": 4, "num_classes": 9})]
+)
+
+
+def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    logits, true = inputs["Logits"], inputs["Labels"].shape[1]
+    found = np.zeros(inputs["Samples"].shape)
+    for i, samples in enumerate(inputs["Samples"]):
+        for j, k in enumerate(samples):
+            found[i, j] = logits[i, k] - np.log(inputs["Probabilities"][i, j])
+            if attrs["remove_accidental_hits"] and j >= true and k in samples[:true]:
+                found[i, j] -= float(np.float32(1e20))
+    return {"SampledLogits": found, "SampledLabels": np.tile(np.arange(true), (len(found), 1))}
+
+
+def _samples() -> list[Sample]:
+    labels = ints(3, 2, high=6)
+    samples = np.concatenate((labels, np.array([[1, 0, 4]] * 3)), axis=1)
+    samples[:, 2] = labels[:, 1]  # a hit in each row
+    inputs = {
+        "Logits": rand(3, 6),
+        "Labels": labels,
+        "Samples": samples,
+        "Probabilities": rand(3, 5, low=0.1, high=0.9, seed=2),
+    }
+    return [
+        Sample(inputs, {"remove_accidental_hits": False}, ("Logits",), name="all", dtypes=WIDE),
+        Sample(inputs, {}, name="hits", dtypes=WIDE),
+    ]
+
+
+register_samples("sample_logits", reference=_reference, samples=_samples)

@@ -1,0 +1,103 @@
+"""Samples and references of fluidlite.operators.selected_rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.conformance.sample_helpers import EVERY, ints, rand
+from fluidlite.conformance.samples import Sample, register_samples
+
+
+def _rows_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    ids, grads = inputs["Ids"].reshape(-1), inputs["OutGrad"].reshape(-1, inputs["OutGrad"].shape[-1])
+    rows, values = ids.copy(), grads.copy()
+    for i, one in enumerate(ids):
+        if one == attrs["padding_idx"] != -1:
+            rows[i], values[i] = min(one, attrs["height"] - 1), 0
+    return {"Rows": rows, "Values": values}
+
+
+def _added(to: str, count: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    out = np.zeros((count, inputs["Values"].shape[1]))
+    for at, row in zip(inputs[to], inputs["Values"], strict=True):
+        out[at] += row
+    return {"Out": out}
+
+
+def _positions(rows: Any, height: int) -> dict[str, Any]:
+    out = np.full(height, -1)
+    for at, row in enumerate(rows):
+        out[row] = at
+    return {"Out": out}
+
+
+def _at(positions: Any, values: Any) -> dict[str, Any]:
+    out = np.zeros((len(positions), values.shape[1]))
+    for row, at in enumerate(positions):
+        if at >= 0:
+            out[row] = values[at]
+    return {"Out": out}
+
+
+def _set(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    out = inputs["X"].copy()
+    for at, row in zip(inputs["Rows"], inputs["Values"], strict=True):
+        out[at] = row
+    return {"Out": out}
+
+
+register_samples(
+    "lookup_table_rows_grad",
+    reference=_rows_grad,
+    samples=lambda: [
+        Sample({"Ids": np.array([[2], [0], [2]]), "OutGrad": rand(3, 4)}, {"height": 3}, name="rows", dtypes=EVERY),
+        Sample(
+            {"Ids": np.array([[2], [9], [2]]), "OutGrad": rand(3, 4)},
+            {"padding_idx": 9, "height": 3},
+            name="padding_outside",
+        ),
+    ],
+)
+register_samples(
+    "sum_rows",
+    reference=lambda inputs, attrs: _added("Index", len(inputs["Rows"]), inputs),
+    samples=lambda: [
+        Sample({"Values": rand(4, 3), "Index": np.array([0, 1, 0, 1]), "Rows": np.array([7, 2])}, {}, name="repeated"),
+        Sample({"Values": rand(0, 3), "Index": ints(0), "Rows": ints(0)}, {}, name="none"),
+    ],
+)
+register_samples(
+    "dense_rows",
+    reference=lambda inputs, attrs: _added("Rows", attrs["height"], inputs),
+    samples=lambda: [
+        Sample({"Rows": np.array([4, 0, 4]), "Values": rand(3, 2)}, {"height": 5}, name="repeated"),
+        Sample({"Rows": ints(0), "Values": rand(0, 2)}, {"height": 5}, name="none"),
+    ],
+)
+register_samples(
+    "row_positions",
+    reference=lambda inputs, attrs: _positions(inputs["Rows"], attrs["height"]),
+    samples=lambda: [
+        Sample({"Rows": np.array([4, 0, 2])}, {"height": 6}, name="different"),
+        Sample({"Rows": ints(0)}, {"height": 3}, name="none"),
+    ],
+)
+register_samples(
+    "rows_at",
+    reference=lambda inputs, attrs: _at(inputs["Positions"], inputs["Values"]),
+    samples=lambda: [
+        Sample({"Positions": np.array([1, -1, 0, -1]), "Values": rand(2, 3)}, {}, name="rows", dtypes=EVERY),
+        Sample({"Positions": np.array([-1, -1]), "Values": rand(0, 3)}, {}, name="none"),
+    ],
+)
+register_samples(
+    "set_rows",
+    reference=_set,
+    samples=lambda: [
+        Sample({"X": rand(6, 3), "Rows": np.array([4, 0]), "Values": rand(2, 3)}, {}, name="rows", dtypes=EVERY),
+        Sample({"X": rand(6, 3), "Rows": ints(0), "Values": rand(0, 3)}, {}, name="none"),
+    ],
+)

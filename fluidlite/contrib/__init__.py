@@ -1,0 +1,23 @@
+"""Fluid's ``contrib``: Trainer, Inferencer, recurrent layers of cells, an estimate of memory, counts of operators."""
+
+from fluidlite.base.exports import export as _export
+from fluidlite.contrib import layers as layers
+from fluidlite.contrib.inferencer import Inferencer as Inferencer
+from fluidlite.contrib.layers import (
+    BasicGRUUnit as BasicGRUUnit,
+    BasicLSTMUnit as BasicLSTMUnit,
+    basic_gru as basic_gru,
+    basic_lstm as basic_lstm,
+)
+from fluidlite.contrib.memory_usage_calc import memory_usage as memory_usage
+from fluidlite.contrib.op_frequence import op_freq_statistic as op_freq_statistic
+from fluidlite.contrib.trainer import (
+    BeginEpochEvent as BeginEpochEvent,
+    BeginStepEvent as BeginStepEvent,
+    CheckpointConfig as CheckpointConfig,
+    EndEpochEvent as EndEpochEvent,
+    EndStepEvent as EndStepEvent,
+    Trainer as Trainer,
+)
+
+_export(__name__)

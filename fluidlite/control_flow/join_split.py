@@ -1,0 +1,122 @@
+"""Tensors of a run one after another along an axis, and back: copies of rows, so that their number compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from fluidlite.base.errors import ShapeError
+from fluidlite.compiler.frame import Frame
+from fluidlite.control_flow.operator_calls import run_operator
+from fluidlite.platform.context import Context
+from fluidlite.program.operator import Operator
+from fluidlite.tensor import transfer
+from fluidlite.tensor.tensor import Tensor
+
+MAX_OPERANDS = 8
+"""Of one concat or split, which a place may compile for each number of them."""
+
+
+def rows_of(tensor: Tensor, begin: int, end: int) -> Tensor:
+    """A view of rows, that is of a range of the first dim; without LoD."""
+    spec = tensor._known()
+    row = spec.with_(dims=(1, *spec.dims[1:]), lod=())
+    part = spec.with_(dims=(end - begin, *spec.dims[1:]), lod=())
+    return Tensor.of(part, tensor.place, tensor.allocation, tensor.byte_offset + begin * row.nbytes)  # type: ignore[arg-type]
+
+
+def reshaped(tensor: Tensor, dims: Sequence[int]) -> Tensor:
+    """A view of the same elements under other dims."""
+    spec = tensor._known().with_(dims=tuple(dims), lod=())
+    return Tensor.of(spec, tensor.place, tensor.allocation, tensor.byte_offset)  # type: ignore[arg-type]
+
+
+def copied_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
+    """A copy of rows."""
+    if begin == end or not tensor._known().size:
+        made = Tensor.of(rows_of(tensor, begin, end)._known(), context.place)
+        made.allocate(context)
+        return made
+    return transfer.transfer(rows_of(tensor, begin, end), context)
+
+
+def join_rows(tensors: Sequence[Tensor], context: Context) -> Tensor:
+    """Tensors whose dims but the first are equal, one after another."""
+    spec = tensors[0]._known()
+    count = sum(tensor.dims[0] for tensor in tensors)
+    made = Tensor.of(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context.place)
+    made.allocate(context)
+    at = 0
+    for tensor in tensors:
+        if tensor._known().size:
+            transfer.transfer(tensor, context, into=rows_of(made, at, at + tensor.dims[0]))
+        at += tensor.dims[0]
+    return made
+
+
+def join(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int, stacked: bool) -> Tensor:
+    """Tensors one after another along an axis, or along a new one.
+
+    Raises
+    ------
+    ShapeError
+        If their dims do not fit one another.
+    """
+    context, dims = frame.contexts[frame.place], tensors[0].dims
+    rank = len(dims) + stacked
+    axis %= rank
+    equal = all(tensor.dims == dims for tensor in tensors)
+    others = {tensor.dims[:axis] + tensor.dims[axis + 1 :] for tensor in tensors}
+    if (stacked and not equal) or len(others) > 1:
+        shown = ", ".join(str(list(tensor.dims)) for tensor in tensors[:8])
+        raise ShapeError(f"its elements do not fit one tensor: they have dims {shown}; expected equal ones")
+    if not stacked and not axis:
+        return join_rows(tensors, context)
+    if not equal:
+        return _concatenated(frame, op, tensors, axis)
+    whole = join_rows([reshaped(tensor, (1, *dims)) for tensor in tensors], context)
+    if axis:
+        order = (*range(1, axis + 1), 0, *range(axis + 1, len(dims) + 1))
+        (whole,) = run_operator(frame, op, "transpose2", {"X": [whole]}, {"axis": order})
+    if stacked:
+        return whole
+    return reshaped(whole, (*dims[:axis], len(tensors) * dims[axis], *dims[axis + 1 :]))
+
+
+def _concatenated(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int) -> Tensor:
+    while len(tensors) > 1:
+        groups = [tensors[i : i + MAX_OPERANDS] for i in range(0, len(tensors), MAX_OPERANDS)]
+        tensors = [
+            run_operator(frame, op, "concat", {"X": group}, {"axis": axis})[0] if len(group) > 1 else group[0]
+            for group in groups
+        ]
+    return tensors[0]
+
+
+def split(frame: Frame, op: Operator, whole: Tensor, sizes: Sequence[int], axis: int, stacked: bool) -> list[Tensor]:
+    """What :func:`join` made of parts, taken apart; ``sizes`` are those of the parts along the axis."""
+    context, dims = frame.contexts[frame.place], whole.dims
+    axis %= len(dims)
+    if not stacked and axis and len(set(sizes)) > 1:
+        return _sections(frame, op, whole, sizes, axis)
+    if axis:
+        if not stacked:
+            whole = reshaped(whole, (*dims[:axis], len(sizes), sizes[0], *dims[axis + 1 :]))
+        rank = len(whole.dims)
+        order = (axis, *(i for i in range(rank) if i != axis))
+        (whole,) = run_operator(frame, op, "transpose2", {"X": [whole]}, {"axis": order})
+    elif not stacked:
+        bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        return [copied_rows(whole, begin, end, context) for begin, end in pairwise(bounds)]
+    parts = [copied_rows(whole, i, i + 1, context) for i in range(len(sizes))]
+    return [reshaped(part, whole.dims[1:]) for part in parts]
+
+
+def _sections(frame: Frame, op: Operator, whole: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+    if len(sizes) == 1:
+        return [whole]
+    size = max(1, -(-len(sizes) // MAX_OPERANDS))
+    groups = [sizes[i : i + size] for i in range(0, len(sizes), size)]
+    sections = tuple(sum(group) for group in groups)
+    parts = run_operator(frame, op, "split", {"X": [whole]}, {"axis": axis, "sections": sections}, count=len(groups))
+    return [each for part, group in zip(parts, groups, strict=True) for each in _sections(frame, op, part, group, axis)]

@@ -1,0 +1,78 @@
+"""One operator of the registry on tensors of a run: what operators on arrays and sequences are put together of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluidlite.compiler.frame import Frame
+from fluidlite.control_flow.bodies import call_of
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.operator import Operator, check_attrs
+from fluidlite.program.program import Program
+from fluidlite.program.registry import ops
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+
+
+def run_operator(
+    frame: Frame,
+    op: Operator,
+    type: str,
+    inputs: Mapping[str, Sequence[Tensor]],
+    attrs: Mapping[str, Any] | None = None,
+    slot: str = "Out",
+    count: int = 1,
+) -> list[Tensor]:
+    """Run an operator on the place of a run.
+
+    Parameters
+    ----------
+    frame : Frame
+    op : Operator
+        For which it runs: errors name that, and what is prepared is kept with it.
+    type : str
+    inputs : mapping of slot to tensors
+        They lie on the place; they are copied.
+    attrs : mapping, optional
+    slot : str
+        Which output is asked for.
+    count : int
+        How many variables that has.
+
+    Returns
+    -------
+    list of Tensor
+        With memory of their own.
+    """
+    definition = ops.get(type)
+    counts = tuple((name, len(tensors)) for name, tensors in inputs.items())
+    key = (type, counts, tuple(sorted((attrs or {}).items())), slot, count)
+    body = call_of(frame, op, key, lambda: _program(op, definition, counts, attrs or {}, slot, count))
+    body.begin(frame)
+    try:
+        for name, tensors in inputs.items():
+            for number, tensor in enumerate(tensors):
+                body.give(f"{name}.{number}", tensor)
+        body.executor.run(body.program, None, [], scope=body.scope)
+        found = [body.take(f"@{number}") for number in range(count)]
+    finally:
+        body.end()
+    return [tensor for tensor in found if tensor is not None]
+
+
+def _program(
+    op: Operator, definition: OpDef, counts: Sequence[tuple[str, int]], attrs: Mapping[str, Any], slot: str, count: int
+) -> Program:
+    """A program of one operator, whose inputs and outputs are state."""
+    program = Program()
+    home = program.global_block()
+    given = {name: [f"{name}.{number}" for number in range(many)] for name, many in counts}
+    made = [f"@{number}" for number in range(count)]
+    for name in (*(name for names in given.values() for name in names), *made):
+        home.vars[name] = Variable(home, name, persistable=True, stop_gradient=True)
+    checked, hints = check_attrs(definition, attrs, op.line)
+    home.ops.append(
+        Operator(home, definition, given, {slot: made}, checked, hints, program.next_id(), op.role, op.line)
+    )
+    return program

@@ -1,0 +1,260 @@
+"""Rank tables: sequences in the order of their lengths, the longest first, and what is done in that order.
+
+A table is int64 [sequences, 2] on the host, with the index and the length of each sequence. Its LoD are the levels
+above that of its sequences, so their number says which level that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL
+from fluidlite.base.errors import ShapeError
+from fluidlite.compiler.frame import Frame
+from fluidlite.control_flow.bodies import zeros
+from fluidlite.control_flow.join_split import rows_of
+from fluidlite.control_flow.second_gradients import forward_again, grad_shrink
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, planned, take_units, unit_count
+from fluidlite.control_flow.tensor_arrays import INTEGERS, context_of, index_slot, read_index
+from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import GRAD, Attr, GradRule, Slot
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor import transfer
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Lod, Spec
+
+
+class RankTable:
+    """What a table says.
+
+    Attributes
+    ----------
+    order : indices
+        Of the sequences, the longest first.
+    lengths : indices
+        In that order.
+    above : Lod
+        The levels above that of the sequences.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        numbers = tensor.numpy()
+        self.order: Indices = numbers[:, 0].copy()
+        self.lengths: Indices = numbers[:, 1].copy()
+        self.above: Lod = tensor._known().lod
+
+    @property
+    def level(self) -> int:
+        """Which level of the LoD its sequences are of."""
+        return len(self.above)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest sequence; 0 if there is none."""
+        return int(self.lengths[0]) if len(self.lengths) else 0
+
+    def active(self, step: int) -> int:
+        """How many sequences have a step of that number."""
+        return int((self.lengths > step).sum())
+
+
+def table_slot() -> Slot:
+    """The slot of a rank table."""
+    return Slot("RankTable", on_host=True, doc="what lod_rank_table made")
+
+
+TABLE = {"RankTable": ("int64",)}
+"""Dtypes of an operator that reads a table."""
+
+
+def read_table(frame: Frame) -> RankTable:
+    """The table that an operator reads."""
+    (tensor,) = frame.read("RankTable")
+    return RankTable(tensor)
+
+
+def check_count(op: Operator, slot: str, count: int, table: RankTable) -> None:
+    """Raise ShapeError unless a table is of as many sequences as an input has."""
+    if count != len(table.order):
+        raise ShapeError(
+            f"{slot} {op.input(slot)[0]!r} has {count} sequences; expected {len(table.order)}, as RankTable has"
+        )
+
+
+def open_rows(spec: Spec, lod_level: int | None = None) -> Spec:
+    """The metadata of a tensor with other rows."""
+    level = spec.lod_level if lod_level is None else lod_level
+    return Spec.of((-1, *spec.dims[1:]), spec.dtype, lod_level=level)
+
+
+# The table
+
+
+def _infer_table(call: Call) -> Inferred:
+    spec, level = call.spec("X"), call.attr("level")
+    do = "data(..., lod_level=1), and feed a LoD tensor"
+    call.need(spec.lod_level > level, "X", f"sequences of more than {level} LoD level(s)", do)
+    count = len(spec.lod[level]) - 1 if spec.lod else -1
+    return {"Out": Spec.of((count, 2), "int64", lod=spec.lod[:level], lod_level=level)}
+
+
+def _run_table(frame: Frame, op: Operator) -> None:
+    (tensor,) = frame.read("X")
+    lod, level = tensor._known().lod, op.attrs["level"]
+    lengths = np.diff(np.asarray(lod[level], np.int64))
+    order = np.argsort(-lengths, kind="stable")
+    frame.write("Out", [Tensor().set(np.stack([order, lengths[order]], axis=1), lod=lod[:level] or None)])
+
+
+def _run_longest(frame: Frame, op: Operator) -> None:
+    frame.write("Out", [Tensor().set(np.array([read_table(frame).longest], np.int64), frame.place)])
+
+
+# Reordering
+
+
+def _infer_reorder(call: Call) -> Inferred:
+    spec = call.spec("X")
+    call.need(spec.rank > 0, "X", "rank 1 or more")
+    return {"Out": open_rows(spec)}
+
+
+def _reorder(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Lod]:
+    check_count(op, "X", unit_count(spec.lod, spec.dims[0]), table)
+    return take_units(spec.lod, table.order)
+
+
+def _run_reorder(frame: Frame, op: Operator) -> None:
+    (tensor,) = frame.read("X")
+    rows, lod = _reorder(op, read_table(frame), tensor._known())
+    frame.write("Out", [gather_rows(frame, op, tensor, rows, lod)])
+
+
+def infer_like_x(call: Call) -> Inferred:
+    """The gradient of X has the dims and the LoD of X."""
+    return {"X" + GRAD: like(call.spec("X"))}
+
+
+def _run_reorder_grad(frame: Frame, op: Operator) -> None:
+    (given,) = frame.read("Out" + GRAD)
+    spec = planned(frame, "X" + GRAD)
+    rows, _ = _reorder(op, read_table(frame), spec)
+    frame.write("X" + GRAD, [gather_rows(frame, op, given, inverse(rows), spec.lod)])
+
+
+# Memories of sequences that end
+
+
+def _run_shrink(frame: Frame, op: Operator) -> None:
+    (tensor,) = frame.read("X")
+    spec, active = tensor._known(), read_table(frame).active(read_index(frame, op))
+    there = unit_count(spec.lod, spec.dims[0])
+    if active > there:
+        raise ShapeError(
+            f"X {op.input('X')[0]!r} has {there} sequences; {active} of RankTable have a step {read_index(frame, op)}"
+        )
+    rows, lod = take_units(spec.lod, range(active))
+    made = Tensor.of(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.place)
+    made.allocate(context_of(frame))
+    if made._known().size:
+        transfer.transfer(rows_of(tensor, 0, len(rows)), context_of(frame), into=made)
+    frame.write("Out", [made])
+
+
+def _run_shrink_grad(frame: Frame, op: Operator) -> None:
+    (given,) = frame.read("Out" + GRAD)
+    made = zeros(planned(frame, "X" + GRAD).with_(lod=()), context_of(frame))
+    if given._known().size:
+        transfer.transfer(rows_of(given, 0, given.dims[0]), context_of(frame), into=rows_of(made, 0, given.dims[0]))
+    made.spec = planned(frame, "X" + GRAD)
+    frame.write("X" + GRAD, [made])
+
+
+# Declarations
+
+
+def register_rows_gradient(
+    type: str, run: Any, more: Sequence[Slot], doc: str, source: str, grad: Callable[[Any], None]
+) -> None:
+    """Declare the gradient operator of one that chooses rows of X."""
+    register_op(
+        type,
+        Inference(infer_like_x),
+        Differentiation(rule=grad),
+        Execution(run=run, pure=True),
+        inputs=(Slot("X", metadata_only=True), *more, Slot("Out" + GRAD, run_place=True)),
+        outputs=(Slot("X" + GRAD, run_place=True),),
+        doc=doc,
+        source=source,
+    )
+
+
+register_op(
+    "lod_rank_table",
+    Differentiation(stop_gradient={"X": "lengths do not depend on values"}),
+    Inference(_infer_table),
+    Execution(run=_run_table, pure=True),
+    inputs=(Slot("X", run_place=True, doc="sequences"),),
+    outputs=(Slot("Out", on_host=True, doc="int64 [sequences, 2]: index and length, the longest first"),),
+    attrs=(Attr("level", "int", 0, minimum=0, doc="which LoD level the sequences are of"),),
+    doc="Out is the sequences of X by their lengths; sequences of equal length stay in order",
+    source="Fluid lod_rank_table_op.cc",
+)
+register_op(
+    "max_sequence_len",
+    Inference(lambda call: {"Out": Spec.of((1,), "int64")}),
+    Execution(run=_run_longest, pure=True),
+    inputs=(table_slot(),),
+    outputs=(Slot("Out", run_place=True),),
+    dtypes=TABLE,
+    doc="Out = [the length of the longest sequence]",
+    source="Fluid max_sequence_len_op.cc",
+)
+register_op(
+    "reorder_lod_tensor_by_rank",
+    Differentiation(rule=GradRule("reorder_lod_tensor_by_rank_grad", ("X", "RankTable", "Out" + GRAD), ("X",))),
+    Inference(_infer_reorder, dynamic=True),
+    Execution(run=_run_reorder, pure=True),
+    inputs=(Slot("X", run_place=True, doc="as many sequences, or rows, as the table has"), table_slot()),
+    outputs=(Slot("Out", run_place=True),),
+    dtypes={"X": ALL, **TABLE},
+    doc="Out is the sequences of X in the order of the table",
+    source="Fluid reorder_lod_tensor_by_rank_op.cc",
+)
+register_rows_gradient(
+    "reorder_lod_tensor_by_rank_grad",
+    _run_reorder_grad,
+    (table_slot(),),
+    "X@GRAD is Out@GRAD, in the order of X",
+    "Fluid reorder_lod_tensor_by_rank_op.cc",
+    forward_again("reorder_lod_tensor_by_rank", ("RankTable",)),
+)
+register_op(
+    "shrink_rnn_memory",
+    Differentiation(rule=GradRule("shrink_rnn_memory_grad", ("X", "Out" + GRAD), ("X",))),
+    Inference(_infer_reorder, dynamic=True),
+    Execution(run=_run_shrink, pure=True),
+    inputs=(
+        Slot("X", run_place=True, doc="a state of sequences in the order of the table"),
+        table_slot(),
+        index_slot("the number of a step"),
+    ),
+    outputs=(Slot("Out", run_place=True),),
+    dtypes={"X": ALL, "I": INTEGERS, **TABLE},
+    doc="Out is the part of X whose sequences have a step I",
+    source="Fluid shrink_rnn_memory_op.cc",
+)
+register_rows_gradient(
+    "shrink_rnn_memory_grad",
+    _run_shrink_grad,
+    (),
+    "X@GRAD is Out@GRAD, and 0 for sequences that have ended",
+    "Fluid shrink_rnn_memory_op.cc",
+    grad_shrink,
+)

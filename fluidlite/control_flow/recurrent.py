@@ -1,0 +1,251 @@
+"""recurrent: a block for each step of sequences whose lengths are equal, with states between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fluidlite.base.errors import ProgramError, ShapeError
+from fluidlite.compiler.frame import Frame
+from fluidlite.compiler.run_errors import before_state
+from fluidlite.control_flow.bodies import Body, Steps, body_of, check_fits, is_random, zeros
+from fluidlite.control_flow.loops_branches import KEPT, NO_SECOND, gradient_program
+from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
+from fluidlite.program.gradient_paths import NoDerivativeError
+from fluidlite.program.opdef import GRAD, Attr, Slot
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor import transfer
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.var_type import VarType
+
+_SEQUENCES, _STATES, _PARAMETERS = "inputs", "initial_states", "parameters"
+
+
+def row(tensor: Tensor, at: int) -> Tensor:
+    """A view of one step of a sequence."""
+    spec = tensor._known()
+    one = spec.with_(dims=spec.dims[1:], lod=())
+    return Tensor.of(one, tensor.place, tensor.allocation, tensor.byte_offset + at * one.nbytes)  # type: ignore[arg-type]
+
+
+def _sequences(frame: Frame, op: Operator) -> tuple[list[Tensor], int]:
+    found = frame.read(_SEQUENCES)
+    lengths = {tensor.dims[0] for tensor in found}
+    if len(lengths) != 1:
+        names = ", ".join(f"{n} {list(t.dims)}" for n, t in zip(op.input(_SEQUENCES), found, strict=True))
+        raise ShapeError(f"{op}: its sequences have different lengths: {names}; expected one first dim")
+    for tensor in found:
+        if tensor.allocation is None:
+            tensor.allocate(frame.contexts[frame.place])
+    return found, lengths.pop()
+
+
+def _order(op: Operator, length: int) -> Sequence[int]:
+    return range(length - 1, -1, -1) if op.attrs["reverse"] else range(length)
+
+
+def _run(frame: Frame, op: Operator) -> None:
+    before_state(frame, None)
+    assert frame.step is not None
+    attrs, context = op.attrs, frame.contexts[frame.place]
+    sequences, length = _sequences(frame, op)
+    index = attrs["sub_block"]
+    body = body_of(frame, op, index, lambda: (body_program(op.block.program.blocks[index]), ()))
+    steps = Steps() if frame.wants("step_scopes") and not attrs["is_test"] else None
+    outs: list[Tensor] = []
+    body.begin(frame)
+    try:
+        for name, tensor in zip(attrs["ex_states"], frame.read(_STATES), strict=True):
+            body.give(name, tensor)
+        for name, tensor in zip(attrs["inside"], frame.read(_PARAMETERS), strict=True):
+            body.lend(name, tensor)
+        random = steps is not None and is_random(body.program)
+        for at in _order(op, length):
+            if steps is not None:
+                steps.keep(index, body, attrs["ex_states"], random)
+            for name, tensor in zip(attrs["step_inputs"], sequences, strict=True):
+                body.give(name, row(tensor, at))
+            body.executor.run(body.program, None, [], scope=body.scope)
+            made = [_left(body, name) for name in attrs["step_outputs"]]
+            if not outs:
+                outs = [_stacked(tensor, length, context) for tensor in made]
+            for name, tensor, out in zip(attrs["step_outputs"], made, outs, strict=True):
+                target = row(out, at)
+                if target.spec != tensor.spec:
+                    raise ShapeError(f"{op}: step {at} of {name!r} is {tensor.spec!r}; expected {target.spec!r}")
+                transfer.transfer(tensor, context, into=target)
+    finally:
+        body.end()
+    declared = [out.spec for out in frame.step.outs["outputs"]]
+    if not length:
+        if not all(spec.known for spec in declared):
+            raise ShapeError(f"{op}: there is no step, and the dims of a step's output are not declared")
+        outs = [zeros(spec, context) for spec in declared]
+    for name, tensor, spec in zip(attrs["step_outputs"], outs, declared, strict=True):
+        check_fits(name, tensor, spec)
+    frame.write("outputs", outs)
+    if frame.wants("step_scopes"):
+        frame.write("step_scopes", [steps if steps is not None else Steps()])
+
+
+def _left(body: Body, name: str) -> Tensor:
+    found = body.value(name)
+    if found is None:
+        raise ProgramError(f"the block of recurrent has not written its output {name!r}")
+    return found
+
+
+def _stacked(tensor: Tensor, length: int, context: Any) -> Tensor:
+    spec = tensor._known()
+    made = Tensor.of(spec.with_(dims=(length, *spec.dims), lod=()), context.place)
+    made.allocate(context)
+    return made
+
+
+def _grad(maker: Any) -> None:
+    op: Operator = maker.operator
+    if op.attrs["is_test"]:
+        return
+    attrs = op.attrs
+    named = {_SEQUENCES: attrs["step_inputs"], _STATES: attrs["ex_states"], _PARAMETERS: attrs["inside"]}
+    wanted = {slot: [i for i in range(len(names)) if maker.wants(slot, i)] for slot, names in named.items()}
+    asked = [named[slot][i] for slot, found in wanted.items() for i in found]
+    block = op.block.program.blocks[attrs["sub_block"]]
+    targets = (*attrs["ex_states"], *attrs["step_outputs"])
+    try:
+        step_gradient(block, targets, asked, _before(op))
+    except NoDerivativeError as exc:
+        slot = next(slot for slot in named if wanted[slot])
+        raise NoDerivativeError(str(exc), next(iter(maker.origins(slot).values()))) from None
+    starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
+    maker.asked.update(named)
+    if not op.output("step_scopes"):
+        made = op.block.create_temporary(prefix="recurrent.steps")
+        made.declare(KEPT)
+        made.type = VarType.STEP_SCOPES
+        op.outputs = {**op.outputs, "step_scopes": [made.name]}
+        op.block.program.touch()
+    inputs: dict[str, Any] = {slot: [maker.input(slot, i) for i in range(len(names))] for slot, names in named.items()}
+    inputs |= {"steps": op.output("step_scopes"), "outputs" + GRAD: [maker.finished("outputs", i) for _, i in starts]}
+    kept = {
+        name: attrs[name] for name in ("sub_block", "inside", "step_inputs", "ex_states", "step_outputs", "reverse")
+    }
+    outs = {slot + GRAD: [maker.input_grad(slot, i) for i in found] for slot, found in wanted.items() if found}
+    maker.op("recurrent_grad", inputs, outs, {**kept, "given": [name for name, _ in starts], "wanted": asked})
+
+
+def _before(op: Operator) -> tuple[str, ...]:
+    return (*op.attrs["step_inputs"], *op.attrs["ex_states"], *op.attrs["inside"])
+
+
+def _run_grad(frame: Frame, op: Operator) -> None:
+    before_state(frame, None)
+    assert frame.step is not None
+    attrs, context = op.attrs, frame.contexts[frame.place]
+    steps = frame.read("steps")[0]
+    assert isinstance(steps, Steps)
+    sequences, length = _sequences(frame, op)
+    states = dict(zip(attrs["ex_states"], frame.read(_STATES), strict=True))
+    parameters = dict(zip(attrs["inside"], frame.read(_PARAMETERS), strict=True))
+    starts = dict(zip(attrs["given"], frame.read("outputs" + GRAD), strict=True))
+    wanted, index = attrs["wanted"], attrs["sub_block"]
+    block = op.block.program.blocks[index]
+    targets = (*attrs["ex_states"], *attrs["step_outputs"])
+    body = body_of(frame, op, index, partial(gradient_program, block, targets, wanted, _before(op)))
+    found: dict[str, Tensor] = {}
+    given = dict(zip(attrs["step_inputs"], sequences, strict=True))
+    for name in wanted:
+        if name in given:
+            found[name] = zeros(given[name]._known().with_(lod=()), context)
+    body.begin(frame)
+    try:
+        for name, tensor in parameters.items():
+            body.lend(name, tensor)
+        for name, tensor in (*states.items(), *parameters.items()):
+            if name in body.inputs:
+                body.set_zeros(name + STEP, tensor._known())
+        for (_, values, runs), at in reversed(list(zip(steps.started, _order(op, length), strict=True))):
+            for name, tensor in values.items():
+                body.give(name, tensor)
+            for name, tensor in given.items():
+                body.give(name, row(tensor, at))
+                if name in wanted:
+                    body.set_zeros(name + STEP, row(tensor, at)._known())
+            for name in attrs["step_outputs"]:
+                if name in body.inputs:
+                    if name in starts:
+                        body.give(name + STEP, row(starts[name], at))
+                    else:
+                        body.set_zeros(name + STEP, block.var(name)._spec())
+            body.scope.runs = dict(runs) if runs is not None else None
+            body.executor.run(body.program, None, [], scope=body.scope)
+            for name in given:
+                if name in wanted:
+                    transfer.transfer(_left(body, name + STEP), context, into=row(found[name], at))
+        for name in wanted:
+            if name not in given:
+                taken = body.take(name + STEP)
+                assert taken is not None
+                found[name] = taken
+    finally:
+        body.end()
+    for slot, names in ((_SEQUENCES, given), (_STATES, states), (_PARAMETERS, parameters)):
+        tensors = [found[name] for name in wanted if name in names]
+        if tensors:
+            frame.write(slot + GRAD, tensors)
+
+
+_INPUTS = (
+    Slot(_SEQUENCES, duplicable=True, run_place=True, doc="[steps, ...]: the sequences"),
+    Slot(_STATES, duplicable=True, dispensable=True, run_place=True, doc="the states before the first step"),
+    Slot(_PARAMETERS, duplicable=True, dispensable=True, run_place=True, doc="what the block reads beside these"),
+)
+_NAMES = (
+    Attr("sub_block", "block", doc="the index of the block"),
+    Attr("inside", "strs", (), doc="the names by which the block knows the parameters"),
+    Attr("step_inputs", "strs", (), doc="the names by which it knows a step of each sequence"),
+    Attr("ex_states", "strs", (), doc="the names of the states, which it reads and then writes"),
+    Attr("step_outputs", "strs", (), doc="the names of what it writes, of which outputs has every step"),
+    Attr("reverse", "bool", False, doc="the last step is the first"),
+)
+register_op(
+    "recurrent",
+    Differentiation(rule=_grad),
+    Inference(dynamic=True),
+    Execution(run=_run),
+    inputs=_INPUTS,
+    outputs=(
+        Slot("outputs", duplicable=True, run_place=True, doc="[steps, ...]"),
+        Slot("step_scopes", dispensable=True, on_host=True, doc="what the gradient needs of each step"),
+    ),
+    attrs=(*_NAMES, Attr("is_test", "bool", False, doc="True: nothing is kept for a gradient")),
+    doc="Runs the block once a step; what it writes of the states, the next step reads",
+    source="Fluid recurrent_op.cc",
+)
+register_op(
+    "recurrent_grad",
+    Differentiation(
+        no_gradient=dict.fromkeys((*(slot.name for slot in _INPUTS), "steps", "outputs" + GRAD), NO_SECOND)
+    ),
+    Inference(dynamic=True),
+    Execution(run=_run_grad),
+    inputs=(
+        *_INPUTS,
+        Slot("steps", on_host=True, doc="what the forward operator kept"),
+        Slot("outputs" + GRAD, duplicable=True, dispensable=True, run_place=True),
+    ),
+    outputs=tuple(
+        Slot(slot + GRAD, duplicable=True, dispensable=True, run_place=True)
+        for slot in (_SEQUENCES, _STATES, _PARAMETERS)
+    ),
+    attrs=(
+        *_NAMES,
+        Attr("given", "strs", (), doc="the names whose gradients outputs@GRAD holds"),
+        Attr("wanted", "strs", (), doc="the names whose gradients are made, slot by slot"),
+    ),
+    doc="The gradient of recurrent: the steps, last first, each computed once more from the states before it",
+    source="Fluid recurrent_op.cc",
+)

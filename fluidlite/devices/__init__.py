@@ -1,0 +1,1 @@
+"""Built-in devices: plugins like any other."""

@@ -1,0 +1,110 @@
+"""Machine code kept on disk, by what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+_log = logging.getLogger("fluidlite.cache")
+_MARK = b"fluidlite-kernel-1\n"
+MOST_BYTES = 256 << 20
+"""What the folder may hold; the files that were used least recently go first."""
+TRIM_BELOW = "01"
+"""The folder is looked through when a file is written whose name is below this: one in 256, whoever writes it.
+
+Processes that write a few files each would look through all, had each of them to begin with that.
+"""
+
+
+def folder() -> Path:
+    """Return where the system wants caches of this user's programs."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fluidlite"
+    base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fluidlite"
+
+
+class DiskCache:
+    """Bytes by key, one file each. A file that is broken, or not this user's, is as good as none.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The folder, made when first needed; default: :func:`folder`.
+
+    Attributes
+    ----------
+    hits, misses : int
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.hits = self.misses = 0
+        self._broken = False
+
+    def _folder(self) -> Path:
+        if self.path is None:
+            self.path = folder() / "kernels"
+        return self.path
+
+    def get(self, *key: str) -> bytes | None:
+        """Return what was kept under a key, or None."""
+        try:
+            file = self._file(key)
+            if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
+                raise PermissionError(f"{file} belongs to another user")  # code that somebody else may have put there
+            content = file.read_bytes()
+            mark, rest = content[: len(_MARK)], content[len(_MARK) :]
+            if mark == _MARK and rest[:32] == hashlib.sha256(rest[32:]).digest():
+                os.utime(file)
+                self.hits += 1
+                return rest[32:]
+        except (OSError, RuntimeError):  # RuntimeError: no home
+            pass
+        self.misses += 1
+        return None
+
+    def put(self, content: bytes, *key: str) -> None:
+        """Keep bytes; where that is not possible, say so once."""
+        if self._broken:
+            return
+        try:
+            file = self._file(key)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=file.parent)
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(_MARK + hashlib.sha256(content).digest() + content)
+                os.replace(name, file)  # who reads at the same time sees all of it, or the file before
+            except BaseException:
+                os.unlink(name)
+                raise
+            if file.name < TRIM_BELOW:
+                self._trim()
+        except (OSError, RuntimeError) as exc:
+            self._broken = True
+            _log.warning("compiled kernels cannot be kept on disk, and are compiled by each process: %s", exc)
+
+    def size(self) -> tuple[int, int]:
+        """Return how many files there are, and their bytes."""
+        try:
+            found = [entry.stat().st_size for entry in os.scandir(self._folder()) if entry.name.endswith(".bin")]
+        except (OSError, RuntimeError):
+            found = []
+        return len(found), sum(found)
+
+    def _file(self, key: tuple[str, ...]) -> Path:
+        return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")
+
+    def _trim(self) -> None:
+        files = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(self._folder())]
+        size = sum(nbytes for _, nbytes, _ in files)
+        for _, nbytes, name in sorted(files):
+            if size <= MOST_BYTES:
+                return
+            os.unlink(name)
+            size -= nbytes

@@ -1,0 +1,171 @@
+"""Machine code from LLVM IR, by llvmlite, for the processor that is there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite.binding.ffi import ObjectRef
+from llvmlite.binding.newpassmanagers import NewPassManager
+
+from fluidlite.kernel_support import hold_at_fork, new_rlock
+
+from .cache import DiskCache
+
+_KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
+
+_ENGINE = 56 << 10
+"""What LLVM keeps for loaded code beside the code: most of it is its description of the processor."""
+
+MOST_FOR_NEIGHBOURS = 24 << 10
+"""Bytes of text in which LLVM looks for neighbours that become vectors although no loop says so. It takes quadratic
+time, up to two seconds a kernel, and what has so much text has loops over lanes, which are vectors already."""
+
+_compiling = new_rlock()
+"""Held while LLVM is at work, and by who forks: what LLVM itself locks is free in the child then."""
+
+hold_at_fork(lambda: (_compiling,))
+
+
+class Code:
+    """Loaded machine code; it goes when nobody holds it.
+
+    Attributes
+    ----------
+    weight : int
+        Bytes of memory that it takes, about.
+    """
+
+    def __init__(self, engine: Any, nbytes: int) -> None:
+        self._engine = engine
+        self.weight = _ENGINE + 4 * nbytes
+
+    def address(self, name: str) -> int:
+        """Return where a function is."""
+        with _compiling:
+            found: int = self._engine.get_function_address(name)
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def address_of_data(self, name: str) -> int:
+        """Return where a global variable is."""
+        with _compiling:
+            found: int = self._engine.get_global_value_address(name)
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def function(
+        self, name: str, result: str | None, parameters: Sequence[str], keep_lock: bool = False
+    ) -> Callable[..., Any]:
+        """Return a function that lets go of the interpreter's lock while it runs, or keeps it."""
+        kinds = [_KINDS[parameter] for parameter in parameters]
+        make = ctypes.PYFUNCTYPE if keep_lock else ctypes.CFUNCTYPE
+        found = make(_KINDS[result] if result else None, *kinds)(self.address(name))
+        found.code = self  # type: ignore[attr-defined]
+        return found
+
+    def keep(self) -> None:
+        """Never let it go."""
+        self._engine.detach()
+
+
+class Compiler:
+    """Compiles for this machine: all that its processor has, no fast-math option, nothing contracted.
+
+    Parameters
+    ----------
+    cache : DiskCache or None
+        Where machine code is kept.
+
+    Attributes
+    ----------
+    features : dict of str to bool
+        Of the processor, such as "f16c".
+    compiled : int
+        How many modules were compiled, not found.
+    seconds : float
+        Spent on that.
+    """
+
+    def __init__(self, cache: DiskCache | None) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.features: dict[str, bool] = dict(llvm.get_host_cpu_features())
+        self._cpu, self._text = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        self.cache = cache
+        self.compiled = 0
+        self.seconds = 0.0
+        self._version = (llvmlite.__version__, self._cpu, self._text)
+
+    def _machine(self) -> Any:
+        target = llvm.Target.from_default_triple()
+        return target.create_target_machine(cpu=self._cpu, features=self._text, opt=3, jit=True)
+
+    def load(self, make: str | Callable[[], str], *key: str) -> Code:
+        """Compile a module, or find it.
+
+        Parameters
+        ----------
+        make : str or callable
+            LLVM IR, or what makes it if nothing is kept under ``key``.
+        *key : str
+            What the IR was made from.
+
+        Raises
+        ------
+        RuntimeError
+            With LLVM's reason, if it refuses the text.
+        """
+        key = (*self._version, *key)
+        kept = self.cache.get(*key) if self.cache is not None and len(key) > 3 else None
+        with _compiling:
+            if kept is not None:
+                try:
+                    return self._loaded(kept)
+                except RuntimeError:  # made by a machine that this one is not
+                    pass
+            began = perf_counter()
+            code = self._object(make if isinstance(make, str) else make())
+            self.compiled += 1
+            self.seconds += perf_counter() - began
+            loaded = self._loaded(code)
+        if self.cache is not None and len(key) > 3:
+            self.cache.put(code, *key)
+        return loaded
+
+    def _object(self, text: str) -> bytes:
+        machine = self._machine()
+        module = llvm.parse_assembly(text)
+        module.verify()
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = True
+        options.slp_vectorization = len(text) <= MOST_FOR_NEIGHBOURS
+        builder = llvm.create_pass_builder(machine, options)
+        passes = builder.getModulePassManager()
+        try:
+            passes.run(module, builder)
+        finally:
+            _dispose(passes)
+        code: bytes = machine.emit_object(module)
+        return code
+
+    def _loaded(self, code: bytes) -> Code:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine())
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return Code(engine, len(code))
+
+
+def _dispose(passes: Any) -> None:
+    """Free a pass manager. llvmlite's own ``close`` frees nothing: its class inherits an empty ``_dispose`` first."""
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+        passes.detach()
+    else:
+        passes.close()

@@ -1,0 +1,361 @@
+"""Threads that share one kernel's items: LLVM IR, run beside the kernels that it calls.
+
+The caller posts a job and takes part in it; threads that are free join, and take the next ``grain`` items until none
+are left. A thread that wakes up too late finds the job closed. So a job costs no more than it saves: the caller waits
+only for threads that took items. A team does one job at a time; who finds it busy works alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from weakref import finalize
+
+from fluidlite.kernel_support import new_lock
+
+MOST = 64
+ENTRIES = 32
+"""Chains that can be called without an argument, in a process."""
+CHUNKS = 4
+"""Parts for each thread, so that one that is late leaves its parts to others."""
+WHOLE = 256
+"""Short items are scheduled by multiples of it: whole vectors, and no cache line for two threads."""
+FEWEST = 2 * WHOLE, 2
+"""Items from which a launch may be shared: short ones, and those that a kernel takes in groups."""
+SPIN = 2000
+"""How often a thread looks for the next job before it sleeps: some ten microseconds."""
+
+# The fields of a team, by their number of eight bytes. Mutex and conditions have 128 bytes each.
+#   0 generation  1 open  2 active  3 next  4 items  5 grain  6 kernel  7 arguments  8 width  9 busy
+THREADS = f"""
+%team = type {{ i64, i64, i64, i64, i64, i64, ptr, ptr, i64, i64, [128 x i8], [128 x i8], [128 x i8] }}
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+
+@one = global %team zeroinitializer, align 128
+
+define i32 @fl_team_begin(i64 %workers) nounwind {{
+entry:
+  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
+  %work = getelementptr %team, ptr @one, i32 0, i32 11
+  %done = getelementptr %team, ptr @one, i32 0, i32 12
+  %thread = alloca i64
+  %m = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
+  %w = call i32 @pthread_cond_init(ptr %work, ptr null)
+  %d = call i32 @pthread_cond_init(ptr %done, ptr null)
+  br label %test
+test:
+  %made = phi i64 [ 0, %entry ], [ %more, %each ]
+  %enough = icmp sge i64 %made, %workers
+  br i1 %enough, label %end, label %each
+each:
+  %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @fl_worker, ptr null)
+  %more = add i64 %made, 1
+  %good = icmp eq i32 %failed, 0
+  br i1 %good, label %test, label %end
+end:
+  %count = phi i64 [ %made, %test ], [ %made, %each ]
+  %result = trunc i64 %count to i32
+  ret i32 %result
+}}
+
+define void @fl_team_leave() nounwind {{
+entry:
+  %busy_at = getelementptr %team, ptr @one, i32 0, i32 9
+  store atomic i64 1, ptr %busy_at seq_cst, align 8
+  ret void
+}}
+
+define internal void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain) nounwind {{
+entry:
+  %next = getelementptr %team, ptr @one, i32 0, i32 3
+  br label %take
+take:
+  %first = atomicrmw add ptr %next, i64 %grain seq_cst
+  %left = icmp slt i64 %first, %items
+  br i1 %left, label %run, label %end
+run:
+  %stop = add i64 %first, %grain
+  %over = icmp sgt i64 %stop, %items
+  %last = select i1 %over, i64 %items, i64 %stop
+  call void %kernel(i64 %first, i64 %last, ptr %arguments)
+  br label %take
+end:
+  ret void
+}}
+
+define internal ptr @fl_worker(ptr %unused) nounwind {{
+entry:
+  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
+  %work = getelementptr %team, ptr @one, i32 0, i32 11
+  %done = getelementptr %team, ptr @one, i32 0, i32 12
+  %open = getelementptr %team, ptr @one, i32 0, i32 1
+  %active = getelementptr %team, ptr @one, i32 0, i32 2
+  %items_at = getelementptr %team, ptr @one, i32 0, i32 4
+  %grain_at = getelementptr %team, ptr @one, i32 0, i32 5
+  %kernel_at = getelementptr %team, ptr @one, i32 0, i32 6
+  %arguments_at = getelementptr %team, ptr @one, i32 0, i32 7
+  %width_at = getelementptr %team, ptr @one, i32 0, i32 8
+  br label %look
+look:
+  %seen = phi i64 [ 0, %entry ], [ %now, %joined ], [ %now, %late ]
+  br label %spin
+spin:
+  %spun = phi i64 [ 0, %look ], [ %spins, %idle ]
+  %peek = load atomic i64, ptr @one seq_cst, align 8
+  %posted = icmp ne i64 %peek, %seen
+  br i1 %posted, label %lock, label %idle
+idle:
+  fence seq_cst
+  %spins = add i64 %spun, 1
+  %tired = icmp sgt i64 %spins, {SPIN}
+  br i1 %tired, label %lock, label %spin
+lock:
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  br label %check
+check:
+  %now = load atomic i64, ptr @one seq_cst, align 8
+  %same = icmp eq i64 %now, %seen
+  br i1 %same, label %sleep, label %awake
+sleep:
+  %s = call i32 @pthread_cond_wait(ptr %work, ptr %mutex)
+  br label %check
+awake:
+  %is_open = load i64, ptr %open
+  %taking = load i64, ptr %active
+  %width = load i64, ptr %width_at
+  %shut = icmp eq i64 %is_open, 0
+  %full = icmp sge i64 %taking, %width
+  %out = or i1 %shut, %full
+  br i1 %out, label %late, label %join
+late:
+  %u0 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %look
+join:
+  %taken = add i64 %taking, 1
+  store i64 %taken, ptr %active
+  %kernel = load ptr, ptr %kernel_at
+  %arguments = load ptr, ptr %arguments_at
+  %items = load i64, ptr %items_at
+  %grain = load i64, ptr %grain_at
+  %u1 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  call void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain)
+  %l2 = call i32 @pthread_mutex_lock(ptr %mutex)
+  %there = load i64, ptr %active
+  %fewer = sub i64 %there, 1
+  store i64 %fewer, ptr %active
+  %c = call i32 @pthread_cond_broadcast(ptr %done)
+  %u2 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %joined
+joined:
+  br label %look
+}}
+
+define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width) nounwind {{
+entry:
+  %alone = icmp sle i64 %width, 0
+  %few = icmp sle i64 %items, %grain
+  %serial = or i1 %alone, %few
+  br i1 %serial, label %single, label %ask
+ask:
+  %busy_at = getelementptr %team, ptr @one, i32 0, i32 9
+  %asked = cmpxchg ptr %busy_at, i64 0, i64 1 seq_cst seq_cst
+  %got = extractvalue {{ i64, i1 }} %asked, 1
+  br i1 %got, label %post, label %single
+single:
+  call void %kernel(i64 0, i64 %items, ptr %arguments)
+  ret void
+post:
+  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
+  %work = getelementptr %team, ptr @one, i32 0, i32 11
+  %done = getelementptr %team, ptr @one, i32 0, i32 12
+  %open = getelementptr %team, ptr @one, i32 0, i32 1
+  %active = getelementptr %team, ptr @one, i32 0, i32 2
+  %next = getelementptr %team, ptr @one, i32 0, i32 3
+  %items_at = getelementptr %team, ptr @one, i32 0, i32 4
+  %grain_at = getelementptr %team, ptr @one, i32 0, i32 5
+  %kernel_at = getelementptr %team, ptr @one, i32 0, i32 6
+  %arguments_at = getelementptr %team, ptr @one, i32 0, i32 7
+  %width_at = getelementptr %team, ptr @one, i32 0, i32 8
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  store i64 1, ptr %open
+  store i64 0, ptr %next
+  store i64 %items, ptr %items_at
+  store i64 %grain, ptr %grain_at
+  store ptr %kernel, ptr %kernel_at
+  store ptr %arguments, ptr %arguments_at
+  store i64 %width, ptr %width_at
+  %g = atomicrmw add ptr @one, i64 1 seq_cst
+  %b = call i32 @pthread_cond_broadcast(ptr %work)
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  call void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain)
+  %l2 = call i32 @pthread_mutex_lock(ptr %mutex)
+  store i64 0, ptr %open
+  br label %check
+check:
+  %there = load i64, ptr %active
+  %all = icmp eq i64 %there, 0
+  br i1 %all, label %end, label %wait
+wait:
+  %w = call i32 @pthread_cond_wait(ptr %done, ptr %mutex)
+  br label %check
+end:
+  %u2 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  store atomic i64 0, ptr %busy_at seq_cst, align 8
+  ret void
+}}
+"""
+
+
+CHAIN = """
+%record = type { ptr, ptr, i64, i64, i64 }
+
+define void @fl_chain(ptr %chain) noinline nounwind {
+entry:
+  %count = load i64, ptr %chain
+  %records = getelementptr i64, ptr %chain, i64 1
+  br label %test
+test:
+  %i = phi i64 [ 0, %entry ], [ %next, %each ]
+  %left = icmp slt i64 %i, %count
+  br i1 %left, label %each, label %end
+each:
+  %at = getelementptr %record, ptr %records, i64 %i
+  %record = load %record, ptr %at
+  %kernel = extractvalue %record %record, 0
+  %arguments = extractvalue %record %record, 1
+  %items = extractvalue %record %record, 2
+  %grain = extractvalue %record %record, 3
+  %width = extractvalue %record %record, 4
+  call void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width)
+  %next = add i64 %i, 1
+  br label %test
+end:
+  ret void
+}
+"""
+
+
+def entries() -> str:
+    """LLVM IR of functions without arguments, each of which does the chain in its slot: there is nothing to convert."""
+    names = ", ".join(f"ptr @fl_entry_{i}" for i in range(ENTRIES))
+    lines = [f"@fl_slots = global [{ENTRIES} x ptr] zeroinitializer"]
+    lines += [f"@fl_entries = global [{ENTRIES} x ptr] [{names}]"]
+    for i in range(ENTRIES):
+        lines += [
+            f"define void @fl_entry_{i}() nounwind {{",
+            f"  %chain = load ptr, ptr getelementptr ([{ENTRIES} x ptr], ptr @fl_slots, i64 0, i64 {i})",
+            "  call void @fl_chain(ptr %chain)",
+            "  ret void",
+            "}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+ALONE = """
+define i32 @fl_team_begin(i64 %workers) nounwind {
+  ret i32 0
+}
+
+define void @fl_team_leave() nounwind {
+  ret void
+}
+
+define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %width) nounwind {
+  call void %kernel(i64 0, i64 %items, ptr %arguments)
+  ret void
+}
+"""
+"""Where there are no POSIX threads."""
+
+
+def available() -> int:
+    """How many threads the process may run at once."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+class ThreadPool:
+    """The threads of this process; begun when first needed, and anew after a fork.
+
+    Attributes
+    ----------
+    run : callable
+        ``run(kernel, arguments, items, grain, width)``, where ``kernel(begin, end, arguments)`` computes items and
+        ``width`` is how many threads may join the caller.
+    chain, brief_chain : callable
+        ``chain(records)`` does so for each of some records of those five, one after the other; their number comes
+        first. The second keeps the interpreter's lock.
+    leave : callable
+        Let each caller work alone from now on: in a forked child, in which there are no threads, and in which the
+        mutex may be held by one of the parent's.
+    workers : int
+        Threads beside the caller's.
+    """
+
+    def __init__(self, load: Any) -> None:
+        text = (THREADS if os.name == "posix" else ALONE) + CHAIN + entries()
+        code = load(text, text)
+        begin = code.function("fl_team_begin", "int32", ("int64",))
+        self.workers: int = begin(min(available(), MOST) - 1)
+        self.leave = code.function("fl_team_leave", None, (), keep_lock=True)
+        self.chain = code.function("fl_chain", None, ("pointer",))
+        self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
+        self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
+        table = ctypes.c_size_t * ENTRIES
+        self._entries = table.from_address(code.address_of_data("fl_entries"))
+        self._slots = table.from_address(code.address_of_data("fl_slots"))
+        self._free = deque(range(ENTRIES))
+        code.keep()  # threads wait in it as long as the process lives
+
+    def entry(self, records: Any) -> Callable[[], None] | None:
+        """Return a function that does ``brief_chain(records)``, or None if there are too many already."""
+        try:
+            slot = self._free.popleft()
+        except IndexError:
+            return None
+        self._slots[slot] = ctypes.addressof(records)
+        found: Any = ctypes.PYFUNCTYPE(None)(self._entries[slot])
+        found.records = records
+        finalize(found, self._free.append, slot).atexit = False
+        return found  # type: ignore[no-any-return]
+
+
+def shared(team: ThreadPool, items: int, group: int | None, threads: int | None) -> tuple[int, int]:
+    """Return how many items a thread takes at a time, and how many threads may join the caller."""
+    width = team.workers if threads is None else min(team.workers, threads - 1)
+    grain = -(-items // ((width + 1) * CHUNKS))
+    return (-(-grain // WHOLE) * WHOLE if group is None else grain), width
+
+
+_lock = new_lock()
+_teams: list[ThreadPool] = []
+
+
+def team(load: Any) -> ThreadPool:
+    """Return the process's team."""
+    with _lock:
+        if not _teams:
+            _teams.append(ThreadPool(load))
+        return _teams[0]
+
+
+def _leave_to_parent() -> None:
+    """Threads do not survive a fork: what was bound before it works alone, what is bound later has a new team."""
+    for old in _teams:
+        old.leave()
+    _teams.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

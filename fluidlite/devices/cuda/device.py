@@ -1,0 +1,264 @@
+"""CUDA's device, memory and streams, through CuPy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from fluidlite.devices.cuda.array import CuPyArrays
+from fluidlite.devices.cuda.language import CUDALanguage
+from fluidlite.plugin import (
+    AllocatorBase,
+    ContextBase,
+    DeviceBase,
+    DeviceInfo,
+    DeviceLost,
+    DeviceUnavailable,
+    Event,
+    Place,
+    Span,
+)
+
+QUEUES = 4
+# Errors after which CUDA refuses every further call of this process: ECC, illegal address, launch timeout,
+# assertion, and the hardware exceptions (stack, instruction, alignment, address space, program counter, launch).
+LOST = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+
+
+class CUDAAllocator(AllocatorBase):
+    """A CuPy memory pool of one GPU; a handle is a ``MemoryPointer``."""
+
+    pooled = True
+
+    def __init__(self, cupy: Any, index: int) -> None:
+        self._cuda = cupy.cuda
+        self._index = index
+        self._pool = cupy.cuda.MemoryPool()
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return ``nbytes`` of device memory, or raise MemoryError."""
+        try:
+            with self._cuda.Device(self._index):
+                block = self._pool.malloc(nbytes)
+        except (self._cuda.memory.OutOfMemoryError, OverflowError) as exc:  # more than an address can count
+            raise MemoryError(str(exc)) from exc
+        # Under another name ("unowned", though it keeps the block alive), so that the array capability
+        # can tell an array over our memory from one that CuPy allocated.
+        return self._cuda.MemoryPointer(self._cuda.UnownedMemory(block.ptr, nbytes, block, self._index), 0)
+
+    def release(self, handle: Any) -> None:
+        """Nothing to do: CuPy counts references, and the block returns to its pool with the last array over it."""
+
+    def address(self, handle: Any) -> int | None:
+        """Return the device address."""
+        address: int = handle.ptr
+        return address
+
+    def trim(self) -> None:
+        """Free what the pool holds unused."""
+        with self._cuda.Device(self._index):
+            self._pool.free_all_blocks()
+
+
+class CUDAEvent:
+    """An event in a stream."""
+
+    def __init__(self, event: Any, guard: Callable[[Callable[[], object]], None]) -> None:
+        self.event = event
+        self._guard = guard
+
+    def done(self) -> bool:
+        """Whether the work before it has finished."""
+        return bool(self.event.done)
+
+    def wait(self) -> None:
+        """Block until it has."""
+        self._guard(self.event.synchronize)
+
+
+class CUDAStamp(CUDAEvent):
+    """An event in a stream that takes the time."""
+
+    def __init__(self, cupy: Any, event: Any, guard: Callable[[Callable[[], object]], None]) -> None:
+        super().__init__(event, guard)
+        self._cupy = cupy
+
+    def seconds_since(self, earlier: Any) -> float:
+        """Seconds from another event to this one."""
+        return 1e-3 * float(self._cupy.cuda.get_elapsed_time(earlier.event, self.event))
+
+
+class CUDAContext(ContextBase):
+    """One stream, which does not wait for the legacy default stream."""
+
+    def __init__(self, place: Place, cupy: Any) -> None:
+        super().__init__(place)
+        self.cupy = cupy
+        self._runtime = cupy.cuda.runtime
+        with self._device():
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def activate(self) -> Iterator[None]:
+        """Make this GPU and stream current: CuPy's calls in the ``with`` block go there."""
+        with self._device(), self.stream:
+            yield
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes in. From pageable memory CUDA returns when it has staged them, so ``src`` is free."""
+        if not dst.nbytes:
+            return
+        address = _address(src)
+        self._transfer(dst.handle.ptr + dst.offset, address, dst.nbytes, self._runtime.memcpyHostToDevice)
+        if self._runtime.pointerGetAttributes(address).type == self._runtime.memoryTypeHost:
+            self.wait()  # pinned memory is read later, by the copy engine
+
+    def copy_in_async(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes in; the copy engine reads pinned memory when the stream gets there."""
+        if dst.nbytes:
+            self._transfer(dst.handle.ptr + dst.offset, _address(src), dst.nbytes, self._runtime.memcpyHostToDevice)
+
+    def pinned(self, nbytes: int) -> memoryview:
+        """Page-locked host memory, of CuPy's pool of it."""
+        with self._device():
+            memory = self.cupy.cuda.alloc_pinned_memory(nbytes)
+        return np.frombuffer(memory, np.uint8, nbytes).data
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Copy bytes out; ``dst`` is filled after ``wait`` or a later event."""
+        if src.nbytes:
+            source = src.handle.ptr + src.offset
+            self._transfer(_address(dst), source, src.nbytes, self._runtime.memcpyDeviceToHost)
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy from span to span of this GPU."""
+        if src.nbytes:
+            target, source = dst.handle.ptr + dst.offset, src.handle.ptr + src.offset
+            self._transfer(target, source, src.nbytes, self._runtime.memcpyDeviceToDevice)
+
+    def copy_peer(self, dst: Span, dst_context: Any, src: Span) -> bool:
+        """Copy to another GPU, or to another stream of this one; CUDA goes through the host if it must."""
+        if not isinstance(dst_context, CUDAContext):
+            return False
+        if src.nbytes:
+            self.wait_for(dst_context.record())
+            target, source = dst.handle.ptr + dst.offset, src.handle.ptr + src.offset
+            there, here = dst_context.place.index, self.place.index
+            with self._device():
+                self._runtime.memcpyPeerAsync(target, there, source, here, src.nbytes, self.stream.ptr)
+            dst_context.wait_for(self.record())
+        return True
+
+    def record(self) -> Event:
+        """Put an event into the stream."""
+        with self._device():
+            event = self.cupy.cuda.Event(disable_timing=True)
+            event.record(self.stream)
+        return CUDAEvent(event, self._guard)
+
+    def stamp(self) -> CUDAStamp:
+        """Put an event that takes the time into the stream."""
+        with self._device():
+            event = self.cupy.cuda.Event()
+            event.record(self.stream)
+        return CUDAStamp(self.cupy, event, self._guard)
+
+    def wait_for(self, event: Event) -> None:
+        """Hold later work back until the event, of whichever GPU; an event of another kind blocks the host."""
+        if isinstance(event, CUDAEvent):
+            self.stream.wait_event(event.event)
+        else:
+            event.wait()
+
+    def wait(self) -> None:
+        """Block until the stream is idle."""
+        self._guard(self.stream.synchronize)
+
+    def close(self) -> None:
+        """Finish and let go of the stream."""
+        if self.stream is not None:
+            self.wait()
+            self.stream = None
+
+    def _device(self) -> Any:
+        return self.cupy.cuda.Device(self.place.index)
+
+    def _transfer(self, dst: int, src: int, nbytes: int, direction: int) -> None:
+        with self._device():
+            self._runtime.memcpyAsync(dst, src, nbytes, direction, self.stream.ptr)
+
+    def _guard(self, wait: Callable[[], object]) -> None:
+        """Call ``wait()``; tell a GPU that is gone from work that failed."""
+        try:
+            wait()
+        except self._runtime.CUDARuntimeError as exc:
+            if exc.status in LOST:
+                raise DeviceLost(f"{self.place} no longer answers: {exc}") from exc
+            raise
+
+
+class CUDADevice(DeviceBase):
+    """All GPUs that CuPy sees."""
+
+    kind = "cuda"
+    place_name = "CUDAPlace"
+
+    def __init__(self) -> None:
+        self._cupy: Any = None
+        self._arrays: CuPyArrays | None = None
+        self._language = CUDALanguage()
+
+    def probe(self) -> int:
+        """Find the driver and its GPUs."""
+        try:
+            cupy: Any = importlib.import_module("cupy")
+        except ImportError as exc:
+            do = "pip install 'fluidlite[cuda12]', or cuda13"
+            raise DeviceUnavailable(f"CuPy cannot be imported ({exc}); {do}") from exc
+        try:
+            count: int = cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise DeviceUnavailable(f"CuPy is here, but no usable NVIDIA driver: {exc}") from exc
+        if count == 0:
+            raise DeviceUnavailable("the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)")
+        self._cupy = cupy
+        self._arrays = CuPyArrays(cupy)
+        return count
+
+    def info(self, index: int) -> DeviceInfo:
+        """Facts as the driver tells them."""
+        facts = self._cupy.cuda.runtime.getDeviceProperties(index)
+        return DeviceInfo(
+            name=facts["name"].decode(),
+            memory=facts["totalGlobalMem"],
+            alignment=256,
+            queues=QUEUES,
+            # CuPy computes nothing in bfloat16
+            dtypes=tuple(name for name in DeviceInfo.dtypes if name != "bfloat16"),
+            dlpack=2,
+        )
+
+    def allocator(self, index: int) -> CUDAAllocator:
+        """Make a pool."""
+        return CUDAAllocator(self._cupy, index)
+
+    def context(self, index: int, queue: int) -> CUDAContext:
+        """Make a stream; CUDA does not number its streams."""
+        return CUDAContext(self.place(index), self._cupy)
+
+    def array(self, index: int) -> CuPyArrays | None:
+        """CuPy."""
+        return self._arrays
+
+    def language(self, index: int) -> CUDALanguage:
+        """CUDA C."""
+        return self._language
+
+
+def _address(view: memoryview) -> int:
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,79 @@
+"""The NULL device: memory without bytes, and a kernel language whose kernels do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.plugin import AllocatorBase, ContextBase, DeviceBase, DeviceInfo, KernelLanguageBase, Span
+
+
+class NullAllocator(AllocatorBase):
+    """Hands out sizes: the framework counts them, and gives each back once."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return a handle of so many bytes, which are nowhere."""
+        return [nbytes]
+
+    def release(self, handle: Any) -> None:
+        """Forget it."""
+
+
+class NullContext(ContextBase):
+    """A queue on which everything is done at once, since nothing is."""
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Take nothing."""
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Give zeros."""
+        dst[:] = bytes(len(dst))
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy nothing."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class NullLanguage(KernelLanguageBase):
+    """Plain C that is written, and not compiled."""
+
+    name = "null"
+
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        """Return what launches take."""
+        return entry
+
+    def launch(self, context: Any, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
+        """Do nothing: the context counts it."""
+
+
+class NullDevice(DeviceBase):
+    """The device of kind ``null``."""
+
+    kind = "null"
+    place_name = "NullPlace"
+
+    def __init__(self) -> None:
+        self._language = NullLanguage()
+
+    def probe(self) -> int:
+        """Return 1: it is everywhere."""
+        return 1
+
+    def info(self, index: int) -> DeviceInfo:
+        """Return its facts: it does not compute."""
+        return DeviceInfo(name="schedules and counts, computes nothing", computes=False, fork_safe=True)
+
+    def allocator(self, index: int) -> NullAllocator:
+        """Return memory without bytes."""
+        return NullAllocator()
+
+    def context(self, index: int, queue: int) -> NullContext:
+        """Return a queue."""
+        return NullContext(self.place(index))
+
+    def language(self, index: int) -> NullLanguage:
+        """Return the language whose kernels do nothing."""
+        return self._language

@@ -1,0 +1,186 @@
+"""OpenCL C as a kernel language: words, types, compiling and launching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.devices.opencl import pocl
+from fluidlite.kernel_support import CacheInfo, LRUCache, new_lock
+from fluidlite.plugin import CompileError, KernelLanguageBase
+
+# Without a group, the number of work items is rounded up to a multiple of this. The driver picks a divisor of
+# it as its work group, so a prime would mean groups of one: 4.6 ms instead of 0.1 for a million items on PoCL.
+ROUND = 256
+
+
+MAX_PROGRAMS, MAX_PROGRAM_BYTES = 1024, 64 << 20
+
+
+class Kernel:
+    """A compiled kernel. Arguments belong to the kernel object, so setting and enqueueing are one locked step."""
+
+    __slots__ = ("call", "lock")
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.lock = new_lock()
+
+
+SLOW_ON_CPU = ("exp", "log", "log1p", "pow", "sin", "cos", "tanh", "fmod")
+"""Functions that CPU drivers compute an item at a time, or by both sides of branches: of the framework's polynomials
+exp is as fast as PoCL's, tanh three times and the others more than ten times faster.
+"""
+
+
+class OpenCLLanguage(KernelLanguageBase):
+    """OpenCL C 1.2 of one device.
+
+    Rules of arithmetic: no fast-math option, contraction off, and division and square root correctly rounded
+    where the device can. ``float64`` is there if the device has ``cl_khr_fp64``; ``float16`` and
+    ``bfloat16`` are left to the framework, which stores them as 16-bit words and computes in float32.
+    """
+
+    name = "opencl"
+    suffix = ".cl"
+    vector = "{type}{width}"
+    # erf, expm1, log1p, the inverse and the hyperbolic functions but tanh are missing on purpose: PoCL's, which
+    # call a library for each element, are 5 to 30 times slower than a polynomial that it makes vectors of
+    math: Mapping[str, str | None] = {
+        name: name
+        for name in (
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "log10",
+            "sqrt",
+            "rsqrt",
+            "cbrt",
+            "pow",
+            "fabs",
+            "fmod",
+            "floor",
+            "ceil",
+            "trunc",
+            "rint",
+            "round",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "fmin",
+            "fmax",
+            "fma",
+            "copysign",
+            "isnan",
+            "isinf",
+            "isfinite",
+        )
+    } | {"abs": "fabs"}
+
+    def __init__(self, cl: Any, device: Any) -> None:
+        super().__init__()
+        self._cl = cl
+        # What all queues of the device share: a network has one for each layer, and to build a program takes
+        # PoCL 7 ms though the result is on its disk.
+        self._programs: LRUCache[Any] = LRUCache(MAX_PROGRAMS, "OpenCL programs", MAX_PROGRAM_BYTES)
+        extensions = device.extensions.split()
+        prologue = ["#pragma OPENCL FP_CONTRACT OFF"]
+        types = {
+            "bool": "uchar",
+            "uint8": "uchar",
+            "int8": "char",
+            "int16": "short",
+            "int32": "int",
+            "int64": "long",
+            "uint32": "uint",
+            "uint64": "ulong",
+            "float32": "float",
+        }
+        if "cl_khr_fp64" in extensions:
+            types["float64"] = "double"
+            prologue.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+        self.types = types
+        self.keywords = {
+            "kernel": "__kernel void",
+            "function": "static inline",
+            "buffer": "__global",
+            "constant": "__constant",
+            "each": "const long gid = get_global_id(0); if (gid < items)",
+            "restrict": "restrict",
+            "local": "__local",
+            "barrier": "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+            "member": "(int)get_local_id(0)",
+            "prologue": "\n".join(prologue) + "\n",
+        }
+        if not device.single_fp_config & cl.device_fp_config.FMA:  # then it is many instructions
+            self.math = {**self.math, "fma": None}
+        if device.type & cl.device_type.CPU:
+            self.math = {name: None if name in SLOW_ON_CPU else text for name, text in self.math.items()}
+            self.lanes = 16
+            wide = 4 * int(device.native_vector_width_float)
+            self.registers = (32 if wide == 64 else 16, wide) if wide in (16, 32, 64) else None
+            self.keywords["independent"] = '_Pragma("clang loop vectorize(assume_safety)")'
+            self.keywords["prologue"] += '#pragma clang diagnostic ignored "-Wpass-failed"\n'  # it need not succeed
+        else:
+            most = min(256, int(device.max_work_group_size))
+            self.group = (32, 1 << (most.bit_length() - 1)) if most >= 32 else None
+        # a CPU runs a group on one thread, so one item is a fine group; a GPU runs at least 32 items together
+        self._smallest = 1 if device.type & cl.device_type.CPU else 32
+        self._options = ["-cl-std=CL1.2", "-w"]  # x < x is no mistake in generated code
+        if device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
+            self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+        self._reads_header = pocl.reads_header(device)
+
+    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
+        """Build ``source`` for the context's device and take ``entry`` out of it.
+
+        Raises
+        ------
+        CompileError
+            With the compiler's log, or naming an entry or parameters that the source does not have.
+        """
+        try:
+            program = self._programs.get(source, lambda: self._build(context.board.context, source))
+            call = self._cl.Kernel(program, entry)
+            # telling the types once makes a launch with Python numbers as cheap as one with prepared arguments
+            call.set_scalar_arg_dtypes([_scalar(name) for name in parameters])
+        except (self._cl.Error, TypeError) as exc:  # TypeError: another number of parameters
+            raise CompileError(f"OpenCL refuses kernel {entry!r}: {exc}", source) from exc
+        return Kernel(call)
+
+    def _build(self, context: Any, source: str) -> Any:
+        """Build a program; without the driver's header if it begins as those of the framework and needs no more."""
+        if self._reads_header and source.startswith(self.keywords["prologue"]):
+            declared = pocl.declarations(source, self.types, self.math)
+            try:
+                return self._cl.Program(context, declared + source).build([*self._options, pocl.WITHOUT_HEADER])
+            except self._cl.Error:
+                pass  # it takes more from the header, or is wrong: then the log shall be that of its own text
+        return self._cl.Program(context, source).build(self._options)
+
+    def cache_info(self) -> Mapping[str, CacheInfo]:
+        """What its cache of programs tells of itself."""
+        return {"OpenCL programs": self._programs.info()}
+
+    def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
+        """Enqueue at least ``items`` work items, in whole groups."""
+        if items <= 0:
+            return
+        if group:
+            step = max(group, self._smallest)
+            local: tuple[int] | None = (step,)
+        else:
+            step, local = ROUND, None
+        with kernel.lock:
+            kernel.call(context.queue, (-(-items // step) * step,), local, *args)
+
+
+def _scalar(name: str) -> Any:
+    """Return the type that pyopencl packs a parameter with; None stands for a buffer."""
+    if name == "buffer":
+        return None
+    return np.dtype("uint8" if name == "bool" else name)

@@ -1,0 +1,179 @@
+"""Groups: the processes, or threads, that do a collective operation together, by the number of their ring."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fluidlite.base.errors import CollectiveError
+from fluidlite.platform.device import Event
+
+Array = np.ndarray[Any, Any]
+
+REDUCTIONS = ("sum", "max", "min", "prod")
+
+
+class Work(Protocol):
+    """A collective operation under way; ``wait`` returns when its array is finished, or raises."""
+
+    def wait(self) -> None:
+        """Block until the array holds the result.
+
+        Raises
+        ------
+        CollectiveError
+            Another member failed, left, or did not come in time.
+        """
+        ...
+
+
+class Group(Protocol):
+    """Members that call the same operations in the same order.
+
+    Arrays are of the host, contiguous. ``start_*`` work on the array in place, and it must be left alone until the
+    work's ``wait`` has returned; the others return new arrays.
+
+    Attributes
+    ----------
+    rank, size : int
+        Which member this is, and how many there are.
+    reduces_at_once : bool
+        Arrays of the host are best reduced in their place, by the thread that computes: no other has a processor.
+    """
+
+    rank: int
+    size: int
+    reduces_at_once: bool
+
+    def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
+        """Begin to replace the array by the reduction over all members, once ``after`` has happened."""
+        ...
+
+    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
+        """Replace arrays of one dtype by the reduction over all members; only where ``reduces_at_once``."""
+        ...
+
+    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> Work:
+        """Begin to replace the array by that of member ``root``, once ``after`` has happened."""
+        ...
+
+    def all_reduce(self, array: Array, reduction: str = "sum") -> Array:
+        """The reduction over all members."""
+        found = np.array(array, order="C")
+        self.start_all_reduce(found, reduction).wait()
+        return found
+
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        """The array of member ``root``."""
+        found = np.array(array, order="C")
+        self.start_broadcast(found, root).wait()
+        return found
+
+    def all_gather(self, array: Array) -> Array:
+        """The arrays of all members, behind each other along a new first dim."""
+        ...
+
+    def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
+        """The ``rank``-th of ``size`` equal parts of the reduction along the first dim."""
+        ...
+
+    def barrier(self) -> None:
+        """Return when all have come."""
+        ...
+
+
+class Done:
+    """Work that is finished."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class SingleGroup(Group):
+    """One member alone: every operation is the identity."""
+
+    rank, size, reduces_at_once = 0, 1, False
+
+    def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
+        """Leave the array as it is."""
+        return Done()
+
+    def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
+        """Leave the arrays as they are."""
+
+    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> Work:
+        """Leave the array as it is."""
+        return Done()
+
+    def all_gather(self, array: Array) -> Array:
+        """A copy, with a first dim of 1."""
+        return array[None].copy()
+
+    def reduce_scatter(self, array: Array, reduction: str = "sum") -> Array:
+        """A copy."""
+        return array.copy()
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+
+_SINGLE = SingleGroup()
+_local = threading.local()
+_rings: dict[int, Group] = {}
+
+
+def single() -> Group:
+    """The group of this process alone."""
+    return _SINGLE
+
+
+def set_ring(ring: int, group: Group | None) -> None:
+    """Let operators of a ring use a group; None: this process alone again."""
+    if group is None:
+        _rings.pop(ring, None)
+    else:
+        _rings[ring] = group
+
+
+def ring_group(ring: int) -> Group:
+    """The group of a ring: this thread's, or the process's, or else this process alone."""
+    mine: dict[int, Group] = getattr(_local, "rings", {})
+    return mine.get(ring) or _rings.get(ring) or _SINGLE
+
+
+def set_thread_ring(ring: int, group: Group | None) -> None:
+    """Let operators of a ring that this thread runs use a group."""
+    mine: dict[int, Group] = _local.__dict__.setdefault("rings", {})
+    if group is None:
+        mine.pop(ring, None)
+    else:
+        mine[ring] = group
+
+
+def world() -> Group:
+    """All processes that ``mpirun`` started, as ring 0; this one alone if none did.
+
+    Raises
+    ------
+    CollectiveError, MissingExtraError
+        mpirun started several, and they cannot speak to each other.
+    """
+    from fluidlite.distributed.launch import started_by_mpi
+
+    if ring_group(0) is not _SINGLE or not started_by_mpi():
+        return ring_group(0)
+    from fluidlite.distributed.mpi import mpi_world
+
+    group = mpi_world()
+    set_ring(0, group)
+    return group
+
+
+def check_reduction(reduction: str) -> str:
+    """Return a reduction's name, or raise."""
+    if reduction not in REDUCTIONS:
+        raise CollectiveError(f"the reduction is {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
+    return reduction

@@ -1,0 +1,130 @@
+"""Replicas: one program on several places of one process, a thread for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import CollectiveError, FeedError
+from fluidlite.distributed.groups import Group, set_thread_ring
+from fluidlite.distributed.parameters import state_names
+from fluidlite.distributed.threads import Meeting
+from fluidlite.platform.place import Place
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor
+
+
+class Replicas:
+    """The members of a data parallel program in one process.
+
+    The first runs on the caller's scope; the others keep copies of its values, which stay equal, since all make the
+    same updates. Whatever else writes to the scope (a startup program, loading) is copied to them again. The caller's
+    thread runs none of them: it holds no queue while it waits, so that none waits for it.
+
+    Parameters
+    ----------
+    executor : Executor
+        Whose settings the members' executors get.
+    places : sequence of Place
+    program_of : callable
+        The program that a member of a group runs.
+    """
+
+    def __init__(self, executor: Any, places: Sequence[Place], program_of: Callable[[Group], Program]) -> None:
+        self.places = list(places)
+        self._program_of = program_of
+        self._executors = [executor.sibling(place) for place in self.places]
+        self._scopes: list[Scope] = []
+        self._owner: Scope | None = None
+        self._versions: dict[str, tuple[int, int]] = {}
+        self._meeting = Meeting(len(self.places))
+        self._threads = [ThreadPoolExecutor(1, f"fluidlite-replica-{i}") for i in range(len(self.places))]
+
+    def run(self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
+        """Run once on all places; return what was fetched, the places' values behind each other."""
+        feeds = self._split_feed(feed)
+        members = self._meeting.members
+        program = self._program_of(members[0])
+        self._share(program, scope)
+        scopes = [scope, *self._scopes]
+
+        def one(i: int) -> Any:
+            set_thread_ring(0, members[i])
+            try:
+                return self._executors[i].run(program, feeds[i], fetch_list, scope=scopes[i])
+            except BaseException as exc:
+                self._meeting.fail(i, exc)
+                raise
+            finally:
+                set_thread_ring(0, None)
+
+        futures = [thread.submit(one, i) for i, thread in enumerate(self._threads)]
+        found: list[Any] = []
+        errors: list[BaseException] = []
+        for future in futures:
+            try:
+                found.append(future.result())
+            except Exception as exc:
+                errors.append(exc)
+        if errors:
+            self._meeting, self._owner = Meeting(len(self.places)), None  # what the members hold may differ now
+            raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
+        self._versions = self._seen(program, scope)
+        merged = [np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*found, strict=True)]
+        if return_numpy:
+            return merged
+        return [_tensor(array) for array in merged]
+
+    def _split_feed(self, feed: Any) -> list[Mapping[str, Any]]:
+        """The feed of each place: its rows in order, or, of a list, each its own."""
+        count = len(self.places)
+        if isinstance(feed, (list, tuple)):
+            if len(feed) != count:
+                raise FeedError(f"the feed is a list of {len(feed)}; expected one mapping for each of {count} places")
+            return list(feed)
+        parts: list[dict[str, Any]] = [{} for _ in range(count)]
+        for name, value in (feed or {}).items():
+            if isinstance(value, Tensor):
+                if value.lod():
+                    raise FeedError(
+                        f"feed {name!r} has LoD, whose rows cannot be split\n  Do: a list of feeds, one a place"
+                    )
+                value = value.numpy()  # a queue of the members would have to wait for the one that it lies on
+            value = np.asarray(value)
+            rows = value.shape[0] if value.ndim else 0
+            if rows < count:
+                raise FeedError(f"feed {name!r} has {rows} rows for {count} places; each needs one")
+            for i, part in enumerate(parts):
+                part[name] = value[rows * i // count : rows * (i + 1) // count]
+        return list(parts)
+
+    def _seen(self, program: Program, scope: Scope) -> dict[str, tuple[int, int]]:
+        found = {}
+        for name in state_names(program, scope):
+            variable = scope.find_var(name)
+            assert variable is not None
+            found[name] = id(variable.tensor), variable.tensor.version
+        return found
+
+    def _share(self, program: Program, scope: Scope) -> None:
+        """Copy to the other members what somebody else wrote into the scope."""
+        now = self._seen(program, scope)
+        if self._owner is not scope:
+            self._owner, self._versions = scope, {}
+            self._scopes = [Scope() for _ in self.places[1:]]
+        for name in [name for name, version in now.items() if self._versions.get(name) != version]:
+            variable = scope.find_var(name)
+            assert variable is not None
+            value = variable.tensor.numpy().copy()
+            for i, other in enumerate(self._scopes, 1):  # memory of their own queues: a run waits for no other's then
+                self._threads[i].submit(other.var(name).get_tensor().set, value, self.places[i]).result()
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    tensor = Tensor()
+    tensor.set(array)
+    return tensor

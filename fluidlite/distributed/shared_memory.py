@@ -1,0 +1,165 @@
+"""Memory that the processes of one machine see of each other: a sparse file without a name for each, mapped by all."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import secrets
+from typing import Any
+from weakref import WeakSet, finalize
+
+import numpy as np
+
+from fluidlite.base.fork import new_lock
+from fluidlite.distributed.groups import Array
+
+ALIGNMENT = 4096
+HEADER_BYTES = 1 << 16
+"""Where members tell each other how far they are; what is allocated lies behind it."""
+TOKEN = 0
+"""The word of the header by which a file is known to be the right one."""
+_MAP_PRIVATE_FIXED = 0x02 | 0x10 | 0x4000
+"""Of Linux: MAP_PRIVATE, MAP_FIXED, MAP_NORESERVE."""
+_heaps: WeakSet[SharedHeap] = WeakSet()
+
+
+def available() -> bool:
+    """Whether this system has such files, and a processor whose stores others see in their order."""
+    return hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64")
+
+
+class Mapping:
+    """A file of a process, as this one sees it.
+
+    Parameters
+    ----------
+    file : int
+    nbytes : int
+
+    Attributes
+    ----------
+    bytes : array of uint8
+    words : memoryview of int64
+        The header.
+    """
+
+    def __init__(self, file: int, nbytes: int) -> None:
+        self._map = mmap.mmap(file, nbytes)
+        self.bytes: Array = np.frombuffer(self._map, np.uint8)
+        self.words = memoryview(self._map)[:HEADER_BYTES].cast("q")
+
+    @property
+    def token(self) -> int:
+        """The number that its owner drew."""
+        return int(self.words[TOKEN])
+
+
+class SharedHeap(Mapping):
+    """The memory of this process that others map: what is allocated of it takes memory, not its size.
+
+    In a forked child the mapping becomes a private copy, so that what it writes is its own.
+
+    Attributes
+    ----------
+    file : int
+        What others open, as ``/proc/PID/fd/FILE``.
+    address : int
+        Where it lies in this process.
+    """
+
+    def __init__(self, nbytes: int | None = None) -> None:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.nbytes = max(-(-(nbytes or pages) // ALIGNMENT) * ALIGNMENT, 2 * HEADER_BYTES)
+        self.file: int = os.memfd_create("fluidlite-shared")
+        try:
+            os.ftruncate(self.file, self.nbytes)
+            super().__init__(self.file, self.nbytes)
+        except BaseException:
+            os.close(self.file)
+            raise
+        self.address: int = self.bytes.ctypes.data
+        self.words[TOKEN] = secrets.randbits(62)
+        self._free = [(HEADER_BYTES, self.nbytes - HEADER_BYTES)]
+        self._lock = new_lock()
+        self._process = os.getpid()
+        _heaps.add(self)
+
+    def allocate(self, nbytes: int) -> Array:
+        """Return bytes that others see, from a multiple of a page on; they go back with the last array that views them.
+
+        Raises
+        ------
+        MemoryError
+            There is no piece so large.
+        """
+        size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            for i, (offset, free) in enumerate(self._free):
+                if free >= size:
+                    self._free[i : i + 1] = [(offset + size, free - size)] if free > size else []
+                    break
+            else:
+                raise MemoryError(f"no piece of {nbytes:,} bytes is left of {self.nbytes:,} that processes share")
+        base = (ctypes.c_uint8 * size).from_buffer(self._map, offset)
+        finalize(base, self._release, offset, size).atexit = False
+        found: Array = np.frombuffer(memoryview(base), np.uint8)[:nbytes]
+        return found
+
+    def offset_of(self, array: Array) -> int | None:
+        """Where a contiguous array lies in it; None if elsewhere."""
+        offset = int(array.__array_interface__["data"][0]) - self.address
+        return offset if offset >= HEADER_BYTES and offset + array.nbytes <= self.nbytes else None
+
+    def _release(self, offset: int, size: int) -> None:
+        if os.getpid() == self._process:
+            self._map.madvise(mmap.MADV_REMOVE, offset, size)
+        with self._lock:
+            pieces = sorted([*self._free, (offset, size)])
+            self._free = pieces[:1]
+            for begin, length in pieces[1:]:
+                last, before = self._free[-1]
+                if last + before == begin:
+                    self._free[-1] = last, before + length
+                else:
+                    self._free.append((begin, length))
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: keep what is there as a copy of its own."""
+        libc: Any = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        found = libc.mmap(self.address, self.nbytes, protection, _MAP_PRIVATE_FIXED, self.file, 0)
+        if found != self.address:  # writing on would change the parent's numbers
+            os._exit(70)
+
+
+def opened(pid: int, file: int, nbytes: int, token: int) -> Mapping:
+    """The file of another process of this machine.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is another file: the process runs on another machine, or in a container of its own.
+    """
+    handle = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
+    try:
+        if os.fstat(handle).st_size != nbytes:
+            raise OSError(f"/proc/{pid}/fd/{file} is another file")
+        found = Mapping(handle, nbytes)
+    finally:
+        os.close(handle)
+    if found.token != token:
+        raise OSError(f"/proc/{pid}/fd/{file} is another process's")
+    return found
+
+
+def _leave_to_parent() -> None:
+    for heap in _heaps:
+        heap.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,193 @@
+"""Reductions between processes of one machine through memory that all see, made at once by the threads that compute.
+
+Each member says in its own header which operation it has come to, and where its numbers lie. When all have come, each
+reduces its part of the elements, in the order of ranks, and writes the result to every member's memory: of ``n`` bytes
+a member reads and writes ``n`` each, whatever their number is. Sums are the same to the bit for all members. Few bytes
+stand in the headers themselves, and each member reduces them for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import CollectiveError
+from fluidlite.distributed.groups import Array
+from fluidlite.distributed.shared_memory import HEADER_BYTES, Mapping, SharedHeap
+
+# Words of a header: the operation that its process has come to, the one whose part it has made, then, for an even and
+# an odd operation each, what it is, its text, and its numbers or where they lie.
+_POSTED, _DONE, _SLOTS, _SLOT_WORDS = 8, 16, 64, 2048
+_SIGNATURE, _TEXT, _BODY = 0, 1, 33
+_TEXT_BYTES = 8 * (_BODY - _TEXT)
+SMALL_BYTES = 8 * (_SLOT_WORDS - _BODY)
+"""Up to this size numbers stand in the header."""
+MAX_PIECES = _SLOT_WORDS - _BODY
+CHUNK_BYTES = 1 << 16
+"""What is summed at a time: it is still in the cache of the core when it is written to the others."""
+_GRAIN = 64
+"""Elements: parts are multiples of it, so that two members seldom write to one cache line."""
+FUNCTIONS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+assert 8 * (_SLOTS + 2 * _SLOT_WORDS) <= HEADER_BYTES
+
+
+class _Flags:
+    """Whether all members have come as far; asked as a request of MPI is."""
+
+    def __init__(self, headers: Sequence[memoryview], word: int, number: int) -> None:
+        self._headers, self._word, self._number = headers, word, number
+
+    def Test(self) -> bool:
+        """Whether they have."""
+        word, number = self._word, self._number
+        return all(header[word] >= number for header in self._headers)
+
+
+class SharedReductions:
+    """What a group's member reduces by.
+
+    Parameters
+    ----------
+    rank : int
+    maps : sequence of Mapping
+        Every member's file; the own one is a SharedHeap.
+    wait : callable
+        ``wait(request, what)`` returns when ``request.Test()`` is true, and raises if it never will be.
+    """
+
+    def __init__(self, rank: int, maps: Sequence[Mapping], wait: Callable[[Any, str], None]) -> None:
+        self.rank, self.maps = rank, list(maps)
+        heap = maps[rank]
+        assert isinstance(heap, SharedHeap)
+        self.heap: SharedHeap = heap
+        self._headers = [each.words for each in maps]
+        self._others = [each.words for i, each in enumerate(maps) if i != rank]
+        self._wait = wait
+        self._number = 0
+        self._staging: Array = np.empty(0, np.uint8)
+        self._signatures: dict[str, int] = {}
+
+    def reduce(self, arrays: Sequence[Array], reduction: str, what: str) -> None:
+        """Replace contiguous arrays of one dtype by the reduction over all members.
+
+        Raises
+        ------
+        CollectiveError
+            The members do different operations, or one does not come.
+        """
+        nbytes = sum(array.nbytes for array in arrays)
+        flat = [array.reshape(-1) for array in arrays if array.size]
+        if nbytes <= SMALL_BYTES:
+            self._small(flat, nbytes, reduction, what)
+            return
+        places = [self.heap.offset_of(array) for array in flat]
+        if len(flat) > MAX_PIECES or any(offset is None for offset in places):
+            if self._staging.nbytes < nbytes:
+                self._staging = self.heap.allocate(nbytes)
+            staged = self._staging[:nbytes].view(flat[0].dtype)
+            np.concatenate(flat, out=staged)
+            self._large([staged], reduction, what)
+            begin = 0
+            for array in flat:
+                array[...] = staged[begin : begin + array.size]
+                begin += array.size
+            return
+        self._large(flat, reduction, what)
+
+    def meet(self, what: str) -> None:
+        """Return when all have come."""
+        self._small([], 0, "sum", what)
+
+    def _slot(self) -> int:
+        return _SLOTS + (self._number & 1) * _SLOT_WORDS
+
+    def _begin(self, what: str) -> memoryview:
+        """The slot of the next operation in the own header, with what it is."""
+        self._number += 1
+        header, slot = self._headers[self.rank], self._slot()
+        signature = self._signatures.get(what)
+        if signature is None:
+            if len(self._signatures) > 4096:
+                self._signatures.clear()
+            digest = hashlib.sha256(what.encode()).digest()
+            signature = self._signatures[what] = int.from_bytes(digest[:7], "little")
+        if header[slot + _SIGNATURE] != signature:
+            header[slot + _SIGNATURE] = signature
+            text = what.encode()[: _TEXT_BYTES - 1]
+            header[slot + _TEXT : slot + _BODY].cast("B")[: len(text) + 1] = text + b"\0"
+        return header[slot + _BODY : slot + _SLOT_WORDS]
+
+    def _meet(self, what: str) -> None:
+        """Say that the slot is written, wait for the others, and see that they do the same."""
+        number = self._headers[self.rank][_POSTED] = self._number
+        flags = _Flags(self._others, _POSTED, number)
+        if not flags.Test():
+            self._wait(flags, what)
+        at = self._slot() + _SIGNATURE
+        mine = self._headers[self.rank][at]
+        for rank, header in enumerate(self._headers):
+            if header[at] != mine:
+                theirs = bytes(header[at + _TEXT : at + _BODY].cast("B")).partition(b"\0")[0].decode(errors="replace")
+                raise CollectiveError(
+                    f"the members do different operations: member {self.rank} {what}, member {rank} {theirs}"
+                    "\n  Do: see that all processes run the same program, with equal dims and dtypes"
+                )
+
+    def _small(self, flat: Sequence[Array], nbytes: int, reduction: str, what: str) -> None:
+        body = self._begin(what).cast("B")
+        begin = 0
+        for array in flat:
+            body[begin : begin + array.nbytes] = array.view(np.uint8).data
+            begin += array.nbytes
+        self._meet(what)
+        if not flat:
+            return
+        at = 8 * (self._slot() + _BODY)
+        dtype, function = flat[0].dtype, FUNCTIONS[reduction]
+        total = np.array(self.maps[0].bytes[at : at + nbytes].view(dtype))
+        for each in self.maps[1:]:
+            function(total, each.bytes[at : at + nbytes].view(dtype), out=total)
+        begin = 0
+        for array in flat:
+            array[...] = total[begin : begin + array.size]
+            begin += array.size
+
+    def _large(self, flat: Sequence[Array], reduction: str, what: str) -> None:
+        body = self._begin(what)
+        for i, array in enumerate(flat):
+            body[i] = self.heap.offset_of(array) or 0
+        self._meet(what)
+        function, at = FUNCTIONS[reduction], self._slot() + _BODY
+        for i, first, last in _share([array.size for array in flat], self.rank, len(self.maps)):
+            dtype, size = flat[i].dtype, flat[i].itemsize
+            pieces = []
+            for each in self.maps:
+                begin = each.words[at + i]
+                pieces.append(each.bytes[begin + first * size : begin + last * size].view(dtype))
+            step = CHUNK_BYTES // size
+            for begin in range(0, last - first, step):
+                total, *others = [piece[begin : begin + step] for piece in pieces]
+                for other in others:
+                    function(total, other, out=total)
+                for other in others:
+                    other[...] = total
+        number = self._headers[self.rank][_DONE] = self._number
+        flags = _Flags(self._others, _DONE, number)
+        if not flags.Test():
+            self._wait(flags, what)
+
+
+def _share(sizes: Sequence[int], rank: int, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """A member's part of all elements, whole cache lines of the first array: array, first and last element."""
+    total = sum(sizes)
+    begin, end = (total if k == ranks else total * k // ranks // _GRAIN * _GRAIN for k in (rank, rank + 1))
+    before = 0
+    for i, size in enumerate(sizes):
+        first, last = max(begin - before, 0), min(end - before, size)
+        if first < last:
+            yield i, first, last
+        before += size

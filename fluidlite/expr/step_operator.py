@@ -1,0 +1,183 @@
+"""Steps as operators: that of all steps, which runs that of one step for each, and the parts of one.
+
+One step is a function of tensors like any operator. Where it is not one kernel, it is said with products of matrices;
+what lies between two of them is one operator: a kernel of loops, or array calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.expr.calls import infer, traced_of
+from fluidlite.expr.steps import Step
+from fluidlite.expr.tensor import Tensor, ordered, replaced
+from fluidlite.program.decompose import Build, Value
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, Slot, StepsRule
+from fluidlite.tensor.tensor_spec import Spec
+
+Facts = tuple[tuple[tuple[int, ...], str], ...]
+"""Dims of a row, and dtype, of each result."""
+_operators: LRUCache[OpDef] = LRUCache(256, "operators of steps", 16 << 20)
+_OPERANDS = tuple(Slot(name, duplicable=True, dispensable=name != "S") for name in ("S", "X", "P"))
+
+
+def steps_operator(step: Step, facts: Facts, states: int, backward: bool) -> OpDef:
+    """The operator of all steps, of a step whose sizes are known.
+
+    Slots: states S, inputs X, parameters P; all results of all rows as O. ``counts``: the rows of each step.
+    """
+    key = (repr(step), facts, states, backward)
+    return _operators.get(key, lambda: _steps_operator(step, facts, states, backward))
+
+
+def _steps_operator(step: Step, facts: Facts, states: int, backward: bool) -> OpDef:
+    def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
+        rows = sum(call.attr("counts"))
+        return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
+
+    return OpDef(
+        type="steps",
+        inputs=_OPERANDS,
+        outputs=(Slot("O", duplicable=True),),
+        attrs=(Attr("counts", "ints"),),
+        infer=inferred,
+        steps=StepsRule(_one_step(step, facts), states, backward),
+        doc="a step for each run of rows",
+    )
+
+
+def _one_step(step: Step, facts: Facts) -> OpDef:
+    def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
+        rows = call.dims("S")[0]
+        return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
+
+    def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"O": step(given["S"], given.get("X", ()), given.get("P", ()))}
+
+    parts = _Parts(step)
+    return OpDef(
+        type="step",
+        inputs=_OPERANDS,
+        outputs=(Slot("O", duplicable=True),),
+        infer=inferred,
+        expression=ExpressionRule(function),
+        decompose=parts.decompose,
+        doc="one step",
+    )
+
+
+class _Parts:
+    """Says one step with products of matrices and what lies between them."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.groups: dict[tuple[int, ...], OpDef] = {}
+
+    def decompose(self, call: Call, build: Build) -> str | None:
+        """Write the operators of a call of one step; or return why it cannot be said so."""
+        traced = traced_of(call)
+        results = traced.outputs["O"]
+        products = dict.fromkeys(_products(results))
+        if not products:
+            return "it has no product of matrices"
+        if any(not _is_plain(x) for x in products):
+            return "a product of it is not one of two matrices"
+        levels = _levels(results)
+        made: dict[Tensor, Value] = {}
+        for slot, symbols in traced.inputs.items():
+            made |= {x: build.input(slot, i) for i, x in enumerate(symbols)}
+        pending = [x for x in _wanted(results, products) if x not in made]
+        targets: dict[Tensor, Value] = {}
+        for i, x in enumerate(results):
+            targets.setdefault(x, build.output("O", i))
+        for level in range(1 + max(levels.values())):
+            group = [x for x in pending if levels[x] == level and x not in products]
+            if group:
+                self._group(call, build, group, results, made, targets)
+            for x in [x for x in products if levels[x] == level + 1]:
+                (a, b), (mine, theirs, out) = map(_untransposed, x.args), x.params
+                flags = {
+                    "transpose_X": (mine[0] != out[0]) != (a is not x.args[0]),
+                    "transpose_Y": (theirs[1] != out[1]) != (b is not x.args[1]),
+                }
+                made[x] = build("matmul", {"X": made[a], "Y": made[b]}, {"Out": targets.get(x)}, flags)
+        for i, x in enumerate(results):
+            if made[x].role != "out" or made[x].index != i:
+                build("assign", {"X": made[x]}, {"Out": build.output("O", i)})
+        return None
+
+    def _group(
+        self,
+        call: Call,
+        build: Build,
+        group: Sequence[Tensor],
+        results: Sequence[Tensor],
+        made: dict[Tensor, Value],
+        targets: Mapping[Tensor, Value],
+    ) -> None:
+        """Write the operator that computes tensors of the operands and of the products that are there."""
+        products = _products(results)
+        known = [x for x in products if x in made]
+        every = {x: k for k, x in enumerate(_wanted(results, products))}
+        numbers = tuple(every[x] for x in group)
+        key = (len(known), *numbers)
+        if key not in self.groups:
+            self.groups[key] = self._operator(numbers)
+        inputs: dict[str, Any] = {
+            slot: [build.input(slot, i) for i in range(len(specs))] for slot, specs in call.ins.items()
+        }
+        if known:
+            inputs["G"] = [made[x] for x in known]
+        several = build(self.groups[key], inputs, {"O": [targets.get(x) for x in group]})
+        for x, value in zip(group, several if isinstance(several, list) else [several], strict=True):
+            made[x] = value
+
+    def _operator(self, numbers: Sequence[int]) -> OpDef:
+        def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+            results = self.step(given["S"], given.get("X", ()), given.get("P", ()))
+            products = _products(results)
+            every = list(_wanted(results, products))
+            there = dict(zip(products, given.get("G", ()), strict=False))
+            return {"O": tuple(replaced(every[k], there) for k in numbers)}
+
+        return OpDef(
+            type="step_part",
+            inputs=(*_OPERANDS, Slot("G", duplicable=True, dispensable=True)),
+            outputs=(Slot("O", duplicable=True),),
+            infer=infer,
+            expression=ExpressionRule(function),
+            doc="what lies between products of a step",
+        )
+
+
+def _products(results: Sequence[Tensor]) -> list[Tensor]:
+    """The products of a step, in order."""
+    return [x for x in ordered(results) if x.op == "contract"]
+
+
+def _wanted(results: Iterable[Tensor], products: Iterable[Tensor]) -> dict[Tensor, None]:
+    """What has to be in memory: results, and operands of products."""
+    return dict.fromkeys([*results, *(_untransposed(arg) for x in products for arg in x.args)])
+
+
+def _untransposed(x: Tensor) -> Tensor:
+    """A matrix of which a product reads the transpose, or itself."""
+    return x.args[0] if x.op == "transpose" and x.rank == 2 and x.params[0] == (1, 0) else x
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether a product is one of two matrices, either of which may be transposed."""
+    mine, theirs, out = x.params
+    inner = set(mine) & set(theirs)
+    return len(mine) == len(theirs) == len(out) == 2 and len(inner) == 1 and not inner & set(out) and out[0] in mine
+
+
+def _levels(results: Sequence[Tensor]) -> dict[Tensor, int]:
+    """How many products lie one upon the other in each tensor."""
+    found: dict[Tensor, int] = {}
+    for x in ordered(results):
+        found[x] = max((found[arg] for arg in x.args), default=0) + (x.op == "contract")
+    return found

@@ -1,0 +1,165 @@
+"""Tensors in the binary files of Paddle 1.x. No number in a file is trusted before memory or work follows from it.
+
+One tensor is: a 32-bit version, 0; the number of LoD levels (64 bits) and, for each, its bytes (64 bits) and offsets
+(64 bits each); a 32-bit version, 0; the bytes (32 bits) of a ``TensorDesc`` message, and that; the numbers. All of it
+is little-endian. A file of several tensors is one after another, in the order of their names, which are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.errors import FluidError, SavedModelError, TensorError
+from fluidlite.io.snapshot import SavedFile
+from fluidlite.io.tensor_file import Stored
+from fluidlite.program.protobuf.messages import message_classes, parse
+from fluidlite.tensor.lod import lod_from_offsets
+from fluidlite.tensor.tensor_spec import MAX_RANK, Lod, Spec, dims_problem
+from fluidlite.tensor.var_type import dtype_number, dtype_of
+
+_MAX_DESC_BYTES = 16 + 16 * MAX_RANK
+_MAX_LOD_LEVELS = 64
+
+
+def tensor_bytes(array: np.ndarray[Any, Any], lod: Lod, dtype: str) -> bytes:
+    """A tensor as Paddle saves it."""
+    desc = message_classes()["TensorDesc"](data_type=dtype_number(dtype), dims=array.shape).SerializeToString()
+    parts = [bytes(4), len(lod).to_bytes(8, "little")]
+    for level in lod:
+        parts += [(8 * len(level)).to_bytes(8, "little"), np.asarray(level, "<u8").tobytes()]
+    return b"".join([*parts, bytes(4), len(desc).to_bytes(4, "little"), desc, array.tobytes()])
+
+
+def write_lod_tensors(path: str, values: Mapping[str, Stored]) -> None:
+    """Write values to a new file, in the order of their names."""
+    with open(path, "wb") as stream:
+        for name in sorted(values):
+            array, lod = values[name]
+            stream.write(tensor_bytes(array, lod, Spec.of(array.shape, _dtype(array)).dtype))
+
+
+def _dtype(array: np.ndarray[Any, Any]) -> str:
+    return next(name for name, kind in NUMPY.items() if array.dtype == kind)
+
+
+def is_lod_tensors(begin: bytes) -> bool:
+    """Whether a file that begins so is Paddle's; safetensors begin with the length of a header, which is never 0."""
+    return begin[:4] == bytes(4)
+
+
+def read_lod_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str, Stored]:
+    """Read the tensors of a file.
+
+    Parameters
+    ----------
+    file : SavedFile
+        At its beginning.
+    wanted : mapping of name to Spec or None
+        All tensors that the file holds, with what the program declares.
+
+    Raises
+    ------
+    SavedModelError
+        The file is truncated, malformed, of another version, holds more or less than these tensors, or others.
+    MissingExtraError
+        The package protobuf is not installed.
+    """
+    message_classes()  # says that it is missing before a file is blamed
+    found: dict[str, Stored] = {}
+    for name in sorted(wanted):
+        found[name] = _Reading(file, name).read(wanted[name])
+    if file.left:
+        raise SavedModelError(
+            f"{file.path} has {file.left:,} bytes after {'its tensor' if len(wanted) == 1 else 'all tensors'}"
+            f" ({len(wanted)} expected)\n  Do: load it with the program, and by the function, that it was saved with"
+        )
+    file.finish()
+    return found
+
+
+class _Reading:
+    """One tensor of a file."""
+
+    def __init__(self, file: SavedFile, name: str) -> None:
+        self.file, self.name = file, name
+
+    def _bad(self, what: str) -> SavedModelError:
+        return SavedModelError(
+            f"{self.file.path} is truncated, or no file of Paddle's, at variable {self.name!r:.80}: {what}"
+            "\n  Do: save the model again; the variables of one file have to be those that it was saved with"
+        )
+
+    def _take(self, count: int, what: str) -> bytearray:
+        if count > self.file.left:
+            raise self._bad(f"{what} has {count:,} bytes, and the file {self.file.left:,} more")
+        return self.file.read(count)
+
+    def _number(self, nbytes: int, what: str) -> int:
+        return int.from_bytes(self._take(nbytes, what), "little")
+
+    def _version(self, what: str) -> None:
+        version = self._number(4, f"the version of the {what}")
+        if version:
+            raise self._bad(f"its {what} is of version {version}; this fluidlite reads 0")
+
+    def read(self, declared: Spec | None) -> Stored:
+        """Read it, if it fits what is declared."""
+        self._version("LoD")
+        levels = self._number(8, "the number of LoD levels")
+        if levels > _MAX_LOD_LEVELS:
+            raise self._bad(f"it has {levels:,} LoD levels; at most {_MAX_LOD_LEVELS} are possible")
+        offsets = [self._level() for _ in range(levels)]
+        self._version("tensor")
+        length = self._number(4, "the length of the TensorDesc")
+        if length > _MAX_DESC_BYTES:
+            raise self._bad(f"its TensorDesc is to have {length:,} bytes; at most {_MAX_DESC_BYTES} are possible")
+        spec = self._spec(bytes(self._take(length, "the TensorDesc")))
+        if declared is not None and not declared.fits(spec):
+            raise SavedModelError(
+                f"variable {self.name!r} is {declared!r} in the program, but {spec!r} in the file {self.file.path}"
+                "\n  Do: load it with the program that it was saved with"
+            )
+        try:
+            lod = lod_from_offsets(offsets, spec.dims[0] if spec.dims else None)
+        except TensorError as exc:
+            raise self._bad(f"its LoD is malformed: {exc}") from None
+        if spec.nbytes > self.file.left:
+            raise self._bad(f"{spec!r} takes {spec.nbytes:,} bytes, and the file has {self.file.left:,} more")
+        try:
+            array = np.empty(spec.dims, NUMPY[spec.dtype])
+        except MemoryError:
+            raise SavedModelError(f"{self.file.path}: there is no memory for the {spec.nbytes:,} bytes") from None
+        if array.nbytes:
+            self.file.read_into(array.reshape(-1).view(np.uint8).data)
+        if spec.dtype == "bool":
+            array = array.view(np.uint8) != 0  # a byte of the file may be any
+        return array, lod
+
+    def _level(self) -> list[int]:
+        nbytes = self._number(8, "the length of a LoD level")
+        if nbytes % 8:
+            raise self._bad(f"a LoD level has {nbytes:,} bytes; expected 8 a number")
+        return np.frombuffer(self._take(nbytes, "a LoD level"), "<u8").tolist()  # type: ignore[no-any-return]
+
+    def _spec(self, content: bytes) -> Spec:
+        try:
+            desc = parse("TensorDesc", content)
+        except SavedModelError as exc:
+            raise self._bad(str(exc)) from None
+        if not desc.HasField("data_type"):
+            raise self._bad("it has no data type")
+        dims = list(desc.dims)
+        try:
+            dtype = dtype_of(desc.data_type)
+        except FluidError as exc:
+            raise self._bad(str(exc)) from None
+        if any(dim < 0 for dim in dims):
+            raise self._bad(f"it has dims {dims!r:.80}")
+        problem = dims_problem(dims, dtype)
+        if problem:
+            raise self._bad(f"it {problem}")
+        return Spec.of(dims, dtype)

@@ -1,0 +1,193 @@
+"""``fluid.save`` and ``fluid.load``: a program and its state in three files beside each other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.array_pickle import load_arrays
+from fluidlite.base.dtypes import NUMPY, dtype_name
+from fluidlite.base.errors import DtypeError, ProgramError, SavedModelError
+from fluidlite.io.commit import Writer, save_files
+from fluidlite.io.paths import PathText, folder_of
+from fluidlite.io.snapshot import SavedFile, Snapshot, read_folder
+from fluidlite.io.tensor_file import Stored
+from fluidlite.io.variables import (
+    Predicate,
+    check_format,
+    is_parameter,
+    is_persistable,
+    read_values,
+    stored_values,
+    value_writers,
+)
+from fluidlite.program.program import Program
+from fluidlite.program.protobuf.writing import write_program
+from fluidlite.program.scope import global_scope
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+
+_MAX_PICKLE_BYTES = 4 << 30
+_PICKLE = b"\x80"
+"""How pickles of protocol 2 and later begin."""
+
+
+def _is_state(variable: Variable) -> bool:
+    return is_persistable(variable) and not is_parameter(variable)
+
+
+PARTS = ((".pdparams", is_parameter), (".pdopt", _is_state))
+
+
+def _split(program: Program, model_path: PathText, what: str) -> tuple[Path, str]:
+    if not isinstance(program, Program):
+        raise ProgramError(f"fluid.{what}: program is {type(program).__name__}; expected a Program")
+    path = folder_of(model_path)
+    if os.fspath(model_path).endswith(os.sep) or not path.name:
+        raise ProgramError(
+            f"fluid.{what}: model_path is {os.fspath(model_path)!r}; expected a folder and a file's stem"
+        )
+    return path.parent, path.name
+
+
+def save(program: Program, model_path: PathText, format: str = "fluidlite") -> None:
+    """Save a program's parameters, its other state, and itself: ``.pdparams``, ``.pdopt`` and ``.pdmodel``.
+
+    The files are safetensors and JSON, saved together or not at all.
+
+    Parameters
+    ----------
+    program : Program
+    model_path : path
+        A folder and the stem of the files, such as ``"saved/line"``.
+    format : str
+        ``"paddle"``: pickles of arrays and a ``ProgramDesc``, as Paddle 1.8 writes them, by the package protobuf.
+
+    Raises
+    ------
+    ProgramError
+        A variable has no value, or the path has no stem.
+    SavedModelError
+        The files cannot be written; then the folder is as it was.
+    """
+    folder, stem = _split(program, model_path, "save")
+    check_format(format)
+    text = write_program(program) if format == "paddle" else program.to_json().encode()
+    writers: dict[str, Writer] = {f"{stem}.pdmodel": lambda path: _write(path, text)}
+    for suffix, predicate in PARTS:
+        if format == "paddle":
+            values = stored_values(program, None, predicate)
+            writers[stem + suffix] = partial(_pickle, arrays={name: array for name, (array, _) in values.items()})
+        elif any(map(predicate, program.list_vars())):
+            writers |= value_writers(program, None, predicate, stem + suffix)
+    save_files(folder, writers)
+
+
+def _pickle(path: str, arrays: dict[str, Any]) -> None:
+    with open(path, "wb") as stream:
+        pickle.dump(arrays, stream, protocol=2)
+
+
+def _write(path: str, content: bytes) -> None:
+    Path(path).write_bytes(content)
+
+
+def load(
+    program: Program, model_path: PathText, executor: Any = None, var_list: Sequence[Variable] | None = None
+) -> None:
+    """Load what :func:`save` saved, or Paddle's ``fluid.save``, into the global scope.
+
+    Paddle's files are pickles; they are read as data, and what is no array in them is refused. Without such files
+    ``model_path`` is a folder of :func:`fluidlite.io.save_persistables`, or one file of several variables.
+
+    Parameters
+    ----------
+    program : Program
+        Whose persistable variables.
+    model_path : path
+        As for :func:`save`.
+    executor : Executor, optional
+        Values go to its place; default: where the scope's tensors are, or the host.
+    var_list : list of Variable, optional
+        Only these of the program.
+
+    Raises
+    ------
+    SavedModelError
+        A file is missing, damaged, or a value has other dims or another dtype; then the scope is as it was.
+    """
+    folder, stem = _split(program, model_path, "load")
+    names = None if var_list is None else {variable.name for variable in var_list}
+
+    def chosen(predicate: Predicate) -> list[Variable]:
+        return [v for v in program.list_vars() if predicate(v) and (names is None or v.name in names)]
+
+    def read(snapshot: Snapshot) -> dict[str, Stored]:
+        found: dict[str, Stored] = {}
+        for suffix, predicate in PARTS:
+            variables = chosen(predicate)
+            if variables and snapshot.holds(stem + suffix):
+                with snapshot.open(stem + suffix) as file:
+                    pickled = read_pickle(file)
+                    if pickled is not None:
+                        found |= _fitting(file, pickled, variables)
+                        continue
+            found |= read_values(snapshot, variables, stem + suffix)
+        return found
+
+    path = folder / stem
+    if os.path.lexists(f"{path}.pdparams") or not path.exists():
+        values = read_folder(folder, read, False)
+    elif path.is_dir():
+        values = read_folder(path, lambda snapshot: read_values(snapshot, chosen(is_persistable), None), False)
+    else:
+        values = read_folder(folder, lambda snapshot: read_values(snapshot, chosen(is_persistable), stem), False)
+    scope = global_scope()
+    place = None if executor is None else executor.place
+    for name, (array, lod) in values.items():
+        scope.var(name).get_tensor().set(array, place, [list(level) for level in lod] or None)
+
+
+def read_pickle(file: SavedFile) -> dict[str, Any] | None:
+    """The pickled mapping of names to arrays that a file is; None if it is no pickle."""
+    if file.peek(1) != _PICKLE:
+        return None
+    if file.size > _MAX_PICKLE_BYTES:
+        raise SavedModelError(f"{file.path} has {file.size:,} bytes; of a pickle {_MAX_PICKLE_BYTES:,} are read")
+    content = bytes(file.read(file.size))
+    file.finish()
+    try:
+        arrays = load_arrays(content)
+    except SavedModelError as exc:
+        raise SavedModelError(f"{file.path}: {exc}\n  Do: save the model again") from None
+    if not isinstance(arrays, dict):
+        raise SavedModelError(f"{file.path} holds {type(arrays).__name__}; expected a mapping of names to arrays")
+    return arrays
+
+
+def _fitting(file: SavedFile, arrays: dict[str, Any], variables: Sequence[Variable]) -> dict[str, Stored]:
+    """The values of variables, which have to fit what is declared."""
+    found: dict[str, Stored] = {}
+    for variable in variables:
+        array = arrays.get(variable.name)
+        if not isinstance(array, np.ndarray):
+            raise SavedModelError(
+                f"{file.path} holds no array {variable.name!r}\n  Do: load it with the program that it was saved with"
+            )
+        try:
+            spec = Spec.of(array.shape, dtype_name(array.dtype))
+        except DtypeError as exc:
+            raise SavedModelError(f"{file.path}: {variable.name!r}: {exc}") from None
+        if variable.spec is not None and not variable.spec.fits(spec):
+            raise SavedModelError(
+                f"variable {variable.name!r} is {variable.spec!r} in the program, but {spec!r} in the file {file.path}"
+                "\n  Do: load it with the program that it was saved with"
+            )
+        found[variable.name] = np.ascontiguousarray(array).reshape(array.shape).astype(NUMPY[spec.dtype]), ()
+    return found

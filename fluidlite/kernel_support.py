@@ -1,0 +1,37 @@
+"""What the built-in devices and hand-written kernels use beside the plugin API.
+
+It may change with any version: plugins import ``fluidlite.plugin`` and ``fluidlite.expr`` only.
+"""
+
+from fluidlite.base.dtypes import HALVES as HALVES, ITEMSIZE as ITEMSIZE, is_float as is_float
+from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRangeError as OutOfRangeError
+from fluidlite.base.exports import export as _export
+from fluidlite.base.fork import hold_at_fork as hold_at_fork, new_lock as new_lock, new_rlock as new_rlock
+from fluidlite.base.lru_cache import CacheInfo as CacheInfo, LRUCache as LRUCache
+from fluidlite.codegen import philox as _philox
+from fluidlite.codegen.epilogue import Accumulation as Accumulation, accumulation as accumulation
+from fluidlite.codegen.epilogue_text import (
+    EpilogueText as EpilogueText,
+    epilogue_refusal as epilogue_refusal,
+    epilogue_text as epilogue_text,
+)
+from fluidlite.codegen.llvm import c_to_llvm as c_to_llvm
+from fluidlite.distributed.groups import Group as Group, Work as Work, ring_group as ring_group
+from fluidlite.geometry import (
+    Convolution as Convolution,
+    Gemm as Gemm,
+    Line as Line,
+    PoolAxis as PoolAxis,
+    convolutions_of as convolutions_of,
+    gemms_of as gemms_of,
+    nothing_fused as nothing_fused,
+    pool_axes as pool_axes,
+    pool_planes as pool_planes,
+    random_windows as random_windows,
+)
+from fluidlite.platform.device import DoneEvent as DoneEvent
+from fluidlite.program.kernel_registry import Kernel as Kernel
+from fluidlite.program.opdef import GradRule as GradRule
+
+philox_uniform = _philox.uniform
+_export(__name__)

@@ -1,0 +1,353 @@
+"""Convolutions, transposed convolutions and their gradients, without columns in memory.
+
+For a few images at a time, the workspace holds the planes that :mod:`conv_tiles` describes; a product in register
+tiles follows. Every output belongs to one item, which sums in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+from fluidlite.kernel_support import ITEMSIZE, Convolution, Line, convolutions_of, nothing_fused
+from fluidlite.plugin import IO, Call, Context, Prepared, Span, compute_dtype, register_kernel
+
+from .conv_tiles import (
+    FIT,
+    PACKED,
+    SLACK,
+    correlate_kernel,
+    filter_kernel,
+    lanes_of,
+    offsets_kernel,
+    pack_kernel,
+    planes_kernel,
+)
+from .source import HEAVY, Packing, Workspace, group_size, part
+from .strided import filler, mover
+
+PLANES = 8 << 20
+"""Bytes of planes made at a time; one image may take more."""
+SHORT = 8
+"""Windows of a row below which images stand side by side in the rows."""
+FOLDED = 64
+"""Images that do so at a time."""
+_ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
+
+Step = Callable[[Context, IO, Span], None]
+
+
+class _Dim(NamedTuple):
+    """One dim of a plane: the input it reads, how many phases, and how many elements each has."""
+
+    size: int
+    least: int
+    stride: int
+    phases: int
+    length: int
+
+
+def _dim(line: Line, size: int) -> _Dim:
+    most = max(line.offset(t) for t in (0, line.taps - 1))
+    return _Dim(size, line.least, line.stride, min(line.stride, most + 1), line.count + most // line.stride)
+
+
+class _Side(NamedTuple):
+    """An image as planes are made of it, or as windows are stored to it: three dims, and steps in elements.
+
+    ``steps`` are those of images, channels and the three dims. Where rows are short, the images themselves are the
+    last dim: vectors along rows would be mostly empty.
+    """
+
+    images: int
+    channels: int
+    sizes: tuple[int, int, int]
+    steps: tuple[int, int, int, int, int]
+
+    @staticmethod
+    def of(images: int, channels: int, sizes: Sequence[int], last: bool, folded: bool) -> _Side:
+        """Return the side of an image in either layout."""
+        d, h, w = (1,) * (3 - len(sizes)) + tuple(sizes)
+        image = d * h * w * channels
+        plane = (1, h * w * channels, w * channels, channels) if last else (d * h * w, h * w, w, 1)
+        if folded:
+            return _Side(1, channels, (h, w, images), (0, plane[0], *plane[2:], image))
+        return _Side(images, channels, (d, h, w), (image, *plane))
+
+
+def _three(lines: Sequence[Line], images: int, folded: bool) -> tuple[Line, Line, Line]:
+    """Return the lines of the three dims of a side."""
+    if folded:
+        return (lines[0], lines[1], replace(_ONCE, count=images))
+    d, h, w = (_ONCE,) * (3 - len(lines)) + tuple(lines)
+    return d, h, w
+
+
+def _parts(one: Convolution, lines: Sequence[Line]) -> tuple[bool, list[tuple[int, int]]]:
+    """Return whether images are folded into the rows, and the parts (first image, number) that are done at a time."""
+    if len(lines) == 2 and lines[1].count < SHORT and one.images > 1:
+        return True, [(n, min(FOLDED, one.images - n)) for n in range(0, one.images, FOLDED)]
+    return False, [(0, one.images)]
+
+
+class _Planes:
+    """The planes of an image for a correlation: how they are made, and where each tap reads."""
+
+    def __init__(self, context: Context, dtype: str, side: _Side, lines: tuple[Line, Line, Line]) -> None:
+        self.wide = compute_dtype(dtype)
+        self.lines, self.side = lines, side
+        self.dims = tuple(map(_dim, lines, side.sizes))
+        depth, rows, pitch = (dim.length for dim in self.dims)
+        self.rows, self.pitch = rows, pitch
+        phases = [dim.phases for dim in self.dims]
+        self.plane = prod(phases) * depth * rows * pitch + SLACK
+        counts = [line.count for line in lines]
+        self.positions = ((counts[0] - 1) * rows + counts[1] - 1) * pitch + counts[2]
+        self.taps = prod(line.taps for line in lines)
+        self.image_items = side.channels * prod(phases) * depth * rows
+        self.image_nbytes = side.channels * self.plane * ITEMSIZE[self.wide]
+        self.kernel = planes_kernel(context, dtype, self.wide, side.steps[-1] == 1, self.dims[2].stride != 1)
+        self.numbers = (
+            side.channels,
+            self.plane,
+            depth,
+            rows,
+            pitch,
+            *side.steps,
+            *(getattr(dim, what) for what in ("size", "least", "stride", "phases") for dim in self.dims),
+        )
+        block = depth * rows * pitch
+        places = ((rows * pitch, phases[1] * phases[2] * block), (pitch, phases[2] * block), (1, block))
+        self.offset_numbers = (
+            *(line.reach for line in lines),
+            *(-min(0, line.reach * (line.taps - 1)) for line in lines),
+            *(dim.stride for dim in self.dims),
+            *(phase for _, phase in places),
+            *(row for row, _ in places),
+            *(line.taps for line in lines),
+        )
+
+    def make(self, context: Context, source: Span, target: Span, base: int, images: int) -> None:
+        """Make the planes of some images, from element ``base`` on."""
+        items = images * self.image_items
+        self.kernel(context, items, (source, target), (base, *self.numbers), group_size(items))
+
+
+def convolve(call: Call, context: Context) -> Any:
+    """Return the kernel that runs the computations of a call one after the other, in one workspace."""
+    made: list[tuple[Step, int]] = []
+    packing, filter = Packing(), ""
+    for one in (each.flattened() for each in convolutions_of(call)):
+        dtype = call.dtype(one.out)
+        if one.kind == "filter":
+            made.append(_filter_step(one, dtype, context))
+        else:
+            filter = one.filter
+            for lines in one.correlations():
+                folded, parts = _parts(one, lines)
+                made += [_correlation(one, lines, images, folded, dtype, context, packing) for images in parts]
+    steps = [step for step, _ in made]
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        scratch: Span = io.workspace.span()
+        for step in steps:
+            step(context, io, scratch)
+
+    return Prepared(run, max(need for _, need in made), packed={filter: packing.form()} if packing.need else {})
+
+
+def _chunk(images: int, nbytes: int) -> int:
+    return max(1, min(images, PLANES // nbytes))
+
+
+def _correlation(
+    one: Convolution,
+    lines: tuple[Line, ...],
+    images: tuple[int, int],
+    folded: bool,
+    dtype: str,
+    context: Context,
+    packing: Packing,
+) -> tuple[Step, int]:
+    """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
+    forward, (skipped, count) = one.kind == "windows", images
+    source, inner, m = (one.image, one.channels, one.filters) if forward else (one.windows, one.filters, one.channels)
+    sizes, outs = (one.sizes, one.counts) if forward else (one.counts, one.sizes)
+    reached = all(line.taps for line in lines)
+    if not reached:  # a sum over no channels, of any one tap, is zero
+        lines = tuple(replace(line, taps=1) for line in lines)
+    side = _Side.of(count, one.groups * inner, sizes, one.last, folded)
+    target = _Side.of(count, one.groups * m, outs, one.last, folded)
+    wide, whole = compute_dtype(dtype), one.groups * prod(sizes) * inner
+    planes = _Planes(context, dtype, side, _three(lines, count, folded))
+    rows, vectors = _tile(m, planes.positions, dtype)
+    row_tiles = -(-m // rows)
+    pack_items = one.groups * row_tiles * -(-inner // PACKED)
+    space = Workspace()
+    offset_at = space.take(planes.taps * 8)
+    packed_nbytes = one.groups * row_tiles * rows * planes.taps * inner * ITEMSIZE[wide]
+    packed_at = space.take(packed_nbytes)
+    chunk = _chunk(side.images, planes.image_nbytes)
+    planes_at = space.take(chunk * planes.image_nbytes)
+    offsets, pack = offsets_kernel(context), pack_kernel(context, dtype, wide)
+    pack_numbers = _pack_numbers(one, planes, rows, inner, m, folded)
+    start = skipped * one.groups * m * prod(outs) + sum(
+        line.first * step for line, step in zip(planes.lines, target.steps[2:], strict=True)
+    )
+    steps = tuple(line.step * step for line, step in zip(planes.lines, target.steps[2:], strict=True))
+    counts = tuple(line.count for line in planes.lines)
+    product = correlate_kernel(context, wide, dtype, rows, vectors, steps[2] == 1)
+    numbers = (
+        m,
+        planes.positions,
+        one.groups,
+        planes.taps,
+        inner if reached else 0,
+        planes.plane,
+        planes.pitch,
+        planes.rows,
+        int(_solid(planes, counts, steps)),
+        *counts,
+    )
+    column_tiles = -(-planes.positions // (lanes_of(wide) * vectors))
+
+    def pack_all(context: Context, filter: Span, packed: Span) -> None:
+        pack(context, pack_items, (filter, packed), pack_numbers, group_size(pack_items))
+
+    key = "tiles", dtype, pack_items, pack_numbers
+    kept_at = packing.add(packed_nbytes, key, pack_all) if reached else 0
+
+    def step(context: Context, io: IO, scratch: Span) -> None:
+        offset, packed, made = (part(scratch, at) for at in (offset_at, packed_at, planes_at))
+        image, out, kept = io.span(source), io.span(one.out), io.packed(one.filter)
+        offsets(context, planes.taps, (offset,), planes.offset_numbers)
+        if reached and kept is not None:
+            packed = part(kept, kept_at)
+        elif reached:
+            pack_all(context, io.span(one.filter), packed)
+        for first in range(0, side.images, chunk):
+            number = min(chunk, side.images - first)
+            if reached:
+                planes.make(context, image, made, skipped * whole + first * side.steps[0], number)
+            items = number * one.groups * row_tiles * column_tiles
+            base = start + first * target.steps[0]
+            spans = (made, packed, offset, out)
+            product(context, items, spans, (*numbers, base, *target.steps[:2], *steps), HEAVY)
+
+    return step, space.need
+
+
+def _pack_numbers(one: Convolution, planes: _Planes, rows: int, inner: int, m: int, folded: bool) -> tuple[int, ...]:
+    """Return the numbers of the kernel that packs the filter."""
+    kernel = one.shape.kernel
+    kernel = (*kernel, 1) if folded else (1,) * (3 - len(kernel)) + kernel
+    near, far = one.taps, one.channels * one.taps
+    return (
+        rows,
+        inner,
+        m,
+        *(line.taps for line in planes.lines),
+        one.filters * far,
+        *((far, near) if one.kind == "windows" else (near, far)),
+        kernel[1] * kernel[2],
+        kernel[2],
+        *(line.tap for line in planes.lines),
+        *(line.tap_step for line in planes.lines),
+    )
+
+
+def _solid(planes: _Planes, counts: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether neighbouring positions are stored side by side, across rows too."""
+    rows = counts[0] == counts[1] == 1 or (planes.pitch == counts[2] == steps[1])
+    depth = counts[0] == 1 or (planes.rows == counts[1] and steps[0] == counts[1] * counts[2])
+    return steps[2] == 1 and rows and depth
+
+
+def _tile(m: int, positions: int, dtype: str) -> tuple[int, int]:
+    """Return the rows of an item's tile, and its vectors of positions."""
+    rows = 8 if m > 4 else 4 if m > 1 else 1
+    vectors = -(-positions // lanes_of(compute_dtype(dtype)))
+    return rows, 1 if vectors == 1 else 2 if rows == 8 else 4 if vectors > 2 else 2
+
+
+def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, int]:
+    """Return the step that computes the gradient of a filter, and its workspace."""
+    wide, lines = compute_dtype(dtype), one.lines()
+    size = one.groups * one.filters * one.channels * one.taps
+    folded, parts = _parts(one, lines)
+    sides = [_filter_side(one, lines, count, folded, dtype, context) for _, count in parts]
+    rows, lanes = FIT if one.filters > 1 else 1, lanes_of(wide)
+    chunks = [_chunk(planes.side.images, planes.image_nbytes + seen.image_nbytes) for planes, seen in sides]
+    space = Workspace()
+    offset_at = space.take(one.taps * 8)
+    planes_at, seen_at = (
+        space.take(max(chunk * pair[i].image_nbytes for chunk, pair in zip(chunks, sides, strict=True))) for i in (0, 1)
+    )
+    total_at = space.take(size * ITEMSIZE[wide]) if wide != dtype else 0
+    offsets, product = offsets_kernel(context), filter_kernel(context, wide, rows)
+    narrow = mover(context, wide, dtype, (size,), (1,), (1,)) if wide != dtype else None
+    zeros = filler(context, dtype, 0.0)
+    items = one.groups * -(-one.filters // rows) * -(-one.channels * one.taps // FIT)
+    x_whole, y_whole = prod(one.sizes) * one.groups * one.channels, prod(one.counts) * one.groups * one.filters
+
+    def step(context: Context, io: IO, scratch: Span) -> None:
+        out = io.span(one.out)
+        if not one.images:
+            zeros(context, out, size)
+            return
+        x, y = io.span(one.image), io.span(one.windows)
+        offset, made, windows = (part(scratch, at) for at in (offset_at, planes_at, seen_at))
+        total = out if narrow is None else part(scratch, total_at)
+        for (skipped, _), (planes, seen), chunk in zip(parts, sides, chunks, strict=True):
+            offsets(context, planes.taps, (offset,), planes.offset_numbers)
+            positions = -(-planes.positions // lanes) * lanes
+            for first in range(0, planes.side.images, chunk):
+                images = min(chunk, planes.side.images - first)
+                planes.make(context, x, made, skipped * x_whole + first * planes.side.steps[0], images)
+                seen.make(context, y, windows, skipped * y_whole + first * seen.side.steps[0], images)
+                numbers = (
+                    one.filters,
+                    one.channels,
+                    one.taps,
+                    one.groups,
+                    images,
+                    positions,
+                    planes.plane,
+                    seen.plane,
+                    int(skipped + first > 0),
+                )
+                product(context, items, (made, windows, offset, total), numbers, HEAVY)
+        if narrow is not None:
+            narrow(context, total, out)
+
+    return step, space.need
+
+
+def _filter_side(
+    one: Convolution, lines: Sequence[Line], count: int, folded: bool, dtype: str, context: Context
+) -> tuple[_Planes, _Planes]:
+    """Return the planes of the image, and those of the windows, in which one position is the same place."""
+    side = _Side.of(count, one.groups * one.channels, one.sizes, one.last, folded)
+    planes = _Planes(context, dtype, side, _three(lines, count, folded))
+    d, h, w = (replace(_ONCE, count=dim.length) for dim in planes.dims)
+    seen = _Side.of(count, one.groups * one.filters, one.counts, one.last, folded)
+    return planes, _Planes(context, dtype, seen, (d, h, w))
+
+
+conv2d = register_kernel("conv2d", "language", supports=nothing_fused)(convolve)
+conv2d_grad = register_kernel("conv2d_grad", "language", supports=nothing_fused)(convolve)
+conv3d = register_kernel("conv3d", "language", supports=nothing_fused)(convolve)
+conv3d_grad = register_kernel("conv3d_grad", "language", supports=nothing_fused)(convolve)
+depthwise_conv2d = register_kernel("depthwise_conv2d", "language", supports=nothing_fused)(convolve)
+depthwise_conv2d_grad = register_kernel("depthwise_conv2d_grad", "language", supports=nothing_fused)(convolve)
+conv2d_transpose = register_kernel("conv2d_transpose", "language", supports=nothing_fused)(convolve)
+conv2d_transpose_grad = register_kernel("conv2d_transpose_grad", "language", supports=nothing_fused)(convolve)
+conv3d_transpose = register_kernel("conv3d_transpose", "language", supports=nothing_fused)(convolve)
+conv3d_transpose_grad = register_kernel("conv3d_transpose_grad", "language", supports=nothing_fused)(convolve)
+depthwise_conv2d_transpose = register_kernel("depthwise_conv2d_transpose", "language", supports=nothing_fused)(convolve)
+depthwise_conv2d_transpose_grad = register_kernel(
+    "depthwise_conv2d_transpose_grad", "language", supports=nothing_fused
+)(convolve)

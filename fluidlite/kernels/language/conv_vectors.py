@@ -1,0 +1,377 @@
+"""The texts of convolutions whose sums stay in vector registers.
+
+An item computes some neighbouring windows of a row for a few vectors of filters: each number of the image is
+broadcast against vectors of the packed filter. Channels come last in the image that it reads, so what a row of a window
+covers lies side by side; images that lie otherwise, or are padded, are laid out so first.
+"""
+
+from __future__ import annotations
+
+from string import Template
+from typing import NamedTuple
+
+from fluidlite.kernel_support import ITEMSIZE
+from fluidlite.plugin import Context
+
+from .source import Buffer, Kernel, build, ctype
+
+SIDE = 64
+"""Channels that are packed at a time."""
+MOST_ROWS = 14
+"""Rows of a tile: so many addresses are in registers too."""
+
+
+class Tile(NamedTuple):
+    """What an item keeps in registers.
+
+    Attributes
+    ----------
+    rows : int
+        Windows, or elements of a filter: numbers that are broadcast.
+    lanes : tuple of int
+        The elements of each vector of filters.
+    """
+
+    rows: int
+    lanes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Filters."""
+        return sum(self.lanes)
+
+    @property
+    def name(self) -> str:
+        """For the names of kernels."""
+        return "x".join(map(str, (self.rows, *self.lanes)))
+
+    def vectors(self) -> list[tuple[int, int, int]]:
+        """The number of each vector, its lanes, and its first filter."""
+        return [(v, lanes, sum(self.lanes[:v])) for v, lanes in enumerate(self.lanes)]
+
+
+def lanes_of(context: Context, dtype: str) -> int:
+    """Elements of a vector register."""
+    lanes: int = context.language.registers[1] // ITEMSIZE[dtype]
+    return lanes
+
+
+def tile_of(context: Context, dtype: str, count: int, filters: int) -> Tile:
+    """Return the tile for rows of ``count`` windows and so many filters: the fewest tiles, all of one size."""
+    registers, whole = context.language.registers[0], lanes_of(context, dtype)
+    ways = ((whole, whole), (whole, whole // 2), (whole,))  # half a vector takes half the time, or a whole one's
+    lanes = min((way for way in ways if min(way) > 1), key=lambda way: -(-filters // sum(way)) * sum(way))
+    most = min(MOST_ROWS, (registers - len(lanes) - 1) // len(lanes))
+    return Tile(-(-count // -(-count // most)), lanes)
+
+
+# Laying out --------------------------------------------------------------------------------------------------------
+
+_PLANES = """
+  const index_t n = gid / rows;
+  index_t low = w_least < 0 ? -w_least : 0, high = w_size - w_least;
+  if (low > columns) low = columns;
+  if (high > columns) high = columns;
+  if (high < low) high = low;
+  $buffer $T* const to = planes + gid * columns * channels;
+  const index_t from = base + n * n_step + (h_least + gid - n * rows) * h_step + w_least * w_step;
+  for (index_t j = 0; j < low * channels; ++j) to[j] = 0;
+  for (index_t j = high * channels; j < columns * channels; ++j) to[j] = 0;
+  $copy
+"""
+_PLANES_LAST = "for (index_t j = low * channels; j < high * channels; ++j) to[j] = image[from + j];"
+_PLANES_FIRST = """
+
+  if (channels < $lanes) {
+    for (index_t c = 0; c < channels; ++c)
+      for (index_t j = low; j < high; ++j) to[j * channels + c] = image[from + j + c * c_step];
+  } else {
+    for (index_t at = 0; at < channels; at += $lanes) {
+      const index_t c = at + $lanes <= channels ? at : channels - $lanes;
+      $buffer const $T* const p = image + from + c * c_step;
+      for (index_t j = low; j < high; ++j)
+        vstore$lanes(($T$lanes)($numbers), 0, to + j * channels + c);
+    }
+  }
+"""
+
+
+def planes_kernel(context: Context, dtype: str, last: bool) -> Kernel:
+    """Return the kernel that lays rows out with their channels last and zeros at both ends; one item is one row."""
+    words = {"T": ctype(context, dtype), "lanes": str(lanes_of(context, dtype))}
+    words["numbers"] = ", ".join(f"p[j + {v} * c_step]" for v in range(int(words["lanes"])))
+    words["copy"] = Template(_PLANES_LAST if last else _PLANES_FIRST).safe_substitute(
+        words, buffer=context.language.keywords["buffer"]
+    )
+    numbers = [
+        "base",
+        "rows",
+        "columns",
+        "channels",
+        "n_step",
+        "c_step",
+        "h_step",
+        "w_step",
+        "h_least",
+        "w_size",
+        "w_least",
+    ]
+    buffers = [Buffer("image", dtype), Buffer("planes", dtype, True)]
+    return build(context, f"conv_rows_{'last' if last else 'first'}_{dtype}", buffers, numbers, _PLANES, words)
+
+
+_PACK = """
+  const index_t parts = (inner + $side - 1) / $side, tiles = (m + $width - 1) / $width;
+  const index_t rest = gid / parts, c0 = (gid - rest * parts) * $side, g = (tile0 + rest) / tiles;
+  const index_t row = (tile0 + rest - g * tiles) * $width, c1 = c0 + $side < inner ? c0 + $side : inner;
+  $buffer $T* const to = packed + rest * h_taps * w_taps * inner * $width;
+  $buffer const $T* const from = filter + g * g_step + row * m_step + h_tap * w_all + w_tap;
+  $vectors
+"""
+_PACK_VECTOR = """{
+    $rows
+    for (index_t c = c0; c < c1; ++c)
+      for (index_t h = 0; h < h_taps; ++h)
+        for (index_t w = 0; w < w_taps; ++w) {
+          $buffer const $T* const p = from + c * c_step + h * h_tap_step * w_all + w * w_tap_step;
+          vstore$lanes(($T$lanes)($numbers), 0, to + ((h * w_taps + w) * inner + c) * $width + $first);
+        }
+  }"""
+
+
+def pack_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
+    """Return the kernel that lays tiles of a filter, from ``tile0`` on, out as they are read: [taps, channels, width].
+
+    Filters beyond the last repeat it; what they give is not stored.
+    """
+    numbers = [
+        "tile0",
+        "inner",
+        "m",
+        "g_step",
+        "m_step",
+        "c_step",
+        "w_all",
+        *(f"{dim}_{what}" for what in ("taps", "tap", "tap_step") for dim in "hw"),
+    ]
+    words = {
+        "T": ctype(context, dtype),
+        "side": str(SIDE),
+        "width": str(tile.width),
+        "buffer": context.language.keywords["buffer"],
+    }
+    words["vectors"] = " ".join(
+        Template(_PACK_VECTOR).substitute(
+            words,
+            lanes=lanes,
+            first=first,
+            numbers=", ".join(f"p[r{i}]" for i in range(lanes)),
+            rows=" ".join(
+                f"const index_t r{i} = (row + {first + i} < m ? {first + i} : m - 1 - row) * m_step;"
+                for i in range(lanes)
+            ),
+        )
+        for _, lanes, first in tile.vectors()
+    )
+    buffers = [Buffer("filter", dtype), Buffer("packed", dtype, True)]
+    return build(context, f"conv_packed_{'x'.join(map(str, tile.lanes))}_{dtype}", buffers, numbers, _PACK, words)
+
+
+# Windows -----------------------------------------------------------------------------------------------------------
+
+_WINDOWS = """
+  const index_t column_tiles = (w_count + $last_row) / $rows, tiles = (m + $width - 1) / $width;
+  index_t rest = gid / column_tiles, here = 0;
+  const index_t ct = gid - rest * column_tiles;
+  if (near) { here = rest % count; rest /= count; }
+  const index_t oh = rest % h_count; rest /= h_count;
+  const index_t n = rest % images, g = (tile0 + (here += rest / images)) / tiles;
+  const index_t i0 = (tile0 + here - g * tiles) * $width;
+  const index_t ow = ct * $rows + $rows <= w_count ? ct * $rows : w_count - $rows, skip = ct * $rows - ow;
+  const index_t step = w_stride * channels;
+  const index_t y = h_least + oh * h_stride, h0 = y < 0 ? (h_reach - 1 - y) / h_reach : 0;
+  const index_t h_all = y < rows ? (rows - 1 - y) / h_reach + 1 : 0, h1 = h_all < h_taps ? h_all : h_taps;
+  $buffer const $T* w = packed + (here * h_taps + h0) * w_outer * run * $width;
+  $buffer const $T* const start = image + first + ((n * rows + y) * columns + ow * w_stride) * channels + g * inner;
+  $declare
+  for (index_t h = h0; h < h1; ++h)
+    for (index_t t = 0; t < w_outer; ++t) {
+      $buffer const $T* const p = start + (h * h_reach * columns + t * w_reach) * channels;
+      for (index_t k = 0; k < run; ++k, w += $width) {
+        $multiply
+      }
+    }
+  const index_t at = base + n * n_step + (g * m + i0) * c_step + oh * h_step + ow * w_step;
+  const index_t filters = m - i0 < $width ? m - i0 : $width;
+  $store
+"""
+_STORE = """
+    $T edge[$size];
+    $spill
+    for (index_t i = 0; i < filters; ++i)
+      for (index_t p = skip; p <= $last_row; ++p) out[at + i * c_step + p * w_step] = edge[p * $width + i];
+"""
+
+
+def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Kernel:
+    """Return the product of ``count`` tiles of a packed filter and the windows of an image.
+
+    ``last`` says that filters are stored side by side; ``near`` that a row of the image is read by all tiles before the
+    next: the packed filter stays in the cache then, otherwise the image does.
+    """
+    kind, rows, vectors = ctype(context, dtype), range(tile.rows), tile.vectors()
+    declare, lines = _sums(kind, tile), _loads(kind, tile, "w")
+    lines += [_multiply(context, kind, tile, p, f"p[k + {p} * step]") for p in rows]
+    spill = " ".join(
+        f"vstore{lanes}(a{p}_{v}, 0, edge + {p * tile.width + first});" for p in rows for v, lanes, first in vectors
+    )
+    store = _STORE.replace("$spill", spill).replace("$size", str(tile.rows * tile.width))
+    if last:
+        whole = " ".join(
+            f"if ({p} >= skip) {{ "
+            + " ".join(f"vstore{lanes}(a{p}_{v}, 0, out + at + {first} + {p} * w_step);" for v, lanes, first in vectors)
+            + " }"
+            for p in rows
+        )
+        store = f"if (filters == $width) {{ {whole} }} else {{ {store} }}"
+    words = {"T": kind, "rows": str(tile.rows), "last_row": str(tile.rows - 1), "width": str(tile.width)}
+    for name, text in words.items():
+        store = store.replace(f"${name}", text)
+    words |= {"declare": declare, "multiply": "\n        ".join(lines), "store": store}
+    numbers = [
+        "near",
+        "count",
+        "tile0",
+        "images",
+        "channels",
+        "inner",
+        "m",
+        "first",
+        "rows",
+        "h_least",
+        "columns",
+        "h_count",
+        "w_count",
+        "h_stride",
+        "w_stride",
+        "h_reach",
+        "w_reach",
+        "h_taps",
+        "w_outer",
+        "run",
+        "base",
+        "n_step",
+        "c_step",
+        "h_step",
+        "w_step",
+    ]
+    buffers = [Buffer("image", dtype), Buffer("packed", dtype), Buffer("out", dtype, True)]
+    name = f"conv_windows_{tile.name}_{'last' if last else 'first'}_{dtype}"
+    return build(context, name, buffers, numbers, _WINDOWS, words)
+
+
+def _sums(kind: str, tile: Tile) -> str:
+    """Text that declares the sums of a tile."""
+    return " ".join(
+        f"{kind}{lanes} a{p}_{v} = ({kind}{lanes})(0);" for p in range(tile.rows) for v, lanes, _ in tile.vectors()
+    )
+
+
+def _loads(kind: str, tile: Tile, pointer: str) -> list[str]:
+    """Statements that read the vectors of filters."""
+    return [f"const {kind}{lanes} b{v} = vload{lanes}(0, {pointer} + {first});" for v, lanes, first in tile.vectors()]
+
+
+def _multiply(context: Context, kind: str, tile: Tile, row: int, number: str) -> str:
+    """Statement that adds a number times the vectors to the sums of a row."""
+    fma = context.language.math.get("fma")
+    parts = [f"const {kind} y = {number};"]
+    for v, lanes, _ in tile.vectors():
+        total, one = f"a{row}_{v}", f"({kind}{lanes})(y)"
+        parts.append(f"{total} = {fma}({one}, b{v}, {total});" if fma else f"{total} += {one} * b{v};")
+    return "{ " + " ".join(parts) + " }"
+
+
+# The filter's gradient ---------------------------------------------------------------------------------------------
+
+_FILTER = """
+  const index_t run_tiles = (run + $last_row) / $rows, tiles = (m + $width - 1) / $width;
+  index_t rest = gid;
+  const index_t kt = rest % run_tiles; rest /= run_tiles;
+  const index_t t = rest % w_outer; rest /= w_outer;
+  const index_t h = rest % h_taps, gt = rest / h_taps, g = gt / tiles, i0 = (gt - g * tiles) * $width;
+  const index_t k = kt * $rows + $rows <= run ? kt * $rows : run - $rows, skip = kt * $rows - k;
+  const index_t step = w_stride * channels, pitch = groups * m;
+  $declare
+  for (index_t r = r0; r < r1; ++r) {
+    const index_t n = r / h_count, at = h_least + (r - n * h_count) * h_stride + h * h_reach;
+    if (at < 0 || at >= rows) continue;
+    $buffer const $T* p = image + first + ((n * rows + at) * columns + t * w_reach) * channels + g * inner + k;
+    $buffer const $T* y = windows + r * w_count * pitch + g * m + i0;
+    for (index_t o = 0; o < w_count; ++o, p += step, y += pitch) {
+      $multiply
+    }
+  }
+  $buffer $T* const to = total + (((gt * h_taps + h) * w_outer + t) * run + k) * $width;
+  $store
+"""
+
+
+def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
+    """Return the product of rows [r0, r1) of windows and what they read: a part of the sums of a filter's gradient."""
+    kind = ctype(context, dtype)
+    lines, stores = _loads(kind, tile, "y"), []
+    for p in range(tile.rows):
+        lines.append(_multiply(context, kind, tile, p, f"p[{p}]"))
+        for v, lanes, first in tile.vectors():
+            place = f"0, to + {p * tile.width + first}"
+            stores.append(
+                f"if ({p} >= skip) {{ if (add) a{p}_{v} += vload{lanes}({place}); vstore{lanes}(a{p}_{v}, {place}); }}"
+            )
+    words = {
+        "T": kind,
+        "rows": str(tile.rows),
+        "last_row": str(tile.rows - 1),
+        "width": str(tile.width),
+        "declare": _sums(kind, tile),
+        "multiply": "\n      ".join(lines),
+        "store": "\n  ".join(stores),
+    }
+    numbers = [
+        "groups",
+        "channels",
+        "inner",
+        "m",
+        "first",
+        "rows",
+        "h_least",
+        "columns",
+        "h_count",
+        "w_count",
+        "h_stride",
+        "w_stride",
+        "h_reach",
+        "w_reach",
+        "h_taps",
+        "w_outer",
+        "run",
+        "r0",
+        "r1",
+        "add",
+    ]
+    buffers = [Buffer("image", dtype), Buffer("windows", dtype), Buffer("total", dtype, True)]
+    return build(context, f"conv_sums_{tile.name}_{dtype}", buffers, numbers, _FILTER, words)
+
+
+_UNPACK = """
+  const index_t c = gid % inner, gi = gid / inner, g = gi / m, i = gi - g * m, tiles = (m + width - 1) / width;
+  const index_t tile = i / width;
+  for (index_t t = 0; t < taps; ++t)
+    out[gid * taps + t] = total[(((g * tiles + tile) * taps + t) * inner + c) * width + i - tile * width];
+"""
+
+
+def unpack_kernel(context: Context, dtype: str) -> Kernel:
+    """Return the kernel that lays sums [groups, tiles, taps, channels, width] out as a filter; one item a channel."""
+    buffers = [Buffer("total", dtype), Buffer("out", dtype, True)]
+    return build(context, f"conv_unpacked_{dtype}", buffers, ["inner", "m", "width", "taps"], _UNPACK)

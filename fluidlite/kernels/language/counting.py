@@ -1,0 +1,84 @@
+"""Counting by class without atomics: each item counts a part of the rows for itself, then the parts are added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fluidlite.kernel_support import ITEMSIZE
+from fluidlite.plugin import Context, Span
+
+from .source import Buffer, build, ctype
+
+MOST_PARTS = 64
+FEWEST_ROWS = 4096
+"""A part has so many rows or more, and no fewer than there are bins: adding parts must not cost more than counting."""
+
+_COUNT = """
+  const index_t mine = gid * bins, from = gid * length, to = from + length < rows ? from + length : rows;
+  for (index_t b = 0; b < bins; ++b) counts[mine + b] = 0;
+  for (index_t i = from; i < to; ++i) { $row }
+"""
+_JOIN = """
+  $T total = counts[gid];
+  for (index_t p = 1; p < parts; ++p) total += counts[p * bins + gid];
+  counts[gid] = total;
+"""
+
+
+class Counter(NamedTuple):
+    """``run(context, spans, counts, numbers)`` leaves the counts in the first bins of ``counts``, of so many bytes."""
+
+    run: Callable[[Context, Sequence[Span], Span, Sequence[int]], None]
+    workspace: int
+
+
+def counter(
+    context: Context,
+    entry: str,
+    buffers: Sequence[Buffer],
+    numbers: Sequence[str],
+    row: str,
+    words: Mapping[str, str],
+    dtype: str,
+    rows: int,
+    bins: int,
+) -> Counter:
+    """Count ``rows`` rows into ``bins`` bins of ``dtype``.
+
+    Parameters
+    ----------
+    entry : str
+        The kernel's name.
+    buffers : sequence of Buffer
+        What ``row`` reads, and the status word.
+    numbers : sequence of str
+        Further int64 parameters.
+    row : str
+        Statements that add row ``i`` to ``counts[mine + bin]``; a template of ``words``.
+    """
+    parts = max(1, min(MOST_PARTS, rows // max(FEWEST_ROWS, bins)))
+    length = -(-rows // parts)
+    count = build(
+        context,
+        f"{entry}_{dtype}",
+        [*buffers, Buffer("counts", dtype, True)],
+        ["rows", "length", "bins", *numbers],
+        _COUNT.replace("$row", row),
+        words,
+    )
+    join = build(
+        context,
+        f"add_counts_{dtype}",
+        [Buffer("counts", dtype, True)],
+        ["parts", "bins"],
+        _JOIN,
+        {"T": ctype(context, dtype)},
+    )
+
+    def run(context: Context, spans: Sequence[Span], counts: Span, numbers: Sequence[int]) -> None:
+        count(context, parts, [*spans, counts], (rows, length, bins, *numbers), 1)
+        if parts > 1:
+            join(context, bins, [counts], (parts, bins))
+
+    return Counter(run, parts * bins * ITEMSIZE[dtype])

@@ -1,0 +1,200 @@
+"""mean_iou, precision_recall."""
+
+from __future__ import annotations
+
+from math import prod
+from string import Template
+from typing import Any
+
+from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
+
+from .counting import counter
+from .source import HEAVY, Buffer, build, ctype
+
+_STATUS = Buffer("status", "int64", True)
+_KNOWN = """
+    const index_t p = found[i], l = label[i];
+    if (p < 0 || p >= classes) bad_index(status, op_id, p, classes);
+    else if (l < 0 || l >= classes) bad_index(status, op_id, l, classes);
+"""
+
+_IOU_ROW = (
+    _KNOWN
+    + """
+    else if (p == l) counts[mine + p] += 1;
+    else { counts[mine + classes + p] += 1; counts[mine + classes + l] += 1; }
+"""
+)
+# What a failed step counted is left out: outputs may be state.
+_IOU = """
+  const int known = status[0] == 0;
+  float total = 0, occurs = 0;
+  for (index_t c = 0; c < classes; ++c) {
+    const index_t right = (known ? counts[c] : 0)$corrects, wrong = (known ? counts[classes + c] : 0)$wrongs;
+    if (right + wrong > 0) { total += (float)right / (float)(right + wrong); occurs += 1; }
+    $stores
+  }
+  $mean
+"""
+
+
+@register_kernel("mean_iou", "language", options=KernelOptions(indexes=True))
+def mean_iou(call: Call, context: Context) -> Any:
+    """OutCorrect, OutWrong: right and wrong ones of each class; OutMeanIou: the mean of right / (right + wrong)."""
+    n, dtype = call.attr("num_classes"), call.dtype("Predictions")
+    counted = counter(
+        context,
+        "mean_iou_counts",
+        [Buffer("found", dtype), Buffer("label", dtype), _STATUS],
+        ["classes", "op_id"],
+        _IOU_ROW,
+        {},
+        "int32",
+        prod(call.dims("Predictions")),
+        2 * n,
+    )
+    lists = {"InCorrects": "corrects", "InWrongs": "wrongs", "InMeanIou": "means"}
+    kinds = {"InMeanIou": "float32"}
+    given = [(slot, i) for slot in lists for i in range(len(call.ins.get(slot, ())))]
+    added = {
+        name: "".join(f" + {name}{i}[{'0' if slot in kinds else 'c'}]" for s, i in given if s == slot)
+        for slot, name in lists.items()
+    }
+    stores = {"OutCorrect": "out_correct[c] = (int)right;", "OutWrong": "out_wrong[c] = (int)wrong;"}
+    results = {"OutCorrect": "out_correct", "OutWrong": "out_wrong", "OutMeanIou": "out_mean"}
+    wanted = {slot: name for slot, name in results.items() if call.has(slot)}
+    words = {
+        "corrects": added["corrects"],
+        "wrongs": added["wrongs"],
+        "stores": " ".join(text for slot, text in stores.items() if slot in wanted),
+        "mean": f"out_mean[0] = (occurs > 0 ? total / occurs : 0){added['means']};" if "OutMeanIou" in wanted else "",
+    }
+    last = build(
+        context,
+        "mean_iou",
+        [
+            Buffer("counts", "int32"),
+            _STATUS,
+            *(Buffer(f"{lists[s]}{i}", kinds.get(s, "int32")) for s, i in given),
+            *(Buffer(name, "float32" if slot == "OutMeanIou" else "int32", True) for slot, name in wanted.items()),
+        ],
+        ["classes"],
+        _IOU,
+        words,
+        aliased=True,
+    )
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        counts, status = io.workspace.span(), context.status_span()
+        counted.run(context, (io.span("Predictions"), io.span("Labels"), status), counts, (n, io.op_id))
+        spans = [counts, status, *(io.span(slot, i) for slot, i in given), *map(io.span, wanted)]
+        last(context, 1, spans, (n,), HEAVY)
+
+    return Prepared(run, counted.workspace)
+
+
+_PRECISION_ROW = (
+    _KNOWN
+    + """
+    else if (p == l) counts[mine + p] += $weight;
+    else { counts[mine + classes + p] += $weight; counts[mine + 2 * classes + l] += $weight; }
+"""
+)
+_RATE = "({0} > 0 || {1} > 0 ? {0} / ({0} + {1}) : ($T)1)"
+_SCORES = """
+  {
+    $T sums[3] = {0, 0, 0}, means[2] = {0, 0};
+    for (index_t c = 0; c < classes; ++c) {
+      const $T tp = $tp, fp = $fp, fn = $fn;
+      sums[0] += tp; sums[1] += fp; sums[2] += fn;
+      means[0] += $rate_p; means[1] += $rate_r;
+    }
+    const $T tp = sums[0], fp = sums[1], fn = sums[2], p = means[0] / classes, r = means[1] / classes;
+    $name[0] = p; $name[1] = r; $name[2] = p > 0 || r > 0 ? 2 * p * r / (p + r) : 0;
+    const $T mp = $rate_p, mr = $rate_r;
+    $name[3] = mp; $name[4] = mr; $name[5] = mp > 0 || mr > 0 ? 2 * mp * mr / (mp + mr) : 0;
+  }
+"""
+_PRECISION = """
+  const int known = status[0] == 0;
+  $batch
+  $accumulated
+  $states
+"""
+_STATES = """
+  $T all = 0;
+  for (index_t c = 0; c < classes; ++c) all += counts[c] + counts[2 * classes + c];
+  for (index_t c = 0; c < classes; ++c) {
+    const $T tp = counts[c], fp = counts[classes + c], fn = counts[2 * classes + c];
+    const $T found[4] = {tp, fp, all - (tp + fp + fn), fn};
+    for (int k = 0; k < 4; ++k) out_states[4 * c + k] = $before(known ? found[k] : 0);
+  }
+"""
+
+
+@register_kernel("precision_recall", "language", options=KernelOptions(indexes=True), inplace=True)
+def precision_recall(call: Call, context: Context) -> Any:
+    """AccumStatesInfo: the four counts of each class; BatchMetrics and AccumMetrics: the scores of both states."""
+    n, dtype, kind = call.attr("class_number"), call.dtype("MaxProbs"), ctype(context, call.dtype("MaxProbs"))
+    reads = [Buffer("found", call.dtype("Indices")), Buffer("label", call.dtype("Labels"))]
+    slots = ["Indices", "Labels"]
+    if call.has("Weights"):
+        reads.append(Buffer("weight", dtype))
+        slots.append("Weights")
+    counted = counter(
+        context,
+        "precision_counts",
+        [*reads, _STATUS],
+        ["classes", "op_id"],
+        _PRECISION_ROW,
+        {"weight": "weight[i]" if call.has("Weights") else "1"},
+        dtype,
+        call.dims("Indices")[0],
+        3 * n,
+    )
+    states = call.has("StatesInfo")
+
+    def scores(name: str, accumulated: bool) -> str:
+        def count(k: int, column: int) -> str:
+            before = f"states[4 * c + {column}] + " if accumulated and states else ""
+            return f"{before}counts[{k} * classes + c]"
+
+        rates = {"rate_p": _RATE.format("tp", "fp"), "rate_r": _RATE.format("tp", "fn")}
+        text = Template(_SCORES).substitute(
+            {"T": "$T", "name": name, "tp": count(0, 0), "fp": count(1, 1), "fn": count(2, 3), **rates}
+        )
+        return Template(text).substitute(T=kind)
+
+    results = {"BatchMetrics": "batch", "AccumMetrics": "accumulated", "AccumStatesInfo": "out_states"}
+    wanted = {slot: name for slot, name in results.items() if call.has(slot)}
+    words = {
+        "batch": scores("batch", False) if "BatchMetrics" in wanted else "",
+        "accumulated": scores("accumulated", True) if "AccumMetrics" in wanted else "",
+        "states": Template(_STATES).substitute(T=kind, before="states[4 * c + k] + " if states else "")
+        if "AccumStatesInfo" in wanted
+        else "",
+    }
+    last = build(
+        context,
+        f"precision_recall_{dtype}",
+        [
+            Buffer("counts", dtype),
+            _STATUS,
+            *([Buffer("states", dtype)] if states else []),
+            *(Buffer(name, dtype if name == "out_states" else "float64", True) for name in wanted.values()),
+        ],
+        ["classes"],
+        _PRECISION,
+        words,
+        aliased=True,
+    )
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        counts, status = io.workspace.span(), context.status_span()
+        counted.run(context, [*map(io.span, slots), status], counts, (n, io.op_id))
+        spans = [counts, status, *([io.span("StatesInfo")] if states else []), *map(io.span, wanted)]
+        last(context, 1, spans, (n,), HEAVY)
+
+    return Prepared(run, counted.workspace)

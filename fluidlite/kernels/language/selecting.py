@@ -1,0 +1,98 @@
+"""Counting what a condition holds for, and writing it in order: outputs whose size the values decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fluidlite.plugin import Context, Span
+
+from .source import Buffer, build
+
+BLOCK = 1024
+"""Elements that one item counts."""
+
+_COUNT = """
+  const index_t end = (gid + 1) * $block < n ? (gid + 1) * $block : n;
+  index_t count = 0;
+  for (index_t i = gid * $block; i < end; ++i) count += $holds ? 1 : 0;
+  sums[gid] = count;
+"""
+
+_STARTS = """
+  index_t total = 0;
+  for (index_t b = 0; b < blocks; ++b) { const index_t count = sums[b]; sums[b] = total; total += count; }
+  sums[blocks + gid] = total;
+"""
+
+_WRITE = """
+  const index_t end = (gid + 1) * $block < n ? (gid + 1) * $block : n;
+  index_t at = sums[gid];
+  for (index_t i = gid * $block; i < end; ++i)
+    if ($holds) {
+      $write
+      ++at;
+    }
+"""
+
+
+class Selector:
+    """Counts the ``i`` from 0 to ``n`` of which ``holds`` is true, then runs ``write`` for each with its number ``at``.
+
+    Parameters
+    ----------
+    name : str
+        Names the kernels.
+    n : int
+    inputs : sequence of Buffer
+        What ``holds`` reads.
+    holds : str
+        A condition on ``i``.
+    write : str
+        Statements on ``i`` and ``at``.
+    buffers : sequence of Buffer
+        What ``write`` uses beside the inputs.
+    numbers : mapping of name to int
+        Numbers that ``write`` uses.
+
+    Attributes
+    ----------
+    workspace : int
+        Bytes that it needs for its sums.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        n: int,
+        inputs: Sequence[Buffer],
+        holds: str,
+        write: str,
+        buffers: Sequence[Buffer],
+        numbers: Mapping[str, int],
+    ) -> None:
+        self.n, self.blocks, self.numbers = n, -(-n // BLOCK), tuple(numbers.values())
+        words = {"block": str(BLOCK), "holds": holds, "write": write}
+        sums = Buffer("sums", "int64", True)
+        self._count = build(context, f"select_count_{name}", [*inputs, sums], ["n"], _COUNT, words)
+        self._starts = build(context, "select_starts", [sums], ["blocks"], _STARTS)
+        self._write = build(
+            context, f"select_{name}", [*inputs, Buffer("sums", "int64"), *buffers], ["n", *numbers], _WRITE, words
+        )
+        self.workspace = (self.blocks + 1) * 8
+
+    def __call__(
+        self, context: Context, sums: Span, inputs: Sequence[Span], outputs: Callable[[int], Sequence[Span]]
+    ) -> None:
+        """Count; read the count, once; ask ``outputs(count)`` for the spans of ``buffers``; write."""
+        self._count(context, self.blocks, (*inputs, sums), (self.n,), 1)
+        self._starts(context, 1, (sums,), (self.blocks,), 1)
+        host = np.zeros(1, np.int64)
+        if self.n:
+            context.copy_out(host.data.cast("B"), Span(sums.handle, sums.offset + self.blocks * 8, 8))
+            context.wait()
+        found = outputs(int(host[0]))
+        if host[0]:
+            self._write(context, self.blocks, (*inputs, sums, *found), (self.n, *self.numbers), 1)

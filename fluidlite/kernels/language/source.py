@@ -1,0 +1,85 @@
+"""What the kernels here share beside the public ``kernel_source``: workspaces and hints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from fluidlite.plugin import Context, Span, kernel_source
+
+_ALIGN = 256
+HEAVY = 1
+"""Group hint of items that are long enough to be scheduled one by one."""
+
+MOVED = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""The type under which elements of a size are moved when their value does not matter."""
+
+
+Buffer = kernel_source.Buffer
+Kernel = kernel_source.Kernel
+build = kernel_source.build
+ctype = kernel_source.ctype
+decode = kernel_source.decode
+function = kernel_source.function
+load = kernel_source.load
+store = kernel_source.store
+
+
+def part(span: Span, start: int) -> Span:
+    """The span from byte ``start`` on."""
+    return Span(span.handle, span.offset + start, span.nbytes - start)
+
+
+class Workspace:
+    """Hands out aligned parts of a workspace, whose total is ``need``."""
+
+    def __init__(self) -> None:
+        self.need = 0
+
+    def take(self, nbytes: int) -> int:
+        """Return where a part of so many bytes starts."""
+        start = self.need
+        self.need += -(-nbytes // _ALIGN) * _ALIGN
+        return start
+
+
+class Packing(Workspace):
+    """The parts in which the computations of a call would rather read one input, and what makes each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: list[Hashable] = []
+        self._made: list[Callable[[Context, Span, Span], Any]] = []
+
+    def add(self, nbytes: int, key: Hashable, pack: Callable[[Context, Span, Span], Any]) -> int:
+        """Return where a part starts that ``pack(context, input, part)`` makes; ``key`` says what this depends on."""
+        start = self.take(nbytes)
+        self._keys.append((start, key))
+        self._made.append(lambda context, source, target: pack(context, source, part(target, start)))
+        return start
+
+    def form(self) -> tuple[int, Callable[[Context, Span, Span], None], Hashable]:
+        """Return the declaration of all parts, for :class:`Prepared`."""
+        made = tuple(self._made)
+
+        def pack(context: Context, source: Span, target: Span) -> None:
+            for each in made:
+                each(context, source, target)
+
+        return self.need, pack, tuple(self._keys)
+
+
+def group_size(items: int) -> int:
+    """Group hint of items that are short loops: few are scheduled singly, many by sixteen."""
+    return 1 if items < 256 else 16
+
+
+LANES = 16
+"""How many partial results of a row stand side by side, for a compiler to put into vectors."""
+
+
+def tree(step: Callable[[str, str], str]) -> str:
+    """Text that joins ``acc[0]`` to ``acc[15]`` in ``acc[0]``, pair by pair."""
+    return "\n  ".join(
+        f"for (int v = 0; v < {half}; ++v) {{ {step('acc[v]', f'acc[v + {half}]')} }}" for half in (8, 4, 2, 1)
+    )

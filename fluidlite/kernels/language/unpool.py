@@ -1,0 +1,43 @@
+"""unpool. An index that is out of range is recorded in the status word and passed over."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from fluidlite.kernel_support import ITEMSIZE
+from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
+
+from .source import HEAVY, MOVED, Buffer, build
+
+_STATUS = Buffer("status", "int64", True)
+
+# A plane an item: the last of several elements for one place stays.
+_UNPOOL = """
+  for (index_t i = 0; i < size; ++i) out[gid * size + i] = 0;
+  for (index_t i = 0; i < count; ++i) {
+    const index_t at = places[gid * count + i];
+    if (at >= 0 && at < size) out[gid * size + at] = x[gid * count + i];
+    else bad_index(status, op_id, at, size);
+  }
+"""
+
+
+@register_kernel("unpool", "language", options=KernelOptions(indexes=True))
+def unpool(call: Call, context: Context) -> Any:
+    """Out = 0, and X at the places that Indices name in each plane."""
+    dims, moved = call.dims("X"), MOVED[ITEMSIZE[call.dtype("X")]]
+    planes, count, size = dims[0] * dims[1], prod(dims[2:]), prod(call.dims("Out")[2:])
+    kernel = build(
+        context,
+        f"unpool_{moved}",
+        [Buffer("x", moved), Buffer("places", call.dtype("Indices")), Buffer("out", moved, True), _STATUS],
+        ["size", "count", "op_id"],
+        _UNPOOL,
+    )
+
+    def run(context: Context, io: IO) -> None:
+        spans = (io.span("X"), io.span("Indices"), io.span("Out"), context.status_span())
+        kernel(context, planes, spans, (size, count, io.op_id), HEAVY)
+
+    return run

@@ -1,0 +1,131 @@
+"""where_index, unique and unique_with_counts: outputs whose size the values decide, at one look of the host each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from fluidlite.kernel_support import ITEMSIZE
+from fluidlite.plugin import IO, Call, Context, Prepared, Span, register_kernel
+
+from .merge_sort import MergeSort, pairs, pairs_bytes
+from .selecting import Selector
+from .source import Buffer, build, load, store
+
+
+@register_kernel("where_index", "language")
+def where_index(call: Call, context: Context) -> Any:
+    """The indices of what is not 0, a row each."""
+    dims, dtype = call.dims("Condition"), call.dtype("Condition")
+    rank = len(dims)
+    lines = ["index_t left = i;"]
+    for axis in range(rank - 1, 0, -1):
+        lines.append(f"out[at * {rank} + {axis}] = left - left / n{axis} * n{axis}; left /= n{axis};")
+    lines.append(f"out[at * {rank}] = left;")
+    selector = Selector(
+        context,
+        f"where_{rank}_{dtype}",
+        prod(dims),
+        [Buffer("x", dtype)],
+        f"{load(dtype, 'x[i]')} != 0",
+        "\n      ".join(lines),
+        [Buffer("out", "int64", True)],
+        {f"n{axis}": dims[axis] for axis in range(1, rank)},
+    )
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+
+        def outputs(count: int) -> Sequence[Span]:
+            io.resize("Out", (count, rank))
+            return (io.span("Out"),)
+
+        selector(context, io.workspace.span(), (io.span("Condition"),), outputs)
+
+    return Prepared(run, selector.workspace)
+
+
+@register_kernel("unique", "language")
+def unique(call: Call, context: Context) -> Any:
+    """The different values in the order in which they come, and which of them each element is.
+
+    Beside the outputs it takes two sorted copies of X with their places.
+    """
+    return _unique(call, context)
+
+
+@register_kernel("unique_with_counts", "language")
+def unique_with_counts(call: Call, context: Context) -> Any:
+    """The same, and how often each value comes."""
+    return _unique(call, context)
+
+
+def _bisect(less: str, y: str, begin: str = "0") -> str:
+    """Text that sets ``low`` to the first place from ``begin`` on whose key is not ``less`` than y."""
+    return (
+        f"index_t low = {begin}, high = n; while (low < high) {{ const index_t middle = (low + high) / 2; "
+        f"if (key[middle] {less} {y}) low = middle + 1; else high = middle; }}"
+    )
+
+
+def _unique(call: Call, context: Context) -> Any:
+    dtype, kind, n = call.dtype("X"), call.attr("dtype"), call.dims("X")[0]
+    width, floating = ITEMSIZE[dtype], "float" in dtype
+
+    def number_only(value: str, statement: str) -> str:  # a NaN equals nothing, itself included
+        return f"if ({value} == {value}) {statement}" if floating else statement
+
+    sort = MergeSort(context, dtype, 1, n, 1)
+    firsts = build(
+        context,
+        f"unique_first_{dtype}",
+        [Buffer("key", dtype), Buffer("place", "int64"), Buffer("first", "int64", True)],
+        ["n"],
+        f"  index_t found = gid; {number_only('key[gid]', '{ ' + _bisect('<', 'key[gid]') + ' found = low; }')}\n"
+        "  first[place[gid]] = place[found];",
+    )
+    values, counts = call.has("Out"), call.has("Count")
+    write = "number[i] = at;"
+    if values:
+        write += " out[at] = x[i];"
+    if counts:
+        begin, end = _bisect("<", "x[i]"), _bisect("<=", "x[i]", "begin")
+        times = number_only("x[i]", f"{{ {{ {begin} begin = low; }} {end} times = low - begin; }}")
+        write += f" index_t times = 1, begin = 0; {times} " + store(context, kind, "count[at]", "times")
+    buffers = [Buffer("x", dtype), Buffer("key", dtype), Buffer("number", "int64", True)]
+    buffers += [Buffer("out", dtype, True)] if values else []
+    buffers += [Buffer("count", kind, True)] if counts else []
+    wanted = f"{dtype}{'_values' if values else ''}{'_counts_' + kind if counts else ''}"
+    selector = Selector(context, f"unique_{wanted}", n, [Buffer("first", "int64")], "first[i] == i", write, buffers, {})
+    index = build(
+        context,
+        f"unique_index_{kind}",
+        [Buffer("first", "int64"), Buffer("number", "int64"), Buffer("index", kind, True)],
+        [],
+        "  " + store(context, kind, "index[gid]", "number[first[gid]]"),
+    )
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        space = io.workspace.span()
+        ranked, used = pairs(space, 0, n, width)
+        spare, used = pairs(space, used, n, width)
+        sums = Span(space.handle, space.offset + used, space.nbytes - used)
+        x, first, number = io.span("X"), spare.places, ranked.places
+        sort(context, x, ranked, spare)
+        firsts(context, n, (ranked.keys, ranked.places, first), (n,))
+
+        def outputs(count: int) -> Sequence[Span]:
+            found = [x, ranked.keys, number]
+            for slot in ("Out", "Count"):
+                if io.has(slot):
+                    io.resize(slot, (count,))
+                    found.append(io.span(slot))
+            return found
+
+        selector(context, sums, (first,), outputs)
+        if io.has("Index"):
+            index(context, n, (first, number, io.span("Index")), ())
+
+    return Prepared(run, 2 * pairs_bytes(n, width) + selector.workspace)

@@ -1,0 +1,22 @@
+"""Collective operators through the host: between processes by MPI, between threads of one through its memory."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from fluidlite.plugin import Library, hookimpl
+
+
+@hookimpl
+def register_libraries(register: Any) -> None:
+    """Name the library."""
+    register(Library("mpi", ("*",), 0, "collective operators through the host, by mpi4py where mpirun started several"))
+
+
+@hookimpl
+def register_kernels(register: Any) -> None:
+    """Hand the kernels over."""
+    for found in pkgutil.iter_modules(__path__):
+        register(import_module(f"{__name__}.{found.name}"))

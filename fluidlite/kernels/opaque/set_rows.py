@@ -1,0 +1,29 @@
+"""set_rows: rows of a variable replaced in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.plugin import IO, Call, Context, KernelOptions, register_kernel
+
+
+@register_kernel("set_rows", "array", options=KernelOptions(indexes=True))
+def set_rows(call: Call, context: Context) -> Any:
+    """Out[Rows[i]] = Values[i]; all rows are looked at before one is written."""
+    height, count = call.dims("X")[0], call.dims("Rows")[0]
+
+    def run(context: Context, io: IO) -> None:
+        rows = context.check_index(io.array("Rows"), height, io) if count else None
+        out, values = io.array("Out"), io.array("Values")
+        one, other = io.span("Out"), io.span("X")
+        if one.handle is not other.handle or one.offset != other.offset:  # a run that was fed X writes beside it
+            out[...] = io.array("X")
+        if rows is None:
+            return
+        if context.array.extra("scatter_add") is None:
+            for i in range(count):  # the standard of namespaces has no assignment by an array of indices
+                out[int(rows[i]), ...] = values[i, ...]
+        else:
+            out[rows, ...] = values
+
+    return run

@@ -1,0 +1,202 @@
+"""BeamSearchDecoder: beam search over [batch, beams], with a cell of one's own."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import FLOATS
+from fluidlite.base.errors import AttributeValueError, ShapeError
+from fluidlite.layer_helper import check_int, check_variable, refuse
+from fluidlite.layers.beam_search import gather_tree
+from fluidlite.layers.common import append
+from fluidlite.layers.decoders import Decoder, over
+from fluidlite.layers.index import gather, topk
+from fluidlite.layers.nn import softmax
+from fluidlite.layers.ops import layer
+from fluidlite.layers.shape import reshape, unsqueeze
+from fluidlite.layers.slicing_padding import expand
+from fluidlite.layers.structure import flat
+from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
+from fluidlite.program.variable import Variable
+
+__all__ = ["BeamSearchDecoder"]
+
+IMPOSSIBLE = -1e9
+"""The logarithm of the probability of what cannot be, as in Fluid."""
+
+
+class BeamSearchDecoder(Decoder):
+    """Keeps, of each sequence, the ``beam_size`` likeliest prefixes; for :func:`~fluidlite.layers.dynamic_decode`.
+
+    Parameters
+    ----------
+    cell : RNNCell
+        Its states are [batch, ...] at the begin; it is called with [batch * beam_size, ...].
+    start_token, end_token : int
+        The word before the first, and the word that ends a sequence.
+    beam_size : int
+    embedding_fn : callable, optional
+        Makes inputs of the cell of words, int64 [batch, beam_size], such as ``lambda ids: fluid.embedding(ids, size)``.
+    output_fn : callable, optional
+        Makes scores before softmax, [batch, beam_size, words], of the cell's outputs, [batch, beam_size, ...].
+
+    Notes
+    -----
+    Decoded, the outputs are words, int64 [batch, steps, beam_size], the best beam first; beams that end before the last
+    step go on with ``end_token``. ``final_states.log_probs`` are the logarithms of their probabilities, and
+    ``final_states.lengths`` how long they are, with ``end_token``. Source: Fluid 1.7 ``layers/rnn.py``.
+    """
+
+    OutputWrapper = namedtuple("OutputWrapper", ("scores", "predicted_ids", "parent_ids"))
+    """What a step puts out, each [batch, beam_size]: scores, words, and the beams that they go on from."""
+    StateWrapper = namedtuple("StateWrapper", ("cell_states", "log_probs", "finished", "lengths"))
+    """The cell's states, [batch, beam_size, ...], and of each beam its score, whether it ended, and its length."""
+
+    def __init__(
+        self,
+        cell: Any,
+        start_token: int,
+        end_token: int,
+        beam_size: int,
+        embedding_fn: Callable[[Variable], Any] | None = None,
+        output_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if not callable(cell):
+            refuse("cell", cell, "an RNNCell")
+        for name, value in (("embedding_fn", embedding_fn), ("output_fn", output_fn)):
+            if value is not None and not callable(value):
+                refuse(name, value, "a function, or None")
+        self.cell, self.embedding_fn, self.output_fn = cell, embedding_fn, output_fn
+        self.start_token = check_int("start_token", start_token, 0)
+        self.end_token = check_int("end_token", end_token, 0)
+        self.beam_size = check_int("beam_size", beam_size, 1)
+
+    @staticmethod
+    def tile_beam_merge_with_batch(x: Variable, beam_size: int) -> Variable:
+        """Return each row of [batch, ...] ``beam_size`` times, one behind the other: [batch * beam_size, ...].
+
+        What a cell reads beside its states, such as the encoder's outputs for attention, has to be given so.
+
+        Parameters
+        ----------
+        x : Variable
+            [batch, ...], of dims that are known but for the first.
+        beam_size : int
+        """
+        dims = _known("x", x, 1)
+        repeated = _to_beams(x, check_int("beam_size", beam_size, 1))
+        return reshape(repeated, [-1, *dims])
+
+    def _split(self, x: Variable) -> Variable:
+        """[batch * beams, ...] as [batch, beams, ...]."""
+        return reshape(x, [-1, self.beam_size, *_known("cell", x, 1)])
+
+    def _merge(self, x: Variable) -> Variable:
+        """[batch, beams, ...] as [batch * beams, ...]."""
+        return reshape(x, [-1, *_known("embedding_fn", x, 2)])
+
+    def _gather(self, x: Variable, beams: Variable) -> Variable:
+        """What beams of each sequence have, in their new order."""
+        count = x.shape[1]
+        first = cast(layer("cumsum")(self._ones, axis=0, exclusive=True), "int64") * count
+        at = reshape(layer("elementwise_add")(beams, first), [-1])
+        found = gather(reshape(x, [-1, *x.shape[2:]]), at)
+        return reshape(found, [-1, self.beam_size, *x.shape[2:]])
+
+    def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
+        """``inits`` are states of the cell, [batch, ...]: of the beams of a sequence the first alone is possible."""
+        if inits is None:
+            refuse("inits", inits, "the states of the cell", "give those of an encoder, or cell.get_initial_states(x)")
+        states = over(lambda x: _to_beams(x, self.beam_size), inits)
+        like, dims = flat(inits)[0], [-1, self.beam_size]
+        words = fill_constant_batch_size_like(like, dims, "int64", self.start_token)
+        dtype = next((x.dtype for x in flat(inits) if x.dtype in FLOATS), "float32")
+        none = fill_constant_batch_size_like(like, dims, dtype, 0.0)
+        alone = np.full(self.beam_size, IMPOSSIBLE, dtype)
+        alone[0] = 0
+        scores = layer("elementwise_add")(none, assign(alone))
+        ended = fill_constant_batch_size_like(like, dims, "bool", 0)
+        lengths = fill_constant_batch_size_like(like, dims, "int64", 0)
+        self._ones = fill_constant_batch_size_like(like, dims, "int64", 1)
+        inputs = words if self.embedding_fn is None else self.embedding_fn(words)
+        return inputs, self.StateWrapper(states, scores, ended, lengths), ended
+
+    def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
+        """One call of the cell, and one selection; ``kwargs`` are given to the cell."""
+        merged = over(self._merge, states.cell_states)
+        outputs, cell_states = self.cell(over(self._merge, inputs), merged, **kwargs)
+        outputs, cell_states = over(self._split, outputs), over(self._split, cell_states)
+        if self.output_fn is not None:
+            outputs = self.output_fn(outputs)
+        output, state = self._beam_search_step(check_variable("output_fn", outputs), cell_states, states)
+        words = output.predicted_ids
+        following = words if self.embedding_fn is None else self.embedding_fn(words)
+        return output, state, following, state.finished
+
+    def _beam_search_step(self, logits: Variable, cell_states: Any, states: Any) -> tuple[Any, Any]:
+        """Select the best of all continuations; a beam that ended has one, ``end_token``, and keeps its score."""
+        if len(logits.shape) != 3 or logits.shape[1] != self.beam_size or logits.shape[2] < 1:
+            refuse(
+                "output_fn",
+                logits,
+                f"scores [batch, {self.beam_size}, words] with known words",
+                error=ShapeError,
+                do="let output_fn be an fc with num_flatten_dims=2",
+            )
+        count = logits.shape[2]
+        if self.end_token >= count:
+            refuse(
+                "end_token",
+                self.end_token,
+                f"a word below {count}: output_fn scores so many",
+                error=AttributeValueError,
+            )
+        if self.start_token >= count and self.embedding_fn is None:
+            refuse("start_token", self.start_token, f"a word below {count}", error=AttributeValueError)
+        chances = layer("log")(softmax(logits))
+        ended = cast(states.finished, logits.dtype)
+        going = layer("elementwise_mul")(chances, 1 - ended, axis=0)
+        others = np.full(count, IMPOSSIBLE, logits.dtype)
+        others[self.end_token] = 0
+        stopped = layer("elementwise_mul")(expand(unsqueeze(ended, [2]), [1, 1, count]), assign(others))
+        scores = layer("elementwise_add")(going + stopped, states.log_probs, axis=0)
+        best, which = topk(reshape(scores, [-1, self.beam_size * count]), k=self.beam_size)
+        number = fill_constant([1], "int64", count)
+        parents, words = layer("elementwise_floordiv")(which, number), layer("elementwise_mod")(which, number)
+        had = self._gather(states.finished, parents)
+        lengths = self._gather(states.lengths, parents)
+        longer = lengths + cast(layer("logical_not")(had), "int64")
+        end = fill_constant([1], "int64", self.end_token)
+        now = layer("logical_or")(had, layer("equal")(words, end))
+        cells = over(lambda x: self._gather(x, parents), cell_states)
+        for each in (words, parents, now, longer):
+            each.stop_gradient = True
+        return self.OutputWrapper(best, words, parents), self.StateWrapper(cells, best, now, longer)
+
+    def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> tuple[Any, Any]:
+        """Words of each beam of the last step, followed back: int64 [steps, batch, beam_size]."""
+        return gather_tree(outputs.predicted_ids, outputs.parent_ids), final_states
+
+    @property
+    def tracks_own_finished(self) -> bool:
+        """Beams change their places: what ended is kept in the states."""
+        return True
+
+
+def _known(argument: str, x: Any, begin: int) -> list[int]:
+    """The dims of a variable from ``begin`` on, which have to be known."""
+    variable = check_variable(argument, x)
+    dims = list(variable.shape[begin:])
+    if len(variable.shape) < begin or any(d < 0 for d in dims):
+        refuse(argument, variable, "[batch, ...], of known dims but for the first", error=ShapeError)
+    return dims
+
+
+def _to_beams(x: Variable, beam_size: int) -> Variable:
+    """[batch, ...] as [batch, beams, ...], each the same."""
+    dims = _known("inits", x, 1)
+    return append("expand", "expand", {"X": unsqueeze(x, [1])}, {"expand_times": [1, beam_size, *[1] * len(dims)]})

@@ -1,0 +1,223 @@
+"""Layers that cost a label among many classes: hsigmoid, nce, sampled_softmax_with_cross_entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import FLOATS, INTS
+from fluidlite.base.errors import AttributeValueError, DtypeError
+from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
+from fluidlite.layers.common import append
+from fluidlite.layers.declare import Bias, Weight, also, layer
+from fluidlite.layers.nn import scale
+from fluidlite.layers.slicing_padding import slice as slice_of
+from fluidlite.layers.tensor import assign, sums
+from fluidlite.program.variable import Variable
+
+__all__ = ["hsigmoid", "nce", "sampled_softmax_with_cross_entropy"]
+
+_SAMPLERS = ("uniform", "log_uniform", "custom_dist")
+
+
+def _inputs(input: Variable, label: Variable) -> None:
+    if check_variable("input", input).dtype not in FLOATS:
+        refuse("input", input, f"one of {', '.join(FLOATS)}", error=DtypeError)
+    if len(input.shape) != 2 or input.shape[1] < 1:
+        refuse("input", input, "[rows, width] with a known width")
+    if check_variable("label", label).dtype not in INTS:
+        refuse("label", label, "int32 or int64: classes", error=DtypeError)
+    batch, rows = input.shape[0], label.shape[0] if label.shape else 0
+    if len(label.shape) not in (1, 2) or (rows != batch and -1 not in (rows, batch)):
+        refuse("label", label, f"[{batch}, 1]: classes of each row of input")
+
+
+def _parameters(
+    helper: LayerHelper, input: Variable, rows: int, param_attr: Any, bias_attr: Any
+) -> tuple[Variable, Variable | None]:
+    """Weights, [rows, width], and a bias, [rows, 1], unless that is False."""
+    if isinstance(helper.param_attr, list):
+        refuse("param_attr", param_attr, "one ParamAttr")
+    if isinstance(helper.bias_attr, list):
+        refuse("bias_attr", bias_attr, "one ParamAttr")
+    weight = helper.create_parameter(helper.param_attr, [rows, input.shape[1]], input.dtype)
+    if bias_attr is False:
+        return weight, None
+    return weight, helper.create_parameter(helper.bias_attr, [rows, 1], input.dtype, is_bias=True)
+
+
+@layer("hierarchical_sigmoid", {"is_custom": ""}, called="hierarchical_sigmoid")
+def hsigmoid(
+    input: Variable,
+    label: Variable,
+    num_classes: int,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+    path_table: Variable | None = None,
+    path_code: Variable | None = None,
+    is_custom: bool = False,
+    is_sparse: bool = False,
+) -> Variable:
+    """Return the cost of each row's class as a leaf of a binary tree, at whose nodes sigmoids turn left or right.
+
+    input: float32 or float64, [rows, width]
+    label: int32 or int64, [rows, 1]; one that is no class is an OutOfRangeError
+    param_attr, bias_attr: Of the weights of the nodes, [num_classes - 1, width], or [num_classes, width] of a tree of
+        one's own, and of the bias; False: no bias
+    path_table, path_code: int32 or int64, [rows, longest]: the nodes on the way to each row's class, -1 behind the
+        last, and the turns there, 0 or 1. Both are given with ``is_custom``.
+    is_custom: The tree is one's own
+    Returns: [rows, 1]. As in Fluid a way that is shorter than the longest adds ln 2 for each turn that it lacks.
+
+    >>> hsigmoid(data("input", [2, 4]), data("label", [2, 1], "int64"), 3).shape
+    (2, 1)
+    """
+    _inputs(input, label)
+    for argument, value in (("path_table", path_table), ("path_code", path_code)):
+        if not is_custom and value is not None:
+            refuse(argument, value, "None, unless is_custom is true")
+        if is_custom and check_variable(argument, value).dtype not in INTS:
+            refuse(argument, value, "int32 or int64", error=DtypeError)
+    nodes = num_classes if is_custom else num_classes - 1
+    return also(W=Weight([nodes, input.shape[1]]), Bias=Bias([nodes, 1]))
+
+
+def _distribution(values: Any, classes: int, dtype: str) -> np.ndarray[Any, Any]:
+    """The probability of each class, which are made to sum to 1."""
+    try:
+        found = np.asarray([check_float("custom_dist", v) for v in values], np.float64)
+    except TypeError:
+        refuse("custom_dist", values, f"{classes} numbers: a probability for each class")
+    if len(found) != classes or not (found >= 0).all() or not 0 < found.sum() < np.inf:
+        refuse(
+            "custom_dist",
+            values,
+            f"{classes} numbers, none of them negative: a probability for each class",
+            error=AttributeValueError,
+        )
+    return np.asarray(found / found.sum(), dtype)
+
+
+def nce(
+    input: Variable,
+    label: Variable,
+    num_total_classes: int,
+    sample_weight: Variable | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    num_neg_samples: int | None = None,
+    name: str | None = None,
+    sampler: str = "uniform",
+    custom_dist: Sequence[float] | None = None,
+    seed: int = 0,
+    is_sparse: bool = False,
+) -> Variable:
+    """Return each row's cost by noise-contrastive estimation: its class against classes drawn anew in each run.
+
+    input: float32 or float64, [rows, width]
+    label: int32 or int64, [rows, true classes]; one that is no class is an OutOfRangeError
+    sample_weight: [rows, 1], of the dtype of ``input``: what each cost is multiplied by
+    param_attr, bias_attr: Of the weights, [num_total_classes, width], and the bias, [num_total_classes, 1]; False: no
+        bias
+    num_neg_samples: Classes drawn a row; None: 10
+    sampler: ``"uniform"``, ``"log_uniform"`` (class k with probability ln((k + 2) / (k + 1)) / ln(num_total_classes +
+        1)) or ``"custom_dist"``
+    custom_dist: Of ``"custom_dist"``: the probability of each class; they are divided by their sum
+    seed: 0: the program's seed
+    is_sparse: Taken for Fluid's sake: gradients are dense
+    Returns: [rows, 1]; divided by 1 + num_neg_samples
+    """
+    _inputs(input, label)
+    if len(label.shape) != 2:
+        refuse("label", label, "[rows, true classes]")
+    check_int("num_total_classes", num_total_classes, 1)
+    count = 10 if num_neg_samples is None else check_int("num_neg_samples", num_neg_samples, 1)
+    check_int("seed", seed)
+    if not isinstance(sampler, str) or sampler not in _SAMPLERS:
+        refuse("sampler", sampler, f"one of {', '.join(_SAMPLERS)}", error=AttributeValueError)
+    if (sampler == "custom_dist") != (custom_dist is not None):
+        refuse("custom_dist", custom_dist, "probabilities if sampler is custom_dist, and None if it is not")
+    if sample_weight is not None and check_variable("sample_weight", sample_weight).dtype != input.dtype:
+        refuse("sample_weight", sample_weight, f"{input.dtype}, as input", error=DtypeError)
+    dist = None if custom_dist is None else _distribution(custom_dist, num_total_classes, input.dtype)
+    helper = LayerHelper("nce", name=name, param_attr=param_attr, bias_attr=bias_attr)
+    weight, bias = _parameters(helper, input, num_total_classes, param_attr, bias_attr)
+    inputs = {"Input": input, "Label": label, "Weight": weight}
+    if bias is not None:
+        inputs["Bias"] = bias
+    if sample_weight is not None:
+        inputs["SampleWeight"] = sample_weight
+    drawn_like = {"Like": input}
+    if dist is not None:
+        drawn_like["Probs"] = inputs["CustomDistProbs"] = assign(dist)
+        drawn_like["Probs"].stop_gradient = True
+    attrs = {"num_total_classes": num_total_classes, "sampler": sampler}
+    drawn = {**attrs, "num": count, "seed": seed}
+    inputs["Samples"] = append("sample_classes", "sample_classes", drawn_like, drawn, stop_gradient=True)
+    return scale(append("nce", "nce", inputs, attrs, slot="Cost"), 1 / (count + 1))
+
+
+def sampled_softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    num_samples: int,
+    num_true: int = 1,
+    remove_accidental_hits: bool = True,
+    use_customized_samples: bool = False,
+    customized_samples: Variable | None = None,
+    customized_probabilities: Variable | None = None,
+    seed: int = 0,
+) -> Variable:
+    """Return the cross entropy of a softmax over the true classes and drawn ones, instead of over all.
+
+    logits: float32 or float64, [rows, classes]
+    label: int32 or int64, [rows, num_true]; one that is no class is an OutOfRangeError
+    num_samples: How many different classes are drawn, log-uniformly, the same for all rows
+    remove_accidental_hits: A drawn class that is a true one of the row does not count
+    use_customized_samples: Take classes of one's own in place of drawn ones
+    customized_samples, customized_probabilities: Those classes, int32 or int64, [rows, num_true + num_samples], the
+        true ones first, and the probability of each, of the dtype of ``logits``
+    seed: 0: the program's seed
+    Returns: [rows, 1]; divided by ``num_true``
+    """
+    _inputs(logits, label)
+    count, true = check_int("num_samples", num_samples, 1), check_int("num_true", num_true, 1)
+    if len(label.shape) != 2 or label.shape[1] not in (-1, true):
+        refuse("label", label, f"[rows, {true}]: num_true classes of each row")
+    given = (customized_samples, customized_probabilities)
+    if bool(use_customized_samples) != any(each is not None for each in given):
+        refuse(
+            "use_customized_samples",
+            use_customized_samples,
+            "True if customized_samples and customized_probabilities are given, and False if they are not",
+        )
+    helper = LayerHelper("sample_logits")
+    samples, probabilities = given
+    if use_customized_samples:
+        for name, value in (("customized_samples", samples), ("customized_probabilities", probabilities)):
+            variable = check_variable(name, value)
+            if len(variable.shape) != 2 or variable.shape[1] not in (-1, true + count):
+                refuse(name, variable, f"[rows, {true + count}]: num_true true classes, and num_samples others")
+    else:
+        samples, probabilities = (helper.create_variable_for_type_inference(stop_gradient=True) for _ in range(2))
+        attrs = {
+            "num_samples": count,
+            "num_classes": logits.shape[1],
+            "dtype": logits.dtype,
+            "seed": check_int("seed", seed),
+        }
+        outputs = {"Samples": samples, "Probabilities": probabilities}
+        helper.append_op("sample_negatives", {"Labels": label}, outputs, attrs)
+    scores = helper.create_variable_for_type_inference()
+    columns = helper.create_variable_for_type_inference(stop_gradient=True)
+    inputs = {"Logits": logits, "Labels": label, "Samples": samples, "Probabilities": probabilities}
+    attrs = {"remove_accidental_hits": bool(remove_accidental_hits)}
+    helper.append_op("sample_logits", inputs, {"SampledLogits": scores, "SampledLabels": columns}, attrs)
+    type, costs = "softmax_with_cross_entropy", []
+    for i in range(true):
+        column = slice_of(columns, axes=[1], starts=[i], ends=[i + 1])
+        costs.append(append(type, type, {"Logits": scores, "Label": column}, slot="Loss", extra=("Softmax",)))
+    return scale(sums(costs) if true > 1 else costs[0], 1 / true)

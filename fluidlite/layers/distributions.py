@@ -1,0 +1,213 @@
+"""``layers.distributions``: distributions whose parameters may be variables; what they give are variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.layer_helper import check_variable, refuse
+from fluidlite.layers.creation import gaussian_random, uniform_random
+from fluidlite.layers.reduce import reduce_max, reduce_prod, reduce_sum
+from fluidlite.layers.tensor import assign
+from fluidlite.program.program import default_main_program
+from fluidlite.program.variable import Variable
+
+__all__ = ["Categorical", "MultivariateNormalDiag", "Normal", "Uniform"]
+
+
+def _op(type: str, inputs: dict[str, Any], **attrs: Any) -> Variable:
+    block = default_main_program().current_block()
+    out = block.create_temporary()
+    block.append_op(type, inputs, {"Out": out}, attrs)
+    return out
+
+
+def _unary(type: str, x: Variable) -> Variable:
+    return _op(type, {"X": x})
+
+
+def _parameter(name: str, value: Any) -> Variable:
+    """A parameter of a distribution as a variable: of a number it has dims [1]."""
+    if isinstance(value, Variable):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic)):
+        refuse(name, value, "a number, an array, or a Variable")
+    array = np.atleast_1d(np.asarray(value, "float32"))
+    made: Variable = assign(array)
+    return made
+
+
+class _Distribution:
+    """What both distributions of two parameters have in common."""
+
+    def __init__(self, **parameters: Any) -> None:
+        self.batch = [_parameter(name, value) for name, value in parameters.items()]
+
+    def _drawn(self, shape: Sequence[int], draw: Any) -> tuple[list[int], Variable]:
+        """Draws of dims ``shape`` + those of the parameters."""
+        dims = [*_dims(shape), *_broadcast([list(variable.shape) for variable in self.batch])]
+        if any(dim < 0 for dim in dims):
+            refuse("shape", shape, "parameters whose dims are known, to draw samples")
+        return dims, draw(dims)
+
+
+def _dims(shape: Any) -> list[int]:
+    if isinstance(shape, (str, Variable)) or not isinstance(shape, (list, tuple)):
+        refuse("shape", shape, "a list of ints")
+    return list(shape)
+
+
+def _broadcast(shapes: list[list[int]]) -> list[int]:
+    try:
+        return list(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
+    except ValueError:
+        refuse("the parameters", shapes, "dims that broadcast")
+    raise AssertionError
+
+
+class Uniform(_Distribution):
+    """The uniform distribution over [low, high).
+
+    Parameters
+    ----------
+    low, high : float, array or Variable
+        Of dims that broadcast.
+    """
+
+    def __init__(self, low: Any, high: Any) -> None:
+        super().__init__(low=low, high=high)
+        self.low, self.high = self.batch
+
+    def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
+        """Draws of dims ``shape`` followed by those of the parameters."""
+        _, drawn = self._drawn(shape, lambda dims: uniform_random(dims, min=0.0, max=1.0, seed=seed))
+        return drawn * (self.high - self.low) + self.low
+
+    def log_prob(self, value: Variable) -> Any:
+        """The logarithm of the density; minus infinity outside."""
+        check_variable("value", value)
+        above = self._where("greater_than", value, self.low)
+        below = self._where("less_than", value, self.high)
+        return _unary("log", above * below) - _unary("log", self.high - self.low)
+
+    @staticmethod
+    def _where(type: str, value: Variable, bound: Variable) -> Any:
+        """1 where a comparison holds, else 0."""
+        truth = _op(type, {"X": value, "Y": bound}, axis=-1)
+        return _op("cast", {"X": truth}, in_dtype="bool", out_dtype=value.dtype)
+
+    def entropy(self) -> Any:
+        """log(high - low)."""
+        return _unary("log", self.high - self.low)
+
+
+class Normal(_Distribution):
+    """The normal distribution.
+
+    Parameters
+    ----------
+    loc, scale : float, array or Variable
+        Mean and standard deviation, of dims that broadcast.
+    """
+
+    def __init__(self, loc: Any, scale: Any) -> None:
+        super().__init__(loc=loc, scale=scale)
+        self.loc, self.scale = self.batch
+
+    def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
+        """Draws of dims ``shape`` followed by those of the parameters."""
+        _, drawn = self._drawn(shape, lambda dims: gaussian_random(dims, mean=0.0, std=1.0, seed=seed))
+        return drawn * self.scale + self.loc
+
+    def entropy(self) -> Any:
+        """0.5 + 0.5 log(2 pi) + log(scale)."""
+        return _unary("log", self.scale) + (0.5 + 0.5 * math.log(2 * math.pi))
+
+    def log_prob(self, value: Variable) -> Any:
+        """The logarithm of the density."""
+        check_variable("value", value)
+        apart = value - self.loc
+        variance = self.scale * self.scale
+        return apart * apart * -0.5 / variance - _unary("log", self.scale) - math.log(math.sqrt(2 * math.pi))
+
+    def kl_divergence(self, other: Normal) -> Any:
+        """The Kullback-Leibler divergence of ``other`` from this."""
+        if not isinstance(other, Normal):
+            refuse("other", other, "a Normal")
+        ratio = self.scale / other.scale
+        apart = (self.loc - other.loc) / other.scale
+        return (ratio * ratio + apart * apart - 1.0 - _unary("log", ratio * ratio)) * 0.5
+
+
+class Categorical:
+    """The distribution over classes whose probabilities are the softmax of ``logits``.
+
+    Parameters
+    ----------
+    logits : Variable
+        [..., classes].
+    """
+
+    def __init__(self, logits: Variable) -> None:
+        check_variable("logits", logits)
+        self.logits = logits
+
+    def _parts(self) -> tuple[Any, Any, Any]:
+        logits: Any = self.logits - reduce_max(self.logits, dim=-1, keep_dim=True)
+        exps = _unary("exp", logits)
+        return logits, exps, reduce_sum(exps, dim=-1, keep_dim=True)
+
+    def entropy(self) -> Any:
+        """- sum p log p, [..., 1]."""
+        logits, exps, total = self._parts()
+        probabilities = exps / total
+        return reduce_sum(probabilities * (logits - _unary("log", total)), dim=-1, keep_dim=True) * -1.0
+
+    def kl_divergence(self, other: Categorical) -> Any:
+        """The Kullback-Leibler divergence of ``other`` from this, [..., 1]."""
+        if not isinstance(other, Categorical):
+            refuse("other", other, "a Categorical")
+        logits, exps, total = self._parts()
+        their_logits, _, their_total = other._parts()
+        apart = logits - _unary("log", total) - their_logits + _unary("log", their_total)
+        return reduce_sum(exps / total * apart, dim=-1, keep_dim=True)
+
+
+class MultivariateNormalDiag:
+    """The normal distribution of several dims with a diagonal covariance.
+
+    Parameters
+    ----------
+    loc : Variable or array
+        [k], the mean.
+    scale : Variable or array
+        [k, k], a diagonal matrix of standard deviations' squares, as Fluid takes it.
+    """
+
+    def __init__(self, loc: Any, scale: Any) -> None:
+        self.loc, self.scale = _parameter("loc", loc), _parameter("scale", scale)
+        size = self.scale.shape[0]
+        if len(self.scale.shape) != 2 or size != self.scale.shape[1] or size < 1:
+            refuse("scale", list(self.scale.shape), "a square matrix")
+
+    def _diagonal(self, matrix: Variable) -> Any:
+        """The diagonal of a matrix, [k]."""
+        return reduce_sum(matrix * assign(np.eye(self.scale.shape[0], dtype="float32")), dim=1)
+
+    def entropy(self) -> Any:
+        """0.5 (k (1 + log(2 pi)) + log det(scale)), [1]."""
+        size = self.scale.shape[0]
+        return (_unary("log", reduce_prod(self._diagonal(self.scale))) + size * (1.0 + math.log(2 * math.pi))) * 0.5
+
+    def kl_divergence(self, other: MultivariateNormalDiag) -> Any:
+        """The Kullback-Leibler divergence of ``other`` from this, [1]."""
+        if not isinstance(other, MultivariateNormalDiag):
+            refuse("other", other, "a MultivariateNormalDiag")
+        ours, theirs = self._diagonal(self.scale), self._diagonal(other.scale)
+        apart = other.loc - self.loc
+        logs = _unary("log", reduce_prod(theirs)) - _unary("log", reduce_prod(ours))
+        total: Any = reduce_sum(ours / theirs) + reduce_sum(apart * apart / theirs)
+        return (total + logs - float(self.scale.shape[0])) * 0.5

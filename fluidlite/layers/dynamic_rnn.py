@@ -1,0 +1,258 @@
+"""DynamicRNN: a block for each step of sequences of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.layer_helper import LayerHelper, check_float, check_ints, check_variable, refuse
+from fluidlite.layers.loops import While
+from fluidlite.layers.rank_table import (
+    array_to_lod_tensor,
+    lod_rank_table,
+    lod_tensor_to_array,
+    max_sequence_len,
+    reorder_lod_tensor_by_rank,
+    shrink_memory,
+)
+from fluidlite.layers.shape import transpose
+from fluidlite.layers.sub_blocks import SubBlock
+from fluidlite.layers.tensor import fill_constant, fill_constant_batch_size_like, increment
+from fluidlite.layers.tensor_array import array_read, array_write, create_array
+from fluidlite.program.block import Block
+from fluidlite.program.variable import Variable
+
+__all__ = ["DynamicRNN"]
+
+
+class DynamicRNN:
+    """A recurrent network over the sequences of LoD tensors, of which a block says one step.
+
+    At step t the block sees the rows of those sequences that have a step t, the longest sequence first.
+
+    Parameters
+    ----------
+    name : str, optional
+
+    Raises
+    ------
+    ProgramError
+        If its methods are called outside of the block (or the result inside), a memory is not updated, or there is no
+        step input or output.
+    ShapeError
+        At a run, if step inputs have sequences of different lengths.
+
+    Notes
+    -----
+    A sequence of no rows has no step, and an empty sequence as its result. A memory after the last step is
+    ``layers.sequence_last_step`` of an output.
+
+    Examples
+    --------
+    >>> rnn = layers.DynamicRNN()
+    >>> with rnn.block():
+    ...     word = rnn.step_input(sentence)                        # [sequences, features]
+    ...     before = rnn.memory(shape=[8])
+    ...     hidden = layers.fc([word, before], 8, act="tanh")
+    ...     rnn.update_memory(before, hidden)
+    ...     rnn.output(hidden)
+    >>> out = rnn()                                                # [rows, 8], with the LoD of sentence
+    """
+
+    BEFORE_RNN, IN_RNN, AFTER_RNN = 0, 1, 2
+
+    def __init__(self, name: str | None = None) -> None:
+        self.helper = LayerHelper("dynamic_rnn", name=name)
+        self.status = self.BEFORE_RNN
+        self.lod_rank_table: Variable | None = None
+        self.max_seq_len: Variable | None = None
+        self.step_idx: Variable | None = None
+        self.zero_idx: Variable | None = None
+        self.outputs: list[Variable] = []
+        self.output_array: list[Variable] = []
+        self._parent: Block | None = None
+        self._memories: dict[str, tuple[Variable, Variable | None]] = {}  # the array, and what comes after
+        self.cond = self.helper.create_variable_for_type_inference()
+        self.cond.stop_gradient = True
+        self.while_op = While(self.cond)
+
+    def block(self) -> SubBlock:
+        """Layers inside are what one step does."""
+        if self.status != self.BEFORE_RNN:
+            raise ProgramError("DynamicRNN has one block; it was opened already")
+        rnn = self
+        whole = self.while_op.block()
+
+        class Steps(SubBlock):
+            def __enter__(self) -> Block:
+                rnn._parent = self.program.current_block()
+                block = super().__enter__()
+                with rnn._outside():
+                    rnn.step_idx = fill_constant([1], "int64", 0)
+                    rnn.zero_idx = fill_constant([1], "int64", 0)
+                rnn.status = rnn.IN_RNN
+                return block
+
+            def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+                rnn.status = rnn.AFTER_RNN
+                if kind is None:
+                    try:
+                        rnn._finish_step()
+                    except BaseException as exc:
+                        super().__exit__(type(exc), exc, None)
+                        raise
+                super().__exit__(kind, error, trace)
+                if kind is None:
+                    rnn.outputs = [array_to_lod_tensor(array, rnn._table("output")) for array in rnn.output_array]
+
+        return Steps(whole.program, whole.done)
+
+    def _finish_step(self) -> None:
+        """What stands at the end of the block."""
+        if self.lod_rank_table is None or not self.output_array:
+            raise ProgramError("the block of DynamicRNN has no step_input or no output; it needs one of each")
+        assert self.step_idx is not None and self.max_seq_len is not None
+        increment(self.step_idx)
+        for name, (array, after) in self._memories.items():
+            if after is None:
+                raise ProgramError(f"memory {name!r} of DynamicRNN is not updated\n  Do: rnn.update_memory(...)")
+            array_write(after, self.step_idx, array)
+        self._compare()
+
+    def _compare(self) -> None:
+        inputs = {"X": self.step_idx, "Y": self.max_seq_len}
+        self.helper.append_op("less_than", inputs, {"Out": self.cond}, {"axis": -1})
+
+    def _inside(self, method: str) -> None:
+        if self.status != self.IN_RNN:
+            raise ProgramError(f"DynamicRNN.{method} is called inside of its block\n  Do: with rnn.block(): ...")
+
+    def _table(self, method: str) -> Variable:
+        if self.lod_rank_table is None:
+            self._refuse_before(method)
+        return self.lod_rank_table
+
+    def _refuse_before(self, method: str) -> NoReturn:
+        raise ProgramError(f"DynamicRNN.{method} comes after step_input\n  Do: rnn.step_input(...) first")
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Layers inside are appended in front of the loop."""
+        program, parent = self.helper.main_program, self._parent
+        assert parent is not None
+        here, program.current_block_idx = program.current_block_idx, parent.idx
+        try:
+            yield
+        finally:
+            program.current_block_idx = here
+
+    def _made_outside(self, argument: str, value: Variable) -> None:
+        block = self.helper.main_program.current_block()
+        if block.vars.get(check_variable(argument, value).name) is value:
+            refuse(argument, value, "a Variable made before the block", "make it outside of rnn.block()")
+
+    def step_input(self, x: Variable, level: int = 0) -> Variable:
+        """Return what a step sees of sequences: a row of each that has such a step.
+
+        Parameters
+        ----------
+        x : Variable
+            Sequences: at least one LoD level. Those of all step inputs have the same lengths.
+        level : int
+            Which LoD level the sequences are of; of the first step input, it counts for all.
+        """
+        self._inside("step_input")
+        self._made_outside("x", x)
+        with self._outside():
+            if self.lod_rank_table is None:
+                self.lod_rank_table = lod_rank_table(x, level)
+                self.max_seq_len = max_sequence_len(self.lod_rank_table)
+                self._compare()
+            steps = lod_tensor_to_array(x, self.lod_rank_table)
+        assert self.step_idx is not None
+        return array_read(steps, self.step_idx)
+
+    def static_input(self, x: Variable) -> Variable:
+        """Return the rows (with LoD, the sequences) of ``x`` that belong to the sequences of a step.
+
+        Parameters
+        ----------
+        x : Variable
+            One row, or sequence, for each sequence of the step inputs.
+        """
+        self._inside("static_input")
+        table = self._table("static_input")
+        self._made_outside("x", x)
+        with self._outside():
+            ordered = reorder_lod_tensor_by_rank(x, table)
+        assert self.step_idx is not None
+        return shrink_memory(ordered, self.step_idx, table)
+
+    def memory(
+        self,
+        init: Variable | None = None,
+        shape: Sequence[int] | None = None,
+        value: float = 0.0,
+        need_reorder: bool = False,
+        dtype: Any = "float32",
+    ) -> Variable:
+        """Return a state before the step.
+
+        Parameters
+        ----------
+        init : Variable, optional
+            Its value before the first step: a row for each sequence.
+        shape : list of int, optional
+            Without ``init``: the dims of a row.
+        value : float
+            Without ``init``: what it is filled with.
+        need_reorder : bool
+            The rows of ``init`` are in the order of the sequences. Else they are in the order of their lengths, the
+            longest first, as Fluid has it.
+        dtype : str
+            Without ``init``.
+        """
+        self._inside("memory")
+        table = self._table("memory")
+        if init is None and shape is None:
+            refuse("init", init, "a Variable, or shape")
+        if init is not None:
+            self._made_outside("init", init)
+        with self._outside():
+            if init is None:
+                dims = [-1, *check_ints("shape", list(shape or ()))]
+                rows = transpose(table, [1, 0])  # a column a sequence; the table's LoD is of the levels above
+                first = fill_constant_batch_size_like(rows, dims, dtype, check_float("value", value), input_dim_idx=1)
+            else:
+                first = reorder_lod_tensor_by_rank(init, table) if need_reorder else init
+            assert self.zero_idx is not None and self.step_idx is not None
+            states = array_write(first, self.zero_idx, create_array(first.dtype))
+        before = shrink_memory(array_read(states, self.step_idx), self.step_idx, table)
+        self._memories[before.name] = states, None
+        return before
+
+    def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
+        """Say what a state is after the step."""
+        self._inside("update_memory")
+        known = self._memories.get(check_variable("ex_mem", ex_mem).name)
+        if known is None:
+            refuse("ex_mem", ex_mem, "what DynamicRNN.memory returned")
+        self._memories[ex_mem.name] = known[0], check_variable("new_mem", new_mem)
+
+    def output(self, *outputs: Variable) -> None:
+        """Say that all steps of variables are results: a row for each sequence of the step."""
+        self._inside("output")
+        assert self.step_idx is not None
+        for each in outputs:
+            check_variable("outputs", each)
+            with self._outside():
+                array = create_array(each.dtype)
+            self.output_array.append(array_write(each, self.step_idx, array))
+
+    def __call__(self) -> Variable | list[Variable]:
+        """The results, with the LoD of the step inputs: one, or a list."""
+        if self.status != self.AFTER_RNN or not self.outputs:
+            raise ProgramError("the result of DynamicRNN is there after its block")
+        return self.outputs[0] if len(self.outputs) == 1 else list(self.outputs)

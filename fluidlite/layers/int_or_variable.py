@@ -1,0 +1,67 @@
+"""Numbers that a layer takes as ints, as Variables, or as both in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from fluidlite.layer_helper import check_int
+from fluidlite.layers.tensor import fill_constant
+from fluidlite.program.variable import Variable
+
+
+class Numbers(NamedTuple):
+    """What an operator gets.
+
+    Attributes
+    ----------
+    attr : list of int
+        The numbers; where a Variable says one, the value that stands for it.
+    inputs : dict
+        The slots of the Variables: empty if all numbers are ints.
+    unknown : list of bool
+        Which of ``attr`` a Variable says.
+    """
+
+    attr: list[int]
+    inputs: dict[str, Any]
+    unknown: list[bool]
+
+
+def numbers(argument: str, value: Any, whole: str, each: str, stand_in: int = -1, count: int = 0) -> Numbers:
+    """Sort a layer's argument out.
+
+    Parameters
+    ----------
+    argument : str
+        Its name.
+    value : int, Variable, or sequence of either
+    whole : str
+        The slot for a Variable that holds all numbers.
+    each : str
+        The slot for a list of Variables of one number each; ints beside Variables become constants.
+    stand_in : int
+        What ``attr`` says where a Variable will.
+    count : int
+        How many numbers a Variable that holds all has, for ``attr``.
+
+    Raises
+    ------
+    ProgramError
+        If it is something else.
+    """
+    if isinstance(value, Variable):
+        return Numbers([stand_in] * count, {whole: value}, [True] * count)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        value = [value]
+    items: Sequence[Any] = list(value)
+    known = [-1 if isinstance(item, Variable) else check_int(argument, item) for item in items]
+    unknown = [isinstance(item, Variable) for item in items]
+    if not any(unknown):
+        return Numbers(known, {}, unknown)
+    attr = [stand_in if open_ else n for n, open_ in zip(known, unknown, strict=True)]
+    tensors = [
+        item if isinstance(item, Variable) else fill_constant([1], "int32", n)
+        for item, n in zip(items, known, strict=True)
+    ]
+    return Numbers(attr, {each: tensors}, unknown)

@@ -1,0 +1,255 @@
+"""Layers on sequences: LoD tensors, whose rows belong to sequences of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.base.dtypes import INTS
+from fluidlite.base.errors import AttributeValueError, DtypeError
+from fluidlite.layer_helper import (
+    check_int,
+    refuse,
+)
+from fluidlite.layers.declare import AddedBias, Unused, Weight, also, layer
+from fluidlite.layers.reduce import reduce_max
+from fluidlite.program.opdef import Attr
+from fluidlite.program.variable import Variable
+
+__all__ = [
+    "sequence_concat",
+    "sequence_conv",
+    "sequence_enumerate",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_mask",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reshape",
+    "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
+    "sequence_softmax",
+    "sequence_unpad",
+]
+
+_POOLS = ("average", "sum", "sqrt", "last", "first", "max")
+_POOL = Attr(
+    "pool_type", "str", doc="average, sum, sqrt (the sum divided by the square root of the length), last, first or max"
+)
+_FILTERS = Attr("num_filters", "int", minimum=1)
+
+
+@layer("sequence_pool", {"pool_type": _POOL})
+def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
+    """Return a row for each sequence of the last level: what ``pool_type`` makes of its rows.
+
+    Returns: [sequences, ...], with the levels of LoD above the last
+
+    >>> sequence_pool(data("input", [-1, 4], lod_level=1), "max").shape
+    (-1, 4)
+    """
+    if pool_type.lower() not in _POOLS:
+        refuse("pool_type", pool_type, f"one of {', '.join(_POOLS)}", error=AttributeValueError)
+    return also(pooltype=pool_type.upper())
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """Return the first row of each sequence; 0 of an empty one.
+
+    input: Floating, with LoD
+    Returns: [sequences, ...]
+    """
+    return sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """Return the last row of each sequence; 0 of an empty one.
+
+    input: Floating, with LoD
+    Returns: [sequences, ...]
+    """
+    return sequence_pool(input, "last")
+
+
+@layer("sequence_softmax")
+def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
+    """Return numbers that sum to 1 in each sequence.
+
+    Returns: As ``input``
+
+    >>> sequence_softmax(data("input", [-1, 1], lod_level=1)).shape
+    (-1, 1)
+    """
+
+
+@layer("sequence_expand")
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
+    """Return each sequence of ``x`` as often as the sequence of ``y`` beside it is long.
+
+    Returns: With one level of LoD if ``x`` has it
+
+    >>> sequence_expand(data("x", [-1, 4], lod_level=1), data("y", [-1, 1], "int64", lod_level=1)).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_expand_as")
+def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return each row of ``x`` as often as the sequence of ``y`` beside it is long, with the LoD of ``y``.
+
+    >>> sequence_expand_as(data("x", [2, 4]), data("y", [-1, 1], "int64", lod_level=1)).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_reverse")
+def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
+    """Return the rows of each sequence, the last first.
+
+    Returns: As ``x``
+
+    >>> sequence_reverse(data("x", [-1, 4], lod_level=1)).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_pad", {"maxlen": "padded_length"}, stop_gradient=("Length",))
+def sequence_pad(
+    x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Return sequences as rows of equal length, and their lengths.
+
+    Returns: [sequences, maxlen, ...], and int64 [sequences]
+
+    >>> [each.shape for each in sequence_pad(data("x", [-1, 4], lod_level=1), data("pad_value", [4]))]
+    [(-1, -1, 4), (-1,)]
+    """
+
+
+@layer("sequence_unpad")
+def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
+    """Return the first ``length`` steps of each row as sequences.
+
+    length: int32 or int64, [sequences]; from 0 to the steps of ``x``
+    Returns: With one level of LoD
+
+    >>> sequence_unpad(data("x", [2, 3, 4]), data("length", [2], "int64")).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_mask", {"maxlen": "maxlen|MaxLenTensor", "dtype": "out_dtype"}, stop_gradient=True)
+def sequence_mask(x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Variable:
+    """Return 1 for each step before a length, and 0 behind.
+
+    maxlen: How many steps; None: the largest length
+    Returns: [*dims of x, maxlen]
+
+    >>> sequence_mask(data("x", [2], "int64")).shape
+    (2, -1)
+    """
+    if x.dtype not in INTS:  # before anything is appended
+        refuse("x", x, "int32 or int64: lengths", error=DtypeError)
+    if maxlen is None:
+        return also(MaxLenTensor=reduce_max(x))
+    if not isinstance(maxlen, Variable):
+        check_int("maxlen", maxlen, 0)
+    return also()
+
+
+@layer("sequence_reshape")
+def sequence_reshape(input: Variable, new_dim: int) -> Variable:
+    """Return the numbers of each sequence in rows of another width.
+
+    new_dim: A divisor of the numbers of each sequence
+    Returns: [rows * width / new_dim, new_dim]
+
+    >>> sequence_reshape(data("input", [-1, 4], lod_level=1), 2).shape
+    (-1, 2)
+    """
+
+
+@layer("sequence_concat")
+def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
+    """Return sequences joined: each is those of all inputs at its place, one behind the other.
+
+    >>> sequence_concat(data("input", [-1, 4], lod_level=1)).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_slice")
+def sequence_slice(input: Variable, offset: Variable, length: Variable, name: str | None = None) -> Variable:
+    """Return ``length`` rows of each sequence, from its row ``offset`` on.
+
+    >>> input = data("input", [-1, 4], lod_level=1)
+    >>> offset = data("offset", [2, 1], "int64")
+    >>> length = data("length", [2, 1], "int64")
+    >>> sequence_slice(input, offset, length).shape
+    (-1, 4)
+    """
+
+
+@layer("sequence_scatter", {"index": "Ids"})
+def sequence_scatter(input: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
+    """Return ``input`` with the numbers of each sequence added to its row, where ``index`` says.
+
+    Returns: As ``input``
+
+    >>> input = data("input", [2, 4])
+    >>> index = data("index", [-1, 1], "int64", lod_level=1)
+    >>> updates = data("updates", [-1, 1], lod_level=1)
+    >>> sequence_scatter(input, index, updates).shape
+    (2, 4)
+    """
+
+
+@layer("sequence_enumerate", stop_gradient=True)
+def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0, name: str | None = None) -> Variable:
+    """Return, for each step, the numbers of the window that begins there.
+
+    Returns: [rows, win_size]
+
+    >>> sequence_enumerate(data("input", [-1, 1], "int64", lod_level=1), 2).shape
+    (-1, 2)
+    """
+
+
+@layer(
+    "sequence_conv",
+    {
+        "num_filters": _FILTERS,
+        "filter_size": "contextLength",
+        "filter_stride": "contextStride",
+        "padding": Unused("there are zeros beyond sequences"),
+        "padding_start": "contextStart",
+    },
+)
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: Any = None,
+    name: str | None = None,
+) -> Variable:
+    """Return act(windows of steps times a filter + bias); beyond a sequence are zeros.
+
+    padding_start: Where a window begins, from its step on; None: ``-(filter_size // 2)``
+    bias_attr, param_attr: Of the bias, [num_filters], and of the filter, [filter_size * width, num_filters]
+    Returns: [rows, num_filters]
+
+    >>> sequence_conv(data("input", [-1, 4], lod_level=1), 2).shape
+    (-1, 2)
+    """
+    if len(input.shape) != 2 or input.shape[1] < 1:
+        refuse("input", input, "[rows, width], of known width")
+    start = -(filter_size // 2) if padding_start is None else padding_start
+    return also(Filter=Weight([filter_size * input.shape[1], num_filters]), contextStart=start, Out=AddedBias())

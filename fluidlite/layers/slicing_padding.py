@@ -1,0 +1,238 @@
+"""Parts of a tensor, tensors in larger ones, elements moved: slice, crop, pad, expand, reverse and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.layer_helper import (
+    refuse,
+)
+from fluidlite.layers.declare import Several, also, layer
+from fluidlite.layers.int_or_variable import Numbers
+from fluidlite.program.variable import Variable
+
+__all__ = [
+    "crop",
+    "crop_tensor",
+    "expand",
+    "expand_as",
+    "flip",
+    "meshgrid",
+    "multiplex",
+    "pad",
+    "pad2d",
+    "pad_constant_like",
+    "reverse",
+    "roll",
+    "slice",
+    "strided_slice",
+    "tril",
+    "triu",
+]
+
+# Parts -------------------------------------------------------------------------------------------------------------
+
+
+_BOUNDS = {"starts": "starts|StartsTensor|StartsTensorList", "ends": "ends|EndsTensor|EndsTensorList"}
+_STRIDES = {"strides": "strides|StridesTensor|StridesTensorList"}
+
+
+def _bounds(axes: Sequence[int], **bounds: Numbers) -> dict[str, Any]:
+    """Flags of the axes with bounds that Variables hold, which stand as 0 in the attributes, and strides as 1."""
+    flags = [1] * len(axes)
+    said: dict[str, Any] = {"infer_flags": flags}
+    for name, given in bounds.items():
+        open_ = given.unknown if given.attr or not given.inputs else [True] * len(axes)
+        flags[:] = [-1 if i < len(open_) and open_[i] else flag for i, flag in enumerate(flags)]
+        said[name] = [int(name == "strides") if unknown else n for n, unknown in zip(*given[::2], strict=True)]
+    return said
+
+
+@layer("slice", _BOUNDS)
+def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Variable:
+    """Cut dims.
+
+    starts, ends: The first index that is kept of each, and the first that is not; negative ones count from the end,
+        large ones are the end
+
+    >>> slice(data("input", [2, 3, 4]), 2, [0], 2).shape
+    (2, 3, 2)
+    """
+    return also(**_bounds(axes, starts=starts, ends=ends))
+
+
+@layer("strided_slice", {**_BOUNDS, **_STRIDES})
+def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, strides: Any) -> Variable:
+    """Cut dims, by steps.
+
+    starts, ends, strides: The first index that is kept of each, the first that is not, and the step between those
+        kept. Of a negative step, an end of -1 is in front of the first index.
+
+    >>> strided_slice(data("input", [2, 3, 4]), 1, data("starts", [1], "int64"), 4, 4).shape
+    (2, -1, 4)
+    """
+    return also(**_bounds(axes, starts=starts, ends=ends, strides=strides))
+
+
+@layer("crop", {"shape": "shape|Y", "offsets": "offsets|Offsets"})
+def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
+    """Cut a block out of ``x``.
+
+    shape: Dims of the block, or a Variable that has them
+    offsets: Where it begins; default: 0 everywhere
+
+    >>> crop(data("x", [2, 3, 4]), [1, 2, 2]).shape
+    (1, 2, 2)
+    """
+    if shape is None:
+        refuse("shape", None, "dims, or a Variable that has them")
+    return also() if offsets is not None else also(offsets=[0] * len(x.shape))
+
+
+@layer("crop_tensor", {"shape": "shape|Shape|ShapeTensor", "offsets": "offsets|Offsets|OffsetsTensor"})
+def crop_tensor(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
+    """Cut a block out of ``x``.
+
+    shape: Dims of the block; -1: all from the offset on. A Variable holds integers: these dims.
+    offsets: Where it begins; default: 0 everywhere
+
+    >>> crop_tensor(data("x", [2, 3, 4]), [1, 2, 2]).shape
+    (1, 2, 2)
+    """
+    if shape is None:
+        refuse("shape", None, "dims: ints, Variables, or one Variable that holds them")
+    return also() if offsets is not None else also(offsets=[0] * len(x.shape))
+
+
+@layer("multiplex", {"inputs": "X", "index": "Ids"})
+def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
+    """Choose rows: the ``i``-th is that of ``inputs[index[i]]``.
+
+    index: Integers, [rows, 1]
+    Raises: When it runs, if an index names no input
+
+    >>> multiplex([data("inputs1", [2, 4]), data("inputs2", [2, 4])], data("index", [2, 1], "int64")).shape
+    (2, 4)
+    """
+
+
+# Larger ones -------------------------------------------------------------------------------------------------------
+
+
+@layer("expand", {"expand_times": "expand_times|ExpandTimes|expand_times_tensor"})
+def expand(x: Variable, expand_times: Any, name: str | None = None) -> Variable:
+    """Repeat ``x`` along each dim, so often as ``expand_times`` (ints, Variables, or one Variable) says.
+
+    expand_times: A number for each dim
+
+    >>> expand(data("x", [4, 4]), [2, 2]).shape
+    (8, 8)
+    """
+
+
+@layer("expand_as")
+def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
+    """Repeat ``x`` along each dim, up to the dims of ``target_tensor``, which are multiples of its own.
+
+    >>> expand_as(data("x", [2], "int64"), data("target_tensor", [2], "int64")).shape
+    (2,)
+    """
+
+
+@layer("pad")
+def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
+    """Put ``pad_value`` around ``x``.
+
+    >>> pad(data("x", [2, 1], "int64"), [1, 1, 1, 1]).shape
+    (4, 3)
+    """
+
+
+@layer("pad2d", {"paddings": "paddings|Paddings"})
+def pad2d(
+    input: Variable,
+    paddings: Any = [0, 0, 0, 0],  # noqa: B006  Fluid's default
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Put a border around images.
+
+    paddings: Rows above, rows below, columns left, columns right
+    Raises: If as many rows or columns are mirrored as there are
+
+    >>> pad2d(data("input", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
+    """
+    return also(paddings=[]) if isinstance(paddings, Variable) else also()
+
+
+@layer("pad_constant_like")
+def pad_constant_like(x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None) -> Variable:
+    """Return ``y`` with ``pad_value`` behind each dim, up to the dims of ``x``.
+
+    >>> pad_constant_like(data("x", [2, 1], "int64"), data("y", [2, 1])).shape
+    (2, 1)
+    """
+
+
+@layer("meshgrid")
+def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variable]:
+    """Return for each of the vectors a tensor that is it along its dim, repeated along those of the others.
+
+    Returns: Each of the dims [size of the first, size of the second, ...]
+
+    >>> [each.shape for each in meshgrid(data("input", [2], "int64"))]
+    [(2,)]
+    """
+    return also(Out=Several("input", len(input)))
+
+
+# Moved elements ----------------------------------------------------------------------------------------------------
+
+
+@layer("reverse")
+def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
+    """Return ``x`` with the dims in ``axis`` in reverse order.
+
+    >>> reverse(data("x", [2, 4, 8, 8]), [0]).shape
+    (2, 4, 8, 8)
+    """
+
+
+@layer("flip")
+def flip(input: Variable, dims: int | Sequence[int], name: str | None = None) -> Variable:
+    """Return ``input`` with the dims in ``dims`` in reverse order.
+
+    >>> flip(data("input", [2, 4, 8, 8]), [0]).shape
+    (2, 4, 8, 8)
+    """
+
+
+@layer("roll")
+def roll(input: Variable, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Variable:
+    """Roll dims: what leaves one at its end comes in at its beginning.
+
+    >>> roll(data("input", [2, 4]), 4).shape
+    (2, 4)
+    """
+
+
+@layer("tril_triu", attrs={"lower": True})
+def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """Return the matrices of ``input`` on and below a diagonal (0: the main one, 1: that above), else 0.
+
+    >>> tril(data("input", [2, 4, 4, 8, 8])).shape
+    (2, 4, 4, 8, 8)
+    """
+
+
+@layer("tril_triu", attrs={"lower": False})
+def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """Return the matrices of ``input`` on and above a diagonal (0: the main one, 1: that above), else 0.
+
+    >>> triu(data("input", [2, 4, 8, 8])).shape
+    (2, 4, 8, 8)
+    """

@@ -1,0 +1,40 @@
+"""Lists, tuples and dicts of variables, one in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def flat(structure: Any) -> list[Any]:
+    """The leaves of a structure, in order; of a dict, in the order of its keys."""
+    if isinstance(structure, (list, tuple)):
+        return [leaf for item in structure for leaf in flat(item)]
+    if isinstance(structure, dict):
+        return [leaf for item in structure.values() for leaf in flat(item)]
+    return [structure]
+
+
+def packed(structure: Any, leaves: list[Any]) -> Any:
+    """A structure like another, with other leaves."""
+    return _pack(structure, iter(leaves))
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(_pack(item, leaves) for item in structure))
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(_pack(item, leaves) for item in structure)
+    if isinstance(structure, dict):
+        return {key: _pack(item, leaves) for key, item in structure.items()}
+    return next(leaves)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two structures are alike but for their leaves."""
+    if isinstance(one, (list, tuple)):
+        alike = isinstance(other, (list, tuple)) and len(one) == len(other)
+        return alike and all(map(same, one, other))
+    if isinstance(one, dict):
+        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return not isinstance(other, (list, tuple, dict))

@@ -1,0 +1,72 @@
+"""What layers with sub-blocks share: a block is opened, filled by layers, and run by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fluidlite.control_flow.sub_program import has_value, reads_of, writes_of
+from fluidlite.program.block import Block
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program
+
+
+class SubBlock:
+    """A context in which layers append to a new block; it is taken out again if something raises.
+
+    Parameters
+    ----------
+    program : Program
+    done : callable
+        ``done(outer, block)`` is called at the end, when layers append to the outer block again.
+    """
+
+    def __init__(self, program: Program, done: Callable[[Block, Block], None]) -> None:
+        self.program = program
+        self.done = done
+
+    def __enter__(self) -> Block:
+        program = self.program
+        self._outer, self._count = program.current_block(), len(program.blocks)
+        self._before = list(self._outer.ops), set(self._outer.vars)
+        self.block = program.create_block()
+        return self.block
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.program.current_block_idx = self._outer.idx
+        self.program.touch()
+        kept = False
+        try:
+            if kind is None:
+                self.done(self._outer, self.block)
+                kept = True
+        finally:
+            if not kept:
+                del self.program.blocks[self._count :]
+                self._outer.ops[:] = self._before[0]
+                for name in [name for name in self._outer.vars if name not in self._before[1]]:
+                    del self._outer.vars[name]
+
+
+def control_flow(
+    outer: Block, type: str, blocks: Sequence[Block], slot: str, inputs: dict[str, Any], attrs: dict[str, Any]
+) -> Operator:
+    """Append the operator that runs blocks, with all that these use of the variables around them."""
+    written = list(dict.fromkeys(name for block in blocks for name in writes_of(block)))
+    read = [name for block in blocks for name in _first_read(block)]
+    inside = [name for name in dict.fromkeys((*read, *written)) if name in read or has_value(outer, name)]
+    names = {"inside": inside, "written": written, "sub_block": blocks[0].idx}
+    if len(blocks) > 1:
+        names["else_block"] = blocks[1].idx
+    return outer.append_op(type, {slot: inside, **inputs}, {"Out": written}, {**names, **attrs})
+
+
+def _first_read(block: Block) -> list[str]:
+    """Names of outer variables that a block reads before it writes them."""
+    written: set[str] = set()
+    found: list[str] = []
+    outer = set(reads_of(block))
+    for op in block.ops:
+        found += [name for name in op.input_arg_names if name in outer and name not in written]
+        written.update(op.output_arg_names)
+    return list(dict.fromkeys(found))

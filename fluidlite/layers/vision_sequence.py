@@ -1,0 +1,87 @@
+"""Layers on images and sequences that have no parameters: windows as columns, grids of places, positions, products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fluidlite.layers.conv import four_paddings, per_dim
+from fluidlite.layers.declare import also, layer
+from fluidlite.program.variable import Variable
+
+__all__ = ["add_position_encoding", "affine_grid", "fsp_matrix", "grid_sampler", "unfold"]
+
+Size = int | Sequence[int]
+
+
+@layer("unfold", dict.fromkeys(("kernel_sizes", "strides", "paddings", "dilations"), ""))
+def unfold(
+    x: Variable,
+    kernel_sizes: Size,
+    strides: Size = 1,
+    paddings: Size = 0,
+    dilations: Size = 1,
+    name: str | None = None,
+) -> Variable:
+    """Return the windows of each image as columns: im2col.
+
+    kernel_sizes: Size of a window
+    strides: Distance between two windows
+    paddings: Zeros around each image
+    dilations: Distance between two elements of a window
+    Returns: [images, channels * height * width of a window, windows]
+    Raises: If a window is larger than the padded image, or an argument has another form
+
+    >>> unfold(data("x", [2, 4, 8, 8]), 4).shape
+    (2, 64, 25)
+    """
+    return also(
+        kernel_sizes=per_dim("kernel_sizes", kernel_sizes, 2),
+        strides=per_dim("strides", strides, 2),
+        paddings=four_paddings("paddings", paddings),
+        dilations=per_dim("dilations", dilations, 2),
+    )
+
+
+@layer("affine_grid", {"out_shape": "output_shape|OutputShape"})
+def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str | None = None) -> Variable:
+    """Return where the pixels of an image lie in another, each coordinate from -1 to 1.
+
+    out_shape: [images, channels, height, width] of the image to come; a Variable holds four integers
+    Returns: [images, height, width, 2]: x, then y
+
+    >>> affine_grid(data("theta", [2, 2, 3]), [2, 3, 4, 4]).shape
+    (2, 4, 4, 2)
+    """
+
+
+@layer("grid_sampler")
+def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
+    """Return the images read at the places of a grid, each place from the four pixels around it.
+
+    Returns: [images, channels, rows, columns]; pixels outside the image count as 0
+
+    >>> grid_sampler(data("x", [2, 4, 8, 8]), data("grid", [2, 3, 3, 2])).shape
+    (2, 4, 3, 3)
+    """
+
+
+@layer("add_position_encoding")
+def add_position_encoding(input: Variable, alpha: float, beta: float, name: str | None = None) -> Variable:
+    """Return ``alpha * input`` plus ``beta`` times waves that tell the steps of a sequence apart.
+
+    Returns: Dims and LoD of ``input``
+
+    >>> add_position_encoding(data("input", [2, 3, 4]), 2, 2).shape
+    (2, 3, 4)
+    """
+
+
+@layer("fsp")
+def fsp_matrix(x: Variable, y: Variable) -> Variable:
+    """Return, for each image, the mean over pixels of the products of all pairs of channels.
+
+    Returns: [images, channels of x, channels of y]
+
+    >>> fsp_matrix(data("x", [2, 4, 8, 8]), data("y", [2, 4, 8, 8])).shape
+    (2, 4, 4)
+    """

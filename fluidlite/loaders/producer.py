@@ -1,0 +1,198 @@
+"""A producer takes samples from a source, batch by batch, and makes host batches of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import FeedError, LoaderError
+from fluidlite.loaders.assembly import Assembler, Field, HostBatch
+from fluidlite.loaders.settings import Settings
+from fluidlite.loaders.sources import Numbers, Rows, Stream, shuffled
+
+END = "end"
+"""A request, or an answer to one, of a source that has no more."""
+
+
+class Producer:
+    """One epoch of a source.
+
+    ``request`` says what is in the next batch, for one thread at a time; ``produce`` makes it, on several threads.
+
+    Attributes
+    ----------
+    local : bool
+        What ``request`` returns has to be produced in the same process.
+    """
+
+    local = True
+
+    def __init__(self, settings: Settings, epoch: int) -> None:
+        self.settings = settings
+        fields = settings.fields
+        self._assembler = Assembler(fields)
+        self._raw = self._assembler
+        if settings.batch_transform is not None and fields is not None:  # what is declared holds of its results
+            self._raw = Assembler(tuple(Field(f.name, f.spec if f.spec and f.spec.lod_level else None) for f in fields))
+        self.epoch = epoch
+        self.first = 0
+        """Batches that are passed over: a run that was stopped has had them."""
+
+    def request(self) -> Any:
+        """What the next batch is made of, or END."""
+        raise NotImplementedError
+
+    def produce(self, request: Any) -> Any:
+        """Make a HostBatch; END, where only that shows that there is none."""
+        raise NotImplementedError
+
+    def tell(self) -> None:
+        """Say that nothing more is wanted."""
+
+    def kill(self) -> None:
+        """Cut short what is under way at once, without waiting for a lock."""
+
+    def stop(self) -> None:
+        """Cut short what is under way, where that can be."""
+
+    def close(self) -> None:
+        """Let go of the source."""
+
+    def _assembled(self, samples: Sequence[Any]) -> HostBatch:
+        transform = self.settings.transform
+        if transform is not None:
+            samples = [transform(sample) for sample in samples]
+        return self._transformed(self._raw.from_samples(samples))
+
+    def _transformed(self, batch: HostBatch) -> HostBatch:
+        transform = self.settings.batch_transform
+        if transform is None:
+            return batch
+        lods = {field.name: field.lod for field in batch.fields}
+        found = transform({field.name: field.array for field in batch.fields})
+        if not isinstance(found, Mapping) or not found:
+            raise FeedError(f"batch_transform gave {type(found).__name__}; expected a mapping of names to arrays")
+        return self._assembler.from_columns(found, batch.size, lods)
+
+
+class RowsProducer(Producer):
+    """Of a source whose samples have numbers: a batch is a range of their order, which is shuffled or not."""
+
+    local = False
+
+    def __init__(self, settings: Settings, epoch: int) -> None:
+        super().__init__(settings, epoch)
+        source = settings.source
+        assert isinstance(source, Rows) and settings.batch_size is not None and settings.batches is not None
+        self._rows = source
+        self._order: Numbers = range(source.samples)
+        if settings.shuffle:
+            self._order = np.random.default_rng([settings.seed, epoch]).permutation(source.samples)
+        self._size, self._batches = settings.batch_size, settings.batches
+        self._next = 0
+        if not source.samples:
+            raise LoaderError(f"the source {_kind(source)} is empty: there is no batch to make")
+        if not self._batches:
+            raise LoaderError(
+                f"the source has {source.samples} samples, fewer than batch_size={self._size}, and drop_last=True "
+                "leaves out what is smaller: there is no batch"
+            )
+
+    def request(self) -> Any:
+        """The numbers of the samples."""
+        self._next = max(self._next, self.first)
+        if self._next >= self._batches:
+            return END
+        first = self._next * self._size
+        self._next += 1
+        return self.settings.share(self._order[first : first + self._size])
+
+    def produce(self, request: Any) -> HostBatch:
+        """Read them, whole columns where the source can."""
+        if self.settings.transform is None:
+            columns = self._rows.columns(request)
+            if columns is not None:
+                found: Any = columns if self._rows.named is not None else list(columns.values())
+                return self._transformed(self._raw.from_columns(found, len(request)))
+        return self._assembled(self._rows.fetch(request))
+
+
+class StreamProducer(Producer):
+    """Of a source that is read from the beginning: what is requested was read already."""
+
+    def __init__(self, settings: Settings, epoch: int) -> None:
+        super().__init__(settings, epoch)
+        assert isinstance(settings.source, Stream)
+        self._stream = settings.source
+        self._samples: Iterator[Any] | None = None
+        self._opened: Iterator[Any] | None = None
+        self._items = 0
+        self._batches = 0
+
+    def request(self) -> Any:
+        """The samples of the next batch, as they were read."""
+        while self._batches < self.first:  # read, as the others were
+            if isinstance(self._taken(), str):
+                return END
+        found = self._taken()
+        return found if isinstance(found, str) else self.settings.share(found)
+
+    def _taken(self) -> Any:
+        settings = self.settings
+        if self._samples is None:
+            self._opened = self._samples = self._stream.open()
+            if settings.shuffle:
+                generator = np.random.default_rng([settings.seed, self.epoch])
+                self._samples = shuffled(self._samples, int(settings.shuffle), generator)
+        if settings.batch_size is None:
+            found = next(self._samples, END)
+            if found is END:
+                return self._end()
+            self._items += 1
+        else:
+            found = list(itertools.islice(self._samples, settings.batch_size))
+            self._items += len(found)
+            if not found or (settings.drop_last and len(found) < settings.batch_size):
+                return self._end()
+        self._batches += 1
+        return found
+
+    def _end(self) -> Any:
+        settings, items = self.settings, self._items
+        if not items:
+            raise LoaderError("the source is empty: it ended before its first sample")
+        if self._stream.samples is not None and items < self._stream.samples and settings.yields == "samples":
+            raise LoaderError(f"the source ended after {items} samples; its len says {self._stream.samples}")
+        if not self._batches:
+            raise LoaderError(
+                f"the source has {items} samples, fewer than batch_size={settings.batch_size}, and drop_last=True "
+                "leaves out what is smaller: there is no batch"
+            )
+        return END
+
+    def produce(self, request: Any) -> HostBatch:
+        """Assemble them."""
+        if self.settings.yields == "batches":
+            return self._transformed(self._raw.from_columns(request))
+        if isinstance(request, (str, bytes)) or not hasattr(request, "__len__") or not len(request):
+            raise FeedError(f"the source yields sample lists, but one is {type(request).__name__} {request!r:.60}")
+        return self._assembled(request)
+
+    def close(self) -> None:
+        """Close a generator, so that its ``finally`` runs now."""
+        opened, self._samples, self._opened = self._opened, None, None
+        close = getattr(opened, "close", None)
+        if close is not None and hasattr(opened, "__next__"):
+            close()
+
+
+def producer_of(settings: Settings, epoch: int) -> Producer:
+    """The producer of an epoch."""
+    return (RowsProducer if isinstance(settings.source, Rows) else StreamProducer)(settings, epoch)
+
+
+def _kind(source: Rows) -> str:
+    return type(getattr(source, "dataset", source)).__name__

@@ -1,0 +1,145 @@
+"""Readers that begin by themselves: Fluid's ``open_files``, ``shuffle``, ``batch`` and ``random_data_generator``."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import LoaderError, ProgramError
+from fluidlite.loaders.fluid_loader import GeneratorLoader
+from fluidlite.loaders.record_file import Value, read_records
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+
+Records = Callable[[], Iterator[list[Value]]]
+
+
+class RecordReader:
+    """Records of tensors that fit declared shapes; ``read_file`` makes variables of them.
+
+    Attributes
+    ----------
+    specs : list of Spec
+        What each record holds.
+    """
+
+    def __init__(self, records: Records, specs: Sequence[Spec]) -> None:
+        self.records, self.specs = records, list(specs)
+        self.loader: StartedLoader | None = None
+        self.place: Any = None
+
+    def set_places(self, place: Any) -> None:
+        """Say where batches are to lie."""
+        self.place = place
+        if self.loader is not None:
+            self.loader.set_places(place)
+
+    def over(self, change: Callable[[Iterator[list[Value]]], Iterator[list[Value]]]) -> RecordReader:
+        """A reader of what ``change`` makes of the records."""
+        if self.loader is not None:
+            raise ProgramError("read_file was called for the reader before\n  Do: shuffle and batch it before that")
+        records = self.records
+        return RecordReader(lambda: change(records()), self.specs)
+
+    def reset(self) -> None:
+        """Begin a new epoch with the next run."""
+        if self.loader is not None:
+            self.loader.reset()
+
+
+class StartedLoader(GeneratorLoader):
+    """Feeds its program from the first run on, until EOFException; ``reset`` lets the next run begin anew."""
+
+    def __init__(self, variables: Sequence[Variable], reader: RecordReader, capacity: int, name: str) -> None:
+        super().__init__(variables, capacity, iterable=False, name=name)
+        self.set_batch_generator(lambda: map(_batch, reader.records()))
+        self._started = True
+
+    def reset(self) -> None:
+        """End the epoch; the next run begins one."""
+        super().reset()
+        self._started = True
+
+
+def _batch(record: list[Value]) -> tuple[Any, ...]:
+    return tuple(tensor_of(value) for value in record)
+
+
+def tensor_of(value: Value) -> Any:
+    """What a batch holds of a field: the array, or a LoDTensor."""
+    array, lod = value
+    return Tensor().set(array, devices.host(), [list(level) for level in lod]) if lod else array
+
+
+def records_of_files(filenames: Sequence[str], specs: Sequence[Spec], pass_num: int) -> Records:
+    """The records of files, one file after another, as often as asked."""
+
+    def records() -> Iterator[list[Value]]:
+        for _ in range(pass_num):
+            for name in filenames:
+                for number, record in enumerate(read_records(name)):
+                    _check(record, specs, f"{name}: record {number}")
+                    yield record
+
+    return records
+
+
+def _check(record: list[Value], specs: Sequence[Spec], where: str) -> None:
+    found = [Spec.of(array.shape, array.dtype.name, lod=lod) for array, lod in record]
+    if len(found) != len(specs):
+        raise LoaderError(f"{where} has {len(found)} fields; {len(specs)} shapes were given")
+    for number, (declared, spec) in enumerate(zip(specs, found, strict=True)):
+        if not declared.fits(spec) or declared.lod_level != spec.lod_level:
+            raise LoaderError(f"{where}: field {number} is {spec!r}; expected {declared!r}")
+
+
+def shuffled(buffer_size: int) -> Callable[[Iterator[list[Value]]], Iterator[list[Value]]]:
+    """Shuffle within a buffer of records, by Python's ``random``."""
+
+    def change(records: Iterator[list[Value]]) -> Iterator[list[Value]]:
+        while held := list(itertools.islice(records, buffer_size)):
+            random.shuffle(held)
+            yield from held
+
+    return change
+
+
+def batched(batch_size: int) -> Callable[[Iterator[list[Value]]], Iterator[list[Value]]]:
+    """Join so many records along their first dims; what is left at the end is left out, as in Fluid."""
+
+    def change(records: Iterator[list[Value]]) -> Iterator[list[Value]]:
+        while len(held := list(itertools.islice(records, batch_size))) == batch_size:
+            yield [_joined(fields) for fields in zip(*held, strict=True)]
+
+    return change
+
+
+def _joined(fields: Sequence[Value]) -> Value:
+    arrays = [array for array, _ in fields]
+    if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
+        shapes = ", ".join(str(list(array.shape)) for array in arrays[:8])
+        raise LoaderError(f"batch: records of {shapes} differ in more than their first dim")
+    levels: list[tuple[int, ...]] = []
+    for level in range(len(fields[0][1])):
+        offsets = [0]
+        for _, lod in fields:
+            offsets += [offsets[-1] + offset for offset in lod[level][1:]]
+        levels.append(tuple(offsets))
+    return np.concatenate(arrays), tuple(levels)
+
+
+def random_records(low: float, high: float, specs: Sequence[Spec], seed: int | None) -> Records:
+    """Records of uniform float32 numbers, without an end."""
+
+    def records() -> Iterator[list[Value]]:
+        draw = np.random.default_rng(seed)
+        while True:
+            yield [(draw.uniform(low, high, spec.dims).astype("float32"), ()) for spec in specs]
+
+    return records

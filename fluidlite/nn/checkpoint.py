@@ -1,0 +1,129 @@
+"""Checkpoints: values, optimizer state, random numbers, history and the loader's position, saved as one."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.errors import SavedModelError
+from fluidlite.io.commit import save_files
+from fluidlite.io.paths import PathText, folder_of
+from fluidlite.io.snapshot import Snapshot, read_folder
+from fluidlite.io.tensor_file import Stored
+from fluidlite.io.variables import is_persistable, read_values, set_values, value_writers
+from fluidlite.nn.state import TrainingState
+from fluidlite.program.program import Program
+from fluidlite.program.scope import scope_guard
+from fluidlite.program.variable import Variable
+
+if TYPE_CHECKING:
+    from fluidlite.nn.network import Network
+
+VALUES, STATE = "network.safetensors", "network.json"
+MAX_STATE_BYTES = 64 << 20
+_FORMAT, _VERSION = "fluidlite.network", 1
+
+
+def save(network: Network, folder: PathText) -> None:
+    """Save a network; see :meth:`Network.save`."""
+    network.set_up()
+    if network.group.rank != 0:
+        return
+    state = network.state
+    loader = network.checkpoint_loader
+    if loader is not None:  # a training is under way: where its loader stands goes with it
+        state.loader = loader.state() if hasattr(loader, "state") and callable(loader.state) else None
+    record = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "layers": _layers(network),
+        "seed": network.seed,
+        "random": [[stream, seed, count] for (stream, seed), count in sorted(network.scope.random_runs().items())],
+        "training": state.record(),
+    }
+    try:
+        text = json.dumps(record, indent=1, allow_nan=True).encode()
+    except TypeError as exc:
+        raise SavedModelError(f"the state of the loader or of a callback is no JSON: {exc}") from None
+    with scope_guard(network.scope):
+        writers = value_writers(_program(network), predicate=is_persistable, filename=VALUES)
+    save_files(folder, {**writers, STATE: partial(_write, text=text)})
+
+
+def _write(path: str, text: bytes) -> None:
+    with open(path, "wb") as stream:
+        stream.write(text)
+
+
+def _program(network: Network) -> Program:
+    """The program whose persistable variables are all that lives from run to run."""
+    network.compile()
+    return network.program
+
+
+def _variables(network: Network) -> list[Variable]:
+    found = {v.name: v for v in _program(network).list_vars() if is_persistable(v)}
+    return [found[name] for name in sorted(found)]
+
+
+def _layers(network: Network) -> list[dict[str, Any]]:
+    layers = [{"kind": layer.kind, "name": layer.name, **layer.config()} for layer in network.layers]
+    found: list[dict[str, Any]] = json.loads(json.dumps(layers, default=repr))  # as they are read again
+    return found
+
+
+def load(network: Network, folder: PathText) -> None:
+    """Load a network; see :meth:`Network.load`."""
+    network.set_up()
+    where = folder_of(folder)
+
+    def read(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, Stored]]:
+        record = _parsed(snapshot.read(STATE, MAX_STATE_BYTES), where / STATE)
+        _check_layers(network, record["layers"], where / STATE)
+        return record, read_values(snapshot, _variables(network), VALUES)
+
+    record, values = read_folder(where, read)
+    try:
+        state = TrainingState.parse(record["training"])
+        runs = {(int(stream), int(seed)): int(count) for stream, seed, count in record["random"]}
+        seed = record["seed"]
+        if type(seed) is not int or seed == 0:
+            raise ValueError(f"seed is {seed!r:.40}")
+    except (ValueError, TypeError) as exc:
+        raise SavedModelError(f"{where / STATE} is malformed: {exc}\n  Do: save the network again") from None
+    with scope_guard(network.scope):
+        set_values(_variables(network), values, network.executor)
+    if seed != network.seed:
+        network.seeded(seed)
+    if network.group.rank:  # the first process saved: this one has drawn as often, of its own numbers
+        runs = {(stream, network.member_seed if own == seed else own): count for (stream, own), count in runs.items()}
+    network.scope.set_random_runs(runs)
+    network.state = state
+
+
+def _parsed(text: bytes, path: Any) -> dict[str, Any]:
+    do = "\n  Do: save the network again"
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise SavedModelError(f"{path} is truncated or malformed: {exc}{do}") from None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise SavedModelError(f"{path} is no saved network{do}")
+    if record.get("version") != _VERSION:
+        raise SavedModelError(f"{path} is of version {record.get('version')!r:.40}; this fluidlite reads {_VERSION}")
+    missing = [name for name in ("layers", "seed", "random", "training") if name not in record]
+    if missing:
+        raise SavedModelError(f"{path} says nothing of {missing[0]!r}{do}")
+    return record
+
+
+def _check_layers(network: Network, saved: Any, path: Any) -> None:
+    own = _layers(network)
+    if not isinstance(saved, list):
+        raise SavedModelError(f"{path} is malformed: layers is {type(saved).__name__}")
+    for number, (mine, theirs) in enumerate(zip(own, saved, strict=False)):
+        if mine != theirs:
+            raise SavedModelError(f"{path} is of another network: layer {number} is {theirs!r:.200}; here it is {mine}")
+    if len(own) != len(saved):
+        raise SavedModelError(f"{path} is of another network: it has {len(saved)} layers; here there are {len(own)}")

@@ -1,0 +1,196 @@
+"""Layer: one step of a network, with its parameters, its buffers and a queue of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.errors import NetworkError, ProgramError
+from fluidlite.param_attr import ParamAttr
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import new_context
+from fluidlite.program.op_call import located
+from fluidlite.program.program import Program
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+
+if TYPE_CHECKING:
+    from fluidlite.nn.network import Network
+
+
+class Layer:
+    """Base of all layers: a subclass says its kind, what it expects, and what it appends to a program.
+
+    A layer belongs to one network. What it is made of is known once it was added; its values are there once the network
+    was set up.
+
+    Parameters
+    ----------
+    name : str, optional
+        Default: the kind and a number, ``dense_0``.
+
+    Attributes
+    ----------
+    network : Network or None
+    input, output : Variable
+        The input of a layer is the output of the one before: the same variable, and so the same memory.
+    parameters : list of Parameter
+        What training changes, by the order in which it was made.
+    state : list of Variable
+        What else lives from run to run: averages of a normalisation.
+    startup : Program
+        It gives parameters and state their first values.
+    context : Context or None
+        The queue on which it allocates and initialises; None before the network is set up and after it was closed.
+    """
+
+    kind = "layer"
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise NetworkError(f"the name of a layer is {name!r:.80}; expected a text, or None")
+        self._given_name = name
+        self.name = name or ""
+        self.network: Network | None = None
+        self.number = -1
+        self.startup = Program()
+        self.context: Context | None = None
+        self.parameters: list[Parameter] = []
+        self.state: list[Variable] = []
+        self._input: Variable | None = None
+        self._output: Variable | None = None
+
+    # What a subclass says
+
+    def expects(self, spec: Spec) -> str | None:
+        """What the layer expects of its input, in words, if ``spec`` is not that; None if it is."""
+        return None
+
+    def build(self, x: Variable) -> Variable:
+        """Append the layer's operators to the program; return the output."""
+        raise NotImplementedError(f"{type(self).__name__} must define build")
+
+    def config(self) -> dict[str, Any]:
+        """The numbers that make the layer what it is, as JSON can hold them; saved networks are compared by it."""
+        return {}
+
+    # What a network asks
+
+    @property
+    def input(self) -> Variable:
+        """The output of the layer before, or the network's input."""
+        return self._known(self._input)
+
+    @property
+    def output(self) -> Variable:
+        """What the layer makes: its gradient and the next layer read it."""
+        return self._known(self._output)
+
+    def _known(self, variable: Variable | None) -> Variable:
+        if variable is None:
+            raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
+        return variable
+
+    def add_to(self, network: Network, number: int, x: Variable) -> None:
+        """Append the layer to a network's program; ``x`` is what it reads."""
+        what = f"layer {number}, {self}"
+        expected = self.expects(x._spec())
+        if expected is not None:
+            before = network.layers[number - 1] if number else None
+            source = f"the output of layer {number - 1}, {before}" if before is not None else "the network's input"
+            raise NetworkError(
+                f"{what}: its input is {source}, {list(x.shape)} {x.dtype}; expected {expected}"
+                "\n  Do: add a layer between that changes the dims (Flatten, Reshape), or change one of the two"
+            )
+        block = network.program.global_block()
+        known = set(block.vars)
+        try:
+            made = self.build(x)
+        except ProgramError as exc:
+            raise located(exc, what) from exc
+        if not isinstance(made, Variable) or made.block.program is not network.program:
+            raise NetworkError(f"{what}: build returned {made!r:.80}; expected a Variable of the network's program")
+        new = [variable for name, variable in block.vars.items() if name not in known]
+        self.parameters = [v for v in new if isinstance(v, Parameter) and v.trainable]
+        self.state = [v for v in new if v.persistable and not (isinstance(v, Parameter) and v.trainable)]
+        self._input, self._output = x, made
+        self.network, self.number = network, number
+
+    def detach(self) -> None:
+        """Forget the network that did not take it."""
+        self.network, self.number, self.name = None, -1, self._given_name or ""
+        self.startup = Program()
+        self.parameters, self.state = [], []
+        self._input = self._output = None
+
+    # Sizes
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers training changes."""
+        return sum(prod(parameter.shape) for parameter in self.parameters)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients of its parameters: as many as those of the parameters themselves."""
+        return _nbytes(self.parameters)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of parameters and state."""
+        return _nbytes(self.parameters) + _nbytes(self.state)
+
+    def output_bytes(self, rows: int = 1) -> int:
+        """Bytes of its output for so many rows."""
+        spec = self.output._spec()
+        return prod(rows if d < 0 else d for d in spec.dims) * ITEMSIZE[spec.dtype]
+
+    # Values
+
+    def tensor(self, parameter: Parameter | Variable | str) -> Tensor:
+        """The memory of a parameter or of state: the layer's own, to which later runs write.
+
+        Raises
+        ------
+        NetworkError
+            If it is none of this layer's, or the network has not been set up or was closed.
+        """
+        if self.network is None:
+            raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
+        name = parameter if isinstance(parameter, str) else parameter.name
+        own = {variable.name for variable in (*self.parameters, *self.state)}
+        full = name if name in own else f"{self.name}.{name}"
+        if full not in own:
+            raise NetworkError(f"{self} has no parameter {name!r}; it has {', '.join(sorted(own)) or 'none'}")
+        found = self.network.scope.find_var(full)
+        if found is None or not found.tensor.initialized:
+            raise NetworkError(f"parameter {full!r} has no memory\n  Do: network.set_up()")
+        return found.tensor
+
+    def queue(self) -> Context:
+        """The layer's queue, made when it is first asked for."""
+        if self.network is None:
+            raise NetworkError(f"{self} is in no network yet\n  Do: network.add_layer(layer)")
+        if self.context is None or self.context.closed:
+            self.context = new_context(self.network.place)
+        return self.context
+
+    def attr(self, initializer: Any) -> Any:
+        """What ``param_attr`` and ``bias_attr`` take: a ParamAttr as it is, an initializer, None, or False for none."""
+        if initializer is None or isinstance(initializer, (bool, ParamAttr)):
+            return initializer
+        return ParamAttr(initializer=initializer)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}" if self.name else self.kind
+
+    def __repr__(self) -> str:
+        text = ", ".join(f"{name}={value!r}" for name, value in self.config().items() if value is not None)
+        return f"{type(self).__name__}({text})"
+
+
+def _nbytes(variables: Sequence[Variable]) -> int:
+    return sum(prod(variable.shape) * ITEMSIZE[variable.dtype] for variable in variables)

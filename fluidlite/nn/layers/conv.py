@@ -1,0 +1,82 @@
+"""Conv2D: filters that slide over images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.layers import conv2d
+from fluidlite.nn.layer import Layer
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+
+
+class Conv2D(Layer):
+    """act(convolution + bias), [images, filters, height, width].
+
+    Parameters
+    ----------
+    filters : int
+    size : int or (height, width)
+    stride, padding, dilation : int, pair, or (padding) "SAME" or "VALID"
+    groups : int
+    activation : str, optional
+    weight, bias : Initializer or ParamAttr, optional
+        First values; default: normal numbers of variance 2 / fan-in, and zeros. ``bias=False``: none.
+    name : str, optional
+    """
+
+    kind = "conv2d"
+
+    def __init__(
+        self,
+        filters: int,
+        size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        weight: Any = None,
+        bias: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.filters, self.size, self.stride, self.padding = filters, size, stride, padding
+        self.dilation, self.groups, self.activation = dilation, groups, activation
+        self._weight, self._bias = weight, bias
+
+    def expects(self, spec: Spec) -> str | None:
+        """Images."""
+        if len(spec.dims) != 4 or not is_float(spec.dtype):
+            return "images, [rows, channels, height, width], a floating-point type"
+        return None
+
+    def build(self, x: Variable) -> Variable:
+        """Append a convolution, the bias and the activation."""
+        out: Variable = conv2d(
+            x,
+            self.filters,
+            self.size,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            param_attr=self.attr(self._weight),
+            bias_attr=self.attr(self._bias),
+            act=self.activation,
+            name=self.name,
+        )
+        return out
+
+    def config(self) -> dict[str, Any]:
+        """What ``conv2d`` is told."""
+        return {
+            "filters": self.filters,
+            "size": self.size,
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "groups": self.groups,
+            "activation": self.activation,
+        }

@@ -1,0 +1,98 @@
+"""LSTM: a layer, or several, of long short-term memory over the steps of each row."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.initializer import Uniform
+from fluidlite.layer_helper import LayerHelper
+from fluidlite.layers import reshape, slice, transpose
+from fluidlite.nn.layer import Layer
+from fluidlite.operators.cudnn_lstm import reserved, weight_size
+from fluidlite.param_attr import ParamAttr
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+
+
+class LSTM(Layer):
+    """Hidden states of LSTMs, [rows, steps, units], or those after the last step, [rows, units].
+
+    The operator is that of ``fluid.layers.lstm``; states are 0 before the first step.
+
+    Parameters
+    ----------
+    units : int
+    layers : int
+        Each above the one below.
+    both_ways : bool
+        Each layer runs from both ends; its result is twice as wide, and so is that of the network's layer.
+    steps : bool
+        Whether the states of all steps are the result; False: those after the last step of each direction, of the
+        last layer.
+    dropout : float
+        Between the layers, in training.
+    weight : Initializer or ParamAttr, optional
+        Of all weights and biases, one parameter; default: uniform numbers up to 1 / sqrt(units).
+    name : str, optional
+    """
+
+    kind = "lstm"
+
+    def __init__(
+        self,
+        units: int,
+        layers: int = 1,
+        both_ways: bool = False,
+        steps: bool = True,
+        dropout: float = 0.0,
+        weight: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.units, self.layers, self.both_ways = units, layers, both_ways
+        self.steps, self.dropout, self._weight = steps, dropout, weight
+
+    def expects(self, spec: Spec) -> str | None:
+        """Rows of steps."""
+        if len(spec.dims) != 3 or not is_float(spec.dtype) or spec.dims[2] < 1:
+            return "[rows, steps, width], a floating-point type, the width known"
+        return None
+
+    def build(self, x: Variable) -> Variable:
+        """Append the operator between two transposes: it takes [steps, rows, width]."""
+        helper = LayerHelper("lstm", name=self.name)
+        ways = 2 if self.both_ways else 1
+        attr = self.attr(self._weight) or ParamAttr()
+        count = weight_size(x.shape[2], self.units, self.layers, ways)
+        bound = 1 / sqrt(self.units) if self.units > 0 else 0.0
+        weight = helper.create_parameter(attr, [count], x.dtype, default_initializer=Uniform(-bound, bound))
+        made = {slot: helper.create_variable_for_type_inference() for slot in ("Out", "last_h", "last_c")}
+        kept = [helper.create_variable_for_type_inference() for _ in range(reserved(self.layers, ways))]
+        attrs = {
+            "input_size": x.shape[2],
+            "hidden_size": self.units,
+            "num_layers": self.layers,
+            "is_bidirec": self.both_ways,
+            "dropout_prob": self.dropout,
+        }
+        helper.append_op(
+            "cudnn_lstm", {"Input": transpose(x, [1, 0, 2]), "W": weight}, {**made, "Reserve": kept}, attrs
+        )
+        if self.steps:
+            found: Variable = transpose(made["Out"], [1, 0, 2])
+            return found
+        last = slice(made["last_h"], [0], [(self.layers - 1) * ways], [self.layers * ways])
+        flat: Variable = reshape(transpose(last, [1, 0, 2]), [-1, ways * self.units])
+        return flat
+
+    def config(self) -> dict[str, Any]:
+        """What the operator is told, and which result is taken."""
+        return {
+            "units": self.units,
+            "layers": self.layers,
+            "both_ways": self.both_ways,
+            "steps": self.steps,
+            "dropout": self.dropout,
+        }

@@ -1,0 +1,119 @@
+"""Flatten, Reshape, Activation, and Function, which appends whatever operators a function appends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from fluidlite.base.errors import NetworkError
+from fluidlite.layer_helper import LayerHelper
+from fluidlite.layers import reshape
+from fluidlite.nn.layer import Layer
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+
+
+class Flatten(Layer):
+    """[rows, everything else]."""
+
+    kind = "flatten"
+
+    def expects(self, spec: Spec) -> str | None:
+        """Known dims but the first."""
+        return "[rows, ...], all dims but the first known" if any(d < 0 for d in spec.dims[1:]) else None
+
+    def build(self, x: Variable) -> Variable:
+        """Append a reshape, which moves nothing."""
+        out: Variable = reshape(x, [0, prod(x.shape[1:])], name=self.name)
+        return out
+
+
+class Reshape(Layer):
+    """[rows, *dims].
+
+    Parameters
+    ----------
+    dims : sequence of int
+        Without the rows; -1 for what follows from the others.
+    name : str, optional
+    """
+
+    kind = "reshape"
+
+    def __init__(self, dims: Sequence[int], name: str | None = None) -> None:
+        super().__init__(name)
+        self.dims = [int(d) for d in dims]
+
+    def expects(self, spec: Spec) -> str | None:
+        """As many numbers a row."""
+        inner, wanted = spec.dims[1:], self.dims
+        if any(d < 0 for d in inner):
+            return "[rows, ...], all dims but the first known"
+        known = prod(d for d in wanted if d >= 0)
+        fits = prod(inner) == known if -1 not in wanted else bool(known) and prod(inner) % known == 0
+        return None if fits else f"{known} numbers a row, as many as {wanted} has"
+
+    def build(self, x: Variable) -> Variable:
+        """Append a reshape, which moves nothing."""
+        inner = prod(x.shape[1:])
+        known = prod(d for d in self.dims if d >= 0)
+        dims = [inner // known if d < 0 else d for d in self.dims]
+        out: Variable = reshape(x, [0, *dims], name=self.name)
+        return out
+
+    def config(self) -> dict[str, Any]:
+        """The dims."""
+        return {"dims": self.dims}
+
+
+class Activation(Layer):
+    """A function of each number, or of each row: any activation of ``fluid.layers``.
+
+    Parameters
+    ----------
+    function : str
+        ``"relu"``, ``"tanh"``, ``"softmax"``, ...
+    name : str, optional
+    """
+
+    kind = "activation"
+
+    def __init__(self, function: str, name: str | None = None) -> None:
+        super().__init__(name)
+        self.function = function
+
+    def build(self, x: Variable) -> Variable:
+        """Append the activation."""
+        return LayerHelper(self.function, name=self.name, act=self.function).append_activation(x)
+
+    def config(self) -> dict[str, Any]:
+        """The function's name."""
+        return {"function": self.function}
+
+
+class Function(Layer):
+    """What a function of ``fluid.layers`` makes of a variable: a layer without parameters of its own kind.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(variable) -> variable``.
+    name : str, optional
+    """
+
+    kind = "function"
+
+    def __init__(self, function: Callable[[Variable], Variable], name: str | None = None) -> None:
+        super().__init__(name)
+        if not callable(function):
+            raise NetworkError(f"layer Function got {function!r:.80}; expected a function of a variable")
+        self.function = function
+
+    def build(self, x: Variable) -> Variable:
+        """Call the function."""
+        return self.function(x)
+
+    def config(self) -> dict[str, Any]:
+        """The function's name; saved networks do not hold its code."""
+        return {"function": getattr(self.function, "__name__", type(self.function).__name__)}

@@ -1,0 +1,50 @@
+"""Whether a place has memory for a network's parameters, before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fluidlite.base.errors import OutOfMemoryError
+from fluidlite.memory import memory_of
+from fluidlite.platform.device_registry import devices
+
+if TYPE_CHECKING:
+    from fluidlite.nn.layer import Layer
+    from fluidlite.nn.network import Network
+
+
+def available_bytes(network: Network) -> int | None:
+    """What the place may still hold: by its limit or its size, without what is used; None if nobody knows."""
+    memory = memory_of(network.place)
+    bounds = [bound for bound in (memory.limit, devices.unit(network.place).info.memory) if bound is not None]
+    return min(bounds) - memory.stats().used if bounds else None
+
+
+def check_memory(network: Network, layers: Sequence[Layer], state_bytes: int = 0) -> None:
+    """Raise OutOfMemoryError if the parameters, with gradients and state, are more than the place may hold.
+
+    ``state_bytes`` are those of the optimizer. Outputs are not counted but for one row: their bytes depend on the
+    batch. Nothing is counted once the values are there.
+    """
+    free = available_bytes(network)
+    if free is None:
+        return
+    parameters = sum(layer.parameter_bytes for layer in layers)
+    gradients = sum(layer.gradient_bytes for layer in layers) if network.optimizer is not None else 0
+    outputs = sum(layer.output_bytes() for layer in layers)
+    total = parameters + gradients + state_bytes + outputs
+    if total <= free:
+        return
+    last = layers[-1]
+    parts = [f"{parameters:,} of parameters"]
+    if gradients:
+        parts.append(f"{gradients:,} of gradients")
+    if state_bytes:
+        parts.append(f"{state_bytes:,} of optimizer state")
+    parts.append(f"{outputs:,} of outputs a row")
+    raise OutOfMemoryError(
+        f"{network.place} has {free:,} bytes left, and the network takes {total:,} with layer {last.number}, {last}, "
+        f"whose parameters are {last.parameter_bytes:,} bytes: {', '.join(parts)}"
+        "\n  Do: a smaller layer, a place with more memory, or fluid.memory.set_limit if it is the limit"
+    )

@@ -1,0 +1,191 @@
+"""Sums, differences and products of nodes; operators on nodes are these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite import graph as ng
+from fluidlite.base.errors import NodeError
+from fluidlite.graph.value import Value, emit
+from fluidlite.nodes.node import Node, is_number
+from fluidlite.nodes.node_program import Kind
+from fluidlite.nodes.operator_node import OperatorNode, operator_node
+
+
+def _add(*terms: Value) -> Value:
+    if len(terms) == 1:
+        return emit("assign", {"X": terms[0]})
+    if len(terms) == 2:
+        return ng.add(*terms)
+    return emit("sum", {"X": list(terms)})
+
+
+def _scaled(x: Value, scale: float, bias: float) -> Value:
+    return emit("scale", {"X": x}, {"scale": scale, "bias": bias})
+
+
+def _over(x: Value, number: float) -> Value:
+    return emit("scale", {"X": ng.reciprocal(x)}, {"scale": number, "bias": 0.0})
+
+
+def _prod_add(x: Value, y: Value, z: Value) -> Value:
+    return ng.add(ng.multiply(x, y), z)
+
+
+ADD = Kind("Add", _add, (0, 1))
+SUBTRACT = Kind("Subtract", ng.subtract, (0, 1))
+CWISE_PROD = Kind("CwiseProd", ng.multiply, (0, 1))
+CWISE_DIV = Kind("CwiseDiv", ng.divide, (0, 1))
+CWISE_MAX = Kind("CwiseMax", ng.maximum, (0, 1))
+CWISE_PROD_ADD = Kind("CwiseProdAdd", _prod_add, (2, 0, 1))
+ADD_SCALAR = Kind("AddScalar", _scaled, (0,))
+SUBTRACT_SCALAR = Kind("SubtractScalar", _scaled, (0,))
+PROD_SCALAR = Kind("ProdScalar", _scaled, (0,))
+DIV_SCALAR = Kind("DivScalar", _scaled, (0,))
+SCALAR_DIV = Kind("ScalarDiv", _over)
+_SAME, _NO_BIAS = ("scale", 1.0), ("bias", 0.0)
+
+
+def _number(what: str, item: Any) -> float:
+    if not is_number(item):
+        raise NodeError(f"{what} takes a number, got {item!r:.60}")
+    return float(item)
+
+
+def _scale(kind: Kind, x: Node, scale: float, bias: float, asked: bool = False) -> OperatorNode:
+    return operator_node(kind, (x,), (("scale", scale), ("bias", bias)), asked)
+
+
+def Add(*inputs: Node) -> OperatorNode:
+    """The sum of nodes: of two, which are broadcast as NumPy does, or of more, of equal dims."""
+    return operator_node(ADD, inputs)
+
+
+def InPlaceAdd(a: Node, b: Node) -> OperatorNode:
+    """``a + b``, written over ``a``."""
+    return operator_node(ADD, (a, b), (), True)
+
+
+def AddScalar(x: Node, number: float) -> OperatorNode:
+    """``x + number``."""
+    return _scale(ADD_SCALAR, x, 1.0, _number("AddScalar", number))
+
+
+def InPlaceAddScalar(x: Node, number: float) -> OperatorNode:
+    """``x + number``, written over ``x``."""
+    return _scale(ADD_SCALAR, x, 1.0, _number("InPlaceAddScalar", number), True)
+
+
+def Subtract(a: Node, b: Node) -> OperatorNode:
+    """``a - b``."""
+    return operator_node(SUBTRACT, (a, b))
+
+
+def InPlaceSubtract(a: Node, b: Node) -> OperatorNode:
+    """``a - b``, written over ``a``."""
+    return operator_node(SUBTRACT, (a, b), (), True)
+
+
+def SubtractScalar(number: float, x: Node) -> OperatorNode:
+    """``number - x``."""
+    return _scale(SUBTRACT_SCALAR, x, -1.0, _number("SubtractScalar", number))
+
+
+def ProdScalar(x: Node, number: float) -> OperatorNode:
+    """``x * number``."""
+    return _scale(PROD_SCALAR, x, _number("ProdScalar", number), 0.0)
+
+
+def InPlaceProdScalar(x: Node, number: float) -> OperatorNode:
+    """``x * number``, written over ``x``."""
+    return _scale(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0.0, True)
+
+
+def CwiseProd(a: Node, b: Node) -> OperatorNode:
+    """``a * b``, element by element; broadcast as NumPy does."""
+    return operator_node(CWISE_PROD, (a, b))
+
+
+def InPlaceCwiseProd(a: Node, b: Node) -> OperatorNode:
+    """``a * b``, written over ``a``: safe where ``b`` has no gradient, which would read ``a``."""
+    return operator_node(CWISE_PROD, (a, b), (), True)
+
+
+def CwiseDiv(a: Node, b: Node) -> OperatorNode:
+    """``a / b``, element by element."""
+    return operator_node(CWISE_DIV, (a, b))
+
+
+def CwiseProdAdd(a: Node, b: Node, c: Node) -> OperatorNode:
+    """``a * b + c``, element by element."""
+    return operator_node(CWISE_PROD_ADD, (a, b, c))
+
+
+def CwiseMax(first: Node, second: Node, *others: Node) -> OperatorNode:
+    """The maximum of two nodes or more, element by element."""
+    found = operator_node(CWISE_MAX, (first, second))
+    for item in others:
+        found = operator_node(CWISE_MAX, (found, item))
+    return found
+
+
+# What operators of Python make of nodes. Graphs are made for each sample: each goes straight to its kind -----------
+
+
+def add(left: Node, right: Any) -> OperatorNode:
+    """``a + b``."""
+    if type(right) is not OperatorNode and is_number(right):
+        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", float(right))))
+    return operator_node(ADD, (left, right))
+
+
+def subtract(left: Node, right: Any) -> OperatorNode:
+    """``a - b``."""
+    if type(right) is not OperatorNode and is_number(right):
+        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", -float(right))))
+    return operator_node(SUBTRACT, (left, right))
+
+
+def multiply(left: Node, right: Any) -> OperatorNode:
+    """``a * b``."""
+    if type(right) is not OperatorNode and is_number(right):
+        return operator_node(PROD_SCALAR, (left,), (("scale", float(right)), _NO_BIAS))
+    return operator_node(CWISE_PROD, (left, right))
+
+
+def divide(left: Node, right: Any) -> OperatorNode:
+    """``a / b``."""
+    if is_number(right):
+        if right == 0:
+            raise NodeError(f"{left} is divided by the number 0")
+        return _scale(DIV_SCALAR, left, 1.0 / right, 0.0)
+    return operator_node(CWISE_DIV, (left, right))
+
+
+def divide_by(right: Node, left: Any) -> OperatorNode:
+    """``number / b``."""
+    return operator_node(SCALAR_DIV, (right,), (("number", _number("/", left)),))
+
+
+def subtract_from(right: Node, left: Any) -> OperatorNode:
+    """``b - a``."""
+    return SubtractScalar(left, right)
+
+
+def negative(x: Node) -> OperatorNode:
+    """``-a``."""
+    return ProdScalar(x, -1.0)
+
+
+for _name, _function in {
+    "__add__": add,
+    "__radd__": add,
+    "__sub__": subtract,
+    "__rsub__": subtract_from,
+    "__mul__": multiply,
+    "__rmul__": multiply,
+    "__truediv__": divide,
+    "__rtruediv__": divide_by,
+    "__neg__": negative,
+}.items():
+    setattr(Node, _name, _function)

@@ -1,0 +1,96 @@
+"""DeviceView, which shares a value under another device's name, and DeviceTransfer, which copies between devices."""
+
+from __future__ import annotations
+
+from fluidlite.base.errors import NodeError
+from fluidlite.nodes.devices import Device, as_device
+from fluidlite.nodes.node import Node
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.place import PlaceLike
+from fluidlite.tensor.tensor_spec import Spec
+
+
+class DeviceView(Node):
+    """A node's value and gradient under the name of another device of the same memory; nothing is copied.
+
+    What is computed of it lies on that device, so that it may be temporary where the node itself is not.
+
+    Parameters
+    ----------
+    node : Node
+    dev : Device or Place or str
+        In the same memory as the node's device.
+
+    Raises
+    ------
+    NodeError
+        If the device has other memory; :class:`DeviceTransfer` copies.
+    """
+
+    shares_value = True
+    reads_input = False
+    reads_output = False
+
+    def __init__(self, node: Node, dev: Device | PlaceLike) -> None:
+        super().__init__((node,), dev)
+        self._at = node._at
+        self._check(node.dev())
+
+    def _check(self, lies: Device) -> None:
+        if not self._dev.same_memory(lies):
+            raise NodeError(
+                f"{self}: its input {self._inputs[0]} lies on {lies}; expected in the memory of {self._dev}"
+                f"\n  Do: DeviceTransfer(node, {self._dev}) copies the value there, and the gradient back"
+            )
+
+    def value(self) -> Tensor:
+        """The node's own value.
+
+        Raises
+        ------
+        NodeError
+            Before ``forward``, or if the node was moved to other memory since.
+        """
+        found = super().value()
+        self._check(found.dev)
+        return found
+
+    def _spec(self) -> Spec | None:
+        return self._inputs[0]._spec()
+
+    def forward_(self) -> None:
+        """Nothing: the value is the node's."""
+
+    def backward_(self) -> None:
+        """Nothing: the gradient is the node's."""
+
+
+class DeviceTransfer(Node):
+    """A copy of a node's value on another device; the gradient is copied back.
+
+    Parameters
+    ----------
+    node : Node
+    dev : Device or Place or str
+    """
+
+    reads_input = False
+    reads_output = False
+
+    def __init__(self, node: Node, dev: Device | PlaceLike) -> None:
+        where = as_device(dev)
+        where.known_place()
+        super().__init__((node,), where)
+
+    def forward_(self) -> None:
+        """Copy the value."""
+        self.set_value(self._inputs[0].value().copy_to(self._dev))
+
+    def backward_(self) -> None:
+        """Copy the gradient back."""
+        node = self._inputs[0]
+        if node.has_grad():
+            node.add_grad(self.grad().copy_to(node._at.dev()))
+
+    def _spec(self) -> Spec | None:
+        return self._inputs[0]._spec()

@@ -1,0 +1,194 @@
+"""The two programs of a graph of nodes: their operators copied one after the other, and those of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fluidlite.compiler.selection.placement import stream_of
+from fluidlite.nodes.leaves import Weight
+from fluidlite.nodes.node import Node
+from fluidlite.nodes.operator_node import OperatorNode
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.program import Program, program_guard
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor_spec import Spec
+
+
+class GraphPrograms:
+    """Makes the programs: the nodes' operators copied one after the other, under names of the graph."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.forward, self.backward = Program(), Program()
+        self.forward.repeated = self.backward.repeated = True
+        self.state: dict[str, Spec] = {}
+        self.values: list[str | None] = [None] * len(nodes)
+        self.gradients: list[str | None] = [None] * len(nodes)
+        self.saved: list[list[str]] = [[] for _ in nodes]
+        self.feeds: list[int] = []
+        self.weights: list[int] = []
+        self.draws: list[tuple[int, int, int]] = []
+        """Of each operator that draws: its node, its stream in the program, and that in the node's own program."""
+        self._names: list[str] = []
+        self._renamed: list[dict[str, str]] = []
+        self._leaves: dict[int, int] = {}
+        self._declared: dict[str, tuple[Spec, bool, bool]] = {}
+        self._outputs: set[str] = set()
+        for at, node in enumerate(nodes):
+            if node.leaf:
+                self._leaf(at, node)
+            else:
+                assert isinstance(node, OperatorNode)
+                self._names.append(f"value{at}")
+                self._renamed.append({})
+        last = {id(node._at): at for at, node in enumerate(nodes) if not node.leaf}
+        for at in last.values():
+            self._keep(self._names[at], nodes[at]._spec())
+            self.values[at] = self._names[at]
+        self._ended = {self._names[at] for at, node in enumerate(nodes) if last.get(id(node._at), at) != at}
+        """Values that are overwritten in place, which nobody reads again."""
+        with program_guard(self.forward, Program()):
+            for at, node in enumerate(nodes):
+                if not node.leaf:
+                    self._forward(at, node)
+        self._outputs = set()
+        with program_guard(self.backward, Program()):
+            self._backward()
+
+    def _leaf(self, at: int, node: Node) -> None:
+        first = self._leaves.setdefault(id(node._at), at)
+        name = f"leaf{first}"
+        self._names.append(name)
+        self._renamed.append({})
+        if first != at:
+            return
+        spec = node._spec()
+        assert spec is not None
+        state = isinstance(node, Weight)
+        self._declared[name] = spec, state, not state
+        (self.weights if state else self.feeds).append(at)
+
+    def _keep(self, name: str, spec: Spec | None) -> None:
+        assert spec is not None
+        self.state[name] = spec
+        self._declared[name] = spec, True, False
+
+    def _variable(self, program: Program, name: str, spec: Spec | None) -> None:
+        block = program.global_block()
+        if name in block.vars:
+            return
+        known, state, fed = self._declared.get(name, (spec, False, False))
+        block.vars[name] = Variable(block, name, known, state, True, fed)
+
+    def _copy(
+        self, program: Program, at: int, operators: Sequence[Operator], names: Mapping[str, str], prefix: str
+    ) -> dict[str, str]:
+        """Append operators under other names; what has none gets one."""
+        found, prefix = dict(names), f"{prefix}{at}"
+        block, line = program.global_block(), self.nodes[at].line
+
+        def renamed(name: str) -> str:
+            return name if name == EMPTY else found.setdefault(name, f"{prefix}.{name}")
+
+        def read(op: Operator, slot: str, name: str) -> str:
+            known = renamed(name)
+            if name == EMPTY or known in self._declared or known in self._outputs:
+                return known
+            declared = op.definition.input(slot)
+            assert known in self._ended or (declared is not None and declared.metadata_only), (op, slot, name)
+            spec = op.block.var(name).spec
+            assert spec is not None
+            return self._like(spec)  # its bytes are not read
+
+        for op in operators:
+            inputs = {slot: [read(op, slot, name) for name in each] for slot, each in op.inputs.items()}
+            outputs = {slot: [renamed(name) for name in each] for slot, each in op.outputs.items()}
+            for slots, own in ((inputs, op.inputs), (outputs, op.outputs)):
+                for slot, each in slots.items():
+                    for name, old in zip(each, own[slot], strict=True):
+                        if name != EMPTY:
+                            self._variable(program, name, op.block.var(old).spec)
+            self._outputs.update(name for each in outputs.values() for name in each)
+            made = block.append_op(op.type, inputs, outputs, {**op.attrs, **op.hints})
+            made.line = line
+            if op.definition.random:
+                self.draws.append((at, stream_of(made), stream_of(op)))
+        return found
+
+    def _like(self, spec: Spec) -> str:
+        """A variable of some metadata whose bytes nobody reads: one that is there anyway, if there is one."""
+        there = (
+            name for name, (other, _, _) in self._declared.items() if other is spec and not name.startswith("grad")
+        )
+        name = next(there, None)
+        if name is None:
+            name = f"like{len(self._declared)}"
+            self._keep(name, spec)
+        return name
+
+    def _forward(self, at: int, node: Node) -> None:
+        assert isinstance(node, OperatorNode) and node._program is not None
+        program = node._program
+        names = {f"in{i}": self._names[item._position] for i, item in enumerate(node._inputs)}
+        names[program.out] = self._names[at]
+        for number, kept in enumerate(program.kept):
+            name = names[kept] = f"kept{at}.{number}"
+            self._keep(name, program.forward.specs[1 + number])
+            self.saved[at].append(name)
+        self._renamed[at] = self._copy(self.forward, at, program.forward_ops, names, "node")
+
+    def _holder(self, node: Node) -> int:
+        """Where the gradient of an input is gathered: of tied leaves, at the first."""
+        return self._leaves[id(node._at)] if node.leaf else node._position
+
+    def _parts(self) -> list[list[str]]:
+        """The names of the parts of each gradient, in the order in which they are made; none where nothing comes."""
+        nodes = self.nodes
+        parts: list[list[str]] = [[] for _ in nodes]
+        parts[-1].append("start")
+        for at in range(len(nodes) - 1, -1, -1):
+            node = nodes[at]
+            if parts[at] and isinstance(node, OperatorNode) and node._program is not None:
+                for target in node._program.targets:
+                    parts[self._holder(node._inputs[target])].append(f"grad{at}.{target}")
+        return parts
+
+    def _backward(self) -> None:
+        nodes = self.nodes
+        spec = nodes[-1]._spec()
+        assert spec is not None
+        self._declared["start"] = spec, False, True
+        first: dict[int, int] = {}
+        for at, node in enumerate(nodes):
+            first.setdefault(id(node._at), at)
+        parts = self._parts()
+        block = self.backward.global_block()
+        whole = [f"grad{at}" for at in range(len(nodes))]
+        for at, node in enumerate(nodes):
+            if parts[at] and first[id(node._at)] == at:
+                self._keep(whole[at], node._spec())
+                self.gradients[at] = whole[at]
+        for at in range(len(nodes) - 1, -1, -1):
+            node, mine = nodes[at], parts[at]
+            if not mine:
+                continue
+            if len(mine) > 1 or mine[0] == "start":
+                self._outputs.add(whole[at])
+                for name in (*mine, whole[at]):
+                    self._variable(self.backward, name, node._spec())
+                block.append_op("sum", {"X": mine}, {"Out": [whole[at]]}).line = node.line
+            if not isinstance(node, OperatorNode):
+                continue
+            program = node._program
+            assert program is not None
+            names = {**self._renamed[at], "dout": whole[at]}
+            for target, name in zip(program.targets, program.gradient_names, strict=True):
+                to = self._holder(node._inputs[target])
+                names[name] = f"grad{at}.{target}" if len(parts[to]) > 1 else whole[to]
+            self._copy(self.backward, at, program.backward_ops, names, "back")
+
+
+def fed(maker: GraphPrograms, program: Program) -> list[tuple[int, str]]:
+    """The leaves that a program is fed, with their names in it."""
+    read = {name for op in program.global_block().ops for name in op.input_arg_names}
+    return [(at, f"leaf{at}") for at in maker.feeds if f"leaf{at}" in read]

@@ -1,0 +1,224 @@
+"""In-place, proven: whether a node may write its value and gradient over those of an input.
+
+The proof rests on which values the gradients read, which is read off the gradient operators themselves. A node that
+writes over an input ends every value in that input's buffer, so nothing may read one of them later: not the gradient of
+the node, nor that of the input, nor another consumer. Both gradients share a buffer too, so the input may have no
+other consumer, which would add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fluidlite.base.errors import NodeError
+from fluidlite.nodes.node import Node
+from fluidlite.nodes.operator_node import OperatorNode
+
+MODES = ("asked", "auto", "copy")
+
+
+class InPlaceError(NodeError):
+    """A node asks to write over an input, and the gradient, or another reader, would read wrong numbers."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a node does not write over an input.
+
+    Attributes
+    ----------
+    node, other : Node
+        The node that would write, and the one that the reason is about.
+    slot : str
+        What would be read after it is overwritten, such as ``"the value of Sigmoid"``.
+    reason : str
+    """
+
+    node: Node
+    other: Node
+    slot: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node} cannot write over {self.other}: {self.reason} (slot {self.slot})"
+            f"\n  Do: use {self.node.name().removeprefix('InPlace')}, or Graph(sink, inplace='copy')"
+        )
+
+
+@dataclass
+class InPlaceReport:
+    """Which nodes of a graph write in place.
+
+    Attributes
+    ----------
+    chosen : list of (Node, Node)
+        Each node that writes in place, and the input over which it writes.
+    refused : list of Refusal
+        Nodes that asked, or that "auto" tried, and why they do not.
+    value_bytes, gradient_bytes : int
+        Of all nodes but leaves, without in-place.
+    saved_value_bytes, saved_gradient_bytes : int
+    """
+
+    chosen: list[tuple[Node, Node]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    value_bytes: int = 0
+    gradient_bytes: int = 0
+    saved_value_bytes: int = 0
+    saved_gradient_bytes: int = 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of values and gradients that need no memory of their own."""
+        return self.saved_value_bytes + self.saved_gradient_bytes
+
+    @property
+    def saved_share(self) -> float:
+        """The saved part of the bytes of all values, 0 to 1."""
+        return self.saved_value_bytes / self.value_bytes if self.value_bytes else 0.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.chosen)} nodes write in place: values take {self.value_bytes - self.saved_value_bytes:,} bytes "
+            f"instead of {self.value_bytes:,}, gradients {self.gradient_bytes - self.saved_gradient_bytes:,} instead "
+            f"of {self.gradient_bytes:,}"
+        ]
+        lines += [f"  {node} over {over}" for node, over in self.chosen]
+        lines += [f"  not {each.node} over {each.other}: {each.reason}" for each in self.refused]
+        return "\n".join(lines)
+
+
+def choose_in_place(nodes: Sequence[Node], mode: str | bool) -> InPlaceReport:
+    """Set which nodes of a graph write in place.
+
+    Raises
+    ------
+    InPlaceError
+        In mode "asked", of a node that asks and is not safe; nothing is set then.
+    """
+    for node in nodes:
+        if isinstance(node, OperatorNode) and node._inplace >= 0:
+            node.write_over(-1)
+    proof = _Proof(nodes)
+    report = proof.report
+    chosen: list[tuple[OperatorNode, int, tuple[Node, ...]]] = []
+    for node in nodes:
+        if not isinstance(node, OperatorNode) or not node.kind.inplace or mode is False:
+            continue
+        tried = node.kind.inplace[:1] if node._asked else node.kind.inplace if mode == "auto" else ()
+        refusals = []
+        for at in tried:
+            refusal = proof.refusal(node, at)
+            if refusal is None:
+                chosen.append((node, at, proof.join(node, at)))
+                break
+            refusals.append(refusal)
+        else:
+            report.refused += refusals
+            if node._asked and mode == "asked":
+                raise InPlaceError(str(refusals[0]))
+    for node, at, ends in chosen:
+        node.write_over(at, ends)
+    return report
+
+
+class _Proof:
+    """What is known of a graph's buffers while nodes are taken in order."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.position = {id(node): at for at, node in enumerate(nodes)}
+        self.readers: dict[int, list[tuple[Node, int]]] = {id(node): [] for node in nodes}
+        for node in nodes:
+            for at, item in enumerate(node._inputs):
+                self.readers[id(item)].append((node, at))
+        self.buffer: dict[int, list[Node]] = {}
+        self.ended: set[int] = set()
+        """Nodes whose values are overwritten."""
+        self.report = InPlaceReport()
+        for node in nodes:
+            shared = shared_input(node)
+            if shared is None:
+                self.buffer[id(node)] = [node]
+                spec = node._spec()
+                if not node.leaf and spec is not None:
+                    self.report.value_bytes += spec.nbytes
+                    self.report.gradient_bytes += spec.nbytes if node._has_grad else 0
+            else:
+                members = self.buffer[id(shared)]
+                members.append(node)
+                self.buffer[id(node)] = members
+        # of tied leaves, which are one buffer
+        ties: dict[int, list[Node]] = {}
+        for node in nodes:
+            if node.leaf:
+                self.buffer[id(node)] = ties.setdefault(id(node._at), self.buffer[id(node)])
+
+    def join(self, node: OperatorNode, at: int) -> tuple[Node, ...]:
+        """Let a node write over an input: all values in its buffer end. They are returned."""
+        over = node._inputs[at]
+        members = self.buffer[id(over)]
+        ends = tuple(member for member in members if id(member) not in self.ended)
+        self.ended |= {id(member) for member in members}
+        own = self.buffer[id(node)]
+        members += own
+        for member in own:
+            self.buffer[id(member)] = members
+        self.report.chosen.append((node, over))
+        spec = node._spec()
+        if spec is not None:
+            self.report.saved_value_bytes += spec.nbytes
+            self.report.saved_gradient_bytes += spec.nbytes if node._has_grad else 0
+        return ends
+
+    def refusal(self, node: OperatorNode, at: int) -> Refusal | None:
+        """Why a node may not write over an input, or None."""
+        over = node._inputs[at]
+
+        def refuse(slot: str, reason: str, other: Node = over) -> Refusal:
+            return Refusal(node, other, slot, reason)
+
+        mine, given = node._spec(), over._spec()
+        members = self.buffer[id(over)]
+        leaf = next((member for member in members if member.leaf), None)
+        if leaf is not None:
+            return refuse(f"value of {leaf.name()}", f"{leaf} is a leaf, whose value outlives the graph", leaf)
+        if mine is None or given is None:
+            return refuse("value", "its metadata are not known before it is computed")
+        if over._forwarded and not node._asked:
+            return refuse(f"value of {over.name()}", "it was computed before this graph was made, and may be read")
+        if mine.nbytes != given.nbytes or mine.dtype != given.dtype or node._dev is not over._dev:
+            return refuse("value", f"its buffer of {given!r} on {over._dev} does not fit {mine!r} on {node._dev}")
+        for position, item in enumerate(node._inputs):
+            if position != at and self.buffer[id(item)] is members:
+                return refuse(f"input {position}", f"input {position} of {node} lies in the same buffer")
+        gradients = node._has_grad
+        if gradients and node._reads()[0][at]:
+            return refuse(f"input {at} of {node.name()}", f"the gradient of {node} itself reads this input's value")
+        for member in members:
+            if id(member) in self.ended:
+                continue
+            if member._has_grad and not member.shares_value and member._reads()[1]:
+                return refuse(f"value of {member.name()}", f"the gradient of {member} reads its own value", member)
+            for reader, position in self.readers[id(member)]:
+                if reader is node or (shared_input(reader) is member and reader in members):
+                    continue
+                slot = f"input {position} of {reader.name()}"
+                if member is over or member._at is over._at or reader.shares_value:
+                    return refuse(slot, f"{reader} reads it too")
+                if self.position[id(reader)] > self.position[id(node)]:
+                    return refuse(slot, f"{reader} reads the buffer later", member)
+                if reader._has_grad and reader._reads()[0][position]:
+                    return refuse(slot, f"the gradient of {reader} reads the buffer", member)
+        return None
+
+
+def shared_input(node: Node) -> Node | None:
+    """The input in whose memory a node's value lies, though it does not write in place."""
+    if node.shares_value and node._inputs:
+        return node._inputs[0]
+    if isinstance(node, OperatorNode) and node._program is not None:
+        shared = node._program.forward.shares[0]
+        return node._inputs[shared] if shared >= 0 else None
+    return None

@@ -1,0 +1,62 @@
+"""Layers one after the other, and side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite.base.errors import NodeError
+from fluidlite.nodes.layers.base import Layer
+from fluidlite.nodes.node import Node
+from fluidlite.nodes.shaping import Cat
+
+
+def _checked(what: str, layers: tuple[Any, ...], kind: type[Layer]) -> list[Layer]:
+    found: list[Layer] = []
+    for layer in layers:
+        if not isinstance(layer, Layer):
+            raise NodeError(f"{what} takes layers; one is {layer!r:.80}")
+        found += layer.parts if type(layer) is kind else [layer]  # type: ignore[attr-defined]
+    if not found:
+        raise NodeError(f"{what} has no layers; expected one or more")
+    return found
+
+
+class Stacked(Layer):
+    """Layers of which each runs on what the one before gives: ``a | b | c``.
+
+    Attributes
+    ----------
+    parts : list of Layer
+    """
+
+    def __init__(self, *layers: Layer) -> None:
+        self.parts = _checked("Stacked", layers, Stacked)
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run the first layer on the arguments, each other one on the value of that before."""
+        value = self.parts[0](*args, **options)
+        for layer in self.parts[1:]:
+            value = layer(value)
+        return value
+
+
+class Joined(Layer):
+    """Layers that run on the same, and whose nodes are joined along the first axis: ``a & b``.
+
+    Attributes
+    ----------
+    parts : list of Layer
+    """
+
+    def __init__(self, *layers: Layer) -> None:
+        self.parts = _checked("Joined", layers, Joined)
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run each layer on the arguments; lists of nodes, such as sequences, are joined node by node."""
+        values = [layer(*args, **options) for layer in self.parts]
+        if all(isinstance(value, Node) for value in values):
+            return Cat(*values)
+        if all(isinstance(value, list) for value in values) and len({len(value) for value in values}) == 1:
+            return [Cat(*each) for each in zip(*values, strict=True)]
+        shown = ", ".join(type(value).__name__ for value in values)
+        raise NodeError(f"Joined: its layers gave {shown}; expected nodes, or lists of as many nodes")

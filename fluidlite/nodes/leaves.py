@@ -1,0 +1,282 @@
+"""Leaves: nodes that nothing computes. Their values move between devices, with their gradients."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import NodeError
+from fluidlite.nodes.devices import Device, ValueType, as_device, cpu
+from fluidlite.nodes.node import Held, Node, where_made
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.tensor.tensor import Tensor as PlacedTensor
+
+L = TypeVar("L", bound="Leaf")
+
+
+class Leaf(Node):
+    """A value that is given. ``value()`` may be assigned to at any time; the next forward reads it."""
+
+    __slots__ = ("_known", "_lay")
+    leaf: ClassVar[bool] = True
+    reads_input = False
+    reads_output = False
+
+    def __init__(self, value: Tensor, has_grad: bool) -> None:
+        if has_grad and not is_float(value.dtype):
+            has_grad = False  # integers have no derivative
+        self._inputs = ()
+        self._has_grad = has_grad
+        self._location = where_made(sys._getframe(1))
+        self._at = Held(value.dev, True)
+        self._at._value = value
+        self._over = self._seen = None
+        self._position = 0
+        self._forwarded = True
+        self._known: ValueType | None = None  # the type that its value had when somebody asked, and where it lay
+        self._lay: Device | None = None
+
+    @property  # ties move together
+    def _dev(self) -> Device:  # type: ignore[override]
+        at = self._at
+        value = at._tensor  # what a leaf has is no graph's, which would make it when somebody asks
+        return at._dev if value is None else value.dev
+
+    @property
+    def _type(self) -> ValueType | None:
+        value = self._at._tensor
+        assert value is not None
+        known = self._known
+        if known is None or known.spec is not value.spec or self._lay is not value.dev:
+            known = value.dev.type_of(value.spec, self._has_grad) if value.spec is not None else None
+            self._known, self._lay = known, value.dev
+        return known
+
+    def name(self) -> str:
+        """The kind of leaf, such as ``"Data"``."""
+        return type(self).__name__ if self._has_grad or type(self) is Weight else f"Fixed{type(self).__name__}"
+
+    def dev(self) -> Device:
+        """The device of its value."""
+        return self._dev
+
+    def move_to(self: L, dev: Device | PlaceLike) -> L:
+        """Move value and gradient to a device; nothing happens if they are there. Ties move together.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If the device is full; both stay where they are.
+        """
+        where = as_device(dev)
+        at = self._at
+        value, grad = at._value, at._grad
+        assert value is not None
+        if value.dev is where:
+            return self
+        moved = value.copy_to(where)
+        at._grad = grad.copy_to(where) if grad is not None else None
+        value.move_to(where) if value.allocation is None else value._replace(lambda: moved)
+        at._dev = where
+        return self
+
+    def copy_to(self: L, dev: Device | PlaceLike) -> L:
+        """A leaf of its own on a device, with a copy of the value."""
+        made = self._of(self.value().copy_to(dev))
+        return made
+
+    def _of(self: L, value: Tensor) -> L:
+        made: L = object.__new__(type(self))
+        Leaf.__init__(made, value, self._has_grad)
+        return made
+
+    def set_value(self, tensor: PlacedTensor) -> None:
+        """Copy a tensor's contents in; the device stays."""
+        self.value().assign(tensor)
+
+    def forward(self) -> None:
+        """Nothing: the value is there."""
+
+    def backward(self) -> None:
+        """Nothing: the gradient is there."""
+
+
+def _tensor(what: str, args: tuple[Any, ...], dtype: Any, dev: Any = None) -> Tensor:
+    """A tensor of ``(array)``, ``(dev, shape)`` or ``(dev, array)``."""
+    items = list(args)
+    if items and isinstance(items[0], (Device, str, Place)):
+        dev = items.pop(0)
+    if len(items) != 1:
+        raise NodeError(f"{what} takes (dev, shape), (dev, array) or (array), got {len(args)} arguments")
+    (item,) = items
+    if isinstance(item, Tensor) and dev is None:
+        return item
+    where = as_device(dev) if dev is not None else cpu()
+    if isinstance(item, PlacedTensor):
+        made = Tensor(where)
+        made.assign(item)
+        return made
+    sizes = isinstance(item, (tuple, list)) and all(isinstance(d, (int, np.integer)) for d in item)
+    if sizes and dev is not None and not isinstance(item, np.ndarray):
+        made = Tensor(where, item, dtype or "float32")
+        return made.set_zero() if made.spec is not None and made.spec.size else made
+    array = np.asarray(item)
+    if dtype is None:
+        kept = isinstance(item, (np.ndarray, np.generic))
+        dtype = str(array.dtype) if kept or array.dtype.kind in "bi" else "float32"
+    return Tensor(where, None, dtype, array)
+
+
+class Data(Leaf):
+    """Input data: a leaf with a gradient. :func:`FixedData` has none.
+
+    ``Data(dev, shape)`` (zeros), ``Data(dev, array)`` or ``Data(array)``, which is on the CPU.
+
+    Parameters
+    ----------
+    *args
+        As above; a :class:`~fluidlite.nodes.Tensor` is taken over, not copied.
+    dtype : str, optional
+        Default: the array's own; float32 for a shape and for lists of floats.
+    has_grad : bool
+        Values of integers have none in any case.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, dtype: Any = None, has_grad: bool = True) -> None:
+        super().__init__(_tensor("Data", args, dtype), has_grad)
+
+
+class Weight(Leaf):
+    """A parameter: a leaf that updaters change.
+
+    Parameters
+    ----------
+    *args
+        ``(dev, shape)``, ``(dev, array)`` or ``(array)``.
+    init : callable, optional
+        ``init(tensor)`` fills the value, such as an initialiser of :mod:`fluidlite.nodes`; default: zeros.
+    dtype : str, optional
+        float32, float64, float16 or bfloat16.
+
+    Notes
+    -----
+    :meth:`tied` gives another node of the same value and gradient, :meth:`copy` one with its own.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, init: Any = None, dtype: Any = None) -> None:
+        value = _tensor("Weight", args, dtype)
+        if not is_float(value.dtype):
+            raise NodeError(f"Weight is {value.dtype}, which has no derivative; expected a float dtype")
+        super().__init__(value, True)
+        if init is not None:
+            init(value)
+
+    @property
+    def identity(self) -> int:
+        """What tied weights have in common, and no others."""
+        return id(self._at)
+
+    def tied(self) -> Weight:
+        """Another node of the same value and gradient: what moves or updates one does so to both."""
+        made = self._of(self.value())
+        made._at = self._at
+        return made
+
+    def copy(self) -> Weight:
+        """A weight of its own: the value is copied, the gradient is 0."""
+        return self._of(self.value().copy_to(self.value().dev))
+
+    def is_tied_to(self, other: Weight) -> bool:
+        """Whether both have the same value and gradient."""
+        return self._at is other._at
+
+    def __copy__(self) -> Weight:
+        return self.tied()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Weight:
+        key = id(self._at)
+        if key in memo:
+            found: Weight = memo[key]
+            return found.tied()
+        memo[key] = made = self.copy()
+        return made
+
+
+def FixedData(*args: Any, dtype: Any = None) -> Data:
+    """Input data without a gradient; arguments as of :class:`Data`."""
+    return Data(*args, dtype=dtype, has_grad=False)
+
+
+def _filled(dev: Any, shape: Sequence[int], fill: Any, dtype: Any, has_grad: bool, kind: type[L]) -> L:
+    value = Tensor(as_device(dev), shape, dtype)
+    if value.spec is not None and value.spec.size:
+        fill(value)
+    made: L = object.__new__(kind)
+    Leaf.__init__(made, value, has_grad)
+    return made
+
+
+class Constant(Leaf):
+    """A leaf of one number, with a gradient: ``Constant(dev, shape, value)``. :func:`FixedConstant` has none."""
+
+    __slots__ = ()
+
+    def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> None:
+        made = _filled(dev, shape, lambda tensor: tensor.fill(value), dtype, True, Constant)
+        super().__init__(made.value(), True)
+
+
+class Zero(Leaf):
+    """A leaf of zeros, with a gradient. :func:`FixedZero` has none."""
+
+    __slots__ = ()
+
+    def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
+        super().__init__(_filled(dev, shape, Tensor.set_zero, dtype, True, Zero).value(), True)
+
+
+class Ones(Leaf):
+    """A leaf of ones, with a gradient. :func:`FixedOnes` has none."""
+
+    __slots__ = ()
+
+    def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
+        super().__init__(_filled(dev, shape, Tensor.set_ones, dtype, True, Ones).value(), True)
+
+
+class Random(Leaf):
+    """A leaf of random numbers, uniform in -1 to 1, with a gradient. :func:`FixedRandom` has none."""
+
+    __slots__ = ()
+
+    def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
+        super().__init__(_filled(dev, shape, Tensor.set_random, dtype, True, Random).value(), True)
+
+
+def FixedConstant(dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> Constant:
+    """A leaf of one number, without a gradient."""
+    return _filled(dev, shape, lambda tensor: tensor.fill(value), dtype, False, Constant)
+
+
+def FixedZero(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Zero:
+    """A leaf of zeros, without a gradient."""
+    return _filled(dev, shape, Tensor.set_zero, dtype, False, Zero)
+
+
+def FixedOnes(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Ones:
+    """A leaf of ones, without a gradient."""
+    return _filled(dev, shape, Tensor.set_ones, dtype, False, Ones)
+
+
+def FixedRandom(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Random:
+    """A leaf of random numbers, uniform in -1 to 1, without a gradient."""
+    return _filled(dev, shape, Tensor.set_random, dtype, False, Random)

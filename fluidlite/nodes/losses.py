@@ -1,0 +1,121 @@
+"""Elements that indices pick along an axis, and losses of them; rows of a table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fluidlite import graph as ng
+from fluidlite.base.errors import DtypeError, NodeError, ShapeError
+from fluidlite.graph.value import Value, emit
+from fluidlite.nodes.activations import _axis
+from fluidlite.nodes.devices import device
+from fluidlite.nodes.leaves import FixedData
+from fluidlite.nodes.node import Node
+from fluidlite.nodes.node_program import Kind
+from fluidlite.nodes.operator_node import OperatorNode, operator_node
+
+_NO_CLASS = -(1 << 31)
+"""What softmax_with_cross_entropy shall ignore: nothing."""
+
+
+def _indices(x: Value, index: Value, axis: int) -> tuple[int, list[int]]:
+    if index.dtype not in ("int32", "int64"):
+        raise DtypeError(f"indices are {index.dtype}; expected int32 or int64")
+    at, dims = _axis(x, axis), list(x.shape)
+    rest = dims[:at] + dims[at + 1 :]
+    kept = [*dims[:at], 1, *dims[at + 1 :]]
+    if list(index.shape) not in (rest, kept):
+        raise ShapeError(f"indices have dims {list(index.shape)}; expected {rest}: one for each of {dims} along {axis}")
+    return at, kept
+
+
+def _pick(x: Value, index: Value, axis: int) -> Value:
+    at, kept = _indices(x, index, axis)
+    rank = len(x.shape)
+    last = [a for a in range(rank) if a != at] + [at]
+    count = math.prod(kept)
+    rows = _as(x if at == rank - 1 else ng.transpose(x, last), [count, x.shape[at]])
+    found = emit("index_sample", {"X": rows, "Index": _as(index, [count, 1])})
+    return _as(found, kept)
+
+
+def _pick_softmax(x: Value, index: Value, axis: int) -> Value:
+    return _pick(emit("softmax", {"X": x}, {"axis": _axis(x, axis)}), index, axis)
+
+
+def _pick_nll(x: Value, index: Value, axis: int) -> Value:
+    at, kept = _indices(x, index, axis)
+    wide = _as(x, [*x.shape, 1]) if len(x.shape) == 1 else x
+    label = _as(index, kept if len(x.shape) > 1 else [1, 1])
+    attrs = {"axis": at, "ignore_index": _NO_CLASS}
+    loss = emit("softmax_with_cross_entropy", {"Logits": wide, "Label": label}, attrs, slot="Loss")
+    return _as(loss, kept)
+
+
+def _as(x: Value, dims: list[int]) -> Value:
+    """A value in other dims; as it is, if it has them."""
+    return x if list(x.shape) == dims else ng.reshape(x, dims)
+
+
+def _nl_sigmoid(x: Value, label: Value) -> Value:
+    same = label if label.dtype == x.dtype else ng.cast(label, x.dtype)
+    attrs = {"ignore_index": _NO_CLASS}
+    return emit("sigmoid_cross_entropy_with_logits", {"X": x, "Label": ng.stop_gradient(same)}, attrs)
+
+
+def _lookup(table: Value, index: Value) -> Value:
+    return ng.lookup_table(table, index)
+
+
+PICK = Kind("Pick", _pick)
+PICK_SOFTMAX = Kind("PickSoftmax", _pick_softmax)
+PICK_NEG_LOG_SOFTMAX = Kind("PickNegLogSoftmax", _pick_nll)
+PICK_NEG_LOG_SIGMOID = Kind("PickNegLogSigmoid", _nl_sigmoid)
+LOOKUP = Kind("Lookup", _lookup)
+
+
+def _index_node(what: str, index: Any, x: Node) -> Node:
+    """Indices as a node: integers are put where ``x`` is."""
+    if isinstance(index, Node):
+        return index
+    array = np.asarray(index)
+    if array.dtype.kind not in "iub":
+        raise NodeError(f"{what}: the indices are {index!r:.60}; expected ints, or a node of them")
+    return FixedData(device(x.dev().known_place()), array.astype(np.int64))
+
+
+def Pick(x: Node, indices: Any, axis: int = 0) -> OperatorNode:
+    """The element of each column that its index names: of [classes, batch], [1, batch].
+
+    Parameters
+    ----------
+    x : Node
+    indices : Node or array_like
+        int32 or int64, one for each element of the other axes. Outside 0 to classes - 1 it raises.
+    axis : int
+    """
+    return operator_node(PICK, (x, _index_node("Pick", indices, x)), (("axis", axis),))
+
+
+def PickSoftmax(x: Node, indices: Any, axis: int = 0) -> OperatorNode:
+    """``Pick(Softmax(x, axis), indices, axis)``."""
+    return operator_node(PICK_SOFTMAX, (x, _index_node("PickSoftmax", indices, x)), (("axis", axis),))
+
+
+def PickNegLogSoftmax(x: Node, indices: Any, axis: int = 0) -> OperatorNode:
+    """``-log(PickSoftmax(x, indices, axis))``, exact for logits of any size: the cross entropy with a class."""
+    return operator_node(PICK_NEG_LOG_SOFTMAX, (x, _index_node("PickNegLogSoftmax", indices, x)), (("axis", axis),))
+
+
+def PickNegLogSigmoid(x: Node, labels: Any) -> OperatorNode:
+    """``-log(sigmoid(x))`` where the label is 1, ``-log(1 - sigmoid(x))`` where it is 0; exact for any ``x``."""
+    node = labels if isinstance(labels, Node) else _index_node("PickNegLogSigmoid", labels, x)
+    return operator_node(PICK_NEG_LOG_SIGMOID, (x, node))
+
+
+def Lookup(table: Node, indices: Any) -> OperatorNode:
+    """Rows of a table [rows, width] by indices of any dims: [..., width]. Outside 0 to rows - 1 one raises."""
+    return operator_node(LOOKUP, (table, _index_node("Lookup", indices, table)))

@@ -1,0 +1,376 @@
+"""Node: a value on a device, the gradient of a final quantity with respect to it, and how both are computed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from fluidlite.base.errors import NodeError
+from fluidlite.nodes.devices import Device, ValueType, as_device
+from fluidlite.nodes.precedence import common_device
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.place import PlaceLike
+from fluidlite.program.source_location import _PACKAGE, _USERS, Line
+from fluidlite.tensor.tensor import Tensor as PlacedTensor
+from fluidlite.tensor.tensor_spec import Spec
+
+WhereMade = tuple[CodeType, int]
+"""The code that made a node, and the instruction: its line is looked up when somebody asks."""
+MAX_FILES = 4096
+MAX_PARTS = 7
+"""Parts of a gradient that are added at once: a weight that is used often takes one sum for so many uses."""
+_ours: dict[str, bool] = {}
+"""Whether a file is one of the package's."""
+
+
+def where_made(frame: FrameType) -> WhereMade:
+    """The code and instruction of the first frame outside the package, from one on; cheap, for every node keeps one."""
+    while True:
+        code = frame.f_code
+        ours = _ours.get(code.co_filename)
+        if ours is None:
+            file = code.co_filename
+            if len(_ours) > MAX_FILES:
+                _ours.clear()
+            ours = _ours[file] = file.startswith(_PACKAGE) and not file.startswith(_USERS)
+        back = frame.f_back
+        if not ours or back is None:
+            return code, frame.f_lasti
+        frame = back
+
+
+class ValueSource(Protocol):
+    """What makes tensors of values that were computed, by the number of the node."""
+
+    def value(self, at: int) -> Tensor: ...
+
+
+class GradientSource(Protocol):
+    """What makes tensors of gradients that were computed, by the number of the node."""
+
+    def gradient(self, at: int) -> Tensor: ...
+
+
+class Held:
+    """A value and its gradient, which several nodes may share: ties, views, and nodes that write in place.
+
+    Attributes
+    ----------
+    leaf : bool
+        Whether it is that of a leaf, which outlives graphs.
+    """
+
+    __slots__ = ("__weakref__", "_dev", "_graded", "_gradient", "_number", "_parts", "_source", "_tensor", "leaf")
+
+    def __init__(self, dev: Device, leaf: bool) -> None:
+        self._dev = dev
+        self._tensor: Tensor | None = None
+        self._gradient: Tensor | None = None
+        self._source: ValueSource | None = None  # what makes the value when somebody asks, and the gradient
+        self._graded: GradientSource | None = None
+        self._number = 0
+        self._parts: Sequence[Tensor] = ()  # of the gradient, which a run of a graph has made and not yet added
+        self.leaf = leaf
+
+    @property
+    def _value(self) -> Tensor | None:
+        found = self._tensor
+        if found is None and self._source is not None:
+            found = self._tensor = self._source.value(self._number)
+        return found
+
+    @_value.setter
+    def _value(self, tensor: Tensor | None) -> None:
+        self._tensor, self._source = tensor, None
+
+    @property
+    def _grad(self) -> Tensor | None:
+        found = self._gradient
+        if found is None and self._graded is not None:
+            found = self._gradient = self._graded.gradient(self._number)
+        return found
+
+    @_grad.setter
+    def _grad(self, tensor: Tensor | None) -> None:
+        self._gradient, self._graded = tensor, None
+
+    def dev(self) -> Device:
+        """The device of both."""
+        return self._dev
+
+    def add_part(self, tensor: Tensor) -> None:
+        """Add to the gradient, by and by: :meth:`add_up` ends it."""
+        if self._grad is None:
+            self._grad = tensor
+            return
+        self._parts = [*self._parts, tensor]
+        if len(self._parts) >= MAX_PARTS:
+            self.add_up()
+
+    def add_up(self) -> None:
+        """Add the parts to the gradient."""
+        from fluidlite.nodes.operator_call import total
+
+        if self._parts:
+            parts, self._parts = self._parts, ()
+            assert self._grad is not None
+            self._grad = total(self._dev, [self._grad, *parts])
+
+    def _on_device(self, tensor: PlacedTensor) -> Tensor:
+        if not isinstance(tensor, PlacedTensor):
+            raise NodeError(f"a node was given {type(tensor).__name__}; expected a Tensor")
+        if isinstance(tensor, Tensor) and tensor.dev is self._dev:
+            return tensor
+        made = Tensor.on(self._dev, tensor._known())
+        made.assign(tensor)
+        return made
+
+    def _zeros(self) -> Tensor:
+        from fluidlite.nodes.operator_call import filled
+
+        if self._value is None:
+            raise NodeError("a node has no value yet, so its gradient has no dims\n  Do: Graph(node).forward()")
+        return filled(self._dev, self._value._known(), 0.0)
+
+
+class Node:
+    """A node of a dynamic graph, and the base class of nodes of one's own.
+
+    A subclass computes in :meth:`forward_` and :meth:`backward_`; see there. Most nodes are made by functions such as
+    :func:`~fluidlite.nodes.Add` or by operators on nodes (``a + b``).
+
+    Parameters
+    ----------
+    inputs : sequence of Node
+    dev : Device or Place or str, optional
+        Default: the most precedent device of the inputs.
+
+    Attributes
+    ----------
+    reads_input : bool or tuple of bool
+        Of a class of one's own: whether ``backward_`` reads the values of inputs (of each). In-place proofs rest on it.
+    reads_output : bool
+        Whether ``backward_`` reads the node's own value.
+
+    Raises
+    ------
+    NodeError
+        If an input is no node, or inputs lie in different memory.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_at",
+        "_dev",
+        "_forwarded",
+        "_has_grad",
+        "_inputs",
+        "_location",
+        "_over",
+        "_position",
+        "_seen",
+    )
+    reads_input: ClassVar[bool | tuple[bool, ...]] = True
+    reads_output: ClassVar[bool] = True
+    leaf: ClassVar[bool] = False
+    """Whether nothing computes its value, which moves between devices."""
+    shares_value: ClassVar[bool] = False
+    """Whether its value and gradient are those of its first input."""
+
+    def __init__(self, inputs: Sequence[Node] = (), dev: Device | PlaceLike | None = None) -> None:
+        self._inputs = tuple(inputs)
+        for at, item in enumerate(self._inputs):
+            if not isinstance(item, Node):
+                raise NodeError(f"{self.name()}: input {at} is {item!r:.80}; expected a node")
+        self._dev = _device_of(self) if dev is None else as_device(dev)
+        self._has_grad: bool = any(item._has_grad for item in self._inputs)
+        self._location = where_made(sys._getframe(1))
+        self._start()
+
+    def _start(self) -> None:
+        self._at = Held(self._dev, self.leaf)
+        self._forwarded = False
+        self._over: tuple[str, WhereMade] | None = None  # name and line of what has overwritten the value, in place
+        self._seen: object = None
+        self._position = 0
+
+    # What it is
+
+    def name(self) -> str:
+        """The kind of node, such as ``"Add"``."""
+        return type(self).__name__.removesuffix("Node")
+
+    def inputs(self) -> tuple[Node, ...]:
+        """The nodes that it is computed of."""
+        return self._inputs
+
+    def dev(self) -> Device:
+        """The device of its value."""
+        return self._dev
+
+    def has_grad(self) -> bool:
+        """Whether it has a gradient: a leaf that says so, or a node of one."""
+        return self._has_grad
+
+    @property
+    def line(self) -> Line:
+        """Where it was made in the user's program."""
+        return _line(self._location)
+
+    def __str__(self) -> str:
+        return f"{self.name()} ({self.line})"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    # Value and gradient
+
+    def value(self) -> Tensor:
+        """The value, on the node's device.
+
+        Raises
+        ------
+        NodeError
+            Before ``forward``, or if a node that writes in place has overwritten it.
+        """
+        over = self._over
+        if over is not None:
+            raise NodeError(
+                f"{self}: {over[0]} ({_line(over[1])}) has overwritten its value in place"
+                "\n  Do: read it before, or use Graph(sink, inplace=False)"
+            )
+        found = self._at._value
+        if found is None:
+            raise NodeError(f"{self} has no value yet\n  Do: Graph(node).forward()")
+        return found
+
+    def set_value(self, tensor: PlacedTensor) -> None:
+        """Take a tensor for the value; what :meth:`forward_` of a class of one's own ends with."""
+        self._at._value = self._at._on_device(tensor)
+
+    def grad(self) -> Tensor:
+        """The gradient; zeros, where nothing has been added since ``reset_grad``.
+
+        Raises
+        ------
+        NodeError
+            If the node has no gradient or no value.
+        """
+        if not self._has_grad:
+            raise NodeError(f"{self} has no gradient: it depends on nothing that has one")
+        at = self._at
+        if at._grad is None:
+            at._grad = at._zeros()
+        return at._grad
+
+    def add_grad(self, tensor: PlacedTensor) -> None:
+        """Add to the gradient; for :meth:`backward_` of a class of one's own.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Of the value's dims and dtype; it may become the gradient itself, so hand it over.
+        """
+        if not self._has_grad:
+            return
+        held = self._at._value
+        if held is not None and (tensor.spec is None or tensor.spec.with_(lod=()) != held._known().with_(lod=())):
+            raise NodeError(f"{self}: a gradient {tensor.spec!r} was added; expected that of its value, {held.spec!r}")
+        self._add_grad(self._at._on_device(tensor))
+
+    def _add_grad(self, tensor: Tensor) -> None:
+        self._at.add_part(tensor)
+        self._at.add_up()
+
+    # Computing
+
+    def forward(self) -> None:
+        """Compute the value from those of the inputs, unless that is done."""
+        if not self._forwarded:
+            self.forward_()
+            self._forwarded = True
+
+    def backward(self) -> None:
+        """Add to the gradients of the inputs what this node's gradient says."""
+        if self._has_grad and self._at._grad is not None:
+            self.backward_()
+
+    def forward_(self) -> None:
+        """Compute: a class of one's own reads ``self.inputs()``'s values and calls :meth:`set_value`."""
+        if not self.leaf:
+            raise NodeError(f"{self}: its class defines no forward_\n  Do: define forward_, which calls set_value")
+
+    def backward_(self) -> None:
+        """Pass the gradient on: a class of one's own calls ``add_grad`` of inputs that have a gradient."""
+        if not self.leaf:
+            raise NodeError(f"{self}: its class defines no backward_\n  Do: define backward_, which calls add_grad")
+
+    def reset_grad(self) -> None:
+        """Let the gradient be 0 again."""
+        self._at._grad = None
+
+    def reset_forwarded(self) -> None:
+        """Let ``forward`` compute again."""
+        self._forwarded = self.leaf
+        self._over = None
+
+    # What a graph asks
+
+    def _spec(self) -> Spec | None:
+        """Metadata of the value, if they are known before it is computed."""
+        held = self._at._value
+        return held.spec if held is not None else None
+
+    @property
+    def _type(self) -> ValueType | None:
+        """The type of the value, if its metadata are known."""
+        spec = self._spec()
+        return self._dev.type_of(spec, self._has_grad) if spec is not None else None
+
+    def _run_forward(self, context: Context, number: int) -> None:
+        self.forward_()
+
+    def _run_backward(self, context: Context, number: int) -> None:
+        self.backward_()
+
+    def _reads(self) -> tuple[tuple[bool, ...], bool]:
+        """Whether the gradient reads the value of each input, and its own."""
+        reads = self.reads_input
+        return (reads if isinstance(reads, tuple) else (reads,) * len(self._inputs)), self.reads_output
+
+    if TYPE_CHECKING:  # fluidlite.nodes.arithmetic says what operators of Python make of nodes, and puts it here
+
+        def __add__(self, other: Any) -> Node: ...
+        def __radd__(self, other: Any) -> Node: ...
+        def __sub__(self, other: Any) -> Node: ...
+        def __rsub__(self, other: Any) -> Node: ...
+        def __mul__(self, other: Any) -> Node: ...
+        def __rmul__(self, other: Any) -> Node: ...
+        def __truediv__(self, other: Any) -> Node: ...
+        def __rtruediv__(self, other: Any) -> Node: ...
+        def __neg__(self) -> Node: ...
+        def __lt__(self, other: Any) -> Node: ...
+        def __gt__(self, other: Any) -> Node: ...
+
+    def __iter__(self) -> Iterator[Node]:
+        raise TypeError(f"{self} is no sequence")
+
+
+def _line(made: WhereMade) -> Line:
+    code, at = made
+    lines = (line for start, end, line in code.co_lines() if start <= at < end)
+    return Line(code.co_filename, next(lines, None) or code.co_firstlineno, "")
+
+
+def _device_of(node: Node) -> Device:
+    inputs = node._inputs
+    return common_device([item._dev for item in inputs], lambda: [str(item) for item in inputs], node.name())
+
+
+def is_number(item: Any) -> bool:
+    """Whether an operand is a number, not a node."""
+    return type(item) is float or (isinstance(item, (int, float)) and not isinstance(item, bool))

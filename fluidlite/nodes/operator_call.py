@@ -1,0 +1,148 @@
+"""One operator of the registry on tensors of a device, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluidlite import unique_name
+from fluidlite.base.errors import NodeError
+from fluidlite.base.fork import holds
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.policy import policy
+from fluidlite.memory.sharing import turn
+from fluidlite.nodes.devices import Device
+from fluidlite.nodes.routine import Routine
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.program import Program, program_guard
+from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor import Tensor as PlacedTensor
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.transfer import transfer, uses
+
+MAX_OPERATOR_CALLS = 1024
+_routines: LRUCache[tuple[Routine, list[str]]] = LRUCache(MAX_OPERATOR_CALLS, "operators run at once", 16 << 20)
+Slots = Mapping[str, Sequence[PlacedTensor]]
+
+
+def run_operator(
+    type: str,
+    inputs: Slots,
+    attrs: Mapping[str, Any] | None,
+    dev: Device,
+    outputs: Slots | None = None,
+) -> dict[str, list[Tensor]]:
+    """Run an operator of the registry on tensors of a device's memory.
+
+    Parameters
+    ----------
+    type : str
+        An operator's type; ``fluid.op_proto(type)`` shows its slots and attributes.
+    inputs : mapping of slot to tensors
+    attrs : mapping
+    dev : Device
+        Where the outputs are made.
+    outputs : mapping of slot to tensors, optional
+        Tensors that outputs are written to, such as the parameter that an update reads; other outputs are made.
+
+    Returns
+    -------
+    dict of slot to list of Tensor
+
+    Raises
+    ------
+    FluidError
+        As the operator refuses; nothing was written.
+    """
+    place = dev.known_place()
+    names: list[tuple[str, int]] = [(slot, len(tensors)) for slot, tensors in inputs.items()]
+    given = [tensor for tensors in inputs.values() for tensor in tensors]
+    specs = tuple(tensor._known() for tensor in given)
+    canonical = tuple(sorted((attrs or {}).items()))
+    canonical = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in canonical)
+    key = (type, tuple(names), specs, canonical, place, generation(), policy())
+    routine, slots = _routines.get(key, lambda: _routine(type, names, specs, dict(attrs or {}), dev))
+    context = get_context(place)
+    written = [tensor for tensors in (outputs or {}).values() for tensor in tensors]
+    with turn((context,), lambda: _uses(context, given, written)), context.raw.activate():
+        found = routine.run(context, given, [dev] * len(slots))
+    result = {slot: [tensor] for slot, tensor in zip(slots, found, strict=True)}
+    for slot, tensors in (outputs or {}).items():
+        if slot not in result:
+            raise NodeError(f"operator {type} makes no {slot}; it makes {', '.join(result)}")
+        for made, target in zip(result[slot], tensors, strict=True):
+            _write(made, target, context)
+        result[slot] = list(tensors)  # type: ignore[arg-type]
+    return result
+
+
+def _uses(context: Context, read: Sequence[PlacedTensor], written: Sequence[PlacedTensor]) -> Any:
+    for tensor in read:
+        yield from uses(context, tensor)
+    for tensor in written:
+        yield from uses(context, None, tensor)
+
+
+def _write(made: PlacedTensor, target: PlacedTensor, context: Context) -> None:
+    if made.spec is not None and target.spec is not None and made.spec.with_(lod=()) != target.spec.with_(lod=()):
+        raise NodeError(f"an output is {made.spec!r}; expected {target.spec!r}, that of what it is written to")
+    there = made.allocation is target.allocation and made.byte_offset == target.byte_offset
+    if not there:
+        transfer(made, context, target)
+    target.wrote()
+
+
+def _routine(
+    type: str, names: Sequence[tuple[str, int]], specs: Sequence[Spec], attrs: Mapping[str, Any], dev: Device
+) -> tuple[Routine, list[str]]:
+    definition = ops.get(type)
+    program = Program()
+    with unique_name.guard(), program_guard(program, Program()):
+        block = program.global_block()
+        feeds: dict[str, Spec] = {}
+        slots: dict[str, list[str]] = {}
+        left = iter(specs)
+        for slot, count in names:
+            for at in range(count):
+                name = f"{slot}.{at}"
+                feeds[name] = spec = next(left)
+                block.create_var(name, spec.dims, spec.dtype, is_data=True)
+                slots.setdefault(slot, []).append(name)
+        outs = {
+            slot.name: block.create_temporary(stop_gradient=True)
+            for slot in definition.outputs
+            if not slot.dispensable or slot.intermediate or slot.name in definition.may_alias
+        }
+        block.append_op(type, slots, outs, attrs)
+    return Routine(program, dev.known_place(), feeds, [v.name for v in outs.values()]), list(outs)
+
+
+# What nodes themselves need ---------------------------------------------------------------------------------------
+
+_sums: LRUCache[Routine] = LRUCache(MAX_OPERATOR_CALLS, "sums of gradients", 16 << 20)
+
+
+def filled(dev: Device, spec: Spec, value: float) -> Tensor:
+    """A tensor of one number."""
+    attrs = {"shape": list(spec.dims), "value": value, "dtype": spec.dtype}
+    (made,) = run_operator("fill_constant", {}, attrs, dev)["Out"]
+    return made
+
+
+def total(dev: Device, parts: Sequence[PlacedTensor]) -> Tensor:
+    """The sum of tensors of equal dims, which a run of nodes has made or reads."""
+    place = dev.known_place()
+    context = get_context(place)
+    if not holds(context.lock):
+        (made,) = run_operator("sum", {"X": parts}, None, dev)["Out"]
+        return made
+    return sum_of(dev, parts[0]._known(), len(parts)).run(context, parts, (dev,))[0]
+
+
+def sum_of(dev: Device, spec: Spec, count: int) -> Routine:
+    """What adds so many tensors of equal metadata."""
+    key = spec, count, id(dev.known_place()), generation(), policy()
+    return _sums.get(key, lambda: _routine("sum", [("X", count)], (spec,) * count, {}, dev)[0])

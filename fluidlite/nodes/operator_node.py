@@ -1,0 +1,318 @@
+"""OperatorNode: a node whose value and gradient are those of operators of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from operator import attrgetter
+from sys import _getframe
+from typing import Any
+
+from fluidlite.base.errors import FluidError, NodeError
+from fluidlite.nodes.devices import ValueType
+from fluidlite.nodes.node import Held, Node, _device_of, _ours, where_made
+from fluidlite.nodes.node_program import Attrs, Kind, NodeProgram, program_of
+from fluidlite.nodes.seeds import next_seed
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.tensor.tensor import Tensor as PlacedTensor
+from fluidlite.tensor.tensor_spec import Spec
+
+MAX_SHORT_CUTS = 512
+_NOTHING: tuple[Any, ...] = ()
+_type_of = attrgetter("_type")
+_new = object.__new__
+
+
+class OperatorNode(Node):
+    """A node of a :class:`~fluidlite.nodes.node_program.Kind`; functions such as ``Add`` make them.
+
+    Attributes
+    ----------
+    kind : Kind
+    """
+
+    __slots__ = (
+        "_asked",
+        "_attrs",
+        "_drawn",
+        "_ends",
+        "_inplace",
+        "_passed",
+        "_program",
+        "_saved",
+        "_seed",
+        "_type",
+        "kind",
+    )
+
+    kind: Kind
+    _asked: bool  # to write in place
+    _attrs: Attrs
+    _ends: tuple[Node, ...]
+    _inplace: int  # the input over which it writes, as a graph has proven that it may; -1: none
+    _passed: bool  # whether its gradient has become that of the input
+    _program: NodeProgram | None
+    _saved: Sequence[Tensor]
+    _type: ValueType | None
+
+    def _begin(self, key: tuple[Any, ...]) -> None:
+        """Find device and program, and keep them by the types of the inputs."""
+        inputs, kind = self._inputs, self.kind
+        if not inputs:
+            raise NodeError(f"{kind.name} has no inputs; expected one node or more")
+        self._dev = _device_of(self)
+        self._has_grad = any([item._has_grad for item in inputs])
+        self._program = self._type = None
+        if None in key:
+            return
+        self._resolve()
+        if len(kind.programs) >= MAX_SHORT_CUTS:
+            kind.programs.clear()
+        assert self._program is not None and self._type is not None
+        at = next(at for at, item in enumerate(inputs) if item._dev is self._dev)
+        kind.programs[key] = self._program, self._type, at, self._has_grad
+
+    def name(self) -> str:
+        """The kind of node, such as ``"Add"``."""
+        return f"InPlace{self.kind.name}" if self._asked else self.kind.name
+
+    def _resolve(self) -> None:
+        """Find the program, if the metadata of all inputs are known."""
+        specs: list[Spec] = []
+        wanted = []
+        for item in self._inputs:
+            spec = item._spec()
+            if spec is None:
+                return
+            specs.append(spec)
+            wanted.append(item._has_grad)
+        place = self._dev.known_place()
+        try:
+            program = self._program = program_of(self.kind, self._attrs, tuple(specs), tuple(wanted), place)
+        except NodeError:
+            raise
+        except FluidError as exc:
+            raise _located(exc, self, specs) from exc
+        if self.kind.random and not hasattr(self, "_seed"):  # the first node of a kind of the user's own
+            self._seed, self._drawn = next_seed(), 0
+        if not program.differentiable:
+            self._has_grad = False
+        self._type = self._dev.type_of(program.spec, self._has_grad)
+
+    def _spec(self) -> Spec | None:
+        return self._program.spec if self._program is not None else None
+
+    def forward_(self) -> None:
+        """Run the operators."""
+        from fluidlite.nodes.running import alone
+
+        alone(self, self._run_forward, [item.value() for item in self._inputs])
+
+    def backward_(self) -> None:
+        """Run the operators of the gradient."""
+        from fluidlite.nodes.running import alone
+
+        alone(self, self._run_backward, [item.value() for item in self._inputs if item._over is None])
+        for item in self._inputs:
+            item._at.add_up()
+
+    def _run_forward(self, context: Context, number: int) -> None:
+        program = self._program
+        values: list[PlacedTensor] = []
+        for at, item in enumerate(self._inputs):
+            value = item._at._value
+            if value is None or item._over is not None:
+                value = item.value()  # raises
+            if value.place is not context.place and value.place != context.place:
+                raise NodeError(
+                    f"{self}: its input {item} has moved to {value.dev} since the node was made on {self._dev}"
+                    "\n  Do: make the nodes anew"
+                )
+            values.append(value)
+            if program is None or value.spec is not program.ins[at]:
+                program = None
+        if program is None:
+            self._resolve()
+            program = self._program
+            assert program is not None
+            if self._inplace >= 0 and program.spec.nbytes != program.ins[self._inplace].nbytes:
+                raise NodeError(f"{self}: its dims have changed since the graph was made\n  Do: make the graph anew")
+        inplace = self._inplace
+        draw = None
+        if self.kind.random:
+            draw = self._seed, self._drawn
+            self._drawn += 1
+        devs = (self._dev,) if not program.saved else (self._dev,) * (1 + program.saved)
+        if inplace < 0:
+            found = program.forward.run(context, values, devs, number, None, draw)
+        else:
+            over = values[0] if inplace == 0 and program.forward.aliasable and values[0].contiguous else None
+            found = program.forward.run(context, values, devs, number, over, draw)
+            self.end_overwritten()
+        self._at._value = found[0]
+        self._saved = found[1:]
+        self._over = None
+
+    def _run_backward(self, context: Context, number: int) -> None:
+        program = self._program
+        assert program is not None
+        if program.error is not None:
+            program.check_derivative(self)
+        routine = program.backward
+        gradient = self._at._grad
+        if routine is None or gradient is None:
+            if self._inplace >= 0:
+                self._at._grad = None
+            return
+        inputs = self._inputs
+        count = len(inputs)
+        given: list[Any] = []
+        for at in program.sources:
+            if at < count:
+                given.append(inputs[at]._at._value)
+            elif at == count:
+                given.append(self._at._value)
+            elif at <= count + program.saved:
+                given.append(self._saved[at - count - 1])
+            else:
+                given.append(gradient)
+        devs = [inputs[at]._at._dev for at in program.targets]  # a gradient lies where the value does
+        found = routine.run(context, given, devs, number)
+        inplace = self._inplace
+        if inplace >= 0:
+            self._passed = True
+            if inplace not in program.targets:
+                self._at._grad = None
+        for part, at, shared in zip(found, program.targets, routine.shares, strict=True):
+            item = inputs[at]
+            if at == inplace:
+                item._at._grad, item._at._parts = part, ()  # over all that was there: no other reader adds to it
+                continue
+            if shared >= 0 and item.leaf:
+                part = part.copy_to(part.dev)
+            item._at.add_part(part)
+
+    def grad(self) -> Tensor:
+        """The gradient; of a node that writes in place, until ``backward`` has made it that of the input."""
+        if self._passed and self._inplace >= 0:
+            raise NodeError(f"{self} writes in place: its gradient has become that of {self._inputs[self._inplace]}")
+        return super().grad()
+
+    def reset_grad(self) -> None:
+        """Let the gradient be 0 again."""
+        self._at._grad = None
+        self._passed = False
+
+    def end_overwritten(self) -> None:
+        """Note that the values in the buffer that it has written over are gone."""
+        self._passed = False
+        over = self.name(), self._location
+        for node in self._ends:
+            node._over = over
+
+    def write_over(self, at: int, ends: tuple[Node, ...] = ()) -> None:
+        """Share value and gradient with an input, as a graph has proven; -1: have one's own.
+
+        Parameters
+        ----------
+        ends : tuple of Node
+            Those whose values lie in the input's buffer.
+        """
+        if at < 0 <= self._inplace:
+            for node in self._ends:
+                node.reset_forwarded()
+        self._inplace = at
+        self._ends = ends
+        self._at = Held(self._dev, False) if at < 0 else self._inputs[at]._at
+        self._forwarded = self._passed = False
+
+    def _reads(self) -> tuple[tuple[bool, ...], bool]:
+        program = self._program
+        if program is None:
+            return (True,) * len(self._inputs), True
+        return program.reads_input, program.reads_output
+
+    def reset_forwarded(self) -> None:
+        """Let ``forward`` compute again."""
+        self._forwarded = False
+        self._over = None
+
+
+def _located(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidError:
+    """The error again, of its own class and with what it carries, with the node in its message."""
+    shown = ", ".join(f"{item.name()} {spec!r}" for item, spec in zip(node._inputs, specs, strict=True))
+    again = copy(error)  # no class of the tree is asked for what its __init__ takes
+    again.args = (f"{node} of {shown}: {error}", *error.args[1:])
+    return again
+
+
+def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked: bool = False) -> OperatorNode:
+    """Make a node; a function that the user calls makes it. Graphs are made for each sample: calls are spelled out."""
+    node = _new(OperatorNode)
+    node.kind = kind
+    node._inputs = inputs
+    node._attrs = attrs
+    node._asked = asked
+    node._ends = node._saved = _NOTHING
+    node._inplace = -1
+    node._passed = node._forwarded = False
+    node._over = node._seen = None
+    frame = _getframe(2)
+    code = frame.f_code
+    node._location = where_made(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
+    if kind.random:
+        node._seed, node._drawn = next_seed(), 0
+    key: tuple[Any, ...]
+    try:
+        if len(inputs) == 2:  # a third of the time of the general form
+            key = attrs, inputs[0]._type, inputs[1]._type
+        elif len(inputs) == 1:
+            key = attrs, inputs[0]._type
+        elif len(inputs) == 3:
+            key = attrs, inputs[0]._type, inputs[1]._type, inputs[2]._type
+        else:
+            key = (attrs, *map(_type_of, inputs))
+    except AttributeError:
+        item = next(item for item in inputs if not isinstance(item, Node))
+        raise NodeError(f"{kind.name}: an input is {item!r:.80}; expected a node") from None
+    known = kind.programs.get(key)
+    if known is not None:
+        node._program, node._type, at, node._has_grad = known
+        node._dev = inputs[at]._dev
+    else:
+        node._begin(key)
+    held = node._at = _new(Held)
+    held._dev = node._dev
+    held._tensor = held._gradient = held._source = held._graded = None
+    held._parts = _NOTHING
+    held.leaf = False
+    return node
+
+
+def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...] = ()) -> Callable[..., OperatorNode]:
+    """Make a function that makes nodes of operators: a kind of node of one's own, of graph functions.
+
+    Parameters
+    ----------
+    name : str
+    build : callable
+        ``build(*inputs, **attrs)`` returns a value of :mod:`fluidlite.graph`; gradients are those of its operators.
+    inplace : tuple of int
+        The inputs over which it may write; ``f(..., inplace=True)`` asks for the first of them.
+
+    Returns
+    -------
+    callable
+        ``f(*nodes, inplace=False, **attrs)``; attributes are hashable.
+    """
+    kind = Kind(name, build, inplace)
+
+    def make(*inputs: Node, **attrs: Hashable) -> OperatorNode:
+        asked = bool(attrs.pop("inplace", False))
+        if asked and not inplace:
+            raise NodeError(f"{name} cannot write in place: its operators declare no such pair")
+        return operator_node(kind, inputs, tuple(sorted(attrs.items())) if attrs else (), asked)
+
+    make.__name__ = make.__qualname__ = name
+    return make

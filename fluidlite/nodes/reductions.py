@@ -1,0 +1,117 @@
+"""Sums, means and variances; choices by conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Union
+
+from fluidlite import graph as ng
+from fluidlite.graph.value import Value, emit
+from fluidlite.nodes.node import Node, is_number
+from fluidlite.nodes.node_program import Kind
+from fluidlite.nodes.operator_node import OperatorNode, operator_node
+from fluidlite.nodes.shaping import _ints
+
+
+def _sum(*items: Value) -> Value:
+    total = items[0] if len(items) == 1 else emit("sum", {"X": list(items)})
+    return ng.sum(total)
+
+
+def _axis_sum(x: Value, axes: tuple[int, ...]) -> Value:
+    return ng.sum(x, list(axes))
+
+
+def _axis_mean(x: Value, axes: tuple[int, ...]) -> Value:
+    return ng.mean(x, list(axes))
+
+
+def _condition(value: Value) -> Value:
+    return value if value.dtype == "bool" else ng.not_equal(value, 0)
+
+
+def _select(condition: Value, x: Value, y: Value) -> Value:
+    return ng.where(_condition(condition), x, y)
+
+
+def _mask(x: Value, mask: Value, number: float) -> Value:
+    attrs = {"shape": list(x.shape), "value": number, "dtype": x.dtype}
+    filled = emit("fill_constant", {}, attrs, fixed=True, beside=x)
+    return ng.where(ng.broadcast(_condition(mask), x.shape), x, filled)
+
+
+SUM = Kind("Sum", _sum)
+AXIS_SUM = Kind("AxisSum", _axis_sum)
+AXIS_MEAN = Kind("AxisMean", _axis_mean)
+MEAN = Kind("Mean", ng.mean)
+VARIANCE = Kind("Variance", ng.variance)
+SELECT = Kind("Select", _select, (1, 2))
+MASK = Kind("Mask", _mask, (0,))
+LESS_THAN = Kind("LessThan", ng.less)
+LESS_SCALAR = Kind("LessThan", lambda x, number: ng.less(x, number))
+GREATER_SCALAR = Kind("GreaterThan", lambda x, number: ng.greater(x, number))
+
+
+def Sum(*inputs: Node) -> OperatorNode:
+    """The sum of all elements, of dims (); of several nodes of equal dims, of all of them."""
+    return operator_node(SUM, inputs)
+
+
+def AxisSum(x: Node, axes: Union[int, Sequence[int]]) -> OperatorNode:
+    """The sum over axes, which are no axes of the result."""
+    return operator_node(AXIS_SUM, (x,), (("axes", _axes(axes)),))
+
+
+def AxisMean(x: Node, axes: Union[int, Sequence[int]]) -> OperatorNode:
+    """The mean over axes, which are no axes of the result."""
+    return operator_node(AXIS_MEAN, (x,), (("axes", _axes(axes)),))
+
+
+def _axes(axes: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    return (axes,) if isinstance(axes, int) else _ints("axes", axes)
+
+
+def Mean(x: Node) -> OperatorNode:
+    """The mean of all elements, of dims ()."""
+    return operator_node(MEAN, (x,))
+
+
+def Variance(x: Node) -> OperatorNode:
+    """The mean of the squared distances from the mean, of dims ()."""
+    return operator_node(VARIANCE, (x,))
+
+
+def Select(condition: Node, x: Node, y: Node) -> OperatorNode:
+    """``x`` where the condition is not 0, else ``y``."""
+    return operator_node(SELECT, (condition, x, y))
+
+
+def Mask(x: Node, mask: Node, number: float) -> OperatorNode:
+    """``x`` where the mask is not 0, else a number; the mask is broadcast."""
+    return operator_node(MASK, (x, mask), (("number", float(number)),))
+
+
+def InPlaceMask(x: Node, mask: Node, number: float) -> OperatorNode:
+    """``Mask(x, mask, number)``, written over ``x``."""
+    return operator_node(MASK, (x, mask), (("number", float(number)),), True)
+
+
+def LessThan(a: Node, b: Node) -> OperatorNode:
+    """Whether ``a < b``, as bool; it has no gradient."""
+    return operator_node(LESS_THAN, (a, b))
+
+
+def _less(left: Node, right: Any) -> Node:
+    if is_number(right):
+        return operator_node(LESS_SCALAR, (left,), (("number", float(right)),))
+    return LessThan(left, right)
+
+
+def _greater(left: Node, right: Any) -> Node:
+    if is_number(right):
+        return operator_node(GREATER_SCALAR, (left,), (("number", float(right)),))
+    return LessThan(right, left)
+
+
+Node.__lt__ = _less  # type: ignore[method-assign]
+Node.__gt__ = _greater  # type: ignore[method-assign]

@@ -1,0 +1,376 @@
+"""Routine: a small program of a node, planned once for a place, that runs at once on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fluidlite.codegen.lower import typed_of
+from fluidlite.compiler.frame import Frame
+from fluidlite.compiler.instrumentation import observed, observers
+from fluidlite.compiler.interpreter import go_on, run_steps
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.kernel_runs import NO_RANDOM, prepare_step, relaid, take_arrays
+from fluidlite.compiler.planning.plan import Launch, Output, Plan
+from fluidlite.compiler.planning.planner import plan_graph
+from fluidlite.compiler.run_errors import fail, raise_late
+from fluidlite.compiler.selection.policy import Policy, policy
+from fluidlite.nodes.devices import Device
+from fluidlite.nodes.fallback import warn_of_fallback
+from fluidlite.nodes.image import RoutineImage, image_of
+from fluidlite.nodes.tensor import Tensor
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.place import Place
+from fluidlite.program.codegen_registry import generators
+from fluidlite.program.kernel_io import IO
+from fluidlite.program.program import Program
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor as PlacedTensor
+from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.transfer import contiguous, transfer
+
+_NO_STATE = Scope()
+Draw = tuple[int, int]
+"""A seed, and how often it was drawn from before: what random operators of one run draw with."""
+_WORD = 0xFFFFFFFF
+IMAGE_AFTER = 4
+"""Uses of a routine from which it is linked: its small kernels are compiled then."""
+
+
+class _Step:
+    """A launch on registers: the numbers of what it reads and makes."""
+
+    __slots__ = ("ins", "launch", "outs", "skip")
+
+    def __init__(self, launch: Launch, ins: list[int], outs: list[tuple[Spec, int, int, int]], view: bool) -> None:
+        self.launch = launch
+        self.ins = ins
+        self.outs = outs
+        self.skip = launch.skip or view  # what is a view runs nothing
+
+
+class Routine:
+    """Operators on tensors of one place.
+
+    Parameters
+    ----------
+    program : Program
+    place : Place
+    feeds : mapping of name to Spec
+        What it is given, in order.
+    fetches : sequence of names
+    known : mapping of name to Spec, optional
+        What it is not given, as only its metadata are asked for.
+
+    Attributes
+    ----------
+    plan : Plan
+    specs : tuple of Spec
+        Of what is fetched.
+    reads : frozenset of str
+        What its kernels read the bytes of, of ``feeds`` and ``known``.
+    feed_names : tuple of str
+        The names of what it is given.
+    feed_specs : tuple of Spec
+    steps : list of steps, or None
+        On registers, where all are launches on the place itself: what it is given comes first, then ``spare``.
+    results : list of int
+        The registers of what is fetched.
+    shares : tuple of int
+        For each thing fetched, the number of the feed whose memory it is a view of, or -1.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        place: Place,
+        feeds: Mapping[str, Spec],
+        fetches: Sequence[str],
+        known: Mapping[str, Spec] | None = None,
+        repeated: bool = False,
+    ) -> None:
+        self._made_of = feeds, fetches, known
+        self._images: dict[Context, RoutineImage | None] = {}
+        self._uses = 0
+        self.feed_specs = tuple(feeds.values())
+        self.program = program
+        self.place = place
+        described = {**feeds, **(known or {})}
+        given = {name: (spec, place) for name, spec in described.items()}
+        wanted = replace(policy(), repeated=True) if repeated else _policy_of(program)
+        self.plan: Plan = plan_graph(Graph(program, fetches).finished(), place, given, {}, wanted, inplace=False)
+        warn_of_fallback(self.plan, place)
+        self.specs = tuple(spec for _, _, _, spec in self.plan.fetches)
+        self._feed_keys = [self.plan.feed_keys.get(name, name) for name in feeds]
+        self.feed_names = tuple(feeds)
+        self._fetch_keys = [(key, where) for _, key, where, _ in self.plan.fetches]
+        read = _read_keys(self.plan)
+        self.reads = frozenset(name for name in described if self.plan.feed_keys.get(name, name) in read)
+        self._views = _views_of(self.plan)
+        self.steps = self._lean()
+        self.spare: list[PlacedTensor | None] = []
+        self.shares = tuple(self._shared(key) for key, _ in self._fetch_keys)
+        if self.steps is not None:
+            self._number_registers()
+
+    @property
+    def aliasable(self) -> bool:
+        """Whether its one operator may write what is fetched first over its first feed, by declaration."""
+        if self.steps is None or len(self.steps) != 1:
+            return False
+        step = self.steps[0]
+        call = step.launch.call
+        if step.launch.choice.kernel is None and call.of_tensors:
+            capability = step.launch.choice.capability
+            pairs: Mapping[str, str] = generators[capability].may_lie_on(call) if capability else {}
+        else:
+            pairs = call.op.may_alias
+        for slot, given in pairs.items():
+            if call.has(slot) and call.has(given) and step.launch.choice.inplace:
+                out, position = call.index[slot] - len(step.ins), call.index[given]
+                spec, _, fetched, _ = step.outs[out]
+                return fetched == 0 and step.ins[position] == 0 and step.ins.count(0) == 1 and spec is self.specs[0]
+        return False
+
+    def _lean(self) -> list[_Step] | None:
+        """The steps, if all are launches on the one place on plain memory, so that registers do."""
+        if self.plan.pending is not None:
+            return None
+        for step in self.plan.steps:
+            if not isinstance(step, Launch) or step.choice.place != self.place or step.blind or step.writes_state:
+                return None
+            if not all(out.spec.known and not out.state for out in step.outs):
+                return None
+        return [
+            _Step(step, [], [], any(out.key in self._views for out in step.outs))
+            for step in self.plan.steps
+            if isinstance(step, Launch)
+        ]
+
+    def _number_registers(self) -> None:
+        assert self.steps is not None
+        numbers = {key: at for at, key in enumerate(self._feed_keys)}
+        fetched = {key: at for at, (key, _) in enumerate(self._fetch_keys)}
+        for name, at in list(fetched.items()):
+            while name in self._views:
+                name = self._views[name]
+                fetched.setdefault(name, -2 - at)  # where the view's memory is
+        registers: list[PlacedTensor | None] = [None] * len(self._feed_keys)
+        for step in self.steps:
+            for key, spec in zip(step.launch.ins, step.launch.in_specs, strict=True):
+                if key is None:  # its bytes are not read
+                    step.ins.append(len(registers))
+                    registers.append(PlacedTensor.of(spec, self.place))
+                else:
+                    if key not in numbers:  # known by metadata, and not read
+                        numbers[key] = len(registers)
+                        registers.append(PlacedTensor.of(spec, self.place))
+                    step.ins.append(numbers[key])
+            for out in step.launch.outs:
+                numbers[out.key] = len(registers)
+                registers.append(None)
+                step.outs.append(
+                    (out.spec, numbers[out.key], fetched.get(out.key, -1), self._shares_with(step.launch, out))
+                )
+        self.spare = registers[len(self._feed_keys) :]
+        self.results = [numbers[key] for key, _ in self._fetch_keys]
+
+    def _shares_with(self, step: Launch, out: Output) -> int:
+        """The input of a launch in whose memory an output lies; -1: it has its own."""
+        view = step.call.op.view
+        return step.call.index[view[1]] if view is not None and out.key in self._views else out.shares
+
+    def _shared(self, key: str) -> int:
+        """The feed whose memory a value is; -1: it has its own."""
+        for step in reversed(self.plan.steps):
+            if isinstance(step, Launch):
+                for out in step.outs:
+                    if out.key == key and self._shares_with(step, out) >= 0:
+                        key = step.ins[self._shares_with(step, out)] or ""
+        return self._feed_keys.index(key) if key in self._feed_keys else -1
+
+    def image(self, context: Context, after: int = IMAGE_AFTER) -> RoutineImage | None:
+        """Its launches, for native code; None where they are none, and until it was used a few times (``after``)."""
+        try:
+            return self._images[context]
+        except KeyError:
+            pass
+        self._uses += 1
+        if self._uses < after:
+            return None
+        feeds, fetches, known = self._made_of
+        for other in [each for each in self._images if each.closed]:
+            del self._images[other]
+        self._images[context] = None
+        linked = Routine(self.program, self.place, feeds, fetches, known, repeated=True)
+        if linked.reads <= set(feeds):
+            self._images[context] = image_of(linked, context)
+        return self._images[context]
+
+    def run(
+        self,
+        context: Context,
+        tensors: Sequence[PlacedTensor],
+        devs: Sequence[Device],
+        number: int = 0,
+        over: PlacedTensor | None = None,
+        draw: Draw | None = None,
+    ) -> list[Tensor]:
+        """Run it where the context's queue is held.
+
+        Parameters
+        ----------
+        devs : sequence of Device
+            Where what is fetched is made, one for each.
+        number : int
+            What deferred errors name.
+        over : Tensor, optional
+            Take the memory of this one for the first of what is fetched (:attr:`aliasable`).
+        draw : Draw, optional
+            What random operators draw with.
+        """
+        for fed in tensors:
+            if fed._strides is not None:  # kernels compute on plain memory
+                tensors = [contiguous(each) for each in tensors]
+                break
+        if self.steps is None or observed():
+            return self._run_by_steps(context, tensors, devs, draw)
+        registers: list[Any] = [*tensors, *self.spare]
+        step: Any = None
+        try:
+            for step in self.steps:
+                launch = step.launch
+                ready = launch.runs.get(context)
+                if ready is None:
+                    ready = prepare_step(launch, context)
+                given = [registers[i] for i in step.ins]
+                count = len(given)
+                for spec, register, fetched, shares in step.outs:
+                    tensor: Any
+                    if fetched < -1:
+                        tensor = Tensor.on(devs[-2 - fetched], spec) if shares < 0 else relaid(given[shares], spec)
+                        if shares < 0:
+                            tensor.allocate(context)
+                    elif fetched < 0:
+                        tensor = PlacedTensor.of(spec, context.place) if shares < 0 else relaid(given[shares], spec)
+                    elif shares >= 0:
+                        tensor = Tensor.on(devs[fetched], spec)
+                        tensor.share_data_with(relaid(given[shares], spec))
+                    elif over is not None and not fetched:
+                        tensor = over
+                    else:
+                        dev = devs[fetched]
+                        tensor = Tensor.on(dev, spec)
+                        if dev.precedence > 0:
+                            tensor.allocate(context)
+                    registers[register] = tensor
+                    given.append(tensor)
+                if step.skip:
+                    for tensor in given[count:] if launch.skip else ():
+                        if tensor.allocation is None:
+                            tensor.allocate(context)  # of no elements
+                    continue
+                run, space, _ = ready
+                workspace = None
+                if space is not None:
+                    workspace = PlacedTensor.of(space, context.place)
+                    workspace.allocate(context)
+                random = NO_RANDOM if launch.random is None else _words(launch.random, draw)
+                result = run(context, IO(launch.call, given, context, number, random, workspace))
+                if result is not None:
+                    take_arrays(result, given[count:], context)
+                for tensor in given[count:]:
+                    if tensor.allocation is None:
+                        tensor.allocate(context)  # of no elements
+        except Exception as exc:
+            frame = Frame(self.plan, _NO_STATE, {})
+            frame.contexts[context.place] = context
+            fail(exc, step.launch if step is not None else None, frame)
+        return [registers[i] for i in self.results]
+
+    def _run_by_steps(
+        self, context: Context, tensors: Sequence[PlacedTensor], devs: Sequence[Device], draw: Draw | None
+    ) -> list[Tensor]:
+        """Run what needs copies between places, or is observed, as the interpreter does."""
+        values = dict(zip(self._feed_keys, tensors, strict=True))
+        frame = Frame(self.plan, _Draws(draw), values)
+        frame.contexts = {where: get_context(where) for where in self.plan.queues}
+        frame.contexts[context.place] = context
+        run_steps(frame, observers())
+        while frame.plan.pending is not None:
+            go_on(frame, frame.plan.pending)
+            run_steps(frame, observers())
+        raise_late(frame, [each for each in frame.contexts.values() if each.suspect])
+        found = []
+        for (key, where), spec, dev in zip(self._fetch_keys, self.specs, devs, strict=True):
+            tensor = frame.values[key]
+            made = Tensor.on(dev, tensor.spec or spec)
+            if where == context.place and not dev.precedence and tensor.contiguous:
+                made.share_data_with(tensor)
+            else:
+                made.allocate(context)
+                transfer(tensor, context, made)
+            found.append(made)
+        return found
+
+
+class _Draws(Scope):
+    """What tells the interpreter how often a seed was drawn from."""
+
+    def __init__(self, draw: Draw | None) -> None:
+        super().__init__()
+        self._draw = draw
+        self.random_key = draw[0] if draw is not None else None
+
+    def next_run(self, stream: int, seed: int) -> int:
+        return self._draw[1] if self._draw is not None else 0
+
+
+def _words(random: tuple[int, int], draw: Draw | None) -> tuple[int, int, int, int]:
+    """Philox words: key (2), run number, stream."""
+    seed, stream = random
+    if stream < 0 or draw is None:  # an operator's own seed: the same numbers at each run
+        return seed & _WORD, (seed >> 32) & _WORD, 0, 0
+    return draw[0] & _WORD, (draw[0] >> 32) & _WORD, draw[1] & _WORD, stream
+
+
+def _policy_of(program: Program) -> Policy:
+    """Compiled kernels for what is no elementwise operator: array calls of that cost more, small as it is."""
+    elementwise = all(op.definition.scalar is not None for op in program.global_block().ops)
+    return policy() if elementwise else replace(policy(), repeated=True)
+
+
+def _views_of(plan: Plan) -> dict[str, str]:
+    """The values that are another in other dims, with that one: they lie in its memory."""
+    found: dict[str, str] = {}
+    for step in plan.steps:
+        if isinstance(step, Launch) and step.call.op.view is not None and not step.blind:
+            call, (slot, given) = step.call, step.call.op.view
+            source = step.ins[call.index[given]]
+            if source is not None:
+                found[step.outs[call.index[slot] - len(step.ins)].key] = source
+    return found
+
+
+def _read_keys(plan: Plan) -> set[str]:
+    """The values whose bytes the kernels of a plan read."""
+    found: set[str] = set()
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            found |= _keys_of(step)
+        else:
+            found |= {getattr(step, "from_key", "")}
+            found |= {key for keys in getattr(step, "ins", {}).values() for key in keys}
+    return found
+
+
+def _keys_of(step: Launch) -> set[str]:
+    call = step.call
+    keys = {key for key in step.ins if key is not None}
+    if call.op.scalar is None or call.op.scalar.refuse(call) is not None:
+        return keys
+    read = typed_of(call).inputs  # what the wanted outputs depend on
+    slots = [slot for slot, specs in call.ins.items() for _ in specs]
+    return {key for slot, key in zip(slots, step.ins, strict=True) if key is not None and slot in read}

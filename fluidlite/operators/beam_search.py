@@ -1,0 +1,76 @@
+"""beam_search: one step of a search, which keeps the best continuations of each source's prefixes."""
+
+from __future__ import annotations
+
+from fluidlite.base.dtypes import FLOATS, INTS
+from fluidlite.operators.inference import Inferred, agree, all_agree
+from fluidlite.operators.sequence_rows import made
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
+
+_DO = "start from ids and scores with a LoD of two levels, and give the scores theirs with layers.lod_reset"
+
+
+def _infer(call: Call) -> Inferred:
+    scores, level = call.spec("scores"), call.attr("level")
+    if not scores.lod_level:
+        call.fail("scores", "a LoD tensor: which prefixes each source has", do=_DO)
+    if level >= scores.lod_level:
+        call.fail_attr("level", f"less than {scores.lod_level}, the levels of LoD of scores")
+    call.need(scores.rank >= 1, "scores", "[prefixes, candidates]")
+    rows = scores.dims[0]
+    for slot in ("pre_ids", "pre_scores"):
+        dims = call.dims(slot)
+        right = len(dims) in (1, 2) and agree(dims[0], rows) and all(agree(d, 1) for d in dims[1:])
+        call.need(right, slot, f"[{rows}, 1], one for each prefix: scores is {list(scores.dims)}")
+    if call.spec("pre_scores").dtype != scores.dtype:
+        call.fail("pre_scores", f"{scores.dtype}, as scores")
+    ids = call.spec("pre_ids")
+    if call.has("ids"):
+        call.need(all_agree(call.dims("ids"), scores.dims), "ids", f"{list(scores.dims)}, the dims of scores")
+        if call.spec("ids").dtype != ids.dtype:
+            call.fail("ids", f"{ids.dtype}, as pre_ids")
+    else:
+        wide = scores.dims[1] if scores.rank == 2 else -1
+        call.need(scores.rank == 2, "scores", "[prefixes, vocabulary], where ids is left out")
+        if 0 <= wide <= call.attr("end_id"):
+            call.fail_attr("end_id", f"less than {wide}, the columns of scores: ids is left out, so they are the words")
+    return {
+        "selected_ids": made((-1, 1), ids, (), 2),
+        "selected_scores": made((-1, 1), scores, (), 2),
+        "parent_idx": Spec.of((-1,), "int32"),
+    }
+
+
+register_op(
+    "beam_search",
+    Differentiation(no_gradient={"pre_scores": "a selection has none", "scores": "a selection has none"}),
+    Inference(_infer, dynamic=True, kernel_dtype="scores"),
+    Execution(host_only="candidates of all prefixes of a source are compared on the host"),
+    inputs=(
+        Slot("pre_ids", doc="the last word of each prefix, [prefixes, 1]"),
+        Slot("pre_scores", doc="the score of each prefix, [prefixes, 1]"),
+        Slot("ids", dispensable=True, doc="candidates for the next word, as scores; left out: the columns of scores"),
+        Slot("scores", doc="scores of candidates, [prefixes, candidates], with LoD: which prefixes each source has"),
+    ),
+    outputs=(
+        Slot("selected_ids", doc="[selected, 1], with two levels of LoD: prefixes of sources, selected of prefixes"),
+        Slot("selected_scores", doc="[selected, 1], with the same LoD"),
+        Slot("parent_idx", dispensable=True, doc="the prefix that each goes on from, [selected]"),
+    ),
+    attrs=(
+        Attr("level", "int", 0, minimum=0, doc="which level of the LoD of scores tells sources"),
+        Attr("beam_size", "int", minimum=1, doc="how many prefixes a source goes on with at most"),
+        Attr("end_id", "int", minimum=0, doc="the word that ends a prefix"),
+        Attr("is_accumulated", "bool", True, doc="scores are of whole prefixes; False: probabilities of one word"),
+    ),
+    dtypes={"pre_ids": INTS, "pre_scores": FLOATS, "ids": INTS, "scores": FLOATS},
+    doc="The beam_size best candidates of each source. A prefix that ended has one candidate: end_id, with its score. "
+    "A source all of whose prefixes had ended before selects none. Selected are in the order of their prefixes, and "
+    "the best of a prefix first",
+    source="Fluid math/beam_search.cc; of equal scores the later prefix comes first, as there, and of one prefix the "
+    "earlier candidate",
+)

@@ -1,0 +1,66 @@
+"""chunk_eval: how many chunks, runs of tokens that tags mark, are found and right."""
+
+from __future__ import annotations
+
+from fluidlite.base.dtypes import INTS
+from fluidlite.operators.inference import Inferred, agree, all_agree, same_dtype
+from fluidlite.operators.ragged import need_lengths, need_number_a_row
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
+
+
+def _infer(call: Call) -> Inferred:
+    same_dtype(call, "Label", "Inference")
+    found, right = call.spec("Inference"), call.spec("Label")
+    if call.has("SeqLength"):
+        for slot, spec in (("Inference", found), ("Label", right)):
+            padded = spec.rank in (2, 3) and all(agree(d, 1) for d in spec.dims[2:])
+            call.need(padded, slot, "[batch, longest]: padded sequences")
+        call.need(all_agree(found.dims[:2], right.dims[:2]), "Label", f"{list(found.dims)}, the dims of Inference")
+        need_lengths(call, "SeqLength", "Inference", found.dims[0])
+    else:
+        for slot in ("Inference", "Label"):
+            need_number_a_row(call, slot)
+        if found.lod and right.lod and found.lod != right.lod:
+            call.fail("Label", f"the sequences of Inference, whose LoD is {found.lod}")
+    types = call.attr("num_chunk_types")
+    if not all(0 <= excluded < types for excluded in call.attr("excluded_chunk_types")):
+        call.fail_attr("excluded_chunk_types", f"types of chunks, from 0 to {types - 1}")
+    ratio, count = Spec.of((1,), "float32"), Spec.of((1,), "int64")
+    return {
+        **dict.fromkeys(("Precision", "Recall", "F1-Score"), ratio),
+        **dict.fromkeys(("NumInferChunks", "NumLabelChunks", "NumCorrectChunks"), count),
+    }
+
+
+register_op(
+    "chunk_eval",
+    Inference(_infer, kernel_dtype="Inference"),
+    Execution(host_only="chunks are walked over on the host, as in Fluid"),
+    inputs=(
+        Slot("Inference", doc="the tags found: [rows, 1] with LoD, or padded, [batch, longest]"),
+        Slot("Label", doc="the right tags, in the same form"),
+        Slot("SeqLength", dispensable=True, doc="how long each padded sequence is"),
+    ),
+    outputs=(
+        Slot("Precision", doc="NumCorrectChunks / NumInferChunks; 0 of none"),
+        Slot("Recall", doc="NumCorrectChunks / NumLabelChunks; 0 of none"),
+        Slot("F1-Score", doc="their harmonic mean; 0 of no right chunks"),
+        "NumInferChunks",
+        "NumLabelChunks",
+        "NumCorrectChunks",
+    ),
+    attrs=(
+        Attr("num_chunk_types", "int", minimum=1, doc="how many types of chunks there are"),
+        Attr("chunk_scheme", "str", "IOB", choices=("IOB", "IOE", "IOBES", "plain"), doc="what tags a type has"),
+        Attr("excluded_chunk_types", "ints", (), doc="types that do not count"),
+    ),
+    dtypes={"Inference": INTS, "Label": INTS, "SeqLength": INTS},
+    doc="counts of chunks, and of those that both have from and to the same row and of one type. Tag = type times the "
+    "scheme's tags + begin, inside (IOB); inside, end (IOE); begin, inside, end, single (IOBES); 0 (plain); the tag "
+    "behind the last is in no chunk",
+    source="Fluid chunk_eval_op.h",
+)

@@ -1,0 +1,165 @@
+"""Tensors repeated: expand, expand_as, meshgrid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.geometry.numbers import numbers_of
+from fluidlite.operators.inference import Inferred, like, without_lod
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+from fluidlite.tensor.tensor_spec import Spec
+
+# expand ------------------------------------------------------------------------------------------------------------
+
+_TIMES = ("ExpandTimes", "expand_times_tensor")
+_EXPAND_ATTRS = (Attr("expand_times", "ints", (), minimum=-1, doc="how often each dim of X is repeated; -1: a tensor"),)
+
+
+def _infer_expand(call: Call) -> Inferred:
+    x, times = call.spec("X"), numbers_of(call, "expand_times", *_TIMES)
+    given = next((slot for slot in _TIMES if call.has(slot)), None)
+    if times is None:
+        times = (None,) * x.rank
+    expected = ""
+    if len(times) != x.rank:
+        expected = f"{x.rank} numbers, one for each dim of X ({call.shown('X')})"
+    elif any(n is not None and n < 1 for n in times):
+        expected = "numbers of 1 or more"
+    if expected and given is None:
+        call.fail_attr("expand_times", expected)
+    if expected:
+        call.fail(str(given), expected, list(times))
+    hints = call.attr("expand_times") if len(call.attr("expand_times")) == x.rank else (-1,) * x.rank
+    dims = []
+    for d, n, hint in zip(x.dims, times, hints, strict=True):
+        n = hint if n is None else n  # what the attribute says of a tensor, until its value is known
+        dims.append(d * n if d >= 0 and n >= 1 else -1)
+    return {"Out": like(x, dims) if dims[:1] == list(x.dims[:1]) else Spec.of(dims, x.dtype)}
+
+
+def _repeated(x: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
+    """A tensor repeated up to dims that are multiples of its own."""
+    once: list[e.Number | int] = []
+    woven: list[e.Number] = []
+    for mine, whole in zip(x.dims, dims, strict=True):
+        repeated = not bool(mine == whole)
+        once += [1, mine] if repeated else [mine]
+        woven += [whole // mine, mine] if repeated else [mine]
+    return e.reshape(e.broadcast(e.reshape(x, once), woven), dims)
+
+
+def _folded(x: e.Tensor, like: e.Tensor) -> e.Tensor:
+    """The sum over the repetitions."""
+    woven: list[e.Number] = []
+    axes = []
+    if x.rank != like.rank:
+        e.fail("Out@GRAD", f"rank {like.rank}, as X ({e.shown(like)})")
+    for axis, (mine, whole) in enumerate(zip(like.dims, x.dims, strict=True)):
+        if not bool(mine == whole):
+            multiple = f"a multiple of {{0}} elements in dim {axis}, as X has"
+            e.need(whole // mine * mine == whole, "Out@GRAD", multiple, numbers=(mine,))
+            axes.append(len(woven))
+            woven.append(whole // mine)
+        woven.append(mine)
+    return e.reshape(e.reduce_sum(e.reshape(x, woven), axes), like.dims) if axes else e.reshape(x, like.dims)
+
+
+@operator(
+    "expand",
+    Inference(_infer_expand),
+    inputs=[
+        "X",
+        Slot("ExpandTimes", dispensable=True, value=True, doc="the times, as a tensor"),
+        Slot("expand_times_tensor", duplicable=True, dispensable=True, value=True, doc="the times, a tensor each"),
+    ],
+    attrs=_EXPAND_ATTRS,
+    dtypes={"X": ALL, **dict.fromkeys(_TIMES, INTS)},
+    doc="Out = X, repeated along each dim",
+    source="Fluid expand_op.cc",
+)
+def expand(x: e.Tensor, expand_times: Any, expand_times_tensor: Any) -> e.Tensor:
+    """Up to the dims that were inferred."""
+    return _repeated(x, e.results("Out")[0])
+
+
+@gradient(
+    expand,
+    metadata=("X",),
+    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory",
+)
+def expand_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """Written: it takes the repetitions of the dims of Out@GRAD."""
+    return _folded(dout, x)
+
+
+# expand_as ---------------------------------------------------------------------------------------------------------
+
+
+def _infer_expand_as(call: Call) -> Inferred:
+    x, target = call.spec("X"), call.dims("target_tensor")
+    call.need(len(target) == x.rank, "target_tensor", f"rank {x.rank}, as X ({call.shown('X')})")
+    for i, (d, n) in enumerate(zip(x.dims, target, strict=True)):
+        if d >= 0 and n >= 0 and (n % d if d else n):
+            call.fail("target_tensor", f"a multiple of {d} in dim {i}, for X is {call.shown('X')}")
+    return {"Out": like(x, target) if target[:1] == x.dims[:1] else Spec.of(target, x.dtype)}
+
+
+@operator(
+    "expand_as",
+    Inference(_infer_expand_as),
+    inputs=with_docs(
+        ["X", Slot("target_tensor", metadata_only=True, doc="Out gets its dims")],
+        {"X": "of one rank; only the dims of the target are read"},
+    ),
+    dtypes={"X": ALL},
+    doc="Out = X, repeated up to the dims of target_tensor",
+    source="Fluid expand_as_op.cc",
+)
+def expand_as(x: e.Tensor, target_tensor: e.Tensor) -> e.Tensor:
+    """Up to the dims that were inferred."""
+    return _repeated(x, e.results("Out")[0])
+
+
+@gradient(
+    expand_as,
+    metadata=("X",),
+    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory",
+)
+def expand_as_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """Written: it takes the repetitions of the dims of Out@GRAD."""
+    return _folded(dout, x)
+
+
+# meshgrid ----------------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "meshgrid",
+    Differentiation(reads=(), doc="X@GRAD[i] = the sum of Out@GRAD[i] over all dims but i"),
+    Inference(without_lod(infer)),
+    inputs=with_docs([Slot("X", duplicable=True)], {"X": "vectors, [size]"}),
+    outputs=[Slot("Out", duplicable=True)],
+    dtypes={"X": ALL},
+    doc="Out[i] = X[i] along dim i, repeated along the others",
+    source="Fluid meshgrid_op.cc",
+)
+def meshgrid(x: tuple[e.Tensor, ...]) -> tuple[tuple[e.Tensor, ...]]:
+    """Numbers are vectors of one element."""
+    if not x:
+        e.fail("X", "one tensor or more")
+    for part in x:
+        if part.rank > 1:
+            e.fail("X", "vectors, [n], or numbers")
+        if part.dtype != x[0].dtype:
+            e.fail_dtype("X", f"{x[0].dtype} in all of them")
+    dims = [part.dims[0] if part.rank else 1 for part in x]
+    placed = (e.reshape(part, [d if k == i else 1 for k, d in enumerate(dims)]) for i, part in enumerate(x))
+    return (tuple(e.broadcast(part, dims) for part in placed),)

@@ -1,0 +1,162 @@
+"""nce: noise-contrastive estimation, a class against drawn ones; and sample_classes, which draws them."""
+
+from __future__ import annotations
+
+import math
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import FLOATS, INTS
+from fluidlite.expr.declare import operator
+from fluidlite.operators.inference import Inferred, agree
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Execution, Inference
+from fluidlite.program.registry import register_op
+from fluidlite.tensor.tensor_spec import Spec
+
+SAMPLERS = ("uniform", "log_uniform", "custom_dist")
+_SAMPLER = Attr("sampler", "str", "uniform", choices=SAMPLERS, doc="how classes are drawn")
+_CLASSES = Attr("num_total_classes", "int", minimum=1, doc="how many classes there are")
+
+# sample_classes ----------------------------------------------------------------------------------------------------
+
+
+def _infer_sample(call: Call) -> Inferred:
+    call.need(call.spec("Like").rank >= 1, "Like", "rows of one dim or more")
+    custom = call.attr("sampler") == "custom_dist"
+    if custom != call.has("Probs"):
+        call.fail_attr("sampler", "custom_dist if Probs is given, and no other then")
+    if custom:
+        wanted = call.attr("num_total_classes")
+        dims = call.dims("Probs")
+        call.need(len(dims) == 1 and agree(dims[0], wanted), "Probs", f"[{wanted}], a probability for each class")
+    return {"Out": Spec.of((call.dims("Like")[0], call.attr("num")), "int64")}
+
+
+register_op(
+    "sample_classes",
+    Differentiation(stop_gradient={"Probs": "what is drawn is no function of it"}),
+    Inference(_infer_sample),
+    Execution(random=True, host_only="classes of a distribution are searched for on the host"),
+    inputs=(
+        Slot("Like", metadata_only=True, doc="as many rows are drawn as it has"),
+        Slot("Probs", dispensable=True, doc="the probability of each class, for custom_dist"),
+    ),
+    outputs=("Out",),
+    attrs=(
+        Attr("num", "int", minimum=1, doc="classes a row"),
+        _CLASSES,
+        _SAMPLER,
+        Attr("seed", "int", 0, doc="0: the program's seed; else this operator's own"),
+    ),
+    dtypes={"Probs": FLOATS},
+    doc="Out[i, j] = a class drawn with replacement: uniform; log_uniform, class k with probability "
+    "ln((k + 2) / (k + 1)) / ln(classes + 1); or by Probs",
+    source="Fluid math/sampler.cc",
+)
+
+# nce ---------------------------------------------------------------------------------------------------------------
+
+
+def _chance(classes: e.Tensor, probs: e.Tensor | None, sampler: str, total: int, dtype: str) -> e.Tensor:
+    """How likely a class is drawn."""
+    if probs is not None:
+        return e.take(e.wide(probs), classes, 0)
+    if sampler == "uniform":
+        return e.full(classes.dims, 1 / total, dtype)
+    return e.log1p(1 / (e.cast(classes, dtype) + 1)) / math.log(total + 1)
+
+
+@operator(
+    "nce",
+    Differentiation(
+        reads=("Input", "Label", "Weight", "Bias", "SampleWeight", "Samples", "CustomDistProbs"),
+        stop_gradient={"SampleWeight": "it is data", "CustomDistProbs": "it is data"},
+        doc="with D = Cost@GRAD times -b / (o + b) at true classes and o / (o + b) at drawn ones: Input@GRAD = the "
+        "sum of D Weight[class], Weight@GRAD[class] and Bias@GRAD[class] sum up D Input and D",
+    ),
+    inputs=(
+        Slot("Input", doc="features, [rows, width]"),
+        Slot("Label", doc="the true classes, [rows, true classes]"),
+        Slot("Weight", doc="[classes, width]"),
+        Slot("Bias", dispensable=True, doc="[classes, 1]"),
+        Slot("SampleWeight", dispensable=True, doc="what each row's cost is multiplied by, [rows, 1]"),
+        Slot("Samples", doc="the classes that sample_classes drew, [rows, samples]"),
+        Slot("CustomDistProbs", dispensable=True, doc="the probability of each class, for custom_dist"),
+    ),
+    outputs=("Cost",),
+    attrs=(_CLASSES, _SAMPLER),
+    dtypes={
+        "Input": FLOATS,
+        "Label": INTS,
+        "Weight": FLOATS,
+        "Bias": FLOATS,
+        "SampleWeight": FLOATS,
+        "Samples": INTS,
+        "CustomDistProbs": FLOATS,
+    },
+    doc="Cost = the sum over the true classes of -ln(o / (o + b)) and over the drawn ones of -ln(b / (o + b)); o = "
+    "sigmoid(Input Weight[class] + Bias[class]), b = samples times the probability of drawing the class",
+    source="Gutmann and Hyvarinen, Noise-contrastive estimation (2010); Fluid nce_op.h, which draws by itself",
+)
+def nce(
+    input: e.Tensor,
+    label: e.Tensor,
+    weight: e.Tensor,
+    bias: e.Tensor | None,
+    sample_weight: e.Tensor | None,
+    samples: e.Tensor,
+    custom_dist_probs: e.Tensor | None,
+    *,
+    num_total_classes: int,
+    sampler: str,
+) -> e.Tensor:
+    """Weights of the classes are gathered."""
+    if input.rank != 2:
+        e.fail("Input", "[rows, width]")
+    rows, width, total = input.dims[0], input.dims[1], num_total_classes
+    if weight.rank != 2:
+        e.fail("Weight", "[classes, width]")
+    e.same_dtype(weight, input)
+    e.need(weight.dims[0] == total, "Weight", f"[{total}, width], a row for each class")
+    e.need(weight.dims[1] == width, "Weight", "[classes, {0}], as wide as Input", numbers=(width,))
+    for slot, classes in (("Label", label), ("Samples", samples)):
+        if classes.rank != 2:
+            e.fail(slot, "[rows, classes of each]")
+        e.need(classes.dims[0] == rows, slot, "[{0}, classes of each], a row for each of Input", numbers=(rows,))
+    if (sampler == "custom_dist") != (custom_dist_probs is not None):
+        e.fail_attr("sampler", "custom_dist if CustomDistProbs is given, and no other then")
+    if custom_dist_probs is not None:
+        e.vector(custom_dist_probs, total, "a probability for each class")
+        e.same_dtype(custom_dist_probs, input)
+    if bias is not None:
+        e.same_dtype(bias, input)
+        if bias.rank not in (1, 2):
+            e.fail("Bias", "[classes, 1]")
+        e.need(bias.dims[0] == total, "Bias", f"[{total}, 1], one for each class")
+        if bias.rank == 2:
+            e.need(bias.dims[1] == 1, "Bias", "[classes, 1]")
+    if sample_weight is not None:
+        e.same_dtype(sample_weight, input)
+        if sample_weight.rank not in (1, 2):
+            e.fail("SampleWeight", "[rows, 1]")
+        e.need(sample_weight.dims[0] == rows, "SampleWeight", "[{0}, 1], one for each row of Input", numbers=(rows,))
+        if sample_weight.rank == 2:
+            e.need(sample_weight.dims[1] == 1, "SampleWeight", "[rows, 1]")
+
+    def scored(classes: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
+        at = e.checked(e.cast(classes, "int64"), total)
+        scores = e.reduce_sum(e.take(weight, at, 0) * e.unsqueeze(input, 1), 2)
+        if bias is not None:
+            scores = scores + e.take(e.reshape(bias, (bias.dims[0],)), at, 0)
+        noise = _chance(at, custom_dist_probs, sampler, total, scores.dtype) * samples.dims[1]
+        return scores, noise
+
+    score, noise = scored(label)
+    top = e.stop_gradient(e.maximum(-score, 0))  # ln(1 + b (1 + exp(-s))), where the exponential may overflow
+    true = top + e.log((1 + noise) * e.exp(-top) + noise * e.exp(-score - top))
+    score, noise = scored(samples)
+    cost = e.reduce_sum(true, 1, keep=True) + e.reduce_sum(e.log1p(e.sigmoid(score) / noise), 1, keep=True)
+    if sample_weight is None:
+        return cost
+    return cost * e.reshape(sample_weight, (rows, 1))

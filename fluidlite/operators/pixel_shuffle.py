@@ -1,0 +1,177 @@
+"""Elements of images in another order: pixel_shuffle, space_to_depth, shuffle_channel, temporal_shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL, ALL_FLOATS
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.geometry.shuffling import shifted
+from fluidlite.operators.inference import Inferred, like
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.program.operator_options import Inference
+
+_IMAGES = "[images, channels, height, width]"
+_GRAD_DOC = "X@GRAD = Out@GRAD in the order of X"
+
+
+def _image(x: e.Tensor) -> e.Tensor:
+    if x.rank != 4:
+        e.fail(e.slot(x), _IMAGES)
+    return x
+
+
+def _part(attr: str, x: e.Tensor, axis: int, divisor: int) -> e.Number:
+    """A dim of images divided; an error if that is no whole number."""
+    size, what = x.dims[axis], ("images", "channels", "height", "width")[axis]
+    expected = f"a number with which {divisor} divides {{0}}, the {what} of {e.slot(x)} ({{{e.slot(x)}}})"
+    e.need_attr(size % divisor == 0, attr, expected, size)
+    return size // divisor
+
+
+def _moved(x: e.Tensor, split: tuple[e.Number | int, ...], axes: tuple[int, ...], *dims: e.Number | int) -> e.Tensor:
+    """A transpose between other dims."""
+    return e.reshape(e.transpose(e.reshape(x, split), axes), dims)
+
+
+# pixel_shuffle -----------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "pixel_shuffle",
+    dtypes={"X": ALL},
+    source="Fluid pixel_shuffle_op.cc",
+    attrs=[Attr("upscale_factor", "int", 1, minimum=1, doc="how many times height and width grow")],
+    doc="Out[n, c, h r + i, w r + j] = X[n, c r^2 + i r + j, h, w], r = upscale_factor",
+)
+def pixel_shuffle(x: e.Tensor, *, upscale_factor: int) -> e.Tensor:
+    """Channels become the pixels of a block."""
+    (n, _, h, w), r = _image(x).dims, upscale_factor
+    c = _part("upscale_factor", x, 1, r * r)
+    return _moved(x, (n, c, r, r, h, w), (0, 1, 4, 2, 5, 3), n, c, h * r, w * r)
+
+
+@gradient(pixel_shuffle, doc=_GRAD_DOC)
+def pixel_shuffle_grad(dout: e.Tensor, *, upscale_factor: int) -> e.Tensor:
+    """Written, as the others are: it takes the dims of Out@GRAD, and X is not read."""
+    (n, c, _, _), r = _image(dout).dims, upscale_factor
+    h, w = _part("upscale_factor", dout, 2, r), _part("upscale_factor", dout, 3, r)
+    return _moved(dout, (n, c, h, r, w, r), (0, 1, 3, 5, 2, 4), n, c * (r * r), h, w)
+
+
+# space_to_depth ----------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "space_to_depth",
+    dtypes={"X": ALL},
+    source="Fluid space_to_depth_op.cc",
+    attrs=[Attr("blocksize", "int", 2, minimum=2, doc="how many times height and width shrink")],
+    doc="Out = the elements of an image of c / s^2 channels, h s by w s, whose element [k, i s + b, j s + d] is "
+    "X[(b s + d) c / s^2 + k, i, j], under the dims [c s^2, h / s, w / s]; s = blocksize",
+)
+def space_to_depth(x: e.Tensor, *, blocksize: int) -> e.Tensor:
+    """Channels become the pixels of a block, and the larger image gets other dims."""
+    (n, c, h, w), s = _image(x).dims, blocksize
+    each, rows, columns = (_part("blocksize", x, axis, by) for axis, by in ((1, s * s), (2, s), (3, s)))
+    return _moved(x, (n, s, s, each, h, w), (0, 3, 4, 1, 5, 2), n, c * (s * s), rows, columns)
+
+
+@gradient(space_to_depth, doc=_GRAD_DOC)
+def space_to_depth_grad(dout: e.Tensor, *, blocksize: int) -> e.Tensor:
+    """The same backwards."""
+    (n, _, h, w), s = _image(dout).dims, blocksize
+    c = _part("blocksize", dout, 1, s * s)
+    return _moved(dout, (n, -1, h * s, s, w * s, s), (0, 3, 5, 1, 2, 4), n, c, h * s, w * s)
+
+
+# shuffle_channel ---------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "shuffle_channel",
+    inputs={"X": "[images, channels, height, width]"},
+    dtypes={"X": ALL},
+    source="Fluid shuffle_channel_op.cc",
+    attrs=[Attr("group", "int", 1, minimum=1, doc="how many groups the channels form")],
+    doc="Out[n, k group + g] = X[n, g c / group + k]",
+)
+def shuffle_channel(x: e.Tensor, *, group: int) -> e.Tensor:
+    """Groups of channels become channels of groups."""
+    n, c, h, w = _image(x).dims
+    return _moved(x, (n, group, _part("group", x, 1, group), h, w), (0, 2, 1, 3, 4), n, c, h, w)
+
+
+@gradient(shuffle_channel, doc=_GRAD_DOC)
+def shuffle_channel_grad(dout: e.Tensor, *, group: int) -> e.Tensor:
+    """The same backwards."""
+    n, c, h, w = _image(dout).dims
+    return _moved(dout, (n, _part("group", dout, 1, group), group, h, w), (0, 2, 1, 3, 4), n, c, h, w)
+
+
+# temporal_shift ----------------------------------------------------------------------------------------------------
+
+
+def _infer_shift(slot: str, target: str) -> Callable[[Call], Inferred]:
+    """The dims are those of X; how many channels move need not be known."""
+
+    def infer(call: Call) -> Inferred:
+        dims, steps = call.dims(slot), call.attr("seg_num")
+        call.need(len(dims) == 4, slot, _IMAGES)
+        if dims[0] >= 0 and dims[0] % steps:
+            expected = f"a number with which {steps} divides {dims[0]}, the images of {slot} ({call.shown(slot)})"
+            call.fail_attr("seg_num", expected)
+        if not 0 < call.attr("shift_ratio") < 0.5:
+            call.fail_attr("shift_ratio", "a number between 0 and 0.5")
+        return {target: like(call.spec(slot))}
+
+    return infer
+
+
+def _shifted(x: e.Tensor, seg_num: int, shift_ratio: float, by: int) -> e.Tensor:
+    n, c, h, w = x.dims
+    first, second = shifted(e.exactly(c), shift_ratio)
+    steps = e.reshape(x, (n // seg_num, seg_num, c, h, w))
+    parts = []
+    for start, end, move in ((0, first, by), (first, second, -by), (second, c, 0)):
+        part = e.slice_axis(steps, 2, start, end - start)
+        parts.append(e.pad(part, (0, move, 0, 0, 0), (0, -move, 0, 0, 0)))
+    return e.reshape(e.concat(parts, 2), x.dims)
+
+
+@operator(
+    "temporal_shift",
+    Inference(_infer_shift("X", "Out")),
+    inputs={"X": "[sequences * seg_num, channels, height, width], floating"},
+    dtypes={"X": ALL_FLOATS},
+    source="Fluid temporal_shift_op.cc",
+    attrs=[
+        Attr("seg_num", "int", minimum=1, doc="how many steps each sequence of images has"),
+        Attr(
+            "shift_ratio",
+            "float",
+            0.25,
+            minimum=0,
+            maximum=0.5,
+            static=True,
+            doc="the part of the channels that comes one step later, and the part that comes one earlier",
+        ),
+    ],
+    doc="Out = X with a first part of the channels one step later in each sequence of images, a second part one "
+    "earlier, zeros moving in",
+)
+def temporal_shift(x: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor:
+    """What is moved out is padded on the other side."""
+    return _shifted(x, seg_num, shift_ratio, 1)
+
+
+@gradient(
+    temporal_shift,
+    Inference(_infer_shift("Out@GRAD", "X@GRAD")),
+    doc="X@GRAD = Out@GRAD with the same parts moved back",
+)
+def temporal_shift_grad(dout: e.Tensor, *, seg_num: int, shift_ratio: float) -> e.Tensor:
+    """Written: the derived one adds up padded parts."""
+    return _shifted(dout, seg_num, shift_ratio, -1)

@@ -1,0 +1,41 @@
+"""Where a value lies: device_view, which asks, and device_transfer, which copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL
+from fluidlite.expr.declare import operator
+from fluidlite.program.opdef import Slot
+from fluidlite.program.operator_options import Aliasing, Differentiation
+
+
+def _grad_same(maker: Any) -> None:
+    maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
+
+
+@operator(
+    "device_view",
+    Differentiation(rule=_grad_same),
+    Aliasing(view=("Out", "X")),
+    inputs=[Slot("X", unmoved=True)],
+    dtypes={"X": ALL},
+    doc="Out = X, in the same memory: X must lie on the place that op_device names, or, without it, on the executor's",
+    source="Ginn's DeviceView",
+)
+def device_view(x: e.Tensor) -> e.Tensor:
+    """Itself."""
+    return x
+
+
+@operator(
+    "device_transfer",
+    Differentiation(rule=_grad_same),
+    dtypes={"X": ALL},
+    doc="Out = X, copied to the place that op_device names; the gradient is copied back",
+    source="Ginn's DeviceTransfer",
+)
+def device_transfer(x: e.Tensor) -> e.Tensor:
+    """Itself."""
+    return x

@@ -1,0 +1,44 @@
+"""Sequences that an operator takes in either of two forms: by LoD, or padded beside their lengths."""
+
+from __future__ import annotations
+
+from fluidlite.base.dtypes import INTS
+from fluidlite.operators.inference import agree
+from fluidlite.operators.sequence_rows import need_lod
+from fluidlite.program.op_call import Call
+from fluidlite.tensor.tensor_spec import Spec
+
+
+def need_lengths(call: Call, slot: str, of: str, batch: int) -> None:
+    """Refuse lengths that are not one integer for each padded sequence of ``of``."""
+    spec = call.spec(slot)
+    if spec.dtype not in INTS:
+        call.fail_dtype(slot, INTS)
+    right = spec.rank in (1, 2) and agree(spec.dims[0], batch) and all(agree(d, 1) for d in spec.dims[1:])
+    call.need(right, slot, f"[{batch}] or [{batch}, 1]: the length of each sequence of {of}")
+
+
+def need_one_level(call: Call, slot: str) -> Spec:
+    """The metadata of an input with one level of LoD."""
+    spec = need_lod(call, slot)
+    call.need(spec.lod_level == 1, slot, "one level of LoD")
+    return spec
+
+
+def need_number_a_row(call: Call, slot: str) -> Spec:
+    """The metadata of an input with one level of LoD that holds a number a row."""
+    spec = need_one_level(call, slot)
+    call.need(spec.rank in (1, 2) and all(agree(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
+    return spec
+
+
+def count(spec: Spec) -> int:
+    """How many sequences of the last level there are; -1 if it is not known yet."""
+    return len(spec.lod[-1]) - 1 if spec.lod else -1
+
+
+def same_count(call: Call, slot: str, found: int, other: str, wanted: int) -> int:
+    """The number of sequences that two inputs have, or ShapeError."""
+    if not agree(found, wanted):
+        call.fail(slot, f"{wanted} sequences, as many as {other} has")
+    return wanted if found < 0 else found

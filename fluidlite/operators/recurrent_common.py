@@ -1,0 +1,62 @@
+"""What operators over steps share: activations by name, first states, and the checks of operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite import expr as e
+from fluidlite.operators.inference import all_agree, same_dtype
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr
+from fluidlite.tensor.tensor_spec import Spec
+
+FLOATS = ("float32", "float64")
+ACTIVATIONS = ("sigmoid", "tanh", "relu", "identity")
+
+
+def activation(name: str, default: str, doc: str) -> Attr:
+    """An attribute that names an activation, as Fluid's cells take them."""
+    return Attr(name, "str", default, choices=ACTIVATIONS, doc=doc)
+
+
+def activate(name: str, x: Any) -> Any:
+    """The activation of that name."""
+    return {"sigmoid": e.sigmoid, "tanh": e.tanh, "relu": lambda y: e.maximum(y, 0), "identity": lambda y: y}[name](x)
+
+
+def first_states(state: Any, offsets: Any, units: Any, dtype: str) -> Any:
+    """The states with which sequences begin, as steps take them; None: 0."""
+    if state is None:
+        return e.full((offsets.dims[0] - 1, units), 0, dtype)
+    return e.arrange(state, offsets, "sequences")
+
+
+def sequences(call: Call, slot: str = "Input") -> int:
+    """How many sequences there are, -1 if that is not known yet; raise unless the slot is a LoD tensor of rank 2."""
+    x = call.spec(slot)
+    call.need(x.rank == 2, slot, "[steps of all sequences, gates]")
+    if not x.lod_level:
+        call.fail(slot, "a LoD tensor: its sequences", do="declare the data with lod_level=1, or use lod_reset")
+    return len(x.lod[-1]) - 1 if x.lod else -1
+
+
+def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str, like: str = "Input") -> None:
+    """Raise unless a slot, if it is there, has these dims and the dtype of ``like``."""
+    if not call.has(slot):
+        return
+    same_dtype(call, slot, like)
+    if not all_agree(call.dims(slot), dims):
+        call.fail(slot, f"{list(dims)}, {meaning}")
+
+
+def gates_of(call: Call, units: int, gates: int, slot: str = "Input") -> None:
+    """Raise unless the rows of a slot are ``gates`` times as wide as a cell."""
+    width = call.dims(slot)[1]
+    if width >= 0 and units >= 0 and width != gates * units:
+        call.fail(slot, f"rows of {gates * units} numbers: {gates} gates of {units} units each")
+
+
+def rows_like(call: Call, width: int, slot: str = "Input") -> Spec:
+    """Rows of another width, of the same sequences."""
+    x = call.spec(slot)
+    return Spec.of((x.dims[0], width), x.dtype, lod=x.lod, lod_level=x.lod_level)

@@ -1,0 +1,153 @@
+"""sequence_expand, sequence_expand_as and sequence_reverse: sequences repeated, and backwards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.operators.inference import Inferred, agree, grad_of
+from fluidlite.operators.sequence_rows import as_x, made, need_lod, rows_of
+from fluidlite.operators.slots import with_docs
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+
+_Y = Slot("Y", metadata_only=True, doc="its LoD alone counts")
+
+# sequence_expand ---------------------------------------------------------------------------------------------------
+
+
+def _ref(call: Call) -> int:
+    level, levels = call.attr("ref_level"), call.spec("Y").lod_level
+    if not -1 <= level < levels:
+        call.fail_attr("ref_level", f"-1, or a level of the LoD of Y, which has {levels}")
+    return int(level % levels)
+
+
+def _infer_expand(call: Call) -> Inferred:
+    x, y = call.spec("X"), need_lod(call, "Y")
+    level = _ref(call)
+    call.need(x.lod_level <= 1, "X", "at most one level of LoD")
+    call.need(x.rank >= 1, "X", "rows of one dim or more")
+    count = (len(x.lod[0]) - 1 if x.lod else -1) if x.lod_level else x.dims[0]
+    if not y.lod or count < 0:
+        return {"Out": made((-1, *x.dims[1:]), x, (), x.lod_level)}
+    repeats = [b - a for a, b in pairwise(y.lod[level])]
+    if len(repeats) != count:  # before rows are counted: they may be as many as a pass makes up
+        call.fail("X", f"{len(repeats)} sequences (rows, if X has no LoD): level {level} of the LoD of Y has as many")
+    lengths = [b - a for a, b in pairwise(x.lod[0])] if x.lod_level else [1] * count
+    offsets = [0]
+    for length, times in zip(lengths, repeats, strict=True):
+        offsets += [offsets[-1] + length * (k + 1) for k in range(times)]
+    return {"Out": made((offsets[-1], *x.dims[1:]), x, (tuple(offsets),) if x.lod_level else (), x.lod_level)}
+
+
+def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Tensor:
+    """For each row of Out, the row of X that it repeats."""
+    times = e.segment_sizes(e.offsets(y, ref_level))
+    begins = e.offsets(x) if e.lod_level(x) else e.iota((times.dims[0] + 1,), 0)
+    lengths = e.segment_sizes(begins)
+    if not e.lod_level(x):
+        lengths = e.full((times.dims[0],), 1, "int64")
+    starts = e.pad(e.scan("sum", times * lengths, 0), (1,), (0,))
+    of = e.segment_of(starts, rows)
+    step = e.iota((rows,), 0) - e.take(starts, of, 0, "clamp")
+    return e.take(begins, of, 0, "clamp") + step % e.maximum(e.take(lengths, of, 0, "clamp"), 1)
+
+
+@operator(
+    "sequence_expand",
+    Differentiation(stop_gradient={"Y": "its LoD alone counts"}),
+    Inference(_infer_expand),
+    inputs=with_docs(("X", _Y), {"X": "with one level of LoD; or without, and then its rows are repeated"}),
+    attrs=(Attr("ref_level", "int", -1, doc="the level of the LoD of Y that says how often; -1: the last"),),
+    dtypes={"X": (*ALL_FLOATS, *INTS)},
+    source="Fluid sequence_expand_op.h",
+    doc="Out = sequence i of X (row i, if X has no LoD) as often as sequence i of Y at ref_level is long",
+)
+def sequence_expand(x: e.Tensor, y: e.Tensor, *, ref_level: int) -> e.Tensor:
+    """Rows are taken where the LoDs say."""
+    rows = e.results("Out")[0][0]
+    return e.take(x, _expanded(x, y, ref_level, rows), 0, "clamp")
+
+
+@gradient(
+    sequence_expand,
+    Inference(grad_of(_infer_expand, "X")),
+    metadata=("X", "Y"),
+    doc="X@GRAD = the sum of Out@GRAD over what repeats a row",
+)
+def sequence_expand_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor, *, ref_level: int) -> e.Tensor:
+    """Written: how many rows there are is what Out@GRAD has."""
+    given = e.wide(dout)
+    return e.add_at(given, _expanded(x, y, ref_level, dout.dims[0]), 0, x.dims[0])
+
+
+# sequence_expand_as ------------------------------------------------------------------------------------------------
+
+
+def _infer_expand_as(call: Call) -> Inferred:
+    x, y = call.spec("X"), need_lod(call, "Y")
+    call.need(y.lod_level == 1, "Y", "one level of LoD")
+    call.need(x.rank >= 1, "X", "rows of one dim or more")
+    if not y.lod:
+        return {"Out": made((-1, *x.dims[1:]), x, (), 1)}
+    count = len(y.lod[0]) - 1
+    call.need(agree(x.dims[0], count), "X", f"{count} rows: Y has as many sequences")
+    return {"Out": made((y.lod[0][-1], *x.dims[1:]), x, y.lod, 1)}
+
+
+@operator(
+    "sequence_expand_as",
+    Differentiation(stop_gradient={"Y": "its LoD alone counts"}),
+    Inference(_infer_expand_as),
+    inputs=with_docs(("X", _Y), {"X": "A row for each sequence of Y"}),
+    dtypes={"X": (*ALL_FLOATS, *INTS)},
+    source="Fluid sequence_expand_as_op.h",
+    doc="Out = row i of X as often as sequence i of Y is long; with the LoD of Y",
+)
+def sequence_expand_as(x: e.Tensor, y: e.Tensor) -> e.Tensor:
+    """Each row of Out is of one sequence of Y."""
+    return e.take(x, e.segment_of(e.offsets(y), e.results("Out")[0][0]), 0, "clamp")
+
+
+@gradient(
+    sequence_expand_as,
+    Inference(grad_of(_infer_expand_as, "X")),
+    metadata=("X", "Y"),
+    doc="X@GRAD[i] = the sum of Out@GRAD over sequence i",
+)
+def sequence_expand_as_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """Written: repeats lie side by side."""
+    return e.reshape(e.segment("sum", dout, e.offsets(y)), x.dims)
+
+
+# sequence_reverse --------------------------------------------------------------------------------------------------
+
+
+def _reversed(x: e.Tensor, like: e.Tensor) -> e.Tensor:
+    rows = rows_of(like)
+    return e.take(x, rows.begin + (rows.end - 1) - rows.row, 0, "clamp")
+
+
+@operator(
+    "sequence_reverse",
+    inputs={"X": "with LoD"},
+    outputs=("Y",),
+    dtypes={"X": (*ALL_FLOATS, *INTS)},
+    source="Fluid sequence_reverse_op.h",
+    doc="Y = the rows of each sequence of X, the last first",
+)
+def sequence_reverse(x: e.Tensor) -> e.Tensor:
+    """Sequences are those of the last level."""
+    return _reversed(x, x)
+
+
+@gradient(
+    sequence_reverse, Inference(grad_of(as_x, "X", out="Y")), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again"
+)
+def sequence_reverse_grad(x: e.Tensor, dy: e.Tensor) -> e.Tensor:
+    """Written: it needs no sums."""
+    return _reversed(e.wide(dy), x)

@@ -1,0 +1,131 @@
+"""Tensors laid along a new axis, and taken apart along one: stack, unstack, unbind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluidlite import expr as e
+from fluidlite.base.dtypes import ALL
+from fluidlite.expr.calls import infer
+from fluidlite.expr.declare import gradient, operator
+from fluidlite.operators.inference import Inferred, normal_axis
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import Attr, Infer, Slot
+from fluidlite.program.operator_options import Differentiation, Inference
+
+_AXIS = Attr("axis", "int", 0, doc="the axis along which they lie")
+Tensors = tuple[e.Tensor, ...]
+
+
+def _joined(parts: Tensors, axis: int, slot: str) -> e.Tensor:
+    """Tensors of equal dims side by side along a new axis."""
+    if not parts:
+        e.fail(slot, "one tensor or more")
+    first = parts[0]
+    if not -first.rank - 1 <= axis <= first.rank:
+        expected = f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {e.shown(first)}"
+        e.fail_attr("axis", expected)
+    for part in parts[1:]:
+        if part.dtype != first.dtype:
+            e.fail_dtype(slot, f"{first.dtype} in all of them")
+        e.need(part.rank == first.rank, slot, "tensors of equal dims")
+        for mine, other in zip(first.dims, part.dims, strict=False):
+            e.need(mine == other, slot, "tensors of equal dims")
+    return e.stack(parts, axis)
+
+
+def _divided(x: e.Tensor, axis: int) -> Tensors:
+    """The parts of a tensor along an axis, without it."""
+    at = e.axis("axis", axis, x)
+    return tuple(e.squeeze(e.slice_axis(x, at, i, 1), at) for i in range(e.exactly(x.dims[at])))
+
+
+def _infer_parts(slot: str, out: str) -> Infer:
+    """An axis whose size is not known has as many parts as there are variables for them."""
+
+    def inferred(call: Call) -> Inferred:
+        x, count = call.spec(slot), call.count(out)
+        axis = normal_axis(call, "axis", call.attr("axis"), x.rank, slot)
+        size = count if x.dims[axis] < 0 else x.dims[axis]
+        if size > 65536 or count not in (0, size):  # before as many specs are made
+            call.fail(slot, f"{count} parts along axis {axis}, as many as {out} has variables")
+        whole = x.with_(dims=(*x.dims[:axis], size, *x.dims[axis + 1 :]))
+        return infer(Call(call.op, {slot: (whole,)}, call.outs, call.attrs, call.place, call.training))
+
+    return inferred
+
+
+# stack -------------------------------------------------------------------------------------------------------------
+
+
+@operator(
+    "stack",
+    inputs=[Slot("X", duplicable=True)],
+    outputs=["Y"],
+    attrs=[_AXIS],
+    dtypes={"X": ALL},
+    doc="Y = the tensors X side by side along a new axis",
+    source="Fluid stack_op.cc",
+)
+def stack(x: Tensors, *, axis: int) -> e.Tensor:
+    """One or more."""
+    return _joined(x, axis, "X")
+
+
+@gradient(stack, Inference(_infer_parts("Y@GRAD", "X@GRAD")), doc="X@GRAD[i] = the part of Y@GRAD that X[i] has become")
+def stack_grad(dy: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """Written: it takes the dims of Y@GRAD, and X is not read."""
+    return (_divided(dy, axis),)
+
+
+# unstack -----------------------------------------------------------------------------------------------------------
+
+
+def _infer_unstack(call: Call) -> Inferred:
+    axis = normal_axis(call, "axis", call.attr("axis"), call.spec("X").rank)
+    if call.dims("X")[axis] not in (-1, call.attr("num")):
+        call.fail_attr("num", f"{call.dims('X')[axis]}, dim {axis} of X ({call.shown('X')})")
+    return _infer_parts("X", "Y")(call)
+
+
+@operator(
+    "unstack",
+    Inference(_infer_unstack),
+    outputs=[Slot("Y", duplicable=True)],
+    dtypes={"X": ALL},
+    attrs=[_AXIS, Attr("num", "int", minimum=1, maximum=65536, doc="how many parts there are: X's dim at axis")],
+    doc="Y = the parts of X along axis, without it",
+    source="Fluid unstack_op.cc",
+)
+def unstack(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """As many parts as X has along the axis."""
+    return (_divided(x, axis),)
+
+
+@gradient(unstack, Inference(infer), doc="X@GRAD = the gradients Y@GRAD side by side along axis")
+def unstack_grad(dy: Tensors, *, axis: int) -> e.Tensor:
+    """Written: it takes the dims of Y@GRAD, and X is not read."""
+    return _joined(dy, axis, "Y@GRAD")
+
+
+# unbind ------------------------------------------------------------------------------------------------------------
+
+
+def _grad_unbind(maker: Any) -> None:
+    given = maker.output_grads("Out")
+    maker.op("stack", {"X": given}, {"Y": maker.input_grad("X")}, {"axis": maker.attr("axis")})
+
+
+@operator(
+    "unbind",
+    Differentiation(rule=_grad_unbind),
+    Inference(_infer_parts("X", "Out")),
+    outputs=[Slot("Out", duplicable=True)],
+    attrs=[_AXIS],
+    dtypes={"X": ALL},
+    doc="Out = the parts of X along axis, without it",
+    source="Fluid unbind_op.cc",
+)
+def unbind(x: e.Tensor, *, axis: int) -> tuple[Tensors]:
+    """As unstack, but for the attribute that says how many parts there are."""
+    return (_divided(x, axis),)

@@ -1,0 +1,97 @@
+"""``paddle.dataset.imdb``: reviews as numbers of words, and 0 (positive) or 1 (negative)."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from fluidlite.base.errors import LoaderError
+from fluidlite.paddle.dataset import files
+from fluidlite.paddle.dataset.words import UNKNOWN, dictionary
+
+Sample = tuple[list[int], int]
+_FILE = "imdb/aclImdb_v1.tar.gz"
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CUTOFF = 150
+_PRAISE = ["good", "great", "fine", "lovely", "superb", "moving", "clever", "fresh"]
+_BLAME = ["bad", "dull", "poor", "weak", "awful", "boring", "clumsy", "stale"]
+_OTHERS = [
+    "the",
+    "a",
+    "film",
+    "story",
+    "actor",
+    "scene",
+    "plot",
+    "music",
+    "end",
+    "was",
+    "is",
+    "it",
+    "with",
+    "and",
+    "so",
+]
+
+
+def word_dict() -> dict[str, int]:
+    """Numbers of the words of all reviews; rare ones share that of ``<unk>``."""
+    parts = [_reviews(part) for part in ("train", "test")]
+    above = _CUTOFF if files.find(_FILE) is not None else 0
+    return dictionary((word for part in parts for words, _ in part for word in words), above)
+
+
+def train(word_idx: Mapping[str, int]) -> Callable[[], Iterator[Sample]]:
+    """A reader of the training reviews."""
+    return _reader("train", word_idx)
+
+
+def test(word_idx: Mapping[str, int]) -> Callable[[], Iterator[Sample]]:
+    """A reader of the test reviews."""
+    return _reader("test", word_idx)
+
+
+def _reader(part: str, word_idx: Mapping[str, int]) -> Callable[[], Iterator[Sample]]:
+    unknown = _number_of_unknown(word_idx)
+
+    def samples() -> Iterator[Sample]:
+        for words, label in _reviews(part):
+            yield [word_idx.get(word, unknown) for word in words], label
+
+    return samples
+
+
+def _number_of_unknown(word_idx: Mapping[str, int]) -> int:
+    if UNKNOWN not in word_idx:
+        raise LoaderError(f"paddle.dataset.imdb: the dictionary has no {UNKNOWN!r}\n  Do: give that of word_dict()")
+    return word_idx[UNKNOWN]
+
+
+def _reviews(part: str) -> Iterator[tuple[list[str], int]]:
+    path = files.find(_FILE)
+    if path is None:
+        files.say_instead("imdb", _FILE, "1,000 generated reviews of 5 to 25 words")
+        yield from generated(part)
+        return
+    none = True
+    for name, content in files.members(path, f"aclImdb/{part}/"):
+        folder = name.split("/")[2]
+        if folder in ("pos", "neg") and name.endswith(".txt"):
+            none = False
+            text = content.decode("utf-8", "replace")
+            yield text.rstrip("\n\r").translate(_PUNCTUATION).lower().split(), int(folder == "neg")
+    if none:
+        raise LoaderError(f"{path} has no file aclImdb/{part}/pos/*.txt")
+
+
+def generated(part: str) -> Iterator[tuple[list[str], int]]:
+    """Reviews of 5 to 25 words, about a third of them words of praise (0) or of blame (1)."""
+    random = np.random.default_rng(0 if part == "train" else 1)
+    for number in range(800 if part == "train" else 200):
+        label = number % 2
+        told = random.random(random.integers(5, 26)) < 0.35
+        told[random.integers(len(told))] = True
+        judgement = _BLAME if label else _PRAISE
+        yield [str(random.choice(judgement if each else _OTHERS)) for each in told], label

@@ -1,0 +1,76 @@
+"""``paddle.dataset.sentiment``: NLTK's reviews of movies as numbers of words, and 0 (negative) or 1 (positive)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from fluidlite.base.errors import LoaderError
+from fluidlite.paddle.dataset import files
+from fluidlite.paddle.dataset.imdb import generated
+
+Sample = tuple[list[int], int]
+_FILE = "corpora/movie_reviews.zip"
+_WORD = re.compile(r"\w+|[^\w\s]+")
+_TRAINING_SHARE = 0.8
+"""1,600 of NLTK's 2,000 reviews."""
+
+_read: dict[tuple[str, float] | None, list[tuple[list[str], int]]] = {}
+"""The reviews of the file that was read last."""
+
+
+def _reviews() -> list[tuple[list[str], int]]:
+    """All reviews, a negative and a positive one in turn."""
+    path = files.find(_FILE)
+    key = None if path is None else (str(path), path.stat().st_mtime)
+    found = _read.get(key)
+    if found is None:
+        found = _small() if path is None else _from_file(path)
+        _read.clear()
+        _read[key] = found
+    if path is None:
+        files.say_instead("sentiment", _FILE, "1,000 generated reviews of 5 to 25 words")
+    return found
+
+
+def _from_file(path: Path) -> list[tuple[list[str], int]]:
+    kinds: dict[str, list[list[str]]] = {"neg": [], "pos": []}
+    for name, content in files.zip_members(path, "movie_reviews/"):
+        folder = name.split("/")[1]
+        if folder in kinds and name.endswith(".txt"):
+            kinds[folder].append(_WORD.findall(content.decode("latin-1").lower()))
+    if not kinds["neg"] or not kinds["pos"]:
+        raise LoaderError(f"{path} has no files movie_reviews/neg/*.txt and movie_reviews/pos/*.txt")
+    pairs = zip(kinds["neg"], kinds["pos"], strict=False)
+    return [(words, label) for pair in pairs for label, words in enumerate(pair)]
+
+
+def _small() -> list[tuple[list[str], int]]:
+    rows = chain(generated("train"), generated("test"))
+    return [(words, 1 - blamed) for words, blamed in rows]
+
+
+def get_word_dict() -> list[tuple[str, int]]:
+    """The words with their numbers, the most frequent first."""
+    counts = Counter(word for words, _ in _reviews() for word in words)
+    return [(word, i) for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))]
+
+
+def _samples(training: bool) -> Iterator[Sample]:
+    numbers, reviews = dict(get_word_dict()), _reviews()
+    border = int(len(reviews) * _TRAINING_SHARE)
+    for words, label in reviews[:border] if training else reviews[border:]:
+        yield [numbers[word] for word in words], label
+
+
+def train() -> files.Samples:
+    """A reader of four fifths of the reviews."""
+    return files.Samples(lambda: _samples(True))
+
+
+def test() -> files.Samples:
+    """A reader of the others."""
+    return files.Samples(lambda: _samples(False))

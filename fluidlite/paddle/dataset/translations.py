@@ -1,0 +1,55 @@
+"""What the data sets of translations share: samples of two sentences, and a small set that stands for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from fluidlite.base.errors import LoaderError
+
+START, END, UNKNOWN = "<s>", "<e>", "<unk>"
+Pair = tuple[str, str]
+Sample = tuple[list[int], list[int], list[int]]
+
+_DIGITS = {
+    "en": "zero one two three four five six seven eight nine",
+    "fr": "zéro un deux trois quatre cinq six sept huit neuf",
+    "de": "null eins zwei drei vier fünf sechs sieben acht neun",
+}
+
+
+def pair_of(line: str) -> Pair | None:
+    """The two sentences of a line, which a tab divides; None if it has not two."""
+    parts = line.strip().split("\t")
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def frequent(lines: Iterable[str], size: int) -> dict[str, int]:
+    """Numbers of ``<s>``, ``<e>``, ``<unk>`` and then of the most frequent words, ``size`` in all."""
+    counts = Counter(word for line in lines for word in line.split())
+    for name in (START, END, UNKNOWN):
+        counts.pop(name, None)
+    words = sorted(counts, key=lambda word: (-counts[word], word))[: max(size - 3, 0)]
+    return {word: i for i, word in enumerate([START, END, UNKNOWN, *words])}
+
+
+def sample_of(pair: Pair, source: dict[str, int], target: dict[str, int]) -> Sample:
+    """The source between ``<s>`` and ``<e>``, the target after ``<s>``, and the target before ``<e>``."""
+    for numbers in (source, target):
+        absent = [name for name in (START, END, UNKNOWN) if name not in numbers]
+        if absent:
+            raise LoaderError(f"the dictionary of a data set of translations has no {absent[0]!r}")
+    ids = [source.get(word, source[UNKNOWN]) for word in (START, *pair[0].split(), END)]
+    words = [target.get(word, target[UNKNOWN]) for word in pair[1].split()]
+    return ids, [target[START], *words], [*words, target[END]]
+
+
+def generated(part: str, source: str, target: str) -> Iterator[str]:
+    """Lines of digits in two languages: three to seven of them, said one by one."""
+    draw = np.random.default_rng(sum(map(ord, part)))
+    names = [_DIGITS[language].split() for language in (source, target)]
+    for _ in range(2000 if part == "train" else 200):
+        digits = draw.integers(0, 10, draw.integers(3, 8))
+        yield "\t".join(" ".join(words[digit] for digit in digits) for words in names)

@@ -1,0 +1,71 @@
+"""``paddle.dataset.voc2012``: images [H, W, 3] with the class of each pixel [H, W]; 0: background, 255: border."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.errors import LoaderError
+from fluidlite.paddle.dataset import files
+from fluidlite.paddle.dataset.image import decoded
+
+Sample = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+_FILE = "voc2012/VOCtrainval_11-May-2012.tar"
+_ROOT = "VOCdevkit/VOC2012"
+
+
+def train() -> Callable[[], Iterator[Sample]]:
+    """A reader of the images of both sets, which Paddle trains with."""
+    return _reader("trainval")
+
+
+def test() -> Callable[[], Iterator[Sample]]:
+    """A reader of the set called train, which Paddle tests with."""
+    return _reader("train")
+
+
+def val() -> Callable[[], Iterator[Sample]]:
+    """A reader of the images for validation."""
+    return _reader("val")
+
+
+def _reader(part: str) -> Callable[[], Iterator[Sample]]:
+    def samples() -> Iterator[Sample]:
+        path = files.find(_FILE)
+        if path is None:
+            yield from _generated(part)
+            return
+        with files.Archive(path) as archive:
+            names = archive.read(f"{_ROOT}/ImageSets/Segmentation/{part}.txt").decode("ascii", "replace").split()
+            for name in names:
+                if not name.replace("_", "").isalnum():
+                    raise LoaderError(f"{path}: {name!r:.60} is no name of an image")
+                image, classes = f"{_ROOT}/JPEGImages/{name}.jpg", f"{_ROOT}/SegmentationClass/{name}.png"
+                pixels = np.array(decoded(archive.read(image), f"{path}: {image}").convert("RGB"))
+                drawn = decoded(archive.read(classes), f"{path}: {classes}")
+                if drawn.mode not in ("P", "L") or drawn.size != pixels.shape[1::-1]:
+                    raise LoaderError(f"{path}: {classes} has not one class for each pixel of {image}")
+                yield pixels, np.array(drawn)
+
+    return samples
+
+
+def _generated(part: str) -> Iterator[Sample]:
+    """Discs and rectangles whose colour is their class, on grey."""
+    files.say_instead("voc2012", _FILE, "generated images of coloured discs and rectangles, 20 classes")
+    draw = np.random.default_rng(sum(map(ord, part)))
+    colours = np.random.default_rng(3).integers(0, 256, (21, 3))
+    colours[0] = 128
+    rows, columns = np.mgrid[:96, :128]
+    for _ in range(160 if part == "trainval" else 80):
+        classes = np.zeros((96, 128), "uint8")
+        for _ in range(draw.integers(1, 4)):
+            kind, y, x, size = (int(draw.integers(*ends)) for ends in ((1, 21), (15, 80), (15, 110), (8, 25)))
+            inside = np.hypot(rows - y, columns - x) < size
+            if kind % 2:
+                inside = (abs(rows - y) < size) & (abs(columns - x) < size)
+            classes[inside] = kind
+        image = colours[classes] + draw.integers(-20, 21, (96, 128, 3))
+        yield np.clip(image, 0, 255).astype("uint8"), classes

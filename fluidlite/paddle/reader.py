@@ -1,0 +1,46 @@
+"""``paddle.reader``: the readers of :mod:`fluidlite.reader`, and those that map by several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fluidlite.reader import (
+    ComposeNotAligned,
+    Reader,
+    buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    multiprocess_reader,
+    shuffle,
+    xmap_readers,
+)
+
+__all__ = [
+    "ComposeNotAligned",
+    "Fake",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "map_readers",
+    "multiprocess_reader",
+    "shuffle",
+    "xmap_readers",
+]
+
+
+class Fake:
+    """Repeats a reader's first sample, to time training without reading: ``Fake()(reader, count)``."""
+
+    def __call__(self, reader: Reader, length: int) -> Reader:
+        def repeated() -> Iterator[Any]:
+            sample = next(iter(reader()))
+            for _ in range(length):
+                yield sample
+
+        return repeated

@@ -1,0 +1,155 @@
+"""The context pool: one default context a place and thread, and more on request."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fluidlite.base.errors import DeviceError, PlaceError
+from fluidlite.base.fork import hold_at_fork, new_rlock
+from fluidlite.base.log import logger
+from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.platform.context import Context
+from fluidlite.platform.device import Span
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.place import Place, PlaceLike
+
+_local = threading.local()
+_all: WeakObjects[Context] = WeakObjects()
+_queues: dict[Place, itertools.count[int]] = {}
+_lock = new_rlock()
+_at_close: list[Callable[[], None]] = []
+
+
+class _PerThread(dict[Place, Context]):
+    """A thread's default contexts; they close when the thread ends."""
+
+    def __del__(self) -> None:
+        for context in self.values():
+            try:
+                context.close()
+            except Exception as exc:
+                logger.debug("closing %r: %s", context, exc)
+
+
+def get_context(place: PlaceLike) -> Context:
+    """The calling thread's default context of a place.
+
+    Raises
+    ------
+    PlaceError, DeviceUnavailable, DeviceLost, DeviceError
+        If the place cannot be used.
+    """
+    if type(place) is not Place:
+        place = Place.parse(place)
+    try:
+        mine: _PerThread = _local.contexts
+    except AttributeError:
+        mine = _local.contexts = _PerThread()
+    context = mine.get(place)
+    if context is None or context.unit.removed:
+        context = mine[place] = new_context(place)
+    context.unit.raise_if_lost()
+    return context
+
+
+@contextmanager
+def using(context: Context) -> Iterator[None]:
+    """Make a context this thread's default one of its place inside the block."""
+    place = context.place
+    before = get_context(place)
+    mine: _PerThread = _local.contexts
+    mine[place] = context
+    try:
+        yield
+    finally:
+        mine[place] = before
+
+
+def new_context(place: PlaceLike, queue: int | None = None) -> Context:
+    """Make a further context of a place.
+
+    Parameters
+    ----------
+    place : Place or str
+    queue : int, optional
+        The device's queue that it works on, from 0; contexts that are not told one share the queues in turn.
+
+    Raises
+    ------
+    PlaceError
+        If the device has no such queue.
+    """
+    unit = devices.unit(place)
+    unit.raise_if_lost()
+    queues = max(unit.info.queues, 1)
+    if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < queues):
+        has = f"{queues} queues; expected a number from 0 to {queues - 1}" if queues > 1 else "one queue; expected 0"
+        raise PlaceError(f"{unit.place} has no queue {queue!r}: it has {has}")
+    with _lock:
+        if queue is None:
+            queue = next(_queues.setdefault(unit.place, itertools.count())) % queues
+        try:
+            raw = unit.device.context(unit.place.index, queue)
+        except DeviceError:
+            raise
+        except Exception as exc:
+            raise DeviceError(f"{unit.place} cannot make a context: {type(exc).__name__}: {exc}") from exc
+        context = Context(unit, raw)
+        if not unit.checked and unit.info.computes:
+            _check_round_trip(unit, context)
+            unit.checked = True
+        _all.add(context)
+    return context
+
+
+def _check_round_trip(unit: Unit, context: Context) -> None:
+    """Refuse a device whose copies do not bring back what was written, before anybody computes on it."""
+    size = max(unit.info.alignment, 64)
+    size = -(-size // unit.info.alignment) * unit.info.alignment
+    sent = bytes((7 * i + 3) % 251 for i in range(size))
+    back = bytearray(size)
+    with context.guarded("checking its copies"):
+        allocator = unit.device.allocator(unit.place.index)
+        handle = allocator.allocate(size)
+        try:
+            context.raw.copy_in(Span(handle, 0, size), memoryview(sent))
+            context.raw.copy_out(memoryview(back), Span(handle, 0, size))
+            context.raw.wait()
+        finally:
+            allocator.release(handle)
+    if bytes(back) != sent:
+        wrong = next(i for i in range(size) if back[i] != sent[i])
+        raise DeviceError(
+            f"{unit.place} is not usable: copy_out brought back other bytes than copy_in wrote "
+            f"(from byte {wrong} of {size})"
+        )
+
+
+def open_contexts() -> list[Context]:
+    """Every context that is open now."""
+    return [context for context in _all if not context.closed]
+
+
+hold_at_fork(lambda: [context.lock for context in open_contexts() if context.unit.info.fork_safe])
+# Runs of other threads end before: a library that they are in (BLAS) may hold locks of its own. Those of a device that
+# is lost in the child do not matter.
+
+
+def at_close(function: Callable[[], None]) -> None:
+    """Run ``function`` at exit, after the contexts have closed (memory does)."""
+    _at_close.append(function)
+
+
+@atexit.register
+def _close_all() -> None:
+    for context in open_contexts():
+        try:
+            context.close()
+        except Exception as exc:
+            logger.debug("closing %r at exit: %s", context, exc)
+    for function in _at_close:
+        function()

@@ -1,0 +1,315 @@
+"""The table of devices: which kinds are registered, which are usable, and why others are not."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
+from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
+from fluidlite.base.invalidation import epoch
+from fluidlite.base.plugin_callback import ensure_loaded
+from fluidlite.platform.device import DeviceBase, DeviceInfo
+from fluidlite.platform.place import FLUID_PLACES, Place, PlaceLike
+
+
+class Unit:
+    """One usable device: its facts and capabilities, asked for once.
+
+    Attributes
+    ----------
+    place : Place
+    device : Device
+    info : DeviceInfo
+    array : ArrayNamespace or None
+    language : KernelLanguage or None
+    supports : callable or None
+        ``Device.supports``; None where the device refuses nothing.
+    """
+
+    def __init__(self, place: Place, device: Any, info: DeviceInfo) -> None:
+        self.place = place
+        self.device = device
+        self.info = info
+        if not isinstance(info, DeviceInfo):
+            raise DeviceError(f"info() returned {type(info).__name__}; expected a DeviceInfo")
+        self.array: Any = device.array(place.index)
+        self.language: Any = device.language(place.index)
+        if self.language is not None:
+            _check_language(self.language)
+        refuses_nothing = getattr(type(device), "supports", None) in (None, DeviceBase.supports)
+        self.supports: Any = None if refuses_nothing else device.supports
+        self._lost: str | None = None
+        self._process = os.getpid()
+        self.checked = False
+        self.removed = False
+
+    @property
+    def lost(self) -> str | None:
+        """Why the place is poisoned, or None."""
+        return self._lost
+
+    @lost.setter
+    def lost(self, why: str | None) -> None:
+        self._lost = why
+        epoch.begin()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork of the one that used the device, and the device does not allow that."""
+        return not self.info.fork_safe and self._process != os.getpid()
+
+    def disown(self) -> None:
+        """In a forked child: leave the device to the parent. What belongs to it here is neither used nor let go."""
+        self.lost = (
+            f"this process is a fork of process {self._process}, which has used it"
+            '\n  Do: start the process with multiprocessing\'s "spawn" method, or use the place in the child only'
+        )
+        keep_for_ever(self)
+
+    def capabilities(self) -> tuple[str, ...]:
+        """Names of the capabilities it has, in the order in which generic kernels are tried."""
+        found = []
+        if self.array is not None:
+            found.append("array")
+        if self.language is not None:
+            found.insert(0 if getattr(self.language, "preferred", False) else 1, "language")
+        return (*found, "memory")
+
+    def raise_if_lost(self) -> None:
+        """Raise DeviceLost if the device is gone."""
+        if self._lost is not None:
+            advice = "" if self.inherited else f"\n  Other places go on; restart to use {self.place}."
+            raise DeviceLost(f"{self.place} is lost: {self._lost}{advice}")
+
+
+_PLACE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*Place")
+_KEYWORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "prologue")
+_TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
+
+
+def _check_language(language: Any) -> None:
+    missing = [f"keywords[{name!r}]" for name in _KEYWORDS if name not in language.keywords]
+    missing += [f"types[{name!r}]" for name in _TYPES if name not in language.types]
+    if missing:
+        raise DeviceError(
+            f"its kernel language lacks {', '.join(missing)}; start from KernelLanguageBase's and change what differs"
+        )
+
+
+@dataclass(eq=False)
+class _Entry:
+    device: Any
+    origin: str
+    units: list[Unit] | None = None
+    reason: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+class DeviceTable:
+    """Devices by kind. Nothing enumerates kinds: what is registered is what there is."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._units: dict[PlaceLike, Unit] = {}  # as they were asked for, until a device comes or goes
+        self._lock = new_rlock()
+        self.generation = 0
+
+    def add(self, device: Any, origin: str = "") -> None:
+        """Register a device for its kind; a second one for the same kind is an error."""
+        kind = Place(device.kind).kind
+        with self._lock:
+            other = self._entries.get(kind)
+            if other is not None and other.device is not device:
+                raise RegistryError(f"device kind {kind!r} is registered twice: by {other.origin} and by {origin}")
+            self._check_place_name(kind, device, origin)
+            self._entries.setdefault(kind, _Entry(device, origin))
+            self._units.clear()
+            self.generation += 1
+            epoch.begin()
+
+    def _check_place_name(self, kind: str, device: Any, origin: str) -> None:
+        name = place_name_of(device)
+        if not name:
+            return
+        if not isinstance(name, str) or not _PLACE_NAME.fullmatch(name):
+            raise RegistryError(f"place_name of device {kind!r} is {name!r}; expected a word such as 'AcmePlace'")
+        if FLUID_PLACES.get(name, kind) != kind:
+            raise RegistryError(f"place_name {name!r} of device {kind!r}, by {origin}, is the name of another place")
+        for other, entry in self._entries.items():
+            if other != kind and place_name_of(entry.device) == name:
+                raise RegistryError(f"place_name {name!r} is registered twice: by {entry.origin} and by {origin}")
+
+    def kind_named(self, place_name: str) -> str | None:
+        """The kind of the device whose places are called so, or None."""
+        ensure_loaded()
+        for kind, entry in list(self._entries.items()):
+            if place_name_of(entry.device) == place_name:
+                return kind
+        return None
+
+    def remove(self, device: Any) -> None:
+        """Take a device out again."""
+        with self._lock:
+            entry = self._entries.pop(device.kind, None)
+            self._units.clear()
+            for unit in (entry.units or ()) if entry is not None else ():
+                unit.removed = True
+            self.generation += 1
+            epoch.begin()
+
+    def unit(self, place: PlaceLike) -> Unit:
+        """The usable device of a place.
+
+        Raises
+        ------
+        PlaceError
+            No device of that kind is registered, or the index is too high.
+        DeviceUnavailable
+            The kind is known, but cannot be used here; the message is the reason.
+        """
+        found = self._units.get(place) if isinstance(place, (Place, str)) else None
+        if found is not None:
+            return found
+        ensure_loaded()
+        asked, place = place, Place.parse(place)
+        entry = self._entries.get(place.kind)
+        if entry is None:
+            near = difflib.get_close_matches(place.kind, self._entries, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PlaceError(
+                f"no device serves place {str(place)!r}{hint}"
+                f" (known kinds: {', '.join(sorted(self._entries)) or 'none'})"
+                "\n  Do: install the plugin that brings it; `fluidlite plugins` shows what was left out and why"
+            )
+        units = self._probed(entry)
+        if entry.reason:
+            raise DeviceUnavailable(f"{place.kind} cannot be used here: {entry.reason}")
+        if place.index >= len(units):
+            has = f"{len(units)} device{'s' if len(units) != 1 else ''}"
+            note = f" ({'; '.join(entry.notes)})" if entry.notes else ""
+            raise PlaceError(f"place {place} does not exist: kind {place.kind!r} has {has}{note}")
+        with self._lock:
+            if self._entries.get(place.kind) is entry:
+                self._units[asked] = units[place.index]
+        return units[place.index]
+
+    def _probed(self, entry: _Entry) -> list[Unit]:
+        with self._lock:
+            if entry.units is not None:
+                return entry.units
+            units: list[Unit] = []
+            kind = entry.device.kind
+            try:
+                count = entry.device.probe()
+                if not isinstance(count, int) or count < 0:
+                    raise DeviceError(f"probe() returned {count!r}, not a count")
+            except FluidError as exc:
+                entry.reason = str(exc)
+                count = 0
+            except Exception as exc:
+                entry.reason = f"probe() raised {type(exc).__name__}: {exc}"
+                count = 0
+            for index in range(count):
+                try:
+                    units.append(Unit(Place(kind, index), entry.device, entry.device.info(index)))
+                except Exception as exc:
+                    entry.notes.append(f"probe() said {count}, but device {index} raised {type(exc).__name__}: {exc}")
+                    break
+            if count and not units:
+                entry.reason = entry.notes[0]
+            elif not count and not entry.reason:
+                entry.reason = "no device found"
+            entry.units = units
+            return units
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: give up the devices that the parent has asked, but for those that stand a fork."""
+        for entry in self._entries.values():
+            for unit in entry.units or ():
+                if unit.inherited:
+                    unit.disown()
+
+    def places(self) -> list[Place]:
+        """Every usable place that computes, in the order of registration; not those that were lost."""
+        return [unit.place for unit in self.units() if unit.lost is None and unit.info.computes]
+
+    def units(self) -> list[Unit]:
+        """Every device that was usable when it was probed, those that were lost since too."""
+        ensure_loaded()
+        return [unit for entry in list(self._entries.values()) for unit in self._probed(entry)]
+
+    def kinds(self) -> dict[str, str]:
+        """Every registered kind with the reason why it cannot be used; "" for a usable one."""
+        ensure_loaded()
+        for entry in list(self._entries.values()):
+            self._probed(entry)
+        return {kind: entry.reason for kind, entry in self._entries.items()}
+
+    def computes(self, kind: str) -> bool:
+        """Whether a kind's devices compute, as all do but those that say otherwise."""
+        entry = self._entries.get(kind)
+        return entry is None or all(unit.info.computes for unit in self._probed(entry))
+
+    def notes(self, kind: str) -> list[str]:
+        """What was odd when the kind was probed."""
+        return list(self._entries[kind].notes) if kind in self._entries else []
+
+    def host(self) -> Place:
+        """The place whose memory is the host's: where feeds come from and what fallback uses."""
+        ensure_loaded()
+        for entry in list(self._entries.values()):
+            for unit in self._probed(entry):
+                if unit.info.host:
+                    return unit.place
+        raise DeviceUnavailable("no device says that its memory is the host's (DeviceInfo.host)")
+
+
+devices = DeviceTable()
+first_in_child(devices.leave_to_parent)
+
+
+def place_name_of(device: Any) -> Any:
+    """The ``place_name`` that a device or its class says; a class does not inherit it, since its kind is another."""
+    return getattr(device, "__dict__", {}).get("place_name", vars(type(device)).get("place_name", ""))
+
+
+def places() -> list[Place]:
+    """Every place that can be used here and computes, plugins' included."""
+    return devices.places()
+
+
+def named_place(name: str, module: str) -> Callable[[int], Place]:
+    """What makes places of the device whose ``place_name`` is ``name``, for a module's ``__getattr__``.
+
+    Returns
+    -------
+    callable
+        ``AcmePlace(index=0)`` returns ``Place(kind, index)``; whether such a device is there shows when it is used.
+
+    Raises
+    ------
+    AttributeError
+        No plugin that is loaded has a device of that name.
+    """
+    if not _PLACE_NAME.fullmatch(name):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    kind = devices.kind_named(name)
+    if kind is None:
+        guess = name.removesuffix("Place").lower()
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}: no plugin that is loaded brings a device of that name"
+            f"\n  Do: pip install fluidlite-{guess}, if that is the plugin; `fluidlite plugins` shows what was left out"
+            " and why"
+        )
+
+    def make(index: int = 0) -> Place:
+        return Place(kind, index)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Return ``Place({kind!r}, index)``; whether such a device is there shows when it is used."
+    return make

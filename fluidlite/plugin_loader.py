@@ -1,0 +1,419 @@
+"""Loading of plugins, built-in ones too: one at a time, guarded, staged, kept whole or dropped whole."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from fluidlite import hookspecs
+from fluidlite.base import plugin_callback
+from fluidlite.base.errors import PluginWarning, RegistryError
+from fluidlite.base.fork import new_rlock
+from fluidlite.base.plugin_modules import plugin_modules
+from fluidlite.memory.strategies import NamedStrategy, strategies
+from fluidlite.platform.device_registry import devices
+from fluidlite.program import kernel_registry as kernel_room, registry as operator_room
+from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, Library, kernels, kernels_of, matches
+from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.pass_registry import passes
+from fluidlite.program.registry import ops
+
+API = 1
+GROUP = f"fluidlite.v{API}"
+HOOKS = ("register_devices", "register_libraries", "register_operators", "register_kernels", "register_passes")
+BUILT_IN = (
+    "fluidlite.devices.cpu",
+    "fluidlite.devices.cuda",
+    "fluidlite.devices.opencl",
+    "fluidlite.devices.null",
+    "fluidlite.kernels.memory",
+    "fluidlite.kernels.language",
+    "fluidlite.kernels.opaque",
+    "fluidlite.kernels.blas",
+    "fluidlite.kernels.mpi",
+    "fluidlite.kernels.nccl",
+)
+
+
+@dataclass
+class PluginRecord:
+    """What became of one plugin.
+
+    Attributes
+    ----------
+    name, version : str
+    api : int
+        The plugin API that it was written for.
+    state : str
+        ``"loaded"``, ``"failed"`` or ``"mismatch"``.
+    brought : dict
+        Names by hook: devices, libraries, operators, kernels, passes; the modules of samples.
+    error : str
+        The root cause in a line; ``traceback`` has the rest.
+    odd : list of str
+        What was odd while it was loaded, such as a hook without ``@hookimpl``.
+    """
+
+    name: str
+    version: str
+    api: int
+    state: str = "loaded"
+    origin: str = ""
+    brought: dict[str, list[str]] = field(default_factory=dict)
+    error: str = ""
+    traceback: str = ""
+    odd: list[str] = field(default_factory=list)
+    built_in: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What is odd: while it was loaded, and now, such as a kernel for an operator that nobody declares."""
+        return [*self.odd, *(_odd_now(self) if self.state == "loaded" else ())]
+
+
+@dataclass
+class _Stage:
+    """What one plugin's hooks registered, before anything is kept."""
+
+    devices: list[Any] = field(default_factory=list)
+    libraries: list[Library] = field(default_factory=list)
+    operators: list[tuple[OpDef, bool]] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    passes: list[Any] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    strategies: list[NamedStrategy] = field(default_factory=list)
+
+    def names(self) -> dict[str, list[str]]:
+        return {
+            "devices": [device.kind for device in self.devices],
+            "libraries": [library.name for library in self.libraries],
+            "operators": [op.type for op, _ in self.operators],
+            "samples": self.samples,
+            "kernels": sorted(kernel.op for kernel in self.kernels),
+            "passes": [getattr(item, "name", repr(item)) for item in self.passes],
+            "strategies": [strategy.name for strategy in self.strategies],
+        }
+
+
+_lock = new_rlock()
+_state = threading.local()
+_records: dict[str, PluginRecord] = {}
+_undo: dict[str, list[Callable[[], None]]] = {}
+_loaded = False
+
+
+def load_all() -> None:
+    """Load the built-in plugins and those that are installed, once.
+
+    One whose package is being imported at this moment, by whoever asks or by another thread, is loaded by the first
+    call after that.
+    """
+    global _loaded
+    if _loaded or getattr(_state, "busy", False):
+        return
+    with _lock:
+        if _loaded:
+            return
+        _state.busy = True
+        try:
+            from fluidlite import __version__
+
+            complete = True
+            for module in BUILT_IN:
+                name = _built_in_name(module)
+                if name in _records:  # an interrupted load goes on
+                    continue
+                if plugin_modules.being_imported(module):
+                    complete = False
+                else:
+                    load(name, module, __version__, built_in=True)
+            _loaded = complete and _load_entry_points()
+        finally:
+            _state.busy = False
+
+
+def _built_in_name(module: str) -> str:
+    return module.removeprefix("fluidlite.")
+
+
+def _load_entry_points() -> bool:
+    """Load what is installed; return whether that is all of it."""
+    complete = True
+    for point in sorted(_entry_points(), key=lambda p: (p.group, p.name)):
+        version = point.dist.version if point.dist is not None else ""
+        known = _records.get(point.name)
+        if known is not None:
+            if known.origin != point.value:
+                record = PluginRecord(f"{point.name} ({point.value})", version, API, "failed", point.value)
+                record.error = f"its name is taken by the plugin from {known.origin}; it was not imported"
+                if record.name not in _records:
+                    _keep(record)
+            continue
+        if point.group != GROUP:
+            api = int(point.group.removeprefix(GROUP.rstrip("0123456789")))
+            record = PluginRecord(point.name, version, api, "mismatch", point.value)
+            record.error = f"written for plugin API {api}, this is API {API}; it was not imported"
+            _keep(record)
+            continue
+        if plugin_modules.being_imported(_module_of(point.value)):
+            complete = False
+        else:
+            load(point.name, point.value, version)
+    return complete
+
+
+def _module_of(target: str) -> str:
+    return target.partition(":")[0]
+
+
+def _entry_points() -> Iterable[Any]:
+    from importlib import metadata  # late: it costs as much as all of this package
+
+    found = metadata.entry_points()
+    prefix = GROUP.rstrip("0123456789")
+    groups = [group for group in found.groups if group.startswith(prefix) and group.removeprefix(prefix).isdecimal()]
+    return [point for group in groups for point in found.select(group=group)]
+
+
+def load(name: str, target: str | ModuleType | Any, version: str = "", built_in: bool = False) -> PluginRecord:
+    """Load one plugin: import it, call its hooks, and keep all that they registered, or nothing.
+
+    Parameters
+    ----------
+    name : str
+        Its name in ``fluid.plugins()``.
+    target : str or module
+        A module, or where to find one: ``"package.module"``, ``"package.module:object"``.
+    """
+    record = PluginRecord(
+        name, version, API, origin=target if isinstance(target, str) else repr(target), built_in=built_in
+    )
+    with _lock:
+        if name in _records:
+            raise RegistryError(f"a plugin called {name!r} is loaded already, from {_records[name].origin}")
+        before = getattr(_state, "busy", False)
+        _state.busy = True
+        if isinstance(target, str):
+            plugin_modules.add(_module_of(target), name)
+        try:
+            stage = _call_hooks(name, target, record)
+            for kernel in stage.kernels:
+                kernel.plugin = name
+            _undo[name] = _commit(stage, record)
+            record.brought = stage.names()
+        except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
+            root: BaseException = exc
+            while root.__cause__ is not None:
+                root = root.__cause__
+            record.state = "failed"
+            record.error = f"{type(root).__name__}: {root}"
+            import traceback
+
+            record.traceback = "".join(traceback.format_exception(exc))
+        finally:
+            _state.busy = before
+        plugin_modules.mark_loaded(name)
+        _keep(record)
+    return record
+
+
+def unload(name: str) -> None:
+    """Take back all that a plugin registered."""
+    with _lock:
+        for undo in reversed(_undo.pop(name, [])):
+            undo()
+        _records.pop(name, None)
+        plugin_modules.remove(name)
+
+
+def _keep(record: PluginRecord) -> None:
+    _records[record.name] = record
+    if record.state != "loaded":
+        warnings.warn(
+            f"plugin {record.name!r} was left out: {record.error} (fluidlite plugins shows more)",
+            PluginWarning,
+            stacklevel=4,
+        )
+
+
+def _call_hooks(name: str, target: Any, record: PluginRecord) -> _Stage:
+    stage = _Stage()
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    kernel_room.collecting.active = True
+    operator_room.collecting.found = stage.operators
+    try:
+        plugin = _resolve(target) if isinstance(target, str) else target
+        manager.register(plugin, name)
+        manager.check_pending()  # a misspelt hook is an error, not silence
+        record.odd += _unmarked_hooks(plugin, manager)
+        takers: dict[str, Callable[[Any], None]] = {
+            "register_devices": lambda item: _take_device(stage, item),
+            "register_libraries": lambda item: _take_library(stage, item, name),
+            "register_operators": lambda item: _take_operators(stage, item, name),
+            "register_kernels": lambda item: _take_kernels(stage, item),
+            "register_passes": stage.passes.append,
+        }
+        for hook, take in takers.items():
+            for implementation in getattr(manager.hook, hook).get_hookimpls():
+                implementation.function(take)
+    finally:
+        kernel_room.collecting.active = False
+        operator_room.collecting.found = None
+    _take_declared(stage, name, record)
+    return stage
+
+
+def _take_declared(stage: _Stage, name: str, record: PluginRecord) -> None:
+    """Take operators and strategies that the plugin's modules declare; note the kernels that it leaves."""
+    staged = {id(op) for op, _ in stage.operators} | {id(kernel) for kernel in stage.kernels}
+    for thing in plugin_modules.declared(name):
+        if isinstance(thing, NamedStrategy):
+            stage.strategies.append(thing)
+        elif isinstance(thing, Kernel):
+            if id(thing) not in staged:
+                record.odd.append(f"{thing.whose} was registered by none of its hooks")
+        elif isinstance(thing, tuple) and id(thing[0]) not in staged:
+            stage.operators.append(thing)
+
+
+def _unmarked_hooks(plugin: Any, manager: pluggy.PluginManager) -> list[str]:
+    """Hooks that are defined and not marked, so that nobody calls them."""
+    called = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
+    return [
+        f"{hook} is defined without @hookimpl, so it was not called"
+        for hook in HOOKS
+        if callable(getattr(plugin, hook, None)) and hook not in called
+    ]
+
+
+def _resolve(target: str) -> Any:
+    module_name, _, attribute = target.partition(":")
+    module: Any = importlib.import_module(module_name)
+    for part in filter(None, attribute.split(".")):
+        module = getattr(module, part)
+    return module
+
+
+def _take_device(stage: _Stage, item: Any) -> None:
+    if isinstance(item, type) or not isinstance(getattr(item, "kind", None), str):
+        raise RegistryError(f"register_devices got {item!r}; expected a device: an object that has a kind, probe, ...")
+    stage.devices.append(item)
+
+
+def _take_library(stage: _Stage, item: Any, plugin: str) -> None:
+    if not isinstance(item, Library):
+        raise RegistryError(f"register_libraries got {item!r}; expected a Library(name, places, rank)")
+    stage.libraries.append(item if item.origin else replace(item, origin=f"plugin {plugin!r}"))
+
+
+def _take_operators(stage: _Stage, item: Any, plugin: str) -> None:
+    if isinstance(item, str):
+        if plugin_modules.owner(item) != plugin:
+            raise RegistryError(
+                f"register_operators got {item!r} as a module of samples; expected one of the plugin's own package, "
+                "outside of its tests"
+            )
+        stage.samples.append(item)
+        return
+    if isinstance(item, OpDef):
+        found = [item]
+    elif isinstance(item, ModuleType):
+        every = (value for value in vars(item).values() if isinstance(value, OpDef))
+        found = [op for op in every if ops.find(op.type) is not op or _declared_in(item, op)]
+    else:
+        raise RegistryError(
+            f"register_operators got {item!r}; expected what register_op returns, a module, or a module's name"
+        )
+    known = {id(op) for op, _ in stage.operators}
+    stage.operators.extend((op, False) for op in found if id(op) not in known)
+
+
+def _declared_in(module: ModuleType, thing: OpDef | Kernel) -> bool:
+    """Whether a module, or one of its package, declares what it holds; else it imports that from others."""
+    folders = [f"{path}{os.sep}" for path in getattr(module, "__path__", ())]
+    return thing.origin.startswith((f"{module.__file__}:", *folders))
+
+
+def _take_kernels(stage: _Stage, item: Any) -> None:
+    if isinstance(item, Kernel):
+        found = [item]
+    elif isinstance(item, ModuleType):
+        found = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
+    else:
+        raise RegistryError(f"register_kernels got {item!r}; expected what @register_kernel returns, or a module")
+    stage.kernels.extend(kernel for kernel in found if kernel not in stage.kernels)
+
+
+def _commit(stage: _Stage, record: PluginRecord) -> list[Callable[[], None]]:
+    done: list[Callable[[], None]] = []
+
+    def keep(add: Callable[[], None], remove: Callable[[], None]) -> None:
+        add()
+        done.append(remove)
+
+    try:
+        for device in stage.devices:
+            keep(lambda d=device: devices.add(d, record.origin), lambda d=device: devices.remove(d))  # type: ignore[misc]
+        for library in stage.libraries:
+            keep(lambda x=library: kernels.add_library(x), lambda x=library: kernels.remove_library(x))  # type: ignore[misc]
+        for op, override in stage.operators:
+            keep(lambda o=op, v=override: ops.add(o, v), lambda o=op: ops.remove(o))  # type: ignore[misc]
+        for kernel in stage.kernels:
+            keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
+        for strategy in stage.strategies:
+            keep(lambda s=strategy: strategies.add(s), lambda s=strategy: strategies.remove(s))  # type: ignore[misc]
+        for item in stage.passes:
+            keep(lambda p=item: passes.add(p, record.name), lambda p=item: passes.remove(p))  # type: ignore[misc]
+    except Exception:
+        for undo in reversed(done):
+            undo()
+        raise
+    return done
+
+
+def _odd_now(record: PluginRecord) -> list[str]:
+    """What no other plugin makes up for: kernels whose operator or kind of device is missing, gradients left out."""
+    found = []
+    kinds = devices.kinds()
+    mine = [kernel for kernel in kernels if kernel.plugin == record.name]
+    for kernel in mine:
+        if ops.find(kernel.op) is None:
+            found.append(f"{kernel.whose}: no such operator is declared")
+        unknown = [
+            place
+            for place in kernel.places
+            if place not in CAPABILITIES and not any(matches(place, kind) for kind in kinds)
+        ]
+        if unknown and not record.built_in:
+            found.append(f"{kernel.whose}: no device is of kind {', '.join(unknown)}; there are {', '.join(kinds)}")
+    for library in sorted({kernel.library for kernel in mine} - {"plain"}) if not record.built_in else ():
+        types = {kernel.op for kernel in kernels if kernel.library == library}
+        grads = {op.grad.type for type in types if (op := ops.find(type)) and isinstance(op.grad, GradRule)}
+        if lacks := sorted(grads - types):
+            found.append(f"library {library!r} has no kernels for {', '.join(lacks)}: gradients use other libraries")
+    return found
+
+
+def plugins() -> list[PluginRecord]:
+    """What became of every plugin, built-in ones first."""
+    load_all()
+    return sorted(_records.values(), key=lambda record: not record.built_in)
+
+
+def _installed() -> dict[str, str]:
+    """The modules of installed plugins, each with the plugin's name."""
+    points = sorted(_entry_points(), key=lambda point: point.name, reverse=True)
+    return {_module_of(point.value): point.name for point in points if point.group == GROUP}
+
+
+plugin_callback.set_loader(load_all)
+plugin_modules.set_finder(_installed, {module: _built_in_name(module) for module in BUILT_IN})

@@ -1,0 +1,156 @@
+"""A profile: what was recorded, as rows, a table, and a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from fluidlite.profiler.chrome_trace import chrome_trace
+from fluidlite.profiler.recording import Recording
+from fluidlite.profiler.statistics import MAX_TIMELINE_EVENTS, Row
+
+SORTED_KEYS: dict[str, Callable[[Row], float]] = {
+    "calls": lambda row: row.calls,
+    "total": lambda row: row.total,
+    "max": lambda row: row.max,
+    "min": lambda row: row.min,
+    "ave": lambda row: row.ave,
+}
+HEADS = ("Event", "Kernel", "Place", "Calls", "Total", "Max.", "Min.", "Ave.", "Ratio.", "Bytes")
+SPANS = ("run", "event")
+
+
+class Profile:
+    """What runs did while it was recorded; times are nanoseconds.
+
+    Attributes
+    ----------
+    state : str
+        "CPU", "GPU" or "All".
+    """
+
+    def __init__(self, recording: Recording, state: str) -> None:
+        self._recording = recording
+        self.state = state
+        self._ended: int | None = None
+
+    def end(self) -> None:
+        """Nothing is recorded any more."""
+        self._recording.close()
+        self._ended = perf_counter_ns()
+
+    def rows(self, sorted_key: str | None = None) -> list[Row]:
+        """Rows of operators, transfers and checks, each of one kernel on one place; and of runs and the user's events.
+
+        Parameters
+        ----------
+        sorted_key : {None, "default", "calls", "total", "max", "min", "ave"}
+            The largest first, as Fluid's, by "min" too. Default: in the order in which they came up.
+        """
+        self._recording.sum_up()
+        found = list(self._recording.statistics.rows.values())
+        if sorted_key in (None, "default"):
+            return found
+        return sorted(found, key=SORTED_KEYS[str(sorted_key)], reverse=True)
+
+    @property
+    def seconds(self) -> float:
+        """How long it was recorded."""
+        ended = self._ended if self._ended is not None else perf_counter_ns()
+        return 1e-9 * (ended - self._recording.began)
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """How times were taken, by place."""
+        return dict(self._recording.methods)
+
+    def data(self, sorted_key: str | None = None) -> dict[str, Any]:
+        """All of it as plain dicts and lists; times are seconds."""
+        rows = []
+        for row in self.rows(sorted_key):
+            times = {name: 1e-9 * getattr(row, name) for name in ("total", "own", "max", "min", "ave")}
+            names = {name: getattr(row, name) for name in ("kind", "name", "kernel", "place", "calls")}
+            rows.append({**names, **times, "bytes": row.nbytes})
+        statistics = self._recording.statistics
+        transfers = {place: asdict(counts) for place, counts in statistics.transfers.items()}
+        return {
+            "state": self.state,
+            "seconds": self.seconds,
+            "times": self.methods,
+            "rows": rows,
+            "transfers": transfers,
+            "lost": self._recording.lost,
+            "dropped": self._recording.timeline.dropped,
+        }
+
+    def text(self, sorted_key: str | None = None) -> str:
+        """The table, with what was copied and how times were taken."""
+        rows = self.rows(sorted_key)
+        order = "the order of their first calls" if sorted_key in (None, "default") else str(sorted_key)
+        launched = [row for row in rows if row.kind not in SPANS]
+        whole = sum(row.own for row in launched)
+        lines = ["-------------------------     Profiling Report     -------------------------", ""]
+        lines.append(f"State {self.state}, {1e3 * self.seconds:.2f} ms. Times in ms, sorted by {order}.")
+        lines += [f"{place}: times by {how}" for place, how in self.methods.items()]
+        for place, copies in self._recording.statistics.transfers.items():
+            lines.append(
+                f"{place}: {copies.launches:,} launches; copies: {copies.copy_in:,} in ({copies.bytes_in:,} bytes), "
+                f"{copies.copy_out:,} out ({copies.bytes_out:,} bytes), {copies.copy_within:,} within, "
+                f"{copies.copy_peer:,} to other queues"
+            )
+        lines.append("")
+        lines += _table(
+            [_cells(row, whole) for row in launched] + [_cells(row, 0) for row in rows if row.kind in SPANS]
+        )
+        if self._recording.lost:
+            lines.append(f"{self._recording.lost:,} launches are left out: their device has no times of them any more.")
+        if self._recording.timeline.dropped:
+            lines.append(
+                f"The trace has the first {MAX_TIMELINE_EVENTS:,} events; {self._recording.timeline.dropped:,} later "
+                "ones are in this table alone."
+            )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def trace(self) -> dict[str, Any]:
+        """The timeline for chrome://tracing and Perfetto, as an object for JSON: a row a queue, one a thread."""
+        self._recording.sum_up()
+        notes = {"state": self.state, "times": self.methods, "dropped": self._recording.timeline.dropped}
+        return chrome_trace(self._recording.timeline, self._recording.began, notes)
+
+    def write_trace(self, path: str | Path) -> Path:
+        """Write :meth:`trace` to a file; return its path.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        path = Path(path)
+        path.write_text(json.dumps(self.trace(), separators=(",", ":")), "utf-8")
+        return path
+
+
+def _cells(row: Row, whole: int) -> tuple[str, ...]:
+    times = [f"{1e-6 * time:.4f}" for time in (row.total, row.max, row.min, row.ave)]
+    ratio = f"{row.own / whole:.4f}" if whole else ""
+    return row.name, row.kernel, row.place, f"{row.calls:,}", *times, ratio, f"{row.nbytes:,}" if row.nbytes else ""
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    whole = [HEADS, *rows]
+    widths = [max(len(row[at]) for row in whole) for at in range(len(HEADS))]
+    return ["  ".join(_aligned(row, widths)).rstrip() for row in whole]
+
+
+def _aligned(row: tuple[str, ...], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.ljust(width) if at < 3 else cell.rjust(width)
+        for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]

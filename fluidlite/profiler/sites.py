@@ -1,0 +1,86 @@
+"""Sites: what a launch is called in a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fluidlite.compiler.executable.linker import ErrorGuard, StateStore
+from fluidlite.compiler.frame import Frame
+from fluidlite.compiler.ir.graph import GraphOp
+from fluidlite.compiler.planning.plan import Launch, Move, Step
+from fluidlite.platform.context import Context
+from fluidlite.program.operator import EMPTY, MADE_OF
+
+OPERATOR, CONTROL, TRANSFER, CHECK, STORE = "operator", "control flow", "transfer", "error check", "store"
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where in a plan a launch comes from.
+
+    Attributes
+    ----------
+    kind : str
+        "operator", "control flow" (it runs sub-blocks or calls the host), "transfer" (a copy between places), "error
+        check" (a look for deferred errors before state is written) or "store" (a copy of a result into state).
+    name : str
+        The operator's type, or what is copied where.
+    kernel : str
+        How the kernel was chosen, and whose it is.
+    place : str
+    context : Context
+        The queue.
+    nbytes : int
+        Bytes of all operands and results; 0 where their dims are not known before the run.
+    line : str
+        The line of the program.
+    made_of : tuple of str
+        Operators that passes fused into this one.
+    output : str
+        The first variable that it writes.
+    """
+
+    kind: str
+    name: str
+    kernel: str
+    place: str
+    context: Context
+    nbytes: int
+    line: str = ""
+    made_of: tuple[str, ...] = ()
+    output: str = ""
+
+
+def site_of(owner: Step, item: Any, frame: Frame) -> Site:
+    """The site of an action of an executable, or of a step of a plan, which is its own owner."""
+    if isinstance(owner, Move):
+        return _move(owner, frame)
+    line, output = _line(owner.op), next((name for name in owner.op.output_arg_names if name != EMPTY), "")
+    if not isinstance(owner, Launch):
+        context = frame.contexts[frame.plan.place]
+        return Site(CONTROL, owner.op.type, "runs on the host", str(context.place), context, 0, line, (), output)
+    context = frame.contexts[owner.choice.place]
+    place = str(context.place)
+    if isinstance(item, ErrorGuard):
+        return Site(CHECK, "error check", "", place, context, 0, line)
+    if isinstance(item, StateStore):
+        nbytes = sum(max(out.spec.nbytes, 0) for out in owner.outs if out.state)
+        return Site(STORE, "store of state", "", place, context, nbytes, line)
+    specs = [*owner.in_specs, *(out.spec for out in owner.outs)]
+    nbytes = sum(max(spec.nbytes, 0) for spec in specs)
+    made_of = tuple(owner.op.hints.get(MADE_OF, ()))
+    kernel = "a view" if owner.skip else f"{owner.choice.how}: {owner.choice.text}"
+    return Site(OPERATOR, owner.call.op.type, kernel, place, context, nbytes, line, made_of, output)
+
+
+def _move(step: Move, frame: Frame) -> Site:
+    target, source = frame.contexts[step.target], frame.contexts.get(step.source)
+    waits = target.array is not None and target.array.eager
+    context = source if waits and source is not None else target  # a copy to the host goes through the device's queue
+    name, nbytes = f"{step.why} {step.source} to {step.target}", max(step.spec.nbytes, 0)
+    return Site(TRANSFER, name, "", str(context.place), context, nbytes, output=step.name)
+
+
+def _line(op: GraphOp) -> str:
+    return str(op.line) if op.line is not None else ""

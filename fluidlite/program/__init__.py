@@ -1,0 +1,1 @@
+"""Programs: blocks, operators, variables, the registries of operators and kernels, backward, the saved form."""

@@ -1,0 +1,391 @@
+"""Backward: gradient operators appended to a program, in reverse order of the forward ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fluidlite.base.arguments import listed
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import GradientError
+from fluidlite.program.block import Block
+from fluidlite.program.derived import gradient_rule, whole_rule
+from fluidlite.program.edit import closed, sub_blocks
+from fluidlite.program.gradient_maker import GradMaker, name_outputs
+from fluidlite.program.gradient_parts import Callback, GradientParts
+from fluidlite.program.gradient_paths import (
+    NoDerivativeError,
+    Paths,
+    find_paths,
+    forward_part,
+    free_inputs,
+    refuse_missing,
+    refuse_missing_output,
+    stopped,
+)
+from fluidlite.program.opdef import GradRule
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.program import Program
+from fluidlite.program.registry import ops
+from fluidlite.program.rows_gradients import look_up_by_rows
+from fluidlite.program.undo import undone_on_error
+from fluidlite.program.variable import (
+    Parameter,
+    Variable,
+    copy_operator,
+)
+
+
+class Backward(GradientParts):
+    """Walks operators from the last to the first, and appends the gradients of each."""
+
+    def __init__(
+        self, block: Block, paths: Paths, keep: set[str], callbacks: Sequence[Callback] = (), by_rows: bool = False
+    ) -> None:
+        super().__init__(block, keep, callbacks)
+        self.by_rows = by_rows
+        self.paths = paths
+        self.forward: set[Operator] = set()
+        self._positions: dict[Operator, int] = {}
+        self._overwriters: dict[str, list[Operator]] = {}
+        self._copies: dict[tuple[str, Operator], str] = {}
+
+    def outgoing(self, op: Operator, slot: str, name: str) -> str:
+        """A name to write one more part of an input's gradient to; EMPTY if it is not wanted."""
+        return self.one_more(name) if name in self.paths.into(op).get(slot, ()) else EMPTY
+
+    def walk(self, operators: Sequence[Operator]) -> None:
+        """Append the gradients of operators, last first."""
+        self.forward = set(operators)
+        self._positions = {op: at for at, op in enumerate(self.block.ops)}
+        for op in self.block.ops:
+            for name in op.output_arg_names:
+                self._overwriters.setdefault(name, []).append(op)
+        for op in reversed(operators):
+            if not any(self.parts.get(name) for name in op.output_arg_names):
+                continue
+            into = self.paths.into(op)
+            if not into:
+                self._consume(op)
+                continue
+            if self.by_rows and look_up_by_rows(self, op):
+                continue
+            if sub_blocks(op) and not closed(op):
+                raise GradientError(f"{op} runs a sub-block; its gradient is not defined")
+            read = [
+                (slot, name)
+                for slot, names in op.outputs.items()
+                if op.definition.stops(slot) is None
+                for name in names
+                if self.parts.get(name)
+            ]
+            rule = gradient_rule(op.definition)
+            if not read:
+                self._consume(op)
+            elif rule is None:
+                refuse_missing(op, into, ())
+            elif isinstance(rule, GradRule):
+                if not {slot for slot, _ in read} <= set(rule.outputs):
+                    rule = whole_rule(op.definition) or rule
+                refuse_missing(op, into, rule.writes)
+                name_outputs(op, rule)
+                self._refuse_outputs(op, read, set(rule.outputs))
+                self._by_rule(op, rule)
+            else:
+                maker = GradMaker(self, op)
+                rule(maker)
+                refuse_missing(op, into, maker.asked)
+                self._refuse_outputs(op, read, maker.asked)
+
+    def _refuse_outputs(self, op: Operator, read: Sequence[tuple[str, str]], taken: set[str]) -> None:
+        """Raise GradientError if the gradient does not take what the target's derivative says of an output."""
+        for slot, name in read:
+            if slot not in taken:
+                refuse_missing_output(op, self.paths.into(op), slot, name)
+
+    def held(self, op: Operator, slot: str, name: str) -> str:
+        """The variable that holds a value of a forward operator when backward runs.
+
+        What an operator beside the forward ones overwrites later (an update of state, say) is copied before it.
+
+        Raises
+        ------
+        GradientError
+            If a forward operator overwrites it.
+        """
+        given = slot in op.inputs
+        after = [
+            other
+            for other in self._overwriters.get(name, ())
+            if self._positions[other] > self._positions[op] or (given and other is op)
+        ]
+        if not after:
+            return name
+        overwriting = next((other for other in after if other in self.forward), None)
+        variable = self.block.find_var(name)
+        if overwriting is not None and (variable is None or variable.spec is None or is_float(variable.dtype)):
+            raise GradientError(
+                f"{op}: its gradient reads {slot} {name!r}, which {overwriting} overwrites"
+                "\n  Do: write to a variable of another name"
+            )
+        key = name, after[0]
+        if key not in self._copies:
+            block = self.block
+            made = self._copies[key] = block.create_temporary(prefix=f"{name}.held", stop_gradient=True).name
+            at = block.ops.index(after[0])
+            block._insert(
+                at, copy_operator(block.var(name)), {"X": [name]}, {"Out": [made]}, None, role="backward", line=op.line
+            )
+        return self._copies[key]
+
+    def _consume(self, op: Operator) -> None:
+        """An operator through which no derivative flows; state that it updates in place counts as one value."""
+        for name in op.output_arg_names:
+            if name not in op.input_arg_names:
+                self._finish(name)
+
+    def _by_rule(self, op: Operator, rule: GradRule) -> None:
+        definition = ops.get(rule.type)
+        inputs: dict[str, list[str]] = {}
+        for slot in rule.read_for(self.paths.into(op)):
+            base = rule.output_of(slot)
+            if base is not None:
+                declared = definition.input(slot)
+                needed = declared is None or not declared.dispensable
+                needed = needed or any(self.parts.get(name) for name in op.output(base))  # then of all of a list
+                names = [self.incoming(name, needed) for name in op.output(base)]
+                names = [name for name in names if name != EMPTY]
+            else:
+                declared = definition.input(slot)
+                names = op.input(slot) or op.output(slot)
+                if declared is None or not declared.metadata_only:
+                    names = [self.held(op, slot, name) for name in names]
+            if names:
+                inputs[slot] = names
+        self.begin(op)
+        outputs = {
+            slot + rule.suffix: [self.outgoing(op, slot, name) for name in op.input(slot)]
+            for slot in rule.writes
+            if op.input(slot)
+        }
+        if rule.attrs is not None:
+            attrs = rule.attrs(op)
+        else:
+            attrs = {attr.name: op.attrs[attr.name] for attr in definition.attrs if attr.name in op.attrs}
+        attrs = {name: value for name, value in attrs.items() if value is not None}
+        self.append(op, rule.type, inputs, outputs, attrs)
+
+
+def _names(items: Iterable[Variable | str] | None) -> set[str]:
+    return {item if isinstance(item, str) else item.name for item in items or ()}
+
+
+@contextmanager
+def _undone_on_error(block: Block) -> Iterator[None]:
+    """What is appended inside, or named of the operators there are, is taken back if something raises."""
+    named = [(op, op.outputs) for op in block.ops]
+    try:
+        with undone_on_error(block):
+            yield
+    except BaseException:  # an interruption too
+        for op, outputs in named:
+            op.outputs = outputs
+        block.program.touch()
+        raise
+
+
+def _append(
+    loss: Variable,
+    chosen: Sequence[Variable],
+    leaves: set[str],
+    blocked: set[str],
+    callbacks: Sequence[Callback],
+    needed: bool,
+    by_rows: bool,
+) -> list[tuple[Any, Variable]]:
+    block, spec = loss.block, loss._spec()
+    forward = forward_part(block, [loss.name])
+    asked = {variable.name for variable in chosen}
+    backward = Backward(block, find_paths(forward, leaves - blocked, block, blocked), asked, callbacks, by_rows)
+    with block.program.roles("backward"), _undone_on_error(block):
+        start = block.create_var(backward.base(loss.name))
+        first = block.append_op(
+            "fill_constant", {}, {"Out": start}, {"shape": list(spec.dims), "value": 1.0, "dtype": spec.dtype}
+        )
+        backward.seed(loss.name, start.name, first)
+        backward.walk(forward)
+        found = [(variable, backward.result(variable.name)) for variable in chosen]
+        pairs = [(variable, block.var(name)) for variable, name in found if name is not None]
+        if needed and not pairs:
+            raise GradientError(
+                f"the loss {loss.name!r} depends on none of the parameters {[v.name for v in chosen]}\n"
+                "  Do: check stop_gradient, and that operators between have gradients"
+            )
+    return pairs
+
+
+def append_backward(
+    loss: Variable,
+    parameter_list: Sequence[Variable | str] | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+    callbacks: Sequence[Callback] | None = None,
+    *,
+    by_rows: bool = False,
+) -> list[tuple[Parameter, Variable]]:
+    """Append the operators that compute the gradients of a loss.
+
+    Parameters
+    ----------
+    loss : Variable
+        One element.
+    parameter_list : list, optional
+        The parameters wanted; default: all trainable ones. As in Fluid, it may name other variables too.
+    no_grad_set : set, optional
+        Variables through which no gradient flows.
+    by_rows : bool
+        Gradients of tables of ``lookup_table(is_sparse=True)`` are rows (``Variable.selected``), as the optimisers ask;
+        else they are dense, for whoever reads gradients as tensors.
+
+    Returns
+    -------
+    list of (Parameter, gradient Variable)
+
+    Raises
+    ------
+    GradientError
+        If the loss is no single float, does not depend on any wanted parameter, or depends on a wanted one through an
+        operator that has no derivative there. The block stays as it was.
+    """
+    if not isinstance(loss, Variable):
+        raise GradientError(f"append_backward takes the loss as a Variable, got {type(loss).__name__}")
+    block = loss.block
+    program: Program = block.program
+    spec = loss._spec()
+    if spec.size != 1 or not is_float(spec.dtype):
+        raise GradientError(
+            f"the loss {loss.name!r} is {spec!r}; backward starts from one float"
+            "\n  Do: reduce it, such as layers.mean(loss)"
+        )
+    if parameter_list is not None:
+        chosen = [
+            program.global_block().own(p, "parameter_list of append_backward")
+            for p in listed(
+                "parameter_list of append_backward", parameter_list, "parameters or their names", GradientError
+            )
+        ]
+    else:
+        chosen = [p for p in program.all_parameters() if p.trainable and not p.stop_gradient]
+    blocked = _names(no_grad_set) | stopped(block)
+    asked = {variable.name for variable in chosen}
+    free = free_inputs(block) - asked
+    while True:
+        try:
+            pairs = _append(loss, chosen, asked | free, blocked, callbacks or (), parameter_list is not None, by_rows)
+            break
+        except NoDerivativeError as exc:
+            if exc.origin not in free:
+                raise
+            free.discard(exc.origin)  # nobody has asked for it: it has no gradient, rather than a part of one
+    return pairs
+
+
+def _variables(argument: str, value: Any, *kinds: type) -> list[Any]:
+    """One variable or several as a list, or GradientError."""
+    items = (
+        [value]
+        if isinstance(value, Variable)
+        else listed(f"{argument} of fluid.gradients", value, "a Variable, or a list of them", GradientError)
+    )
+    for item in items:
+        if not isinstance(item, kinds or (Variable,)):
+            raise GradientError(f"{argument} of fluid.gradients holds {item!r:.80}; expected a Variable")
+    return items
+
+
+def gradients(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+) -> list[Variable | None]:
+    """Append the operators that compute the gradients of targets with respect to inputs.
+
+    Parameters
+    ----------
+    target_gradients : list, optional
+        Gradients of the targets, of equal dims; None: ones.
+
+    Returns
+    -------
+    list of Variable or None
+        None where no target depends on the input, or only through ``stop_gradient`` and operators whose derivative is
+        0 almost everywhere.
+
+    Raises
+    ------
+    GradientError
+        If a target depends on an input through an operator that has no derivative there: it names the operator, and
+        its input. The block stays as it was.
+    """
+    outs, ins = _variables("targets", targets), _variables("inputs", inputs)
+    given: list[Variable | None]
+    if target_gradients is None:
+        given = [None] * len(outs)
+    else:
+        given = list(_variables("target_gradients", target_gradients, Variable, type(None)))
+    if len(given) != len(outs):
+        raise GradientError(f"fluid.gradients got {len(outs)} targets and {len(given)} target_gradients")
+    if not outs:
+        raise GradientError("fluid.gradients needs at least one target")
+    block = outs[0].block
+    for what, variables in (("targets", outs), ("inputs", ins), ("target_gradients", given)):
+        for variable in variables:
+            if variable is not None:
+                block.own(variable, f"{what} of fluid.gradients")
+    names = {variable.name for variable in ins}
+    blocked = (_names(no_grad_set) | stopped(block)) - names
+    forward = forward_part(block, [variable.name for variable in outs])
+    backward = Backward(block, find_paths(forward, names, block, blocked), names)
+    with block.program.roles("backward"), _undone_on_error(block):
+        for target, gradient in zip(outs, given, strict=True):
+            writer = None
+            if gradient is None and target.is_array:
+                raise GradientError(
+                    f"the target {target.name!r} is a tensor array; fluid.gradients starts from tensors"
+                    "\n  Do: layers.array_read(array, i), or layers.tensor_array_to_tensor"
+                )
+            if gradient is None:
+                zeros = block.create_temporary(target.dtype)
+                gradient = block.create_var(backward.base(target.name))
+                block.append_op("fill_zeros_like", {"X": target}, {"Out": zeros})
+                writer = block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
+            elif target.is_array and gradient.is_array:
+                pass  # elements are compared where they are read
+            elif len(gradient.shape) != len(target.shape) or any(
+                a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
+            ):
+                raise GradientError(
+                    f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
+                )
+            elif gradient.dtype != target.dtype:
+                raise GradientError(f"the gradient of {target.name!r}, {target.dtype}, is {gradient.dtype}")
+            elif -1 in (*gradient.shape, *target.shape):  # kernels of gradients rely on dims: compare when it runs
+                checked = block.create_var(backward.base(target.name))
+                writer = block.append_op("assign_like", {"X": gradient, "Like": target}, {"Out": checked})
+                gradient = checked
+            backward.seed(target.name, gradient.name, writer)
+        backward.walk(forward)
+        found = [backward.result(variable.name) for variable in ins]
+    return [block.var(name) if name is not None else None for name in found]
+
+
+def calc_gradient(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+) -> Variable | list[Variable | None] | None:
+    """What :func:`gradients` does; as in Fluid, the gradient of one input is returned without a list around it."""
+    found = gradients(targets, inputs, target_gradients, no_grad_set)
+    return found[0] if len(found) == 1 else found

@@ -1,0 +1,152 @@
+"""Copies of programs: clone, and prune."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from fluidlite.base.errors import ProgramError
+from fluidlite.program.block import Block
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import TRAINING_ROLES, Program
+from fluidlite.program.variable import Variable
+
+INSIDE = "inside"
+"""The attribute by which an operator says under which names its sub-blocks know what it reads."""
+
+
+def _copy_operator(op: Operator, block: Block) -> Operator:
+    return Operator(
+        block,
+        op.definition,
+        {k: list(v) for k, v in op.inputs.items()},
+        {k: list(v) for k, v in op.outputs.items()},
+        dict(op.attrs),
+        dict(op.hints),
+        op.id,
+        op.role,
+        op.line,
+        op.namescope,
+    )
+
+
+def _copy_variable(variable: Variable, block: Block) -> Variable:
+    new = copy.copy(variable)
+    new.block = block
+    return new
+
+
+def copy_program(program: Program, for_test: bool = False) -> Program:
+    """Copy a program; see :meth:`Program.clone`."""
+    new = Program()
+    new.blocks = []
+    new._random_seed = program._random_seed
+    new._next_id = program._next_id
+    new.feed_names, new.fetch_names = list(program.feed_names), list(program.fetch_names)
+    new.readers = list(program.readers)
+    for block in program.blocks:
+        duplicate = Block(new, block.idx, block.parent_idx)
+        duplicate.forward_block_idx = block.forward_block_idx
+        duplicate.vars = {name: _copy_variable(variable, duplicate) for name, variable in block.vars.items()}
+        for op in block.ops:
+            if for_test and op.role in TRAINING_ROLES:
+                continue
+            made = _copy_operator(op, duplicate)
+            if for_test and "is_test" in made.attrs:
+                made.attrs["is_test"] = True
+            duplicate.ops.append(made)
+        new.blocks.append(duplicate)
+    new.current_block_idx = program.current_block_idx if not for_test else 0
+    if for_test:
+        _drop_unused(new, keep=set())
+    return new
+
+
+def sub_blocks(op: Operator) -> list[int]:
+    """Indices of the blocks that an operator runs."""
+    return [op.attrs[a.name] for a in op.definition.attrs if a.type == "block" and op.attrs[a.name] is not None]
+
+
+def closed(op: Operator) -> bool:
+    """Whether an operator says all that its sub-blocks read and write, and under which names these know it."""
+    return op.definition.attr(INSIDE) is not None
+
+
+def acts(op: Operator) -> bool:
+    """Whether an operator does more than make its outputs: it calls back, prints, speaks to others."""
+    definition = op.definition
+    if not closed(op):
+        return definition.effect or (definition.run is not None and not definition.pure)
+    blocks = op.block.program.blocks
+    return definition.effect or any(acts(inner) for index in sub_blocks(op) for inner in blocks[index].ops)
+
+
+def bring_blocks(source: Program, target: Program) -> None:
+    """Give a program the sub-blocks that its operators run, under their numbers; what others were stays empty."""
+    needed = _needed_blocks(source, target.global_block().ops)
+    if not needed:
+        return
+    del target.blocks[1:]
+    for block in source.blocks[1:]:
+        parent = block.parent_idx if block.parent_idx in needed else 0
+        duplicate = Block(target, block.idx, parent)
+        if block.idx in needed:
+            duplicate.vars = {name: _copy_variable(variable, duplicate) for name, variable in block.vars.items()}
+            duplicate.ops = [_copy_operator(op, duplicate) for op in block.ops]
+        target.blocks.append(duplicate)
+    home = target.global_block()
+    for index in needed:  # what is known of outer variables, though they may have other names outside now
+        for name in {n for op in target.blocks[index].ops for n in (*op.input_arg_names, *op.output_arg_names)}:
+            known = source.blocks[index].find_var(name)
+            if known is not None and target.blocks[index].find_var(name) is None:
+                home.vars[name] = _copy_variable(known, home)
+
+
+def _needed_blocks(program: Program, operators: Sequence[Operator]) -> set[int]:
+    found: set[int] = set()
+    waiting = [index for op in operators for index in sub_blocks(op)]
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting += [inner for op in program.blocks[index].ops for inner in sub_blocks(op)]
+    return found
+
+
+def _drop_unused(program: Program, keep: set[str]) -> None:
+    read = {
+        name for block in program.blocks for op in block.ops for name in (*op.input_arg_names, *op.output_arg_names)
+    }
+    for block in program.blocks:
+        block.vars = {n: v for n, v in block.vars.items() if n in read or n in keep or v.persistable or v.is_data}
+
+
+def prune(program: Program, targets: Sequence[Variable | str], feeds: Sequence[Variable | str] = ()) -> Program:
+    """Copy only the operators that the targets need; see :meth:`Program.prune`."""
+    names = [t if isinstance(t, str) else t.name for t in targets]
+    given = {f if isinstance(f, str) else f.name for f in feeds}
+    for name in names:
+        if program.global_block().find_var(name) is None:
+            raise ProgramError(f"cannot prune to {name!r}: the program has no such variable")
+    new = copy_program(program)
+    wanted = set(names) - given
+    kept: list[Operator] = []
+    for op in reversed(new.global_block().ops):
+        if wanted.isdisjoint(op.output_arg_names):
+            continue
+        kept.append(op)
+        wanted -= {n for n in op.output_arg_names if n not in op.input_arg_names}
+        wanted |= set(op.input_arg_names) - given
+        for index in sub_blocks(op):
+            inside = new.blocks[index]
+            wanted |= {n for o in inside.ops for n in o.input_arg_names if n not in inside.vars} - given
+    new.global_block().ops = kept[::-1]
+    used = (
+        set(names)
+        | given
+        | {n for b in new.blocks for op in b.ops for n in (*op.input_arg_names, *op.output_arg_names)}
+    )
+    for block in new.blocks:
+        block.vars = {n: v for n, v in block.vars.items() if n in used}
+    new.readers = [reader for reader in program.readers if given.isdisjoint(reader.feed_names)]
+    return new

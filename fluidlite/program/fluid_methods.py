@@ -1,0 +1,153 @@
+"""Methods of Fluid's Program and Block that its own layers and transpilers call, over those of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.arguments import whole
+from fluidlite.base.errors import ProgramError
+from fluidlite.program.roles import role_number
+
+if TYPE_CHECKING:
+    from fluidlite.program.block import Block
+    from fluidlite.program.operator import Operator
+    from fluidlite.program.program import Program
+    from fluidlite.program.variable import Variable
+
+_ROLES = {0: "forward", 1: "backward", 2: "optimize", 16: "lr_sched"}
+
+
+class FluidProgram:
+    """What ``Program`` has under Fluid's names."""
+
+    @property
+    def op_role(self: Any) -> int:
+        """Fluid's number for the role of operators that are appended now."""
+        return role_number(self.role)
+
+    @op_role.setter
+    def op_role(self: Any, role: int) -> None:
+        number = whole("op_role", role) & ~256  # the bit of a loss
+        if number not in _ROLES:
+            raise ProgramError(f"op_role is {role!r}; expected one of OpRole's {', '.join(map(str, _ROLES))}")
+        self.role = _ROLES[number]
+
+    _op_role = op_role
+
+    def set_op_role(self, role: int) -> None:
+        """Let operators that are appended from now on have a role."""
+        self.op_role = role
+
+    @contextmanager
+    def _optimized_guard(self: Any, param_and_grads: Sequence[Any] = ()) -> Iterator[None]:
+        """Operators appended inside belong to the optimiser."""
+        with self.roles("optimize"):
+            yield
+
+    @contextmanager
+    def _lr_schedule_guard(self: Any, is_with_opt: bool = False) -> Iterator[None]:
+        """Operators appended inside compute the learning rate."""
+        with self.roles("lr_sched"):
+            yield
+
+    @contextmanager
+    def _backward_role_guard(self: Any) -> Iterator[None]:
+        """Operators appended inside belong to backward."""
+        with self.roles("backward"):
+            yield
+
+    optimized_guard, lr_schedule_guard = _optimized_guard, _lr_schedule_guard
+
+    def _inference_optimize(self: Any, prune_read_op: bool = True) -> Program:
+        """A copy for inference: without backward, optimiser and schedule, ``is_test`` set."""
+        program: Program = self.clone(for_test=True)
+        if prune_read_op:
+            program.readers = []
+        return program
+
+    inference_optimize = _inference_optimize
+
+    def _sync_with_cpp(self) -> None:
+        """Do nothing: there is no second description that could differ."""
+
+    sync_with_cpp = _sync_with_cpp
+
+
+class FluidBlock:
+    """What ``Block`` has under Fluid's names."""
+
+    def _sync_with_cpp(self) -> None:
+        """Do nothing: there is no second description that could differ."""
+
+    sync_with_cpp = _sync_with_cpp
+
+    def _rename_var(self: Any, name: str | bytes, new_name: str | bytes) -> Variable:
+        """Give a variable of this block another name, everywhere in the program that means it."""
+        old = name.decode() if isinstance(name, bytes) else name
+        new = new_name.decode() if isinstance(new_name, bytes) else new_name
+        variable: Variable = self.var(old)
+        if old not in self.vars or self.find_var(new) is not None:
+            why = f"{new!r} is taken" if old in self.vars else f"{old!r} is a variable of an outer block"
+            raise ProgramError(f"block {self.idx}: {old!r} cannot be renamed: {why}")
+        for block in _seeing(self, old):
+            for op in block.ops:
+                if any(old in value for value in op.attrs.values() if isinstance(value, tuple)):
+                    raise ProgramError(f"block {self.idx}: {old!r} cannot be renamed: {op} names it in an attribute")
+        self.vars = {new if key == old else key: each for key, each in self.vars.items()}
+        variable.name = new
+        for block in _seeing(self, old):
+            for op in block.ops:
+                for slots in (op.inputs, op.outputs):
+                    for names in slots.values():
+                        names[:] = [new if each == old else each for each in names]
+        self.program.touch()
+        return variable
+
+    rename_var = _rename_var
+
+    def _remove_var(self: Any, name: str) -> None:
+        """Forget a variable that no operator names."""
+        self.var(name)
+        for block in _seeing(self, name):
+            for op in block.ops:
+                if name in op.input_arg_names or name in op.output_arg_names:
+                    raise ProgramError(f"block {self.idx}: {op} names {name!r}\n  Do: remove the operator first")
+        self.vars.pop(name, None)
+        self.program.touch()
+
+    def _clone_variable(self: Any, var: Variable, force_persistable: bool = True) -> Variable:
+        """Declare a variable as another program's is."""
+        spec = var.spec
+        made: Variable = self.create_var(
+            var.name,
+            shape=None if spec is None else spec.dims,
+            dtype=None if spec is None else spec.dtype,
+            lod_level=var.lod_level,
+            persistable=force_persistable or var.persistable,
+            is_data=var.is_data,
+            type=var.type,
+        )
+        return made
+
+    clone_variable = _clone_variable
+
+    def _slice_ops(self: Any, start: int, end: int) -> list[Operator]:
+        """The operators from ``start`` to before ``end``."""
+        found: list[Operator] = self.ops[start:end]
+        return found
+
+    slice_ops = _slice_ops
+
+
+def _seeing(home: Block, name: str) -> list[Block]:
+    """The blocks in which a name means the variable of ``home``."""
+    found = []
+    for block in home.program.blocks:
+        at: Block | None = block
+        while at is not None and at is not home and name not in at.vars:
+            at = at.parent
+        if at is home:
+            found.append(block)
+    return found

@@ -1,0 +1,187 @@
+"""The gradients of variables while backward appends operators: parts that are summed when somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fluidlite.program.block import Block
+from fluidlite.program.opdef import GRAD
+from fluidlite.program.operator import EMPTY, Operator, grad_name
+from fluidlite.program.rows_gradients import sum_with_rows
+from fluidlite.program.variable import sum_operator, zeros_operator
+from fluidlite.tensor.var_type import VarType
+
+Callback = Callable[..., None]
+
+
+class GradientParts:
+    """The gradients of variables of a block, by parts, and the operators that make them.
+
+    Parameters
+    ----------
+    block : Block
+        Where operators are appended.
+    keep : set of str
+        Variables whose gradients are asked for.
+    callbacks : sequence of callable
+        Called with the block and the names of gradients, after each operator.
+    """
+
+    def __init__(self, block: Block, keep: set[str], callbacks: Sequence[Callback] = ()) -> None:
+        self.block = block
+        self.keep = keep
+        self.callbacks = callbacks
+        self.parts: dict[str, list[str]] = {}
+        self.renamed: dict[str, int] = {}
+        self._pending_renames: dict[str, str] = {}
+        self._bases: dict[str, str] = {}
+        self._writers: dict[str, Operator] = {}
+        self.results: dict[str, str] = {}
+
+    def seed(self, name: str, gradient: str, writer: Operator | None = None) -> None:
+        """Say that ``gradient``, which ``writer`` makes, holds the gradient of a target."""
+        self.parts.setdefault(name, []).append(gradient)
+        if writer is not None:
+            self._writers[gradient] = writer
+
+    def base(self, name: str) -> str:
+        """Name of a variable's gradient: ``x@GRAD``, or a fresh one if an earlier backward has made that."""
+        found = self._bases.get(name)
+        if found is None:
+            found = grad_name(name)
+            if found in self.block.vars:
+                found = self.block.new_name(found)
+            self._bases[name] = found
+        return found
+
+    def begin(self, op: Operator) -> None:
+        """What an operator writes has its gradient consumed; what the name held before begins one of its own."""
+        for name in op.output_arg_names:
+            if name in op.input_arg_names:  # in place: a gradient that is asked for is that of the value before
+                self._forget(name)
+            else:
+                self._finish(name)
+
+    def _forget(self, name: str) -> None:
+        for part in self.parts.pop(name, ()):
+            self._writers.pop(part, None)
+
+    def _finish(self, name: str) -> None:
+        """No earlier operator knows the value: keep its gradient if that is asked for, and the name for another's."""
+        if name in self.keep and name not in self.results and self.parts.get(name):
+            self.results[name] = self.incoming(name)
+            self._bases[name] = self.block.new_name(grad_name(name))
+            self.renamed.pop(name, None)
+        self._forget(name)
+
+    def incoming(self, name: str, needed: bool = False) -> str:
+        """Name of an output's finished gradient; EMPTY, or zeros if it is needed, when nothing reads the output."""
+        parts = self.parts.get(name)
+        if not parts:
+            if not needed or name == EMPTY:
+                return EMPTY
+            target = self.declare(name)
+            zeros = zeros_operator(self.block.vars[target])
+            self.append_raw(zeros, {"X": [name]}, {"Out": [target]}, None, None)
+            self.parts[name] = [target]
+            return target
+        if len(parts) > 1:
+            if any(self.block.vars[part].selected for part in parts):
+                self.parts[name] = [sum_with_rows(self, name, parts)]
+                return self.parts[name][0]
+            target = self.declare(name)
+            self.append_raw(sum_operator(self.block.vars[target]), {"X": list(parts)}, {"Out": [target]}, None, None)
+            self.parts[name] = [target]
+        return self.parts[name][0]
+
+    def declare(self, name: str, gradient: str | None = None) -> str:
+        """Make a variable for a gradient of ``name``, of its dims and dtype; return the gradient's name."""
+        gradient = gradient or self.base(name)
+        forward = self.block.find_var(name)
+        self.block.create_var(gradient)
+        made = self.block.vars[gradient]
+        if forward is not None and forward.spec is not None:
+            made.declare(forward.spec)
+        return gradient
+
+    def one_more(self, name: str) -> str:
+        """A name to write one more part of an input's gradient to."""
+        parts = self.parts.setdefault(name, [])
+        base = self.base(name)
+        if not parts:
+            parts.append(base)
+        else:
+            if parts == [base]:  # the first part gives its name up for the sum
+                first = f"{base}@RENAME@0"
+                self._rename_last(base, first, name)
+                parts[0] = first
+                self.renamed[name] = 0
+            self.renamed[name] = self.renamed.get(name, 0) + 1
+            parts.append(f"{base}@RENAME@{self.renamed[name]}")
+        return self.declare(name, parts[-1])
+
+    def _rename_last(self, old: str, new: str, name: str) -> None:
+        self.declare(name, new)
+        before = self.block.vars[old]
+        if before.selected is not None:
+            self.block.vars[new].spec = before.spec
+            self.block.vars[new].select(before.selected)
+            before.selected, before.type = None, VarType.LOD_TENSOR
+        writer = self._writers.pop(old, None)
+        if writer is not None:
+            writer.rename_output(old, new)
+            self._writers[new] = writer
+        else:  # the operator that is being made names the variable twice
+            self._pending_renames[old] = new
+
+    def append(
+        self,
+        forward: Operator,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None,
+    ) -> None:
+        """Append a gradient operator of ``forward``."""
+        if all(name == EMPTY for names in outputs.values() for name in listed_names(names)):
+            return
+        kept = {slot: names for slot, names in outputs.items() if any(name != EMPTY for name in listed_names(names))}
+        self.append_raw(type, inputs, kept, attrs, forward)
+
+    def append_raw(
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None,
+        forward: Operator | None,
+    ) -> None:
+        """Append an operator, for a forward one or to put gradients together."""
+        renames, self._pending_renames = self._pending_renames, {}
+        if forward is not None and "op_device" in forward.hints:  # a gradient runs where its operator does
+            attrs = {**(attrs or {}), "op_device": forward.hints["op_device"]}
+        outputs = {slot: [renames.get(n, n) for n in listed_names(names)] for slot, names in outputs.items()}
+        made = self.block._insert(
+            len(self.block.ops),
+            type,
+            inputs,
+            outputs,
+            attrs,
+            role="backward",
+            line=forward.line if forward is not None else None,
+        )
+        self._writers.update(dict.fromkeys(made.output_arg_names, made))
+        for callback in self.callbacks:
+            callback(block=self.block, context={n: n.split(GRAD)[0] for names in outputs.values() for n in names})
+
+    def result(self, name: str) -> str | None:
+        """Name of the finished gradient of what a name holds last, or None."""
+        if name in self.results:
+            return self.results[name]
+        return self.incoming(name) if self.parts.get(name) else None
+
+
+def listed_names(names: Any) -> list[str]:
+    """One name or several, as a list."""
+    return list(names) if isinstance(names, (list, tuple)) else [names]

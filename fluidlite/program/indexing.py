@@ -1,0 +1,149 @@
+"""``x[1:3, ..., None]`` on a variable: the operators that an index stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.errors import ProgramError
+
+if TYPE_CHECKING:
+    from fluidlite.program.variable import Variable
+
+_FAR = 2**30
+"""An end beyond every dim; float32, in which constants are made, holds it exactly."""
+
+
+@dataclass
+class _Cut:
+    """What ``strided_slice`` gets; a bound may be a variable."""
+
+    axes: list[int] = field(default_factory=list)
+    starts: list[Any] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    strides: list[Any] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+    def add(self, axis: int, start: Any, end: Any, stride: Any) -> None:
+        """Cut one more axis."""
+        self.axes.append(axis)
+        self.starts.append(start)
+        self.ends.append(end)
+        self.strides.append(stride)
+
+
+def indexed(variable: Variable, key: Any) -> Variable:
+    """Return the part of a variable that an index names.
+
+    Parameters
+    ----------
+    variable : Variable
+    key : int, slice, Variable, ``...`` or None, or a tuple of these
+        A variable is an integer [1]. None puts a dim of 1 in. Ints and variables drop their dim; a tensor of
+        which all dims are dropped is [1].
+
+    Raises
+    ------
+    ProgramError
+        If the index is something else, or has more items than the variable has dims.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    cut, added = _Cut(), []
+    axis = kept = 0
+    for item in _spread(variable, keys):
+        if item is None:
+            added.append(kept)
+            kept += 1
+            continue
+        kept += _take(variable, cut, axis, item)
+        axis += 1
+    out = _cut(variable, cut) if cut.axes else variable
+    if added and len(cut.dropped) == len(variable.shape):
+        added.pop()  # what has lost all of its dims is [1] already
+    if not added:
+        return out
+    block = variable.block.program.current_block()
+    wide, shape = block.create_temporary(out.dtype), block.create_temporary(out.dtype, stop_gradient=True)
+    block.append_op("unsqueeze2", {"X": out}, {"Out": wide, "XShape": shape}, {"axes": added})
+    return wide
+
+
+def _spread(variable: Variable, keys: tuple[Any, ...]) -> list[Any]:
+    """Return the items with ``...`` written out."""
+    named = sum(item is not None and item is not Ellipsis for item in keys)
+    rank = len(variable.shape)
+    if named > rank:
+        raise ProgramError(
+            f"variable {variable.name!r} {list(variable.shape)} is indexed by {named} items; it has {rank} dims"
+        )
+    dots = [i for i, item in enumerate(keys) if item is Ellipsis]
+    if len(dots) > 1:
+        raise ProgramError(f"variable {variable.name!r} is indexed by more than one ...")
+    if not dots:
+        return list(keys)
+    return [*keys[: dots[0]], *[slice(None)] * (rank - named), *keys[dots[0] + 1 :]]
+
+
+def _take(variable: Variable, cut: _Cut, axis: int, item: Any) -> int:
+    """Add one item to the cut; return how many dims are left of its axis."""
+    if _is_variable(item) or (isinstance(item, int) and not isinstance(item, bool)):
+        end = _FAR if isinstance(item, int) and item == -1 else item + 1
+        cut.add(axis, item, end, 1)
+        cut.dropped.append(axis)
+        return 0
+    if not isinstance(item, slice):
+        raise ProgramError(
+            f"variable {variable.name!r} is indexed by {item!r}; use ints, slices, integer variables, ... and None"
+        )
+    bounds = (item.start, item.stop, item.step)
+    if bounds in ((None, None, None), (None, None, 1)):
+        return 1
+    for bound in bounds:
+        if bound is not None and not _is_variable(bound) and (isinstance(bound, bool) or not isinstance(bound, int)):
+            raise ProgramError(f"variable {variable.name!r} is sliced by {bound!r}; use ints and integer variables")
+    step = 1 if item.step is None else item.step
+    if isinstance(step, int) and step == 0:
+        raise ProgramError(f"variable {variable.name!r} is sliced with step 0")
+    back = isinstance(step, int) and step < 0
+    if back and item.stop == -1:
+        raise ProgramError(f"variable {variable.name!r} is sliced backwards to its last element: nothing is left")
+    start = (-1 if back else 0) if item.start is None else item.start
+    end = (-1 if back else _FAR) if item.stop is None else item.stop  # -1: in front of the first
+    cut.add(axis, start, end, step)
+    return 1
+
+
+def _is_variable(item: Any) -> bool:
+    from fluidlite.program.variable import Variable
+
+    return isinstance(item, Variable)
+
+
+def _cut(variable: Variable, cut: _Cut) -> Variable:
+    """Append ``slice``, or ``strided_slice`` if there are steps."""
+    block = variable.block.program.current_block()
+    bounds = {"starts": cut.starts, "ends": cut.ends}
+    strided = any(_is_variable(step) or step != 1 for step in cut.strides)
+    if strided:
+        bounds["strides"] = cut.strides
+    inputs: dict[str, Any] = {"Input": variable}
+    attrs: dict[str, Any] = {"axes": cut.axes, "decrease_axis": cut.dropped}
+    flags = [1] * len(cut.axes)
+    for name, values in bounds.items():
+        attrs[name] = [(1 if name == "strides" else 0) if _is_variable(value) else value for value in values]
+        if not any(map(_is_variable, values)):
+            continue
+        flags = [-1 if _is_variable(value) else flag for value, flag in zip(values, flags, strict=True)]
+        inputs[name.capitalize() + "TensorList"] = [
+            value if _is_variable(value) else _constant(variable, value) for value in values
+        ]
+    out = block.create_temporary(variable.dtype)
+    block.append_op("strided_slice" if strided else "slice", inputs, {"Out": out}, {**attrs, "infer_flags": flags})
+    return out
+
+
+def _constant(variable: Variable, value: int) -> Variable:
+    block = variable.block.program.current_block()
+    out = block.create_temporary("int32", stop_gradient=True)
+    block.append_op("fill_constant", {}, {"Out": out}, {"shape": [1], "value": float(value), "dtype": "int32"})
+    return out

@@ -1,0 +1,346 @@
+"""The global map of kernels: operator -> place kind or capability -> library, dtypes, layouts, kinds.
+
+A kernel is ``prepare(call, context) -> run``, and ``run(context, io)`` computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from fluidlite.base.dtypes import ITEMSIZE
+from fluidlite.base.errors import PlaceError, PluginWarning, RegistryError
+from fluidlite.base.fork import new_rlock
+from fluidlite.base.invalidation import epoch
+from fluidlite.base.plugin_callback import ensure_loaded
+from fluidlite.base.plugin_modules import plugin_modules
+from fluidlite.platform.place import Place
+from fluidlite.program.kernel_options import KernelOptions
+from fluidlite.program.op_call import Call
+from fluidlite.program.prepared import Prepared, as_prepared
+from fluidlite.tensor.layout import layout_named
+
+CAPABILITIES = ("array", "language", "memory")
+"""Where a kernel can be registered for all devices that have the capability (``memory``: every device)."""
+
+Supports = Callable[[Call], "str | None"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A computing library: its name, the place kinds it serves and its rank (the highest is preferred)."""
+
+    name: str
+    places: tuple[str, ...]
+    rank: int = 0
+    doc: str = ""
+    origin: str = ""
+
+
+@dataclass(eq=False)
+class Kernel:
+    """How one operator computes on some places with one library.
+
+    Attributes
+    ----------
+    op : str
+        Operator type.
+    places : tuple of str
+        Place kinds (``"cpu"``), patterns (``"torch:*"``) or capabilities (``"array"``, ``"language"``, ``"memory"``).
+    library : str
+    dtypes : tuple of str, mapping of slot to tuple of str, or None
+        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
+    supports : callable or None
+        ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
+    inplace : bool
+        Outputs may share memory with inputs where the definition allows.
+    kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, vectors
+        As :class:`~fluidlite.program.kernel_options.KernelOptions` says.
+    origin, plugin : str
+        File and line; the plugin that brought it, "" for a script's.
+    """
+
+    op: str
+    places: tuple[str, ...]
+    function: Callable[..., Any]
+    library: str = "plain"
+    dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None
+    supports: Supports | None = None
+    inplace: bool = False
+    override: bool = False
+    origin: str = ""
+    identity: str = ""
+    plugin: str = ""
+    kinds: tuple[str, ...] = ("dense",)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    prefers: Mapping[str, str] = field(default_factory=dict)
+    indexes: bool = False
+    predicated: bool = False
+    library_backed: bool = False
+    epilogue: bool = False
+    vectors: bool = False
+
+    def __post_init__(self) -> None:
+        parameters = len(inspect.signature(self.function).parameters)
+        if parameters not in (1, 2):
+            raise RegistryError(
+                f"kernel for {self.op!r} ({self.origin}) takes {parameters} arguments; "
+                "give it two, prepare(call, context) -> run, or one, the compute form f(ctx)"
+            )
+        self.plain = parameters == 1
+        self._check()
+
+    @property
+    def whose(self) -> str:
+        """The kernel as errors name it: operator, file and line, library, and the plugin that brought it."""
+        plugin = f", plugin {self.plugin!r}" if self.plugin else ""
+        return f"the kernel for {self.op!r} at {self.origin} (library {self.library!r}{plugin})"
+
+    def _check(self) -> None:
+        """Refuse a registration that could never match."""
+        what = f"kernel for {self.op!r} ({self.origin})"
+        for place in self.places:
+            kind = place.removesuffix(":*")
+            try:
+                Place(kind)
+            except PlaceError:
+                raise RegistryError(
+                    f"{what} names the place {place!r}; give a kind such as 'cpu', a pattern such as 'torch:*', "
+                    f"or one of {', '.join(CAPABILITIES)}"
+                ) from None
+        groups = {"": self.dtypes} if self.dtypes is None or isinstance(self.dtypes, tuple) else self.dtypes
+        if not isinstance(groups, Mapping) or any(isinstance(group, str) for group in groups.values()):
+            raise RegistryError(f"{what} has dtypes={self.dtypes!r}; expected a tuple of names, or one by slot")
+        for name in (*self.layouts.values(), *self.prefers.values()):
+            if name != "any":
+                layout_named(name)
+        for dtype in [dtype for group in groups.values() for dtype in group or ()]:
+            if dtype not in ITEMSIZE:
+                raise RegistryError(f"{what} names the dtype {dtype!r}; there are {', '.join(ITEMSIZE)}")
+
+    def prepare(self, call: Call, context: Any) -> Prepared:
+        """Return what computes a call.
+
+        Raises
+        ------
+        DeviceError
+            If its function gives neither ``run(context, io)`` nor :class:`Prepared`.
+        """
+        if not self.plain:
+            return as_prepared(self.function(call, context), self.whose)
+        from fluidlite.program.compute_form import plain_run
+
+        return Prepared(plain_run(self.function, call))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.op!r}, {', '.join(self.places)}, {self.library!r})"
+
+
+class KernelRegistry:
+    """All kernels and libraries; ``generation`` rises with each change, and caches watch it."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._kernels: dict[str, list[Kernel]] = {}
+        self._libraries: dict[str, Library] = {"plain": Library("plain", ("*",), 0, "the framework's own kernels")}
+        self._lock = new_rlock()
+
+    def add(self, kernel: Kernel) -> None:
+        """Register a kernel; the same key twice is an error unless it says ``override=True``."""
+        with self._lock:
+            known = self._kernels.setdefault(kernel.op, [])
+            again: list[Kernel] = []
+            for other in known:
+                if other is kernel:
+                    return
+                if not clash(kernel, other):
+                    continue
+                if kernel.identity and kernel.identity == other.identity:
+                    again.append(other)  # a notebook cell that is run again
+                elif not kernel.override:
+                    raise RegistryError(
+                        f"a kernel for operator {kernel.op!r} on {', '.join(kernel.places)} with library "
+                        f"{kernel.library!r} is registered twice: at {other.origin} and at {kernel.origin}.\n"
+                        "  Do: name another library=, or say override=True"
+                    )
+            for other in again:
+                known.remove(other)
+            # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
+            known.insert(0 if kernel.override else len(known), kernel)
+            self.generation += 1
+            epoch.begin()
+
+    def remove(self, kernel: Kernel) -> None:
+        """Take a kernel out again (a plugin that was dropped, or a test)."""
+        with self._lock:
+            if kernel in self._kernels.get(kernel.op, ()):
+                self._kernels[kernel.op].remove(kernel)
+                self.generation += 1
+                epoch.begin()
+
+    def add_library(self, library: Library) -> None:
+        """Register a library."""
+        with self._lock:
+            other = self._libraries.get(library.name)
+            if other is not None and other != library:
+                by = " and by ".join(each.origin or "a script" for each in (other, library))
+                raise RegistryError(
+                    f"library {library.name!r} is registered twice: by {by}\n  Do: give one of them another name"
+                )
+            self._libraries[library.name] = library
+            self.generation += 1
+            epoch.begin()
+
+    def remove_library(self, library: Library) -> None:
+        """Take a library out again."""
+        with self._lock:
+            self._libraries.pop(library.name, None)
+            self.generation += 1
+            epoch.begin()
+
+    def library(self, name: str) -> Library:
+        """The library of that name; an undeclared one has rank 0."""
+        return self._libraries.get(name) or Library(name, ("*",), 0)
+
+    def libraries(self) -> list[Library]:
+        """All declared libraries."""
+        ensure_loaded()
+        return list(self._libraries.values())
+
+    def knows(self, identity: str) -> bool:
+        """Whether the function of that module and name is a kernel already."""
+        return any(kernel.identity == identity for kernels in self._kernels.values() for kernel in kernels)
+
+    def in_layouts(self, op: str) -> bool:
+        """Whether a kernel of an operator names layouts."""
+        return any(kernel.layouts for kernel in self._kernels.get(op, ()))
+
+    def of(self, op: str) -> tuple[Kernel, ...]:
+        """All kernels of an operator, in the order of registration."""
+        return tuple(self._kernels.get(op, ()))
+
+    def __iter__(self) -> Iterator[Kernel]:
+        ensure_loaded()
+        return iter([kernel for kernels in self._kernels.values() for kernel in kernels])
+
+
+def clash(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels have one key: place, library, layouts, and a kind of tensor and a dtype in common."""
+    if a.library != b.library or not set(a.places) & set(b.places) or not set(a.kinds) & set(b.kinds):
+        return False
+    if dict(a.layouts) != dict(b.layouts):
+        return False
+    if isinstance(a.dtypes, tuple) and isinstance(b.dtypes, tuple):
+        return bool(set(a.dtypes) & set(b.dtypes))
+    return True
+
+
+kernels = KernelRegistry()
+collecting = threading.local()
+"""``collecting.active`` is true while the loader imports a plugin: decorators then only make Kernel objects."""
+
+
+def register_kernel(
+    op: str,
+    *places: str,
+    library: str = "plain",
+    dtypes: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None,
+    supports: Supports | None = None,
+    inplace: bool = False,
+    override: bool = False,
+    options: KernelOptions | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Register a function as the kernel of operator ``op`` on ``places``.
+
+    The function takes two arguments, ``prepare(call, context)``, and returns ``run(context, io)``;
+    or one, ``f(ctx)``, the compute form (see docs/kernels.md). In a script or notebook the kernel counts at once; what
+    a module of a plugin's package decorates, the plugin hands over in ``register_kernels(register)``.
+
+    Parameters
+    ----------
+    op : str
+        Operator type.
+    *places : str
+        Kinds (``"cpu"``), patterns (``"torch:*"``) or capabilities (``"array"``, ``"language"``, ``"memory"``).
+    library : str
+        The computing library; its rank decides between kernels of one place.
+    dtypes : tuple of str, or mapping of slot to tuple of str
+        Allowed dtypes of the operator's kernel dtype slot, or by slot; None: all that the device computes.
+    supports : callable
+        ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
+    inplace : bool
+        Outputs may share memory with inputs where the definition allows.
+    override : bool
+        It hides a kernel of the same key that is registered already.
+    options : KernelOptions
+        What few kernels say: layouts, kinds of tensor, checked indices, ...
+
+    Raises
+    ------
+    RegistryError
+        If the key is taken (both origins are named), or the function takes another number of arguments.
+    """
+    if options is not None and not isinstance(options, KernelOptions):
+        raise RegistryError(f"register_kernel({op!r}, options={options!r}): expected KernelOptions(...)")
+    if not places:
+        raise RegistryError(f"register_kernel({op!r}): name at least one place kind, or 'array', 'language', 'memory'")
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        code = getattr(function, "__code__", None)
+        frame = sys._getframe(1)
+        origin = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        kernel = Kernel(
+            op,
+            tuple(places),
+            function,
+            library,
+            dtypes,
+            supports,
+            inplace,
+            override,
+            origin,
+            f"{function.__module__}.{function.__qualname__}",
+            **vars(options or KernelOptions()),
+        )
+        plugin = plugin_modules.declare(kernel, frame)
+        if getattr(collecting, "active", False):
+            return kernel
+        if plugin is None or kernels.knows(kernel.identity):
+            kernel.plugin = plugin or ""
+            ensure_loaded()  # or a built-in plugin, loaded later, would clash with this kernel and be dropped whole
+            kernels.add(kernel)
+        elif plugin in plugin_modules.loaded:
+            warnings.warn(
+                f"{kernel.whose} is left out: it is in a module of plugin {plugin!r}, whose hooks did not register it"
+                "\n  Do: hand it over in register_kernels(register), or register it in a function or script",
+                PluginWarning,
+                stacklevel=2,
+            )
+        return kernel
+
+    return decorate
+
+
+def kernels_of(module: ModuleType) -> list[Kernel]:
+    """The Kernel objects that a module holds, submodules of a package included."""
+    found: list[Kernel] = []
+    for value in vars(module).values():
+        if isinstance(value, Kernel) and value not in found:
+            found.append(value)
+        elif isinstance(value, ModuleType) and value.__name__.startswith(module.__name__ + "."):
+            found.extend(kernel for kernel in kernels_of(value) if kernel not in found)
+    return found
+
+
+def matches(kernel_place: str, kind: str) -> bool:
+    """Whether a kernel's place text names a kind: equal, or by a pattern that ends in ``:*``."""
+    return kernel_place == kind or (kernel_place.endswith(":*") and kind.startswith(kernel_place[:-1]))

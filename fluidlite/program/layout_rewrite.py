@@ -1,0 +1,88 @@
+"""Operators on memory that lies in another layout: the same computation, said of the dims as they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fluidlite.program.op_call import Call
+from fluidlite.tensor.layout import Layout
+from fluidlite.tensor.tensor_spec import Spec
+
+if TYPE_CHECKING:
+    from fluidlite.program.opdef import OpDef
+
+LAYOUT = "op_layout"
+"""Hint of an operator: the name of the layout on which it is to compute, if it can."""
+
+
+class Relaid(NamedTuple):
+    """How an operator is said on memory in a layout.
+
+    Attributes
+    ----------
+    op : OpDef
+    attrs : mapping
+    slots : frozenset of str
+        Inputs and outputs that lie in the layout; others are plain.
+    """
+
+    op: OpDef
+    attrs: Mapping[str, Any]
+    slots: frozenset[str]
+
+
+Rule = Callable[[Call, Layout], "Relaid | None"]
+
+
+def relaid_call(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | None:
+    """Return a call on memory that lies in a layout, and the slots that do; None if the definition knows no way.
+
+    The dims of those slots are given as they lie, so a kernel sees plain tensors.
+    """
+    order, call = layout.permutation, call.by_elements
+    rule: Rule | None = call.op.in_layout or (_elementwise if call.op.scalar is not None else None)
+    if order is None or rule is None:
+        return None
+    found = rule(call, layout)
+    if found is None or any(spec.rank != len(order) for slot in found.slots for spec in call.specs(slot)):
+        return None
+
+    def laid(slot: str, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        if slot not in found.slots:
+            return specs
+        return tuple(spec.with_(dims=tuple(spec.dims[axis] for axis in order)) for spec in specs)
+
+    ins = {slot: laid(slot, specs) for slot, specs in call.ins.items()}
+    outs = {slot: laid(slot, specs) for slot, specs in call.outs.items()}
+    return Call(found.op, ins, outs, found.attrs, call.place, call.training), found.slots
+
+
+def _elementwise(call: Call, layout: Layout) -> Relaid | None:
+    """An operator that works element by element: on equal dims, or with numbers and vectors along one axis.
+
+    Random numbers are counted by element, in plain order.
+    """
+    order, op = layout.permutation, call.op
+    assert order is not None and op.scalar is not None
+    if op.random:
+        return None
+    slots: set[str] = set()
+    vectors = False
+    for slot, specs in (*call.ins.items(), *call.outs.items()):
+        for spec in specs:
+            if spec.rank == len(order):
+                slots.add(slot)
+            elif spec.rank == 1 and spec.dims != (1,):
+                vectors = True
+            elif prod(spec.dims) != 1:
+                return None
+    dims = {spec.dims for slot in slots for spec in call.specs(slot)}
+    if op.scalar.placed is not None and (vectors or len(dims) != 1):
+        return None
+    attrs = dict(call.attrs)
+    if vectors:
+        axis = attrs.get("axis", -1)
+        attrs["axis"] = order.index(len(order) - 1 if axis == -1 else axis)
+    return Relaid(op, attrs, frozenset(slots)) if slots else None

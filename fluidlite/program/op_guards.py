@@ -1,0 +1,44 @@
+"""What operators that are appended inside a ``with`` block are given: a place, a name for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fluidlite.platform.place import Place, PlaceLike
+
+_namescopes: list[str] = []
+_devices: list[str | None] = []
+
+
+@contextmanager
+def device_guard(place: PlaceLike | None = None) -> Iterator[None]:
+    """Operators appended inside run on ``place``, wherever the program runs; None: on the executor's again.
+
+    The copies between places are the planner's, and ``explain`` shows them.
+    """
+    _devices.append(str(Place.parse(place)) if place is not None else None)
+    try:
+        yield
+    finally:
+        _devices.pop()
+
+
+def current_device() -> str | None:
+    """The place of the innermost ``device_guard``, as text."""
+    return _devices[-1] if _devices else None
+
+
+@contextmanager
+def name_scope(prefix: str | None = None) -> Iterator[None]:
+    """Group the operators made inside under a name, for reading."""
+    _namescopes.append(prefix or "scope")
+    try:
+        yield
+    finally:
+        _namescopes.pop()
+
+
+def current_namescope() -> str:
+    """The names of the open scopes, joined by slashes."""
+    return "/".join(_namescopes)

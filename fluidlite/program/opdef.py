@@ -1,0 +1,417 @@
+"""OpDef: what an operator means, declared once.
+
+Slots, checked attributes, one inference function, a gradient rule, which outputs may share memory, and
+an optional decomposition. HOW it computes is in kernels; samples and references are in fluidlite.conformance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import AttributeValueError, DtypeError, RegistryError
+
+if TYPE_CHECKING:
+    from fluidlite.program.epilogue import Epilogue
+    from fluidlite.program.layout_rewrite import Relaid
+    from fluidlite.program.op_call import Call
+    from fluidlite.tensor.layout import Layout
+    from fluidlite.tensor.tensor_spec import Spec
+
+GRAD = "@GRAD"
+"""Suffix of a gradient's slot and variable names."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named group of inputs or outputs.
+
+    Attributes
+    ----------
+    duplicable : bool
+        Takes a list of variables.
+    dispensable : bool
+        May be left out.
+    intermediate : bool
+        An output that exists for the gradient; ``content`` says what it holds.
+    metadata_only : bool
+        An input whose bytes no kernel reads (its dims or LoD suffice): it is never moved.
+    value : bool
+        An input whose numbers are metadata: inference and kernels read them with ``call.value(slot)``, no kernel
+        reads its bytes. Where they are not known before the run, planning stops in front of the operator, and goes
+        on once they are.
+    table : bool
+        Of a value: an expression is given all of its numbers as one tensor of integers, not one by one, so that it is
+        the same for any count of them.
+    unmoved : bool
+        An input that must lie where the operator shall run already: where it would be moved, planning raises.
+    on_host : bool
+        An input that kernels read on the host, or an output that lives there.
+    run_place : bool
+        Of an operator that runs itself: an input or output that lies on the place of the run, wherever others do.
+    decomposed : bool
+        Registered kernels do not know it: a call that has it is computed by the operator's expression.
+    kinds : tuple of str
+        Which kinds of variable it takes.
+    """
+
+    name: str
+    _: KW_ONLY
+    duplicable: bool = False
+    dispensable: bool = False
+    intermediate: bool = False
+    metadata_only: bool = False
+    value: bool = False
+    table: bool = False
+    on_host: bool = False
+    run_place: bool = False
+    decomposed: bool = False
+    unmoved: bool = False
+    content: str = ""
+    kinds: tuple[str, ...] = ("dense",)
+    doc: str = ""
+
+    @property
+    def unread(self) -> bool:
+        """Whether no kernel reads the input's bytes."""
+        return self.metadata_only or self.value
+
+
+_ATTR_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "str": (str,)}
+_TYPES_OF_ATTRS = (*_ATTR_TYPES, *(f"{name}s" for name in _ATTR_TYPES), "dtype", "block")
+_ARRAY_KINDS = {"ints": "i", "floats": "f"}
+
+
+@dataclass(frozen=True)
+class Attr:
+    """A typed, checked attribute.
+
+    ``type`` is ``"int"``, ``"float"``, ``"bool"``, ``"str"``, a list of one (``"ints"``, ``"floats"``, ``"strs"``),
+    ``"dtype"`` (kept as its canonical text; Fluid's numbers are taken too) or ``"block"`` (an index).
+    ``minimum`` and ``maximum`` are inclusive; ``choices`` is the closed list. ``default`` None means required,
+    unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; others are
+    their arguments.
+    """
+
+    name: str
+    type: str
+    default: Any = None
+    _: KW_ONLY
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] | None = None
+    optional: bool = False
+    doc: str = ""
+    static: bool = False
+
+    def __post_init__(self) -> None:
+        if self.type not in _TYPES_OF_ATTRS:
+            raise RegistryError(
+                f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_TYPES_OF_ATTRS)}"
+            )
+
+    @property
+    def required(self) -> bool:
+        """Whether the attribute must be given."""
+        return self.default is None and not self.optional
+
+    @cached_property
+    def canonical_default(self) -> Any:
+        """The default as a call has it; None if there is none."""
+        return self.check(self.default) if self.default is not None else None
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.choices is None and self.minimum is None and self.maximum is None
+
+    def check(self, value: Any) -> Any:
+        """Return ``value`` in canonical, hashable form, or raise AttributeValueError."""
+        if self.optional and (value is None or (self.type == "dtype" and value == -1)):  # -1: Fluid's word for none
+            return None
+        if self.type == "dtype":
+            from fluidlite.tensor.var_type import dtype_of
+
+            try:
+                canonical: Any = dtype_of(value)
+            except DtypeError as exc:
+                raise DtypeError(f"attribute {self.name!r}: {exc}") from None
+        elif self.type.endswith("s") and self.type[:-1] in _ATTR_TYPES:
+            if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+                raise self._bad(value, f"a list of {self.type[:-1]}")
+            table = value.dtype.kind if isinstance(value, np.ndarray) and value.ndim == 1 else ""
+            if isinstance(value, np.ndarray) and table == _ARRAY_KINDS.get(self.type) and self._unbounded:
+                return tuple(value.tolist())  # each number of a table is one
+            canonical = tuple(self._scalar(self.type[:-1], item, value) for item in value)
+        elif self.type == "block":
+            canonical = self._scalar("int", value, value)
+        else:
+            canonical = self._scalar(self.type, value, value)
+        if self.choices is not None and canonical not in self.choices:
+            raise self._bad(value, "one of " + ", ".join(map(repr, self.choices)))
+        for item in canonical if isinstance(canonical, tuple) else (canonical,):
+            if self.minimum is not None and not item >= self.minimum:  # NaN is in no range
+                raise self._bad(value, f"{self.minimum} or more")
+            if self.maximum is not None and not item <= self.maximum:
+                raise self._bad(value, f"{self.maximum} or less")
+        return canonical
+
+    def _scalar(self, kind: str, item: Any, whole: Any) -> Any:
+        item = item.item() if isinstance(item, np.generic) else item
+        if kind == "bool" and item is not whole and type(item) is int and item in (0, 1):
+            item = bool(item)  # Fluid keeps lists of bools as numbers
+        if (isinstance(item, bool) and kind != "bool") or not isinstance(item, _ATTR_TYPES[kind]):
+            raise self._bad(
+                whole,
+                {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}[kind]
+                if item is whole
+                else f"a list of {kind}",
+            )
+        number: Any = item
+        if kind == "int" and not -(2**63) <= number < 2**64:
+            raise self._bad(whole, "an int of 64 bits")
+        try:
+            return float(number) if kind == "float" else number
+        except OverflowError:
+            raise self._bad(whole, "a number that a float can hold") from None
+
+    def _bad(self, value: Any, expected: str) -> AttributeValueError:
+        return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")
+
+
+class Operands(Protocol):
+    """What says where the operands of an elementwise operator lie: their dims, and attributes."""
+
+    def dims(self, slot: str) -> tuple[Any, ...]:
+        """The dims of a slot's operand."""
+        ...
+
+    def attr(self, name: str) -> Any:
+        """An attribute."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScalarRule:
+    """An elementwise operator as a function of scalar symbols.
+
+    ``function(x, y, *, alpha)``: positional parameters are slots in snake case (``x`` is X, ``learning_rate``
+    LearningRate, ``dout`` Out@GRAD), keyword-only ones attributes; it returns one symbol, or a tuple,
+    for the output slots named in ``outputs``.
+
+    ``supports(call)``, if given, returns the reason why a call is no function of scalars (an attribute that asks for
+    a sum), or None; the planner goes on to kernels, and to the operator's expression or decomposition, then.
+
+    ``placed(operands)``, if given, says the dims of operands that Fluid's rule of broadcasting would put elsewhere: as
+    many as the largest operand has, 1 where it is broadcast. Dims are those of a call, or numbers of a trace.
+
+    ``code(call)``, if given, returns the typed expression itself, and ``function`` is not traced; ``domain(call)`` the
+    index domain of that (``codegen.domain.Domain``), for a fused operator.
+    """
+
+    function: Callable[..., Any]
+    outputs: tuple[str, ...]
+    supports: Callable[[Call], str | None] | None = None
+    placed: Callable[[Operands], Mapping[str, tuple[Any, ...]]] | None = None
+    code: Callable[[Call], Any] | None = None
+    domain: Callable[[Call], Any] | None = None
+
+    def refuse(self, call: Call) -> str | None:
+        """Why a call is no function of scalars, or None."""
+        return self.supports(call) if self.supports is not None else None
+
+
+AS_COMPUTED = ""
+"""Says of an output that it is stored in the dtype in which it is computed: float32 of a half type."""
+
+
+@dataclass(frozen=True)
+class ExpressionRule:
+    """An operator as a function of tensors, which :mod:`fluidlite.expr` traces.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(symbols by input slot, attributes)`` returns tensors by output slot. Float attributes that are not
+        static are numbers of the trace, all others are Python's values.
+    stored : mapping of output slot to dtype
+        Outputs that are not stored in the dtype in which they are computed; those computed in float32 of a half type
+        are stored in that, without being named here, unless it is :data:`AS_COMPUTED`.
+    inferred : bool
+        Whether outputs are inferred otherwise, so that the function may ask for their dims.
+    library : bool
+        A library behind the array namespace computes most of it, such as a product of matrices: array calls come before
+        kernels of a kernel language.
+    operators : int
+        Of how many operators' expressions it is put together: where no kernel is generated for it, these compute it.
+    elements : callable, optional
+        Makes the same operator said element by element, with a scalar rule, where its expression is one of elements.
+    """
+
+    function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]
+    stored: Mapping[str, str] = field(default_factory=dict)
+    inferred: bool = False
+    library: bool = False
+    operators: int = 0
+    elements: Callable[[], OpDef] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepsRule:
+    """An operator that runs another one for each step of sequences, whose rows lie by step.
+
+    Attributes
+    ----------
+    step : OpDef
+        One step: states S, inputs X, parameters P; what it makes is O, new states first.
+    states : int
+    backward : bool
+        From the last step to the first.
+    """
+
+    step: OpDef
+    states: int
+    backward: bool
+
+
+@dataclass(frozen=True)
+class GradRule:
+    """Which gradient operator an operator gets, and what that reads.
+
+    Attributes
+    ----------
+    type : str
+        The gradient operator's type.
+    reads : tuple of str
+        Forward slots (inputs or outputs) and ``Slot@GRAD`` names that become its inputs.
+    writes : tuple of str
+        Forward input slots whose gradients it makes.
+    attrs : callable or None
+        Makes its attributes of the forward operator's; None: those of the same names.
+    only_for : mapping of slot of ``reads`` to slot of ``writes``
+        What is read for one gradient alone: it is no input where that gradient is not wanted.
+    suffix : str
+        What names the slots of gradients. Of a gradient operator ``@GRAD`` names slots already: derivatives of the
+        second order are ``@GRAD2``.
+    """
+
+    type: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    attrs: Callable[[Any], dict[str, Any]] | None = None
+    only_for: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = GRAD
+
+    def output_of(self, slot: str) -> str | None:
+        """The forward output whose gradient a slot of ``reads`` is; None if it is no gradient."""
+        return slot.removesuffix(self.suffix) if slot.endswith(self.suffix) else None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The forward outputs whose gradients it reads."""
+        return tuple(slot.removesuffix(self.suffix) for slot in self.reads if slot.endswith(self.suffix))
+
+    def read_for(self, wanted: Container[str]) -> tuple[str, ...]:
+        """The slots of ``reads`` that the gradients of the wanted input slots need."""
+        return tuple(slot for slot in self.reads if slot not in self.only_for or self.only_for[slot] in wanted)
+
+
+Infer = Callable[["Call"], "Mapping[str, Spec | Sequence[Spec]]"]
+Constant = Callable[["Call"], "Mapping[str, tuple[float, ...] | None]"]
+
+
+@dataclass(eq=False)
+class OpDef:
+    """The definition of one operator type. See :func:`fluidlite.program.registry.register_op`."""
+
+    type: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    attrs: tuple[Attr, ...] = ()
+    infer: Infer | None = None
+    grad: GradRule | Callable[..., Any] | None = None
+    scalar: ScalarRule | None = None
+    expression: ExpressionRule | None = None
+    decompose: Callable[..., Any] | None = None
+    steps: StepsRule | None = None
+    kernel_dtype: str | None = None
+    may_alias: Mapping[str, str] = field(default_factory=dict)
+    must_alias: Mapping[str, str] = field(default_factory=dict)
+    view: tuple[str, str] | None = None
+    host_only: str | None = None
+    random: bool = False
+    dynamic: bool = False
+    effect: bool = False
+    pure: bool = False
+    constant: Constant | None = None
+    run: Callable[..., None] | None = None
+    epilogue: Epilogue | None = None
+    in_layout: Callable[[Call, Layout], Relaid | None] | None = None
+    marker: bool = False
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stop_gradient: Mapping[str, str] = field(default_factory=dict)
+    no_gradient: Mapping[str, str] = field(default_factory=dict)
+    doc: str = ""
+    memory: str = ""
+    source: str = ""
+    version: int = 1
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        self._in = {slot.name: slot for slot in self.inputs}
+        self._out = {slot.name: slot for slot in self.outputs}
+        self._attr = {attr.name: attr for attr in self.attrs}
+        self.derived: dict[str, Any] = {}
+        """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.program.derived`."""
+        self.stated = tuple(slot.name for slot in self.inputs if slot.value and not slot.table)
+        """Inputs that are read as values, number by number; ``tables`` are read so as a whole."""
+        self.tables = tuple(slot.name for slot in self.inputs if slot.table)
+        self.floats = tuple(attr.name for attr in self.attrs if attr.type == "float" and not attr.static)
+        """Attributes that are numbers of a trace."""
+        self.not_computed = frozenset(
+            [slot.name for slot in (*self.inputs, *self.outputs) if slot.unread or slot.on_host]
+        )
+        """Slots that are no operands of a kernel on its device."""
+        self.unmoved = tuple(slot.name for slot in self.inputs if slot.unmoved)
+        self.decomposed = tuple(slot.name for slot in (*self.inputs, *self.outputs) if slot.decomposed)
+        both = self._in.keys() & self._out.keys()
+        if both:
+            raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it is said element by element: by a scalar rule, or put together of operators that have one."""
+        return self.scalar is not None or (self.expression is not None and self.expression.elements is not None)
+
+    def input(self, name: str) -> Slot | None:
+        """The input slot of that name, or None."""
+        return self._in.get(name)
+
+    def output(self, name: str) -> Slot | None:
+        """The output slot of that name, or None."""
+        return self._out.get(name)
+
+    def attr(self, name: str) -> Attr | None:
+        """The attribute of that name, or None."""
+        return self._attr.get(name)
+
+    def stops(self, slot: str) -> str | None:
+        """Why no derivative flows through an input or output slot; None where one does, or should."""
+        if slot in self.stop_gradient:
+            return self.stop_gradient[slot]
+        if slot in self.must_alias:
+            return "it updates state in place: derivatives are of the new value"
+        declared = self._in.get(slot)
+        if declared is not None and declared.metadata_only:
+            return "its numbers are not read"
+        allowed = self.dtypes.get(slot, ())
+        if allowed and not any(is_float(dtype) for dtype in allowed):
+            return f"it is {' or '.join(allowed)}"
+        return None
+
+    def __repr__(self) -> str:
+        return f"OpDef({self.type!r})"

@@ -1,0 +1,422 @@
+"""Operator: one use of a definition in a block, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.arguments import mapped
+from fluidlite.base.errors import AttributeValueError, FluidError, ProgramError, ShapeError
+from fluidlite.program.desc import OpDesc
+from fluidlite.program.op_call import Call, located
+from fluidlite.program.opdef import GRAD, OpDef, Slot
+from fluidlite.program.registry import HINTS
+from fluidlite.program.renamed_attributes import renamed
+from fluidlite.program.roles import role_number
+from fluidlite.program.source_location import Line
+from fluidlite.tensor.tensor_spec import MAX_TABLE_VALUES, MAX_VALUES, TENSOR_ARRAY, Spec, dims_problem, specs_of
+from fluidlite.tensor.var_type import AttrType
+
+if TYPE_CHECKING:
+    from fluidlite.program.block import Block
+
+EMPTY = "@EMPTY@"
+"""Fluid's name for an output that nobody wants, or an input that is absent."""
+
+
+MADE_OF = "made_of"
+"""Hint of a fused operator: the types and lines of the operators that it is made of."""
+NOT_FUSED = "not_fused"
+"""Hint of an operator: why it is no part of the kernels beside it, a text a neighbour."""
+CHECKS = "checks"
+"""Hint of a fused operator: how errors call the one in it that checks indices."""
+NOT_EXPANDED = "not_expanded"
+"""Hint of an operator whose decomposition passes left to the planner, so that its parts are not fused: why."""
+
+
+class Operator:
+    """One operator of a block.
+
+    Attributes
+    ----------
+    type : str
+    inputs, outputs : dict of slot to list of variable names
+    attrs : dict
+        Every attribute of the definition, in canonical form.
+    hints : dict
+        Fluid's hint attributes that the definition does not declare (kept, not read).
+    id : int
+        Kept by clone and by passes.
+    role : str
+        ``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``.
+    line : Line
+        Where the user made it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "block",
+        "definition",
+        "hints",
+        "id",
+        "inputs",
+        "line",
+        "namescope",
+        "outputs",
+        "role",
+        "type",
+    )
+
+    def __init__(
+        self,
+        block: Block,
+        definition: OpDef,
+        inputs: dict[str, list[str]],
+        outputs: dict[str, list[str]],
+        attrs: dict[str, Any],
+        hints: dict[str, Any],
+        id: int,
+        role: str,
+        line: Line,
+        namescope: str = "",
+    ) -> None:
+        self.block = block
+        self.definition = definition
+        self.type = definition.type
+        self.inputs = inputs
+        self.outputs = outputs
+        self.attrs = attrs
+        self.hints = hints
+        self.id = id
+        self.role = role
+        self.line = line
+        self.namescope = namescope
+
+    def __str__(self) -> str:
+        return f"operator {self.type} ({self.line})"
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{slot}={names}" for slot, names in self.inputs.items())
+        outs = ", ".join(f"{slot}={names}" for slot, names in self.outputs.items())
+        return f"Operator({self.type}: {ins} -> {outs})"
+
+    def check_outputs(self) -> None:
+        """Raise ProgramError if two outputs are one variable: which of them it would be is not defined."""
+        slots: dict[str, str] = {}
+        for slot, name in ((slot, name) for slot, names in self.outputs.items() for name in names if name != EMPTY):
+            if name in slots:
+                raise ProgramError(
+                    f"{self}: outputs {slots[name]} and {slot} are one variable, {name!r}; expected one for each"
+                    "\n  Do: block.create_var() for one of them"
+                )
+            slots[name] = slot
+
+    # Fluid's accessors
+
+    def input(self, slot: str) -> list[str]:
+        """Names of the variables in an input slot."""
+        return list(self.inputs.get(slot, ()))
+
+    def output(self, slot: str) -> list[str]:
+        """Names of the variables in an output slot."""
+        return list(self.outputs.get(slot, ()))
+
+    @property
+    def input_names(self) -> list[str]:
+        """The input slots that are given."""
+        return list(self.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The output slots that are given."""
+        return list(self.outputs)
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """All variables that it reads."""
+        return [name for names in self.inputs.values() for name in names]
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """All variables that it writes."""
+        return [name for names in self.outputs.values() for name in names]
+
+    def attr(self, name: str) -> Any:
+        """Value of an attribute or hint."""
+        if name in self.attrs:
+            return self.attrs[name]
+        if name in self.hints:
+            return self.hints[name]
+        if name == "op_role":
+            return role_number(self.role)
+        raise AttributeValueError(f"{self} has no attribute {name!r}; it has {', '.join(self.attrs) or 'none'}")
+
+    @property
+    def idx(self) -> int:
+        """Its index in the block.
+
+        Raises
+        ------
+        ProgramError
+            The block no longer has it.
+        """
+        for index, op in enumerate(self.block.ops):
+            if op is self:
+                return index
+        raise ProgramError(f"{self} is no longer in its block")
+
+    @property
+    def desc(self) -> OpDesc:
+        """Fluid's description of it."""
+        return OpDesc(self)
+
+    def attr_type(self, name: str) -> AttrType:
+        """The kind of an attribute or hint."""
+        declared = self.definition.attr(name)
+        if declared is not None:
+            return AttrType.of(declared.type)
+        value = self.attr(name)
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        return AttrType.of(type(first).__name__ + ("s" if isinstance(value, (list, tuple)) else ""))
+
+    def block_attr(self, name: str) -> int:
+        """Index of the block that an attribute names."""
+        if self.attr_type(name) is not AttrType.BLOCK:
+            raise AttributeValueError(f"{self}: attribute {name!r} is {self.attr(name)!r}, which is no block")
+        return int(self.attr(name))
+
+    _block_attr_id = block_attr
+
+    def _block_attr(self, name: str) -> Block:
+        """The block that an attribute names."""
+        return self.block.program.block(self.block_attr(name))
+
+    @property
+    def attr_names(self) -> list[str]:
+        """Names of all attributes and hints."""
+        return [*self.attrs, *self.hints]
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """Readable text."""
+        from fluidlite.program.text import operator_text
+
+        return operator_text(self)
+
+    def has_attr(self, name: str) -> bool:
+        """Whether it has an attribute or hint of that name."""
+        return name in self.attrs or name in self.hints or name == "op_role"
+
+    def all_attrs(self) -> dict[str, Any]:
+        """All attributes."""
+        return {**self.attrs, **self.hints}
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Change an attribute; it is checked, and the outputs are inferred again."""
+        attr = self.definition.attr(name)
+        if attr is None:
+            self.hints[name] = value
+        else:
+            self.attrs[name] = attr.check(value)
+            self.infer()
+        self.block.program.touch()
+
+    _set_attr = set_attr
+
+    def rename_input(self, old: str, new: str) -> None:
+        """Read another variable."""
+        for names in self.inputs.values():
+            names[:] = [new if name == old else name for name in names]
+        self.block.program.touch()
+
+    def rename_output(self, old: str, new: str) -> None:
+        """Write another variable."""
+        before = {slot: list(names) for slot, names in self.outputs.items()}
+        for names in self.outputs.values():
+            names[:] = [new if name == old else name for name in names]
+        try:
+            self.check_outputs()
+        except ProgramError:
+            self.outputs.update(before)
+            raise
+        self.block.program.touch()
+
+    _rename_input, _rename_output = rename_input, rename_output
+
+    # Inference
+
+    def call(self) -> Call | None:
+        """Build-time metadata, or None while an input's dims are not declared."""
+        ins: dict[str, tuple[Spec, ...]] = {}
+        for slot, names in self.inputs.items():
+            specs = [self.block.var(name).spec for name in names]
+            if any(spec is None for spec in specs):
+                return None
+            ins[slot] = tuple(spec for spec in specs if spec is not None)
+        placeholder = Spec.of((), "float32")
+        outs = {slot: (placeholder,) * len(names) for slot, names in self.outputs.items()}
+        return Call(self.definition, ins, outs, self.attrs)
+
+    def infer(self) -> None:
+        """Infer the outputs' dims and dtypes, and declare them so."""
+        if self.definition.infer is None:
+            return
+        call = self.call()
+        if call is None:
+            return
+        try:
+            check_inputs(call)
+            results = inferred(call)
+        except ProgramError as exc:
+            raise located(exc, str(self)) from None
+        for slot, names in self.outputs.items():
+            specs = results.get(slot)
+            if specs is None:
+                continue
+            found = specs_of(specs)
+            if len(found) != len(names):
+                raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
+            for name, spec in zip(names, found, strict=True):
+                if name != EMPTY:
+                    self.block.var(name).declare(spec)
+
+
+_KINDS = (
+    ("a tensor array", "layers.create_array, or layers.array_write, which makes one"),
+    ("a tensor", "layers.array_read(array, i) for one element, layers.tensor_array_to_tensor for all"),
+)
+"""What is said where an input is of another kind: one that is no array, one that is."""
+
+
+def check_inputs(call: Call) -> None:
+    """Raise where an input has a dtype or kind that is not taken, or more numbers than metadata can be."""
+    for declared in call.op.inputs:
+        most = MAX_TABLE_VALUES if declared.table else MAX_VALUES
+        if declared.value and any(spec.size > most for spec in call.ins.get(declared.name, ())):
+            call.fail(declared.name, f"at most {most} numbers: they are taken as metadata")
+        for spec in call.ins.get(declared.name, ()):
+            if spec.kind not in declared.kinds:
+                wanted, do = _KINDS[spec.kind == TENSOR_ARRAY]
+                call.fail(declared.name, wanted, do=do)
+    for slot, allowed in call.op.dtypes.items():
+        for spec in call.ins.get(slot, ()):
+            if spec.dtype not in allowed:
+                call.fail_dtype(slot, allowed)
+
+
+def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
+    """What the definition's inference says of a call.
+
+    Raises
+    ------
+    ProgramError
+        What the inference raises; an exception of another kind means that attributes and dims make no sense together.
+    ShapeError
+        An output that no memory can hold.
+    """
+    infer = call.op.infer
+    assert infer is not None
+    try:
+        found = infer(call)
+    except FluidError:
+        raise
+    except Exception as exc:
+        raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
+    for slot, specs in found.items():
+        for spec in specs_of(specs):
+            problem = dims_problem(spec.dims, spec.dtype)
+            if problem:
+                raise ShapeError(f"{slot} {problem}")
+    return found
+
+
+def check_slots(
+    definition: OpDef, given: Mapping[str, Any] | None, side: str, line: Line, block: Block
+) -> dict[str, list[str]]:
+    """Turn what the user gave for slots into names, or raise ProgramError."""
+    slots = definition.inputs if side == "input" else definition.outputs
+    known = {slot.name: slot for slot in slots}
+    what = f"operator {definition.type} ({line})"
+    clean: dict[str, list[str]] = {}
+    given = mapped(f"{what}: {side}s", given or {}, "a mapping of slots to variables")
+    for name in given:
+        if name not in known:
+            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
+    for slot in slots:
+        names = _names(given.get(slot.name), slot, side, what, block)
+        if not names:
+            if side == "input" and not slot.dispensable:
+                raise ProgramError(
+                    f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else "")
+                )
+            continue
+        clean[slot.name] = names
+    return clean
+
+
+def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[str]:
+    if value is None:
+        return []
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(items) > 1 and not slot.duplicable:
+        raise ProgramError(f"{what}: {side} slot {slot.name!r} takes one variable, got {len(items)}")
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str):
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
+            )
+        known = block.find_var(name) if name != EMPTY else None
+        if known is not None and known is not item and not isinstance(item, str):
+            check_own(known, item, f"{what}: {side} slot {slot.name!r}")
+        if name != EMPTY and known is None:
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
+            )
+        names.append(name)
+    return [name for name in names if name != EMPTY] if side == "input" else names
+
+
+def check_own(known: Any, item: Any, what: str) -> None:
+    """Raise ProgramError if a variable that is given is one of another program that has the name by chance."""
+    stands_for = getattr(item, "stands_for", None)
+    if stands_for is not None and not stands_for(known):
+        raise ProgramError(
+            f"{what} got {item.made_at()} of another program; {known.made_at()} of this one is another value"
+            "\n  Do: build both in one program, or give the variable of this one: block.var(name)"
+        )
+
+
+def check_attrs(
+    definition: OpDef, given: Mapping[str, Any] | None, line: Line
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Canonical attributes of the definition, and hints; or AttributeValueError."""
+    what = f"operator {definition.type} ({line})"
+    if given is not None and not isinstance(given, Mapping):
+        raise ProgramError(f"{what}: attrs is {type(given).__name__}; expected a mapping of names to values")
+    given = renamed(definition.type, dict(given or {}))
+    clean: dict[str, Any] = {}
+    for attr in definition.attrs:
+        value = given.pop(attr.name, None)
+        if value is None:
+            if attr.required:
+                raise AttributeValueError(f"{what}: attribute {attr.name!r} ({attr.type}) is missing")
+            clean[attr.name] = attr.canonical_default
+            continue
+        try:
+            clean[attr.name] = attr.check(value)
+        except ProgramError as exc:
+            raise located(exc, what) from None
+    hints = {name: value for name, value in given.items() if name in HINTS}
+    unknown = [name for name in given if name not in HINTS]
+    if unknown:
+        raise AttributeValueError(
+            f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"
+        )
+    return clean, hints
+
+
+def grad_name(name: str) -> str:
+    """Name of a variable's gradient: ``x@GRAD``."""
+    return name + GRAD

@@ -1,0 +1,349 @@
+"""What a declaration says of an operator beside its slots and attributes: frozen dataclasses, one for each matter.
+
+``register_op``, ``@operator``, ``@gradient``, ``unary`` and ``binary`` take them by position, behind what they declare,
+in any order, each at most once::
+
+    @operator("increment", Aliasing(may={"Out": "X"}), attrs=[STEP], source="Fluid increment_op.cc")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, TypeVar, Union
+
+from fluidlite.base.errors import RegistryError
+from fluidlite.program.layout_rewrite import Rule
+from fluidlite.program.opdef import Constant, ExpressionRule, GradRule, Infer, ScalarRule
+
+
+def check_fields(
+    option: Any,
+    *,
+    flags: Sequence[str] = (),
+    functions: Sequence[str] = (),
+    names: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    mappings: Sequence[str] = (),
+) -> None:
+    """Raise RegistryError for a field of an option that is no bool, function, list of names, text or mapping of these.
+
+    None, the default of many, is left to the type checker.
+    """
+    expected: dict[str, Callable[[Any], bool]] = {
+        "True or False": lambda value: isinstance(value, bool),
+        "a function": callable,
+        "a tuple of names": lambda value: not isinstance(value, str) and all(isinstance(each, str) for each in value),
+        "a text": lambda value: isinstance(value, str),
+        "a mapping of names to texts": lambda value: (
+            isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
+        ),
+    }
+    for (what, holds), group in zip(expected.items(), (flags, functions, names, texts, mappings), strict=True):
+        for name in group:
+            value = getattr(option, name)
+            if value is None:
+                continue
+            try:
+                fits = holds(value)
+            except TypeError:  # of what no loop goes over
+                fits = False
+            if not fits:
+                raise RegistryError(f"{type(option).__name__}({name}={value!r}): expected {what}")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What is known of a call before it runs.
+
+    Attributes
+    ----------
+    infer : callable, optional
+        ``infer(call) -> {output slot: Spec or list of Spec}``: pure; at build time dims may be -1, at bind time they
+        are exact. It raises through ``call.fail`` and its siblings. Operators that are functions of tensors or of
+        scalars have it from their function; there it is for what must be added to that, or stand before it.
+    constant : callable, optional
+        ``constant(call) -> {output slot: numbers or None}``: what it writes, where metadata tells that. Operators that
+        take the output as metadata (a slot with ``value=True``) then need no look at the device.
+    dynamic : bool
+        Its outputs' dims depend on values: inference says -1, the kernel calls ``io.resize``.
+    kernel_dtype : str, optional
+        The slot whose dtype chooses the kernel; default: the first input's.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind.
+    """
+
+    infer: Infer | None = None
+    _: KW_ONLY
+    constant: Constant | None = None
+    dynamic: bool = False
+    kernel_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, functions=("infer", "constant"), flags=("dynamic",), texts=("kernel_dtype",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aliasing:
+    """Which outputs share memory with inputs.
+
+    Attributes
+    ----------
+    may : mapping of output slot to input slot
+        Pairs that may share memory.
+    must : mapping of output slot to input slot
+        Pairs that are one variable, updated in place.
+    view : (output slot, input slot), optional
+        The output has the input's bytes under other dims.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind, or an output is in ``may`` and in ``must``.
+    """
+
+    may: Mapping[str, str] = field(default_factory=dict)
+    must: Mapping[str, str] = field(default_factory=dict)
+    view: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, mappings=("may", "must"), names=("view",))
+        if self.view is not None and len(self.view) != 2:
+            raise RegistryError(f"Aliasing(view={self.view!r}): expected two names, of the output and of the input")
+        both = self.may.keys() & self.must.keys()
+        if both:
+            raise RegistryError(
+                f"Aliasing: {min(both)!r} is in may and in must\n  Do: leave it in must, if it is updated in place"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differentiation:
+    """How derivatives flow through an operator, and where they do not.
+
+    Attributes
+    ----------
+    rule : GradRule or callable, optional
+        Which gradient operator it gets, and what that reads; or ``rule(maker)``, which appends gradient operators.
+    reads : tuple of slots, optional
+        Of ``@operator``: the gradient operator, its type + "_grad", is derived, and reads these beside the outputs'
+        gradients: inputs and outputs. It gets all inputs, those that are not named as metadata only.
+    dispensable : tuple of slots
+        What a derived or written gradient operator reads that may be left out (``"Out@GRAD"``).
+    only_for : mapping of slot read to slot written
+        What a written gradient reads for one gradient alone; see ``GradRule``.
+    stop_gradient : mapping of input or output slot to str
+        Slots through which no derivative flows, and why: the derivative is 0 almost everywhere (a choice of an index,
+        a count), or it stops there on purpose. Slots that are no floats, whose numbers are not read
+        (``metadata_only``), or that update state in place need no entry.
+    no_gradient : mapping of input or output slot to str
+        Slots that have a derivative which is not given, and what a program can do instead: backward raises there with
+        this text. It raises for any other slot that the gradient operator leaves out too.
+    doc, memory : str
+        Of the derived gradient operator: what it computes; as ``Execution.memory``.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind, or there are ``rule`` and ``reads``.
+    """
+
+    rule: GradRule | Callable[..., Any] | None = None
+    reads: Sequence[str] | None = None
+    dispensable: Sequence[str] = ()
+    only_for: Mapping[str, str] = field(default_factory=dict)
+    stop_gradient: Mapping[str, str] = field(default_factory=dict)
+    no_gradient: Mapping[str, str] = field(default_factory=dict)
+    doc: str = ""
+    memory: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, names=("reads", "dispensable"), texts=("doc", "memory"))
+        check_fields(self, mappings=("only_for", "stop_gradient", "no_gradient"))
+        if self.rule is not None and not isinstance(self.rule, GradRule) and not callable(self.rule):
+            raise RegistryError(f"Differentiation(rule={self.rule!r}): expected a GradRule or rule(maker)")
+        if self.rule is not None and self.reads is not None:
+            raise RegistryError(
+                "Differentiation has a rule, and reads, which ask for a derived gradient\n  Do: leave one of them out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How an operator runs: where, with which effects, in how much memory.
+
+    Attributes
+    ----------
+    run : callable, optional
+        ``run(frame, op)`` of an operator without kernels (print, control flow): it takes tensors from
+        ``frame.read(slot)`` and hands its own to ``frame.write(slot, tensors)``.
+    pure : bool
+        Such an operator does no more than make its outputs: where nobody reads these, it is left out.
+    marker : bool
+        It only marks variables, and never runs (feed, fetch).
+    host_only : str, optional
+        Keeps the operator on the host; the text is the reason.
+    random : bool
+        It draws random numbers.
+    effect : bool
+        It does something besides writing its outputs, so that it runs even if nobody reads them.
+    memory : str
+        What its kernels allocate beside the outputs, and why, if that with the outputs is more than twice these.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind, or two of them contradict each other.
+    """
+
+    run: Callable[..., None] | None = None
+    pure: bool = False
+    marker: bool = False
+    host_only: str | None = None
+    random: bool = False
+    effect: bool = False
+    memory: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, functions=("run",), flags=("pure", "marker", "random", "effect"))
+        check_fields(self, texts=("host_only", "memory"))
+        if self.host_only == "":
+            raise RegistryError("Execution(host_only=''): say the reason, which errors and reports show")
+        if self.pure and (self.run is None or self.effect):
+            raise RegistryError(
+                "Execution(pure=True) is of an operator with run= and without effect=True: kernels are pure anyway"
+            )
+        if self.marker and self.run is not None:
+            raise RegistryError("Execution: an operator that only marks variables never runs\n  Do: leave run= out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowering:
+    """With what an operator is computed, where no kernel is registered.
+
+    Attributes
+    ----------
+    scalar : ScalarRule, optional
+        The operator as a function of scalars: kernels are generated from it.
+    expression : ExpressionRule, optional
+        Of ``register_op``: the operator as a function of tensors; ``@operator`` makes it.
+    decompose : callable, optional
+        Of ``register_op``: ``decompose(call, build)`` says it with other operators (docs/operators.md).
+    in_layout : callable, optional
+        ``in_layout(call, layout)``: how it is said on memory that lies in a layout, or None; for elementwise operators
+        it is known.
+    library : bool
+        A library behind the array namespace computes most of it, such as a matrix product: array calls come before
+        kernels of a kernel language.
+    gradient_library : bool, optional
+        Whether that is so of its derived gradient; default: as of itself.
+    stored : mapping of output slot to dtype
+        Outputs that are not stored as computed, and those that are, of half types too (``AS_COMPUTED``).
+    decomposed : tuple of slots
+        Slots of a gradient operator that registered kernels do not know: the expression computes calls that have them.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind.
+    """
+
+    scalar: ScalarRule | None = None
+    expression: ExpressionRule | None = None
+    decompose: Callable[..., Any] | None = None
+    in_layout: Rule | None = None
+    library: bool = False
+    gradient_library: bool | None = None
+    stored: Mapping[str, str] = field(default_factory=dict)
+    decomposed: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, functions=("decompose", "in_layout"), flags=("library", "gradient_library"))
+        check_fields(self, mappings=("stored",), names=("decomposed",))
+        for name, kind in (("scalar", ScalarRule), ("expression", ExpressionRule)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise RegistryError(f"Lowering({name}={value!r}): expected a {kind.__name__}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """An operator's entry in the registry.
+
+    Attributes
+    ----------
+    version : int
+        Of its meaning, from 1 on: programs are saved with it, and a program of a higher version is not loaded.
+    override : bool
+        It replaces an operator of the same type that is registered already.
+
+    Raises
+    ------
+    RegistryError
+        If a value is of another kind.
+    """
+
+    version: int = 1
+    override: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, flags=("override",))
+        if isinstance(self.version, bool) or not isinstance(self.version, int) or self.version < 1:
+            raise RegistryError(f"Registration(version={self.version!r}): expected a number from 1 on")
+
+
+Option = Union[Inference, Aliasing, Differentiation, Execution, Lowering, Registration]
+Kind = TypeVar("Kind")
+
+
+class Options:
+    """The options of one declaration, by class.
+
+    Parameters
+    ----------
+    what : str
+        The operator, as an error names it.
+    options : sequence of options
+    taken : tuple of classes
+        Those that the declaration takes.
+
+    Raises
+    ------
+    RegistryError
+        If one is no option, or a class is there twice.
+    """
+
+    def __init__(self, what: str, options: Sequence[Any], *taken: type) -> None:
+        self.what = what
+        self._by_class: dict[type, Any] = {}
+        classes = (*Option.__args__, *taken)  # type: ignore[attr-defined]
+        for option in options:
+            if type(option) not in classes:
+                raise RegistryError(
+                    f"{what}: {option!r} is no option of it; expected {', '.join(each.__name__ for each in classes)}"
+                    "\n  Do: give slots and attributes by name: inputs=, outputs=, attrs="
+                )
+            if type(option) in self._by_class:
+                raise RegistryError(f"{what} has {type(option).__name__} twice\n  Do: say all of it in one")
+            self._by_class[type(option)] = option
+
+    def given(self, kind: type[Kind]) -> Kind | None:
+        """The option of a class, or None."""
+        return self._by_class.get(kind)
+
+    def get(self, kind: type[Kind]) -> Kind:
+        """The option of a class, or its defaults."""
+        return self._by_class.get(kind) or kind()
+
+    def refuse(self, kind: type[Any], names: Sequence[str], do: str) -> None:
+        """Raise where an option says what this declaration would not read: another function takes it."""
+        option, plain = self.get(kind), kind()
+        for name in names:
+            if getattr(option, name) != getattr(plain, name):
+                known = ", ".join(each.name for each in fields(kind) if each.name not in names)
+                raise RegistryError(
+                    f"{self.what} does not take {kind.__name__}({name}=...); expected {known}\n  Do: {do}"
+                )

@@ -1,0 +1,143 @@
+"""Attributes of programs that Paddle saved which no definition here declares: what becomes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fluidlite.base.errors import SavedModelError
+
+_ROLES = {0: "forward", 1: "backward", 2: "optimize", 16: "lr_sched", 4096: "forward"}
+_LOSS = 256
+"""The bit of Fluid's role of operators that make a loss, or begin its backward."""
+_FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d{1,9}), in ')
+
+IGNORED = frozenset(
+    {
+        "op_role_var",
+        "op_namescope",
+        "op_callstack",
+        "with_quant_attr",
+        "use_cudnn",
+        "use_mkldnn",
+        "use_quantizer",
+        "mkldnn_data_type",
+        "workspace_size_MB",
+        "exhaustive_search",
+        "cudnn_version",
+        "grad_inplace",
+        "trainer_id",
+        "height_sections",
+        "epmap",
+        "endpoints",
+        "pserver_num",
+        "skip_eager_deletion_vars",
+    }
+)
+"""Roles, places of text, and choices of a library: what an operator computes does not depend on them."""
+
+
+def _is(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _empty(value: Any) -> bool:
+    return not value
+
+
+_ONES = _is(1.0, (1.0,), ())
+
+NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    # tuned or fused forms of an operator that is the same without
+    "fuse_with_relu": _empty,
+    "fuse_relu": _empty,
+    "fuse_relu_before_depthwise_conv": _empty,
+    "fuse_brelu": _empty,
+    "fuse_brelu_threshold": lambda value: True,
+    "fuse_activation": _empty,
+    "fuse_alpha": lambda value: True,
+    "fuse_beta": lambda value: True,
+    "fuse_residual_connection": _empty,
+    "use_addto": lambda value: True,
+    "fuse_eltwise": _empty,
+    # scales of quantised data
+    "Scale_in": _ONES,
+    "Scale_out": _ONES,
+    "Scale_in_eltwise": _ONES,
+    "Scale_weights": _ONES,
+    "Scale_x": _ONES,
+    "Scale_y": _ONES,
+    "Scale_data": _ONES,
+    "Scale": _ONES,
+    "Shift": _is(0.0),
+    "Shift_data": _is(0.0),
+    "force_fp32_output": _empty,
+    "out_threshold": lambda value: True,
+    "activation_bits": lambda value: True,
+    "head_number": _is(1),
+    # layouts
+    "data_format": _is("AnyLayout", "NCHW", "NCDHW", ""),
+    "data_layout": _is("AnyLayout", "NCHW", ""),
+    "x_data_format": _is("", "AnyLayout", "NCHW"),
+    "y_data_format": _is("", "AnyLayout", "NCHW"),
+    # sharing out, servers
+    "is_distributed": _empty,
+    "remote_prefetch": _empty,
+    "is_sparse": lambda value: True,
+    "table_names": _empty,
+    "entry": _is("none", ""),
+    "entry_config": _is("none", ""),
+    "slot": _is(0),
+    "lazy_mode": _empty,
+    "min_row_size_to_use_multithread": lambda value: True,
+    # modes that make no difference here
+    "is_test": lambda value: True,
+    "force_cpu": lambda value: True,
+    "padding_algorithm": _is("EXPLICIT", ""),
+    "dtype": _is(-1),
+    "overwrite": _is(True),
+    "fix_seed": _empty,
+    "seed": _is(0),
+    "trainable_statistics": _empty,
+    "decrease_axis": _empty,
+    "infer_flags": lambda value: all(item == 1 for item in value),
+    "str_value": _empty,
+    "axis": _is(-1),
+    "bias_after_scale": _is(True),
+    "keep_dim": _empty,
+}
+"""Attributes that some operators had in some versions: what they may be where a definition does not declare them."""
+
+_SAME_AS_DEFAULT = frozenset({"data_format", "data_layout", "x_data_format", "y_data_format"})
+
+
+def role_of(number: Any) -> str:
+    """The role that ``op_role`` names."""
+    found = _ROLES.get(number & ~_LOSS) if type(number) is int else None
+    if found is None:
+        raise SavedModelError(f"op_role is {number!r:.40}, which is no role of a program for one place")
+    return found
+
+
+def line_of(callstack: Any) -> tuple[str, int]:
+    """File and line of the script, by ``op_callstack``: the frame outside of Paddle that is next to Paddle's."""
+    matches = [_FRAME.match(text) for text in callstack if isinstance(text, str)] if callstack else []
+    frames = [(match["file"].replace("\\", "/"), int(match["line"])) for match in matches if match is not None]
+    outside = [frame for frame in frames if "paddle/fluid/" not in frame[0]]
+    if not outside:
+        return "?", 0
+    return outside[-1] if frames[0] is outside[0] else outside[0]  # some versions begin with the innermost frame
+
+
+def means_default(name: str, value: Any) -> bool:
+    """Whether the value of a declared attribute says that there is none, as ``AnyLayout`` does."""
+    return name in _SAME_AS_DEFAULT and value == "AnyLayout"
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Whether an attribute that is not declared may be left out."""
+    if name in IGNORED:
+        return True
+    allowed = NEUTRAL.get(name)
+    return allowed is not None and bool(allowed(value))

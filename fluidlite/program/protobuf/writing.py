@@ -1,0 +1,124 @@
+"""Writing a program as Paddle 1.x does: a ``ProgramDesc`` with feed and fetch operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.base.errors import SavedModelError
+from fluidlite.program.operator import Operator
+from fluidlite.program.program import Program
+from fluidlite.program.protobuf.messages import message_classes
+from fluidlite.program.protobuf.reading import MAX_BYTES
+from fluidlite.program.roles import role_number
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.var_type import VarType, dtype_number
+
+_VERSION = 1_008_000
+_KINDS = {
+    VarType.LOD_TENSOR: 7,
+    VarType.STEP_SCOPES: 11,
+    VarType.LOD_TENSOR_ARRAY: 13,
+    VarType.RAW: 17,
+}
+_OURS = {"while": ("inside", "written", "condition", "max_iterations"), "conditional_block": ("inside", "written")}
+"""Attributes that say what Paddle knows by the names in the slots."""
+
+
+def write_program(program: Program) -> bytes:
+    """The ``ProgramDesc`` of a program, whose feeds and fetches are ``program.feed_names`` and ``fetch_names``.
+
+    Raises
+    ------
+    SavedModelError
+        It has what Paddle's format cannot say: an attribute or a kind of variable of ours, or too much of it.
+    MissingExtraError
+        The package protobuf is not installed.
+    """
+    desc = message_classes()["ProgramDesc"]()
+    desc.version.version = _VERSION
+    for block in program.blocks:
+        made = desc.blocks.add(idx=block.idx, parent_idx=block.parent_idx)
+        if block.idx == 0:
+            _column_variables(made)
+            _columns(made, "feed", program.feed_names)
+        for variable in block.vars.values():
+            _variable(made, variable)
+        for op in block.ops:
+            _operator(made, op)
+        if block.idx == 0:
+            _columns(made, "fetch", program.fetch_names)
+    content: bytes = desc.SerializeToString(deterministic=True)
+    if len(content) > MAX_BYTES:
+        raise SavedModelError(f"the program takes {len(content):,} bytes; a file holds at most {MAX_BYTES:,}")
+    return content
+
+
+def _column_variables(block: Any) -> None:
+    for name, number in (("feed", 9), ("fetch", 10)):
+        var = block.vars.add(name=name, persistable=True)
+        var.type.type = number
+
+
+def _columns(block: Any, type: str, names: Sequence[str]) -> None:
+    for column, name in enumerate(names):
+        op = block.ops.add(type=type)
+        op.inputs.add(parameter="X", arguments=["feed" if type == "feed" else name])
+        op.outputs.add(parameter="Out", arguments=[name if type == "feed" else "fetch"])
+        op.attrs.add(name="col", type=0, i=column)
+
+
+def _variable(block: Any, variable: Variable) -> None:
+    number = _KINDS.get(variable.type)
+    if number is None or variable.saved():
+        raise SavedModelError(
+            f"variable {variable.name!r} is {variable.type!r}, which is not written in Paddle's format"
+        )
+    var = block.vars.add(name=variable.name, persistable=variable.persistable, need_check_feed=variable.is_data)
+    var.type.type = number
+    field = {7: var.type.lod_tensor, 13: var.type.tensor_array}.get(number)
+    if variable.spec is None or field is None:
+        return
+    field.tensor.data_type = dtype_number(variable.spec.dtype)
+    field.tensor.dims.extend(variable.spec.dims)
+    field.lod_level = variable.spec.lod_level
+
+
+def _operator(block: Any, op: Operator) -> None:
+    desc = block.ops.add(type=op.type)
+    for field, slots in ((desc.inputs, op.inputs), (desc.outputs, op.outputs)):
+        for slot, names in slots.items():
+            field.add(parameter=slot, arguments=names)
+    for attr in op.definition.attrs:
+        value = op.attrs[attr.name]
+        if value is not None and attr.name not in _OURS.get(op.type, ()):
+            _attribute(desc, op, attr.name, attr.type, value)
+    _attribute(desc, op, "op_role", "int", role_number(op.role))
+    _attribute(desc, op, "op_namescope", "str", f"/{op.namescope}/" if op.namescope else "/")
+    if "op_device" in op.hints:
+        _attribute(desc, op, "op_device", "str", op.hints["op_device"])
+
+
+def _attribute(desc: Any, op: Operator, name: str, kind: str, value: Any) -> None:
+    if kind == "dtype":
+        kind, value = "int", dtype_number(value)
+    items = value if isinstance(value, tuple) else (value,)
+    large = kind in ("int", "ints") and any(not -(2**31) <= item < 2**31 for item in items)
+    if large and any(item >= 2**63 for item in items):
+        raise SavedModelError(f"{op}: attribute {name!r} is {value!r:.40}, which Paddle's format cannot hold")
+    number, field = {
+        "int": (9, "l") if large else (0, "i"),
+        "ints": (11, "longs") if large else (3, "ints"),
+        "float": (1, "f"),
+        "floats": (4, "floats"),
+        "str": (2, "s"),
+        "strs": (5, "strings"),
+        "bool": (6, "b"),
+        "bools": (7, "bools"),
+        "block": (8, "block_idx"),
+    }[kind]
+    made = desc.attrs.add(name=name, type=number)
+    if isinstance(value, tuple):
+        getattr(made, field).extend(value)
+    else:
+        setattr(made, field, value)

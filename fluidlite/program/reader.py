@@ -1,0 +1,75 @@
+"""Readers of a program: what feeds some of its variables at each run, as Fluid's ``py_reader`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from fluidlite.base.errors import FeedError
+from fluidlite.platform.place import Place
+
+
+class ProgramReader(Protocol):
+    """Gives the values of some variables, batch by batch.
+
+    Attributes
+    ----------
+    name : str
+    feed_names : sequence of str
+        The variables.
+    started : bool
+        Whether it has batches to give.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def feed_names(self) -> Sequence[str]: ...
+
+    @property
+    def started(self) -> bool: ...
+
+    def next_feed(self, place: Place) -> Mapping[str, Any]:
+        """The next batch, for a run on a place.
+
+        Raises
+        ------
+        EOFException
+            If there are no more.
+        ProgramError
+            If it was not started.
+        """
+        ...
+
+
+def fed_by_readers(program: Any, feed: Any, place: Place) -> Any:
+    """Return a feed with what the program's readers give; what is no feed stays as it is, for others to refuse.
+
+    A reader that was not started, and whose variables the user feeds, is left alone.
+
+    Raises
+    ------
+    FeedError
+        If the user feeds a variable of a reader that was started.
+    """
+    if isinstance(feed, (list, tuple)):
+        if len(feed) > 1:
+            return feed
+        feed = feed[0] if feed else None
+    if feed is not None and not isinstance(feed, Mapping):
+        return feed
+    merged = dict(feed or {})
+    block = program.global_block()
+    for reader in program.readers:
+        both = [name for name in reader.feed_names if name in merged]
+        if both and reader.started:
+            raise FeedError(
+                f"the feed names {both[0]!r}, which the reader {reader.name!r} gives"
+                "\n  Do: leave it out of the feed, or reset() the reader"
+            )
+        if len(both) == len(reader.feed_names):
+            continue
+        found = reader.next_feed(place)
+        merged.update((name, value) for name, value in found.items() if block.has_var(name))
+    return merged

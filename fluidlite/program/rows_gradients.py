@@ -1,0 +1,73 @@
+"""Gradients that are rows of a table: of lookups that say ``is_sparse``, and sums of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fluidlite.program.block import Block
+from fluidlite.program.operator import Operator
+from fluidlite.program.variable import ROWS, Parameter, SelectedRowsOf
+
+if TYPE_CHECKING:
+    from fluidlite.program.backward import Backward
+    from fluidlite.program.gradient_parts import GradientParts
+
+
+def sum_with_rows(gradients: GradientParts, name: str, parts: Sequence[str]) -> str:
+    """The sum of gradients of which some are rows: rows one after the other, or dense if one is dense."""
+    block = gradients.block
+    found = [(part, block.vars[part].selected) for part in parts]
+    rows = [selected for _, selected in found if selected is not None]
+    if len(rows) == len(found):
+        target = block.create_var(gradients.base(name))
+        numbers = block.create_var(_rows_name(block, target.name), stop_gradient=True)
+        gradients.append_raw("concat", {"X": list(parts)}, {"Out": [target.name]}, {"axis": 0}, None)
+        named = [selected.rows for selected in rows]
+        gradients.append_raw("concat", {"X": named}, {"Out": [numbers.name]}, {"axis": 0}, None)
+        target.select(SelectedRowsOf(numbers.name, rows[0].height))
+        return target.name
+    dense = []
+    for part, selected in found:
+        if selected is not None:
+            whole = block.create_temporary(block.vars[part].dtype).name
+            inputs = {"Rows": [selected.rows], "Values": [part]}
+            gradients.append_raw("dense_rows", inputs, {"Out": [whole]}, {"height": selected.height}, None)
+            part = whole
+        dense.append(part)
+    summed = gradients.declare(name)
+    gradients.append_raw("sum", {"X": dense}, {"Out": [summed]}, None, None)
+    return summed
+
+
+def look_up_by_rows(backward: Backward, op: Operator) -> bool:
+    """Append the gradient of a lookup as rows of the table; False where it is to be dense."""
+    if not (op.attrs.get("is_sparse") and op.type in ("lookup_table", "lookup_table_v2")):
+        return False
+    (table,), block = op.input("W"), backward.block
+    var = block.find_var(table)
+    if table not in backward.paths.into(op).get("W", ()) or not isinstance(var, Parameter) or var.error_clip:
+        return False
+    if any(table in other.output_arg_names for other in backward.forward):
+        return False
+    grad = backward.incoming(op.output("Out")[0], True)
+    ids = backward.held(op, "Ids", op.input("Ids")[0])
+    backward.begin(op)
+    height, values = var.shape[0], backward.outgoing(op, "W", table)
+    rows = block.create_var(_rows_name(block, values), stop_gradient=True).name
+    block.vars[values].spec = None
+    backward.append(
+        op,
+        "lookup_table_rows_grad",
+        {"Ids": [ids], "OutGrad": [grad]},
+        {"Rows": [rows], "Values": [values]},
+        {"padding_idx": op.attrs["padding_idx"], "height": height},
+    )
+    block.vars[values].select(SelectedRowsOf(rows, height))
+    return True
+
+
+def _rows_name(block: Block, values: str) -> str:
+    """A name for the numbers of rows that no other gradient has."""
+    name = values + ROWS
+    return block.new_name(name) if block.has_var(name) else name

@@ -1,0 +1,236 @@
+"""Scope: where state lives, by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+from fluidlite.base.arguments import whole
+from fluidlite.base.errors import ProgramError
+from fluidlite.base.fork import new_lock
+from fluidlite.base.invalidation import epoch
+from fluidlite.base.weak_objects import WeakObjects
+from fluidlite.program.selected_rows import SelectedRows
+from fluidlite.program.variable import ROWS
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_array import TensorArray
+
+
+class ScopeVariable:
+    """A named holder of a tensor."""
+
+    __slots__ = ("__weakref__", "_scope", "name", "number", "tensor")
+
+    def __init__(self, name: str, scope: Scope | None = None) -> None:
+        self.name = name
+        self._scope = ref(scope) if scope is not None else None
+        self.tensor = Tensor()
+        self.number: int | float | None = None
+
+    def get_tensor(self) -> Tensor:
+        """The tensor; setting it is seen by the next run."""
+        return self.tensor
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        """Hold what a run has made, in the one object that the variable has for it; return that."""
+        if isinstance(tensor, TensorArray) and not isinstance(self.tensor, TensorArray):
+            self.tensor = TensorArray(tensor._known().dtype, tensor.place)
+        return self.tensor.share_data_with(tensor)
+
+    def get_lod_tensor_array(self) -> TensorArray:
+        """The tensor array; one is made if there is nothing yet.
+
+        Raises
+        ------
+        ProgramError
+            If there is a tensor.
+        """
+        if not isinstance(self.tensor, TensorArray):
+            if self.tensor.spec is not None:
+                raise ProgramError(f"scope variable {self.name!r} holds {self.tensor!r}, which is no tensor array")
+            self.tensor = TensorArray()
+        return self.tensor
+
+    def get_selected_rows(self) -> SelectedRows:
+        """Sparse rows: their values are this variable's tensor, their numbers the tensor of ``name@ROWS`` beside it.
+
+        Raises
+        ------
+        ProgramError
+            If it holds a tensor, and no numbers of rows are beside it.
+        """
+        scope = self._scope() if self._scope is not None else None
+        numbers = self.name + ROWS
+        if scope is None or (self.tensor.initialized and scope.find_var(numbers) is None):
+            raise ProgramError(
+                f"scope variable {self.name!r} holds a tensor, no SelectedRows: there are no rows in {numbers!r}"
+                "\n  Do: get_tensor(); a gradient of rows is kept where its variable has persistable=True"
+            )
+        return SelectedRows.of(self.tensor, scope.find_var(numbers) or scope.var(numbers))
+
+    def set_int(self, value: int) -> None:
+        """Hold an int beside the tensor; programs do not read it."""
+        self.number = whole(f"the number of scope variable {self.name!r}", value)
+
+    def get_int(self) -> int:
+        """The int that :meth:`set_int` gave."""
+        if not self.is_int():
+            raise ProgramError(f"scope variable {self.name!r} holds no int\n  Do: set_int(value) first")
+        return int(self.number or 0)
+
+    def is_int(self) -> bool:
+        """Whether it holds an int."""
+        return isinstance(self.number, int)
+
+    def set_float(self, value: float) -> None:
+        """Hold a float beside the tensor; programs do not read it."""
+        self.number = float(value)
+
+    def get_float(self) -> float:
+        """The float that :meth:`set_float` gave."""
+        if not self.is_float():
+            raise ProgramError(f"scope variable {self.name!r} holds no float\n  Do: set_float(value) first")
+        return float(self.number or 0.0)
+
+    def is_float(self) -> bool:
+        """Whether it holds a float."""
+        return isinstance(self.number, float)
+
+    def __repr__(self) -> str:
+        return f"ScopeVariable({self.name!r}, {self.tensor!r})"
+
+
+class Scope:
+    """Variables by name, with a chain of outer scopes. One scope (or child scope) a thread.
+
+    Attributes
+    ----------
+    generation : int
+        Rises when a variable is made or forgotten: who keeps variables looks them up again.
+    random_key : int or None
+        What random operators draw with in place of their program's seed.
+    private : frozenset of str
+        Variables whose tensors and memory only :meth:`replace` changes: programs that were bound to them do not look at
+        them at each call.
+    """
+
+    random_key: int | None = None
+    private: frozenset[str] = frozenset()
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.parent = parent
+        self._vars: dict[str, ScopeVariable] = {}
+        self._kids: WeakObjects[Scope] = WeakObjects()
+        self._runs: dict[tuple[int, int], int] = {}
+        self._lock = new_lock()
+        self.generation = 0
+
+    def var(self, name: str) -> ScopeVariable:
+        """The variable of that name in this scope; made if there is none."""
+        found = self._vars.get(name)
+        if found is None:
+            found = self._vars.setdefault(name, ScopeVariable(name, self))  # another thread may be first
+            self.generation += 1
+            epoch.begin()
+        return found
+
+    def replace(self, name: str, tensor: Tensor) -> None:
+        """Let a variable have another tensor: programs that were bound to the old one look it up again."""
+        self.var(name).tensor = tensor
+        self.generation += 1
+        epoch.begin()
+
+    def find_var(self, name: str) -> ScopeVariable | None:
+        """The variable of that name here or in an outer scope, or None."""
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope._vars.get(name)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def new_scope(self) -> Scope:
+        """A child: it sees this scope's variables and keeps its own."""
+        child = Scope(self)
+        self._kids.add(child)
+        return child
+
+    new_child = new_scope
+
+    def drop_kids(self) -> None:
+        """Forget the children, which live as long as somebody uses them."""
+        self._kids = WeakObjects()
+
+    def erase(self, names: list[str]) -> None:
+        """Forget variables of this scope."""
+        self.generation += 1
+        epoch.begin()
+        for name in names:
+            self._vars.pop(name, None)
+
+    def local_var_names(self) -> list[str]:
+        """Names of this scope's own variables."""
+        return list(self._vars)
+
+    def next_run(self, stream: int, seed: int) -> int:
+        """How often the random stream ran in this scope (its children count on their own)."""
+        key = (stream, seed)
+        with self._lock:
+            number = self._runs.get(key, 0)
+            self._runs[key] = number + 1
+        return number
+
+    def draw(self, key: int, stream: int, seed: int) -> tuple[int, int, int]:
+        """Key, run number and stream with which a random operator of this scope draws now."""
+        number = self.next_run(stream, seed)
+        return (key if self.random_key is None else self.random_key), number, stream
+
+    def random_runs(self) -> dict[tuple[int, int], int]:
+        """How often each random stream has run here, by stream and seed: a copy, for a checkpoint."""
+        with self._lock:
+            return dict(self._runs)
+
+    def set_random_runs(self, runs: Mapping[tuple[int, int], int]) -> None:
+        """Go on with random numbers where :meth:`random_runs` was asked."""
+        with self._lock:
+            self._runs = dict(runs)
+
+    def __repr__(self) -> str:
+        return f"Scope({len(self._vars)} variables)"
+
+
+_global = Scope()
+_local = threading.local()
+
+
+def global_scope() -> Scope:
+    """The scope that runs use when none is given."""
+    stack: list[Scope] = getattr(_local, "stack", [])
+    return stack[-1] if stack else _global
+
+
+@contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Make ``scope`` the global scope of this thread inside the block."""
+    if not isinstance(scope, Scope):
+        raise ProgramError(f"scope_guard takes a Scope, got {type(scope).__name__}")
+    stack: list[Any] = _local.__dict__.setdefault("stack", [])
+    stack.append(scope)
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+def switch_scope(scope: Scope) -> Scope:
+    """Make ``scope`` the global scope of this thread; return the one before."""
+    if not isinstance(scope, Scope):
+        raise ProgramError(f"switch_scope takes a Scope, got {type(scope).__name__}")
+    old = global_scope()
+    stack: list[Any] = _local.__dict__.setdefault("stack", [])
+    stack[-1:] = [scope]
+    return old

@@ -1,0 +1,58 @@
+"""A program as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fluidlite.program.block import Block
+    from fluidlite.program.operator import Operator
+    from fluidlite.program.program import Program
+
+
+_MOST_SHOWN = 8
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) > _MOST_SHOWN:
+        return f"[{', '.join(map(_value, value[:_MOST_SHOWN]))}, ... {len(value)} in all]"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def operator_text(op: Operator) -> str:
+    """One operator on one line: outputs = type(inputs, attributes), and the user's line."""
+    outs = ", ".join(name for names in op.outputs.values() for name in names)
+    ins = ", ".join(f"{slot}={names[0] if len(names) == 1 else names}" for slot, names in op.inputs.items())
+    defaults = {attr.name: attr.default for attr in op.definition.attrs}
+    shown = [
+        f"{name}={_value(value)}"
+        for name, value in op.attrs.items()
+        if value is not None and value != defaults.get(name) and value != _canonical(defaults.get(name))
+    ]
+    body = ", ".join(filter(None, [ins, *shown]))
+    return f"{outs} = {op.type}({body})" if outs else f"{op.type}({body})"
+
+
+def _canonical(default: Any) -> Any:
+    return tuple(default) if isinstance(default, list) else default
+
+
+def block_text(block: Block, details: bool = True) -> str:
+    """A block: variables, then operators."""
+    lines = [f"block {block.idx}" + (f" (in block {block.parent_idx})" if block.parent_idx >= 0 else "") + ":"]
+    if details:
+        lines += [f"  var {variable}" for variable in block.vars.values()]
+    texts = [operator_text(op) for op in block.ops]
+    width = min(max(map(len, texts), default=0), 100)
+    for op, text in zip(block.ops, texts, strict=True):
+        role = "" if op.role == "forward" else f" [{op.role}]"
+        role += f" in {op.namescope}" if op.namescope else ""
+        lines.append(f"  {text:<{width}}  # {op.line}{role}")
+    return "\n".join(lines)
+
+
+def program_text(program: Program, details: bool = False) -> str:
+    """All blocks."""
+    return "\n".join(block_text(block, details or block.idx == 0) for block in program.blocks)

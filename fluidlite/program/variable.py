@@ -1,0 +1,415 @@
+"""Variable and Parameter: named values of a block, with operators on them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fluidlite.base.dtypes import is_float
+from fluidlite.base.errors import ProgramError, ShapeError
+from fluidlite.program.desc import VariableDesc
+from fluidlite.program.opdef import GRAD
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
+from fluidlite.tensor.var_type import VarType, dtype_of
+
+if TYPE_CHECKING:
+    from fluidlite.program.block import Block
+    from fluidlite.program.scope import Scope
+    from fluidlite.program.selected_rows import SelectedRows
+    from fluidlite.program.source_location import Line
+    from fluidlite.tensor.tensor import Tensor
+
+
+_identities = itertools.count()
+
+ROWS = "@ROWS"
+"""Suffix of the variable that has the numbers of sparse rows, where their own variable was not made by a gradient."""
+
+
+class SelectedRowsOf(NamedTuple):
+    """What says which rows of a tensor a variable holds."""
+
+    rows: str
+    """Name of the variable that has their numbers, int64 [count]."""
+    height: int
+    """Number of rows of the tensor."""
+    merged: bool = False
+    """Whether each number comes once."""
+
+
+class Variable:
+    """A named value of a block.
+
+    Attributes
+    ----------
+    name : str
+    block : Block
+    spec : Spec or None
+        Declared dims (-1: known when it runs), dtype and LoD levels; None until something says.
+    persistable : bool
+        It lives in the scope from run to run.
+    stop_gradient : bool
+        No gradient flows through it.
+    is_data : bool
+        It is to be fed.
+    identity : int
+        Equal in copies of its program, which name the same value; no other variable has it.
+    line : Line or None
+        Where the user declared it, if no operator makes it.
+    declared : Spec or None
+        What the user declared, if so; inference may say more of it in ``spec``.
+    selected : SelectedRowsOf or None
+        It holds rows of a taller tensor (``type`` is SELECTED_ROWS): which ones, and how tall that is.
+    """
+
+    line: Line | None = None
+    declared: Spec | None = None
+    selected: SelectedRowsOf | None = None
+
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        spec: Spec | None = None,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        is_data: bool = False,
+        kind: str = VarType.LOD_TENSOR,
+    ) -> None:
+        self.block = block
+        self.name = name
+        self.spec = spec
+        self.persistable = persistable
+        self.stop_gradient = stop_gradient
+        self.is_data = is_data
+        self.type = VarType.LOD_TENSOR_ARRAY if spec is not None and spec.kind == TENSOR_ARRAY else kind
+        self.error_clip: Any = None
+        self.identity = next(_identities)
+
+    def select(self, selected: SelectedRowsOf) -> Variable:
+        """Say that it holds rows of a taller tensor; return it."""
+        self.selected, self.type = selected, VarType.SELECTED_ROWS
+        return self
+
+    def get_value(self, scope: Scope | None = None) -> Tensor | SelectedRows:
+        """What a scope holds of it: a tensor, or the rows and values of sparse rows.
+
+        Parameters
+        ----------
+        scope : Scope, optional
+            Default: the global scope.
+
+        Raises
+        ------
+        ProgramError
+            If the scope does not hold it: it is not persistable, or nothing has run yet.
+        """
+        from fluidlite.program.scope import global_scope
+        from fluidlite.program.selected_rows import SelectedRows
+
+        names = [self.name] if self.selected is None else [self.name, self.selected.rows]
+        found = [(scope if scope is not None else global_scope()).find_var(name) for name in names]
+        for name, held in zip(names, found, strict=True):
+            if held is None or not held.tensor.initialized:
+                raise ProgramError(
+                    f"the scope holds no value of variable {name!r}"
+                    "\n  Do: set persistable=True before the run, or fetch it"
+                )
+        values, *numbers = [held for held in found if held is not None]
+        if self.selected is None:
+            return values.tensor
+        return SelectedRows.of(values.tensor, numbers[0], self.selected.height)
+
+    def stands_for(self, other: Variable) -> bool:
+        """Whether it names the same value: itself, its counterpart in a copy of the program, or state of that name."""
+        return self.identity == other.identity or (self.persistable and other.persistable and self.name == other.name)
+
+    def made_at(self) -> str:
+        """Its name, and the line that made it."""
+        lines = [op.line for op in self.block.ops if self.name in op.output_arg_names]
+        line = lines[0] if lines else self.line
+        return f"{self.name!r} ({line})" if line is not None else repr(self.name)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it lives in the scope from run to run."""
+        return self._persistable
+
+    @persistable.setter
+    def persistable(self, on: bool) -> None:
+        self._persistable = bool(on)
+        self.block.program.touch()
+        if self.selected is not None:
+            rows = self.block.find_var(self.selected.rows)
+            if rows is not None:
+                rows.persistable = on
+
+    def saved(self) -> dict[str, Any]:
+        """What a saved program says of it beyond the fields of every variable: one field, by the kind of variable."""
+        return {}
+
+    def declare(self, spec: Spec) -> None:
+        """Take the dims and dtype that inference found."""
+        before = self.spec
+        if spec.kind == TENSOR_ARRAY:
+            self.type = VarType.LOD_TENSOR_ARRAY
+            if before is not None and before.kind == TENSOR_ARRAY and before.dims and not spec.dims:
+                return  # an array that is emptied: what it is to hold is known, of a write in a block perhaps
+        self.spec = spec
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it holds tensors by number."""
+        return self.type == VarType.LOD_TENSOR_ARRAY
+
+    def _spec(self) -> Spec:
+        if self.spec is None:
+            raise ProgramError(f"variable {self.name!r} has no declared dims; create it with shape= and dtype=")
+        return self.spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Declared dims; -1 where they are known only when it runs."""
+        return self._spec().dims
+
+    @property
+    def dtype(self) -> str:
+        """Declared dtype."""
+        return self._spec().dtype
+
+    @property
+    def lod_level(self) -> int:
+        """Number of LoD levels."""
+        return self.spec.lod_level if self.spec is not None else 0
+
+    @property
+    def grad_name(self) -> str:
+        """Name of its gradient."""
+        return self.name + GRAD
+
+    @property
+    def desc(self) -> VariableDesc:
+        """Fluid's description of it."""
+        return VariableDesc(self)
+
+    def astype(self, dtype: Any) -> Variable:
+        """Append a cast."""
+        block = self.block.program.current_block()
+        out = block.create_temporary(dtype_of(dtype))
+        block.append_op("cast", {"X": self}, {"Out": out}, {"in_dtype": self.dtype, "out_dtype": dtype_of(dtype)})
+        return out
+
+    def _scaled(self, scale: float, bias: float) -> Variable:
+        if bias:
+            self._need_tensor()
+        block = self.block.program.current_block()
+        out = block.create_temporary(self.dtype)
+        block.append_op("scale", {"X": self}, {"Out": out}, {"scale": float(scale), "bias": float(bias)})
+        return out if self.selected is None else out.select(self.selected)
+
+    def _need_tensor(self) -> None:
+        """Raise ProgramError if it is sparse rows: their values, taken for a tensor, would give wrong numbers."""
+        if self.selected is not None and self.block.program.role != "optimize":
+            raise ProgramError(
+                f"{self.name!r} is sparse rows (SelectedRows) of {self.selected.height}; expected a tensor"
+                "\n  Do: layers.get_tensor_from_selected_rows first, or is_sparse=False"
+            )
+
+    def _number(self, type: str, other: Any) -> int | float:
+        """A Python or NumPy number beside this variable; raise ProgramError unless its dtype can have such numbers."""
+        value: int | float = int(other) if hasattr(other, "__index__") else float(other)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ProgramError(f"{type} of {self.name!r} ({self.dtype}) and a number beyond all dtypes") from None
+        if self.dtype == "bool" or is_float(self.dtype) or number.is_integer():
+            return value
+        raise ProgramError(
+            f"{type} of {self.name!r} ({self.dtype}) and {value}: no integer is {value}\n"
+            f"  Do: {self.name}.astype('float32'), if the fraction is to count; else give a whole number"
+        )
+
+    def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:
+        block = self.block.program.current_block()
+        if not isinstance(other, Variable):
+            if not isinstance(other, (int, float, bool)) and getattr(other, "ndim", 1) != 0:
+                return NotImplemented
+            value, whole = self._number(type, other), not is_float(self.dtype)
+            number = float(value)
+            if not whole or (number == value and not self.dtype.startswith("uint")):  # else as a constant, exactly
+                if type == "elementwise_add":
+                    return self._scaled(1.0, number)
+                if type == "elementwise_sub":
+                    return self._scaled(-1.0, number) if reverse else self._scaled(1.0, -number)
+                if type == "elementwise_mul":
+                    return self._scaled(number, 0.0)
+                if type == "elementwise_div" and not reverse and not whole and number:
+                    return self._scaled(1.0 / number, 0.0)
+            self._need_tensor()
+            other = block.constant_like(self, value, full=reverse)
+        self._need_tensor()
+        other._need_tensor()
+        left, right = (other, self) if reverse else (self, other)
+        shorter = len(right.shape) < len(left.shape)
+        axis = 0 if shorter and right.shape and right.shape[0] == -1 else -1  # as in Fluid: the batch dims meet
+        if len(left.shape) < len(right.shape):
+            raise ShapeError(
+                f"{type} of {left.name} {list(left.shape)} and {right.name} {list(right.shape)}: "
+                "the left side must have the higher rank"
+            )
+        out = block.create_temporary(left.dtype)
+        block.append_op(type, {"X": left, "Y": right}, {"Out": out}, {"axis": axis})
+        return out
+
+    def __add__(self, other: Any) -> Any:
+        return self._binary("elementwise_add", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._binary("elementwise_add", other, reverse=True)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._binary("elementwise_sub", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._binary("elementwise_sub", other, reverse=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._binary("elementwise_mul", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._binary("elementwise_mul", other, reverse=True)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._binary("elementwise_div", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._binary("elementwise_div", other, reverse=True)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._binary("elementwise_floordiv", other)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._binary("elementwise_mod", other)
+
+    def __pow__(self, other: Any) -> Any:
+        return self._binary("elementwise_pow", other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return self._binary("elementwise_pow", other, reverse=True)
+
+    def __neg__(self) -> Variable:
+        return self._scaled(-1.0, 0.0)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._binary("less_than", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._binary("less_equal", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._binary("greater_than", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._binary("greater_equal", other)
+
+    # == and != stay Python's: variables are keys of dicts, and Fluid 1.x leaves them so.
+
+    def __getitem__(self, key: Any) -> Variable:
+        """The part that ints, slices, integer variables, ``...`` and None name."""
+        self._need_tensor()
+        from fluidlite.program.indexing import indexed
+
+        return indexed(self, key)
+
+    __array_ufunc__ = None  # NumPy leaves operators with a variable to the variable
+
+    def set_error_clip(self, error_clip: Any) -> None:
+        """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
+        self.error_clip = error_clip
+
+    def __iter__(self) -> Iterator[Variable]:
+        dims = self._spec().dims
+        if not dims or dims[0] < 0:
+            raise TypeError(f"variable {self.name!r} {list(dims)} cannot be iterated: its first dim is not known yet")
+        return (self[i] for i in range(dims[0]))
+
+    def __bool__(self) -> bool:
+        if self.spec is None or self.spec.dtype != "bool":
+            return True  # as in Fluid: `if bias:` asks whether there is one
+        raise TypeError(
+            f"variable {self.name!r} has no truth value while the program is built; "
+            "use layers.logical_and and its like, and compare with None by `is`"
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"variable {self.name!r} has no values while the program is built; fetch it from Executor.run")
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Readable text."""
+        return str(self)
+
+    def __str__(self) -> str:
+        marks = "".join(
+            f", {mark}"
+            for mark, on in (
+                ("persistable", self.persistable),
+                ("stop_gradient", self.stop_gradient),
+                ("data", self.is_data),
+            )
+            if on
+        )
+        return f"{self.name}: {self.spec!r}{marks}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+def copy_operator(variable: Variable) -> str:
+    """The operator that copies what a variable holds: a tensor, or an array of tensors."""
+    return "assign_array" if variable.is_array else "assign"
+
+
+def sum_operator(variable: Variable) -> str:
+    """The operator that adds values of the kind that a variable holds."""
+    return "sum_arrays" if variable.is_array else "sum"
+
+
+def zeros_operator(variable: Variable) -> str:
+    """The operator that makes zeros like what a variable holds: an array without elements, if it is an array."""
+    return "empty_array_like" if variable.is_array else "fill_zeros_like"
+
+
+class Parameter(Variable):
+    """A persistable variable that training changes.
+
+    Attributes
+    ----------
+    trainable : bool
+    optimize_attr : dict
+        ``{"learning_rate": factor}``.
+    regularizer, gradient_clip_attr : object or None
+    """
+
+    def __init__(self, block: Block, name: str, shape: Sequence[int], dtype: Any, **options: Any) -> None:
+        dims = tuple(int(d) for d in shape)
+        if any(d < 0 for d in dims):
+            raise ShapeError(f"parameter {name!r} has dims {list(dims)}; every one must be known")
+        levels = options.pop("lod_level", 0)
+        if isinstance(levels, bool) or not isinstance(levels, int) or not 0 <= levels <= 3:
+            raise ProgramError(f"parameter {name!r}: lod_level is {levels!r}; expected 0 to 3")
+        super().__init__(block, name, Spec.of(dims, dtype_of(dtype), lod_level=levels), persistable=True)
+        self.trainable: bool = options.pop("trainable", True)
+        self.optimize_attr: dict[str, Any] = options.pop("optimize_attr", None) or {"learning_rate": 1.0}
+        self.regularizer = options.pop("regularizer", None)
+        self.gradient_clip_attr = options.pop("gradient_clip_attr", None)
+        self.error_clip = options.pop("error_clip", None)
+        self.do_model_average = options.pop("do_model_average", None)
+        self.stop_gradient = options.pop("stop_gradient", False) or not self.trainable
+        if options:
+            raise ProgramError(f"parameter {name!r} got unknown options {sorted(options)}")
+
+    def declare(self, spec: Spec) -> None:
+        """Take what inference found; LoD levels are those of the declaration."""
+        level = self.lod_level
+        super().declare(spec.with_(lod_level=level) if level != spec.lod_level else spec)

@@ -1,0 +1,1 @@
+"""Tensors: views of memory on a place, layouts, LoD, copies between places."""

@@ -1,0 +1,152 @@
+"""Columns: the fields of one variable over the samples of a batch, which become one array with its LoD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_INTS, NUMPY, integer_limits, is_float
+from fluidlite.base.errors import FeedError
+from fluidlite.tensor.lod import lod_from_lengths
+from fluidlite.tensor.tensor_spec import Lod, Spec
+
+Array = np.ndarray[Any, Any]
+
+
+class Column:
+    """One variable's values over a batch.
+
+    Parameters
+    ----------
+    name : str
+    spec : Spec, optional
+        What is declared: dtype, dims with the batch's first, and the number of LoD levels. Without one the samples'
+        own dims and dtype count.
+    """
+
+    def __init__(self, name: str, spec: Spec | None = None) -> None:
+        self.name = name
+        self.spec = spec
+        self.rows: list[Any] = []
+        self.lengths: list[list[int]] = [[] for _ in range(spec.lod_level if spec is not None else 0)]
+
+    def take(self, value: Any, number: int) -> None:
+        """Add one sample's field: a row, or with LoD levels a list of rows (of lists of rows, ..., by levels).
+
+        Raises
+        ------
+        FeedError
+            If the field of a sequence is no list.
+        """
+        if self.lengths:
+            self._take(value, self.lengths, number)
+        else:
+            self.rows.append(value)
+
+    def _take(self, value: Any, lengths: list[list[int]], number: int) -> None:
+        if not lengths:
+            self.rows.append(value)
+            return
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+            raise FeedError(
+                f"sample {number}: variable {self.name!r} has {len(self.lengths)} LoD level(s), so its field is a list "
+                f"of rows; got {value!r:.60}"
+            )
+        lengths[0].append(len(value))
+        for item in value:
+            self._take(item, lengths[1:], number)
+
+    def values(self) -> tuple[Array, Lod]:
+        """The array of all that was taken, in the declared dims and dtype, and its LoD.
+
+        Raises
+        ------
+        FeedError
+            If the samples differ in dims, hold something else than numbers, or do not fit what is declared.
+        """
+        array = self._array()
+        if self.spec is not None:
+            array = fitted(self.name, self.spec, array, len(self.rows))
+        lod = lod_from_lengths(self.lengths, array.shape[0]) if self.lengths else ()
+        return array, lod
+
+    def _array(self) -> Array:
+        rows = self.rows
+        if rows and hasattr(rows[0], "__array__") and not isinstance(rows[0], (np.ndarray, np.generic)):
+            rows = [np.asarray(row) for row in rows]  # another library's arrays, which NumPy would read by element
+        try:
+            array = np.asarray(rows)
+        except ValueError:
+            array = np.asarray(None)
+        if array.dtype.kind not in "biufV" and array.dtype != NUMPY["bfloat16"]:
+            declared = f" {self.spec!r}" if self.spec is not None else ""
+            raise FeedError(
+                f"variable {self.name!r}{declared}: the samples' fields do not make an array: "
+                f"they differ in dims, or hold something else than numbers{self._difference()}"
+            )
+        return array
+
+    def _difference(self) -> str:
+        """Which field is not as the first one, as the end of a sentence."""
+        try:
+            shapes = [np.shape(row) for row in self.rows]
+        except ValueError:
+            return ""
+        for number, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                hint = "" if self.lengths else "\n  Do: pad them, or declare lod_level=1 where they are sequences"
+                return f": row 0 has dims {list(shapes[0])}, row {number} has {list(shape)}{hint}"
+        return ""
+
+
+def fitted(name: str, spec: Spec, array: Array, rows: int) -> Array:
+    """Return an array in the dims and the dtype that are declared.
+
+    Parameters
+    ----------
+    name : str
+    spec : Spec
+        Its first dim is that of the batch. A flat row is folded into the other dims, which must agree.
+    array : ndarray
+    rows : int
+        Of the batch.
+
+    Raises
+    ------
+    FeedError
+        If it holds what the dtype cannot (fractions for an integer, numbers beyond its limits), or has other dims.
+    """
+    wanted = NUMPY[spec.dtype]
+    if array.dtype != wanted and array.size:
+        _check_numbers(name, spec, array)
+    return _shaped(name, spec, array, rows).astype(wanted, copy=False)
+
+
+def _check_numbers(name: str, spec: Spec, array: Array) -> None:
+    kind = array.dtype.kind
+    if kind == "f" and not is_float(spec.dtype):
+        raise FeedError(f"variable {name!r} is {spec.dtype}, but it is fed {array.dtype} numbers")
+    if kind in "iu" and spec.dtype in ALL_INTS and not np.can_cast(array.dtype, NUMPY[spec.dtype], "safe"):
+        low, high = integer_limits(spec.dtype)
+        least, most = int(array.min()), int(array.max())
+        if least < low or most > high:
+            raise FeedError(
+                f"variable {name!r} is {spec.dtype}, which goes from {low} to {high}, but it is fed numbers from "
+                f"{least} to {most}"
+            )
+
+
+def _shaped(name: str, spec: Spec, array: Array, rows: int) -> Array:
+    declared = spec.dims
+    if array.ndim == len(declared) and all(a in (-1, b) for a, b in zip(declared, array.shape, strict=True)):
+        return array
+    row = declared[1:]
+    try:
+        if not rows:
+            return array.reshape((0, *(max(d, 0) for d in row)))
+        if row.count(-1) <= 1 and (rows == declared[0] or declared[0] == -1):
+            return array.reshape((rows, *row))
+    except (ValueError, IndexError):
+        pass
+    raise FeedError(f"variable {name!r} is declared {spec!r}; the batch has dims {list(array.shape)}") from None

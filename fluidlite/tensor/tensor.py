@@ -1,0 +1,514 @@
+"""Tensor: dims, dtype and LoD over a piece of a place's memory, allocated late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ITEMSIZE, NUMPY
+from fluidlite.base.errors import LayoutError, TensorError
+from fluidlite.memory import memory_of
+from fluidlite.memory.allocation import Allocation
+from fluidlite.memory.arena import Arena, ArenaPiece, arenas_in_use, current_arena
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device import Span
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.tensor.elements import TensorElements
+from fluidlite.tensor.layout import PLAIN, Layout
+from fluidlite.tensor.lod import lengths_of, lod_from_lengths, lod_from_offsets
+from fluidlite.tensor.tensor_spec import Dims, Lod, Spec
+from fluidlite.tensor.var_type import dtype_of
+
+_new = object.__new__
+
+
+class Tensor(TensorElements):
+    """A view of memory on a place (Fluid's LoDTensor).
+
+    ``resize`` fixes the dims; ``mutable_data`` gives memory, late and only then; ``data`` is the place's native
+    array, for kernels; ``numpy`` and ``numpy.asarray`` bring it to the host. Arithmetic is for operators.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_byte_offset", "_rises", "_strides", "allocation", "place", "spec")
+    spec: Spec | None
+    place: Place | None
+    allocation: Allocation | None
+
+    def __init__(self, recursive_sequence_lengths: Any = None) -> None:
+        self.spec = None
+        self.place = None
+        self.allocation = None
+        self._rises = 0
+        self._array: Any = None
+        self._byte_offset = 0
+        self._strides: tuple[int, ...] | None = None
+        if recursive_sequence_lengths is not None:
+            self.set_recursive_sequence_lengths(recursive_sequence_lengths)
+
+    @staticmethod
+    def of(spec: Spec, place: Place, allocation: Allocation | None = None, byte_offset: int = 0) -> Tensor:
+        """Make a tensor of known metadata; without an allocation it allocates when first touched."""
+        self = _new(Tensor)  # spelled out: this is made for each output of each operator
+        self.spec = spec
+        self.place = place
+        self.allocation = allocation
+        self._rises = 0
+        self._array = None
+        self._byte_offset = byte_offset
+        self._strides = None
+        return self
+
+    # Metadata
+
+    def _known(self) -> Spec:
+        if self.spec is None:
+            raise TensorError("the tensor has no dims yet; call resize(dims), or set(array, place)")
+        return self.spec
+
+    @property
+    def dims(self) -> Dims:
+        """Logical dims; () is a scalar."""
+        return self._known().dims
+
+    @property
+    def dtype(self) -> str:
+        """Text of the data type."""
+        return self._known().dtype
+
+    @property
+    def layout(self) -> Layout:
+        """The physical layout."""
+        return self._known().layout
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return self._strides if self._strides is not None else self.layout.strides(self.dims)
+
+    @property
+    def byte_offset(self) -> int:
+        """Bytes from the start of the holder."""
+        return self._byte_offset
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether elements lie in C order without gaps."""
+        return self._strides is None
+
+    def shape(self) -> list[int]:
+        """Fluid's spelling of dims."""
+        return list(self.dims)
+
+    def resize(self, dims: Sequence[int]) -> Tensor:
+        """Fix the dims; memory comes with :meth:`mutable_data`, and is kept while it is large enough."""
+        clean = tuple(int(d) for d in dims)
+        if any(d < 0 for d in clean):
+            raise TensorError(f"dims are {list(clean)}; every one must be 0 or more")
+        old = self.spec
+        self.spec = Spec.of(clean, old.dtype if old else "float32")
+        if old is None or old.dims != clean:
+            self._array = None
+            self._strides = None
+        return self
+
+    @property
+    def version(self) -> int:
+        """Rises at each write to its memory, through whichever tensor, and whenever its memory becomes another."""
+        allocation = self.allocation
+        return self._rises if allocation is None else self._rises + allocation.version
+
+    def wrote(self) -> None:
+        """Say that its memory was written by way of ``span``, ``address`` or ``native``, outside of a run."""
+        if self.allocation is not None:
+            self.allocation.version += 1
+        else:
+            self._rises += 1
+
+    def _rise_from(self, before: int) -> None:
+        """Have a version above an earlier one, now that its memory may be another."""
+        self._rises += before + 1 - self.version
+
+    # Memory
+
+    def mutable_data(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the native array for writing, allocating if there is none that fits.
+
+        ``mutable_data(place, dtype=None)`` or ``mutable_data(dims, place, dtype=None)``. ``dtype`` defaults to
+        the present one (float32 at first).
+
+        Raises
+        ------
+        TensorError
+            If no dims are known, or the arguments have neither form.
+        OutOfMemoryError
+        """
+        dims, place, dtype = _mutable_arguments(args, kwargs)
+        before = self.version
+        if dims is not None:
+            self.resize(dims)
+        spec = self._known()
+        where = Place.parse(place)
+        wanted = spec.with_(dtype=dtype_of(dtype)) if dtype is not None else spec
+        allocation = self.allocation
+        fits = (
+            allocation is not None
+            and allocation.block is not None
+            and self.place == where
+            and self._strides is None
+            and self._byte_offset + wanted.nbytes <= allocation.nbytes
+        )
+        if not fits or wanted.dtype != spec.dtype:
+            self._array = None
+        self.spec, self.place = wanted, where
+        if not fits:
+            self.allocation = None
+            self.allocate(get_context(where))
+        self._rise_from(before)
+        return self.data()
+
+    def allocate(self, context: Context) -> None:
+        """Allocate on the context's place for the present dims and dtype."""
+        spec = self.spec or self._known()
+        memory = context.memory
+        if memory is None:
+            memory = memory_of(context.place, context)
+        self.place = context.place
+        self._byte_offset = 0
+        self._strides = None
+        self._array = None
+        arena = current_arena(memory) if arenas_in_use() else None
+        if arena is not None:
+            self.allocation = arena.alloc(spec.nbytes, context)
+        else:
+            allocation = self.allocation = memory.alloc(spec.nbytes, context)
+            self._array = allocation.block.views.get(spec.uid)  # a finished array of an earlier use, or None
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has memory."""
+        return self.allocation is not None
+
+    def _held(self) -> Allocation:
+        if self.allocation is None:
+            raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
+        return self.allocation
+
+    def data(self) -> Any:
+        """The place's native array (or, on a place without arrays, the Span), for kernels.
+
+        What has it may write it at any time, so nothing that is made of its values is kept from run to run.
+
+        Raises
+        ------
+        TensorError
+            If nothing was allocated yet.
+        LayoutError
+            If the layout is opaque.
+        """
+        allocation = self._held()
+        assert self.place is not None
+        if devices.unit(self.place).array is None:
+            allocation.live_block()
+            allocation.open_for_good()
+            return self.span()
+        return self.array()
+
+    def array(self) -> Any:
+        """The native array of a place that has the array capability; see :meth:`data`."""
+        self._held().open_for_good()
+        return self.native()
+
+    def native(self) -> Any:
+        """The native array, for a run's kernels: the run says what it writes."""
+        array = self._array
+        if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
+            return array
+        array = None
+        allocation = self._held()
+        spec = self._known()
+        if spec.layout.opaque:
+            raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
+        assert self.place is not None
+        allocation.live_block()
+        whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
+        kept = allocation.kept_arrays(spec.uid) if whole else None
+        if kept is not None:
+            array = kept[0].get(kept[1])
+        if array is None:
+            strides = self._strides if self._strides is not None else (spec.layout.permutation and self.strides)
+            array = allocation.context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
+            if kept is not None:
+                arrays, key, most = kept
+                if len(arrays) >= most:
+                    arrays.clear()
+                arrays[key] = array
+        self._array = array
+        return array
+
+    def span(self) -> Span:
+        """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
+        allocation = self._held()
+        spec = self._known()
+        handle = allocation.live_block().handle
+        nbytes = spec.nbytes
+        if self._strides is not None and spec.size:
+            reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))
+            nbytes = (reach + 1) * ITEMSIZE[spec.dtype]
+        return Span(handle, allocation.offset + self._byte_offset, nbytes)
+
+    def address(self) -> int:
+        """The address of the first element, on places whose allocator gives addresses."""
+        return self._held().address() + self._byte_offset
+
+    # Values
+
+    def set(self, value: Any, place: PlaceLike | None = None, lod: Any = None) -> Tensor:
+        """Copy an array in. With equal dims, dtype and place the memory stays, else it is allocated anew.
+
+        Parameters
+        ----------
+        value : array_like or Tensor
+        place : Place or str, optional
+            Default: where it is, or the host.
+        lod : offsets, optional
+        """
+        from fluidlite.tensor.transfer import write_host
+
+        if isinstance(value, Tensor):
+            lod = value.lod() if lod is None else lod
+            value = value.numpy()
+        try:
+            array = np.asarray(value)
+        except ValueError as exc:
+            raise TensorError(f"cannot make a tensor of {type(value).__name__}: {exc}") from None
+        if array.dtype == object:
+            raise TensorError(
+                f"cannot make a tensor of {type(value).__name__}: the rows have different lengths or no number type"
+            )
+        spec = Spec.of(
+            array.shape,
+            dtype_of(array.dtype),
+            lod_from_offsets(lod, array.shape[0] if array.ndim else 1) if lod else (),
+        )
+        where = Place.parse(place) if place is not None else (self.place or devices.host())
+        kept = self.spec.lod if lod is None and self.spec is not None and array.ndim else ()
+        if kept and kept[-1][-1] == array.shape[0]:  # as in Fluid: LoD that still covers the rows stays
+            spec = spec.with_(lod=kept)
+        held = self.allocation is not None and self.allocation.block is not None
+        same = held and self.place == where and self._known().with_(lod=()) == spec.with_(lod=())
+        if same:
+            self.spec = spec
+            write_host(self, array)
+        else:
+            made = self._sibling(spec, where)
+            write_host(made, array)
+            self._replace(lambda: made)
+        return self
+
+    def _sibling(self, spec: Spec, where: Place) -> Tensor:
+        """A tensor of other metadata with memory that this one may take; a subclass may allocate elsewhere."""
+        made = Tensor.of(spec, where)
+        made.allocate(get_context(where))
+        return made
+
+    def _replace(self, make: Callable[[], Tensor]) -> None:
+        """Take the memory and metadata of another tensor, which is made while no run uses this one's."""
+        from fluidlite.tensor.transfer import exclusive
+
+        with exclusive(self):
+            made, before = make(), self.version
+            if made is not self:
+                self.spec, self.place, self.allocation = made.spec, made.place, made.allocation
+                self._byte_offset, self._strides, self._array = made._byte_offset, made._strides, made._array
+                self._rise_from(before)
+
+    def assign(self, other: Any) -> Tensor:
+        """Copy the contents of another tensor or array in, and keep this tensor's place."""
+        from fluidlite.tensor.transfer import copy_into
+
+        if not isinstance(other, Tensor):
+            return self.set(other, self.place)
+        spec = other._known()
+        where = self.place or other.place
+        assert where is not None
+        if self.allocation is None or self.place != where or self._known() != spec or self._strides is not None:
+            if self._strides is not None and self.spec is not None and self.spec.dims == spec.dims:
+                return self._assign_strided(other)
+            made = self._sibling(spec, where)
+            copy_into(made, other)
+            self._replace(lambda: made)
+            return self
+        copy_into(self, other)
+        return self
+
+    def _assign_strided(self, other: Tensor) -> Tensor:
+        self[...] = other
+        return self
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A view that shares this tensor's memory: ints, slices and ``...`` (NumPy's basic indexing)."""
+        spec = self._known()
+        size = ITEMSIZE[spec.dtype]
+        byte_strides = tuple(s * size for s in self.strides)
+        shadow = np.lib.stride_tricks.as_strided(np.empty(1, NUMPY[spec.dtype]), spec.dims, byte_strides)
+        try:
+            part = shadow[key]
+        except IndexError as exc:
+            raise TensorError(f"cannot index dims {list(spec.dims)} with {key!r}: {exc}") from None
+        if not isinstance(part, np.ndarray):
+            part = shadow[(*np.atleast_1d(key).tolist(), ...)] if not isinstance(key, tuple) else shadow[(*key, ...)]
+        if part.size and not np.may_share_memory(part, shadow):
+            raise TensorError(f"{key!r} is no basic index; a view takes ints, slices and ...")
+        if any(s < 0 for s in part.strides):
+            raise TensorError("a view cannot run backwards; use the reverse operator")
+        view = Tensor()
+        view.spec = Spec.of(part.shape, spec.dtype)
+        view.place = self.place
+        view.allocation = self._held()
+        start = part.__array_interface__["data"][0] - shadow.__array_interface__["data"][0] if part.size else 0
+        view._byte_offset = self._byte_offset + start
+        strides = tuple(s // size for s in part.strides)
+        steps = zip(part.shape, strides, PLAIN.strides(part.shape), strict=True)
+        if view.spec.size > 1 and any(dim > 1 and a != b for dim, a, b in steps):  # the step of one element is none
+            view._strides = strides
+        return view
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Copy an array or tensor into a view; the place stays."""
+        from fluidlite.tensor.transfer import write_host
+
+        view = self[key]
+        array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+        try:
+            array = np.broadcast_to(array.astype(NUMPY[view.dtype], copy=False), view.dims)
+        except ValueError as exc:
+            raise TensorError(f"cannot assign dims {list(array.shape)} to dims {list(view.dims)}") from exc
+        write_host(view, array)
+
+    def slice(self, begin: int, end: int) -> Tensor:
+        """Rows ``begin`` to ``end`` as a view (Fluid's Slice)."""
+        rows = self.dims[0] if self.dims else 0
+        if not 0 <= begin <= end <= rows:
+            raise TensorError(f"rows {begin} to {end} do not lie in 0 to {rows}")
+        return self[begin:end]
+
+    def share_data_with(self, other: Tensor) -> Tensor:
+        """Become a view of the same memory, dims and LoD as another tensor."""
+        before = self.version
+        self.spec, self.place, self.allocation = other._known(), other.place, other._held()
+        self._byte_offset, self._strides, self._array = other._byte_offset, other._strides, other._array
+        self._rise_from(before)
+        return self
+
+    def to(self, place: PlaceLike | Arena) -> Tensor:
+        """Return a copy on a place, or in an arena (itself, if it is there already)."""
+        from fluidlite.tensor.transfer import transfer
+
+        if isinstance(place, Arena):
+            if isinstance(self.allocation, ArenaPiece) and self.allocation.arena is place:
+                return self
+            context, spec = get_context(place.place), self._known()
+            return transfer(self, context, Tensor.of(spec, place.place, place.alloc(spec.nbytes, context)))
+        where = Place.parse(place)
+        return self if where == self.place else transfer(self, get_context(where))
+
+    def move_to(self, place: PlaceLike | Arena) -> Tensor:
+        """Move this tensor's contents to a place, or into an arena; nothing happens if they are there."""
+        if isinstance(place, Arena) or Place.parse(place) != self.place:
+            self._replace(lambda: self.to(place))
+        return self
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values on the host: a view where the place is the host's (and no arena), else a copy."""
+        from fluidlite.tensor.transfer import read_host
+
+        return read_host(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        from fluidlite.tensor.transfer import read_host
+
+        array = read_host(self, copied=copy is not False)
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise ValueError(f"a {self.dtype} tensor cannot become an array of {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        return array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        from fluidlite.tensor.transfer import dlpack_source
+
+        return dlpack_source(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from fluidlite.tensor.transfer import dlpack_source
+
+        device: tuple[int, int] = dlpack_source(self).__dlpack_device__()
+        return device
+
+    # LoD
+
+    def lod(self) -> list[list[int]]:
+        """Offsets, coarsest level first."""
+        return [list(level) for level in self.spec.lod] if self.spec is not None else []
+
+    def set_lod(self, lod: Any) -> None:
+        """Set offsets, such as ``[[0, 2, 5]]``; lengths go to :meth:`set_recursive_sequence_lengths`."""
+        rows = self.spec.dims[0] if self.spec is not None and self.spec.dims and self.initialized else None
+        self._set_lod(lod_from_offsets(lod, rows))
+
+    def recursive_sequence_lengths(self) -> list[list[int]]:
+        """Lengths, coarsest level first."""
+        return lengths_of(self.spec.lod) if self.spec is not None else []
+
+    def set_recursive_sequence_lengths(self, lengths: Any) -> None:
+        """Set lengths, such as ``[[2, 3]]``; offsets go to :meth:`set_lod`."""
+        rows = self.spec.dims[0] if self.spec is not None and self.spec.dims and self.initialized else None
+        self._set_lod(lod_from_lengths(lengths, rows))
+
+    def has_valid_recursive_sequence_lengths(self) -> bool:
+        """Whether the LoD covers the rows."""
+        try:
+            lod_from_offsets(self.lod(), self.dims[0] if self.dims else None)
+        except TensorError:
+            return False
+        return True
+
+    def _set_lod(self, lod: Lod) -> None:
+        spec = self.spec
+        self.spec = spec.with_(lod=lod) if spec is not None else Spec.of((lod[-1][-1],) if lod else (), "float32", lod)
+        self._array = None
+        self._rises += 1
+
+    def __len__(self) -> int:
+        if not self.dims:
+            raise TypeError("a scalar tensor has no length")
+        return self.dims[0]
+
+    def __float__(self) -> float:
+        return float(self.numpy().reshape(()))
+
+    def __int__(self) -> int:
+        return int(self.numpy().reshape(()))
+
+    def __repr__(self) -> str:
+        if self.spec is None:
+            return "Tensor(no dims yet)"
+        if self.allocation is None:
+            return f"Tensor({self.spec!r}, no data yet)"
+        return f"Tensor({self.spec!r} on {self.place})"
+
+
+LoDTensor = Tensor
+
+
+def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    names = ("dims", "place", "dtype") if args and not isinstance(args[0], (Place, str)) else ("place", "dtype")
+    given = dict(zip(names, args, strict=False)) if len(args) <= len(names) else {}
+    given.update(kwargs)
+    if "place" not in given or set(given) - {"dims", "place", "dtype"}:
+        raise TensorError("mutable_data takes (place, dtype=None) or (dims, place, dtype=None)")
+    return given.get("dims"), given["place"], given.get("dtype")

@@ -1,0 +1,181 @@
+"""TensorArray: tensors by number, of one dtype and rank; a value: a write makes another and leaves it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fluidlite.base.errors import DtypeError, OutOfRangeError, ShapeError, TensorError
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.place import Place
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
+
+MAX_ELEMENTS = 1 << 24
+"""An index from there on is taken for a slip: the elements before it would have to be there."""
+
+
+def array_spec(dtype: str, dims: Sequence[int] = (), lod_level: int = 0) -> Spec:
+    """The metadata of an array whose elements have these dims (-1: they differ); (): there is none yet."""
+    return Spec.of(dims, dtype, lod_level=lod_level, kind=TENSOR_ARRAY)
+
+
+def joined_spec(array: Spec, element: Spec, slot: str = "X") -> Spec:
+    """The metadata of an array with one more element, or with the elements of another array.
+
+    Raises
+    ------
+    DtypeError, ShapeError
+        If the element has another dtype or rank than those that are there, or no dim.
+    """
+    is_array = element.kind == TENSOR_ARRAY
+    if is_array and not element.dims:
+        return array
+    if element.dtype != array.dtype:
+        raise DtypeError(f"{slot} is {element!r}; expected dtype {array.dtype}, that of the array")
+    if not element.rank:
+        raise ShapeError(f"{slot} is {element!r}; expected one dim or more\n  Do: layers.reshape(x, [1])")
+    if array.dims and array.rank != element.rank:
+        raise ShapeError(
+            f"{slot} is {element!r}; expected rank {array.rank}, that of the elements that the array holds "
+            f"({list(array.dims)})"
+        )
+    dims = (
+        element.dims
+        if not array.dims
+        else tuple(a if a == b else -1 for a, b in zip(array.dims, element.dims, strict=True))
+    )
+    return array_spec(array.dtype, dims, max(array.lod_level, element.lod_level))
+
+
+class TensorArray(Tensor):
+    """Tensors by number, on one place (Fluid's LoDTensorArray).
+
+    Elements are never written in place, and arrays made one of another share them. A variable of a scope holds one
+    array object for good, into which runs put values (:meth:`share_data_with`).
+
+    Parameters
+    ----------
+    dtype : str
+    place : Place, optional
+    """
+
+    def __init__(self, dtype: str = "float32", place: Place | None = None) -> None:
+        super().__init__()
+        self.spec = array_spec(dtype)
+        self.place = place
+        self._items: list[Tensor | None] = []
+        self._length = 0
+
+    def element(self, index: int) -> Tensor | None:
+        """What is at an index; None where nothing was written.
+
+        Raises
+        ------
+        OutOfRangeError
+            If the index is negative, or not below the length.
+        """
+        if not 0 <= index < self._length:
+            do = "\n  Do: compare with layers.array_length" if index >= 0 else ""
+            raise OutOfRangeError(f"index {index} is outside of the array, which has {self._length} element(s){do}")
+        return self._items[index]
+
+    def present(self) -> list[Tensor]:
+        """All elements.
+
+        Raises
+        ------
+        OutOfRangeError
+            If one was never written.
+        """
+        found = [item for item in self._items[: self._length] if item is not None]
+        if len(found) != self._length:
+            missing = next(i for i, item in enumerate(self._items) if item is None)
+            raise OutOfRangeError(f"element {missing} of the array of {self._length} was never written")
+        return found
+
+    def elements(self) -> list[Tensor | None]:
+        """All elements; None where nothing was written."""
+        return self._items[: self._length]
+
+    def with_element(self, index: int, tensor: Tensor | None) -> TensorArray:
+        """An array that differs in one element, and has at least so many; this one stays as it is.
+
+        Raises
+        ------
+        OutOfRangeError
+            If the index is negative or beyond all bounds.
+        DtypeError, ShapeError
+            If the element does not fit those that are there.
+        """
+        if not 0 <= index < MAX_ELEMENTS:
+            raise OutOfRangeError(f"index {index} of the array; expected 0 to {MAX_ELEMENTS - 1}")
+        made = self.copy()
+        if tensor is not None:
+            made.spec = joined_spec(self._known(), tensor._known())
+        if index < self._length or len(self._items) != self._length:  # others see these elements
+            made._items = self._items[: self._length]
+        if index < self._length:
+            made._items[index] = tensor
+        else:
+            made._items += [None] * (index - self._length)
+            made._items.append(tensor)
+            made._length = index + 1
+        return made
+
+    def copy(self) -> TensorArray:
+        """An array of the same elements."""
+        made = TensorArray(self._known().dtype, self.place)
+        made.spec, made._items, made._length = self.spec, self._items, self._length
+        return made
+
+    def share_data_with(self, other: Tensor) -> TensorArray:
+        """Become an array of the elements of another."""
+        if not isinstance(other, TensorArray):
+            raise TensorError(f"a tensor array cannot become {other!r}; expected a tensor array")
+        self.spec, self._items, self._length = other.spec, other._items, other._length
+        if self.allocation is None or self.place != other.place:
+            self.place = other.place
+            if other.place is not None:
+                self.allocate(get_context(other.place))  # of no bytes: what state is held against
+        self.wrote()
+        return self
+
+    def clear(self) -> None:
+        """Let go of the elements."""
+        self._items, self._length = [], 0
+
+    def append(self, tensor: Tensor) -> None:
+        """Add an element, as Fluid's LoDTensorArray does."""
+        if not isinstance(tensor, Tensor) or isinstance(tensor, TensorArray):
+            raise TensorError(f"a tensor array got {type(tensor).__name__}; expected a Tensor")
+        start = self if self._length else TensorArray(tensor.dtype, tensor.place)
+        self.share_data_with(start.with_element(self._length, tensor))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        items = self._items[: self._length]
+        return items[index]
+
+    def __iter__(self) -> Iterator[Tensor | None]:
+        return iter(self._items[: self._length])
+
+    def numpy(self) -> Any:
+        """There is no array of all elements.
+
+        Raises
+        ------
+        TensorError
+        """
+        raise TensorError("a tensor array is no tensor\n  Do: [each.numpy() for each in array]")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy()
+
+    def __repr__(self) -> str:
+        return f"TensorArray({self._length} of {self.spec!r} on {self.place})"
+
+
+LoDTensorArray = TensorArray

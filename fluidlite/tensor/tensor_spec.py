@@ -1,0 +1,216 @@
+"""Spec: all that inference, planner and kernels know of a tensor without its bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+from weakref import ref
+
+from fluidlite.base.dtypes import ITEMSIZE, dtype_name
+from fluidlite.base.lru_cache import CacheInfo, count_cache
+from fluidlite.tensor.layout import PLAIN, Layout
+
+Dims = tuple[int, ...]
+Lod = tuple[tuple[int, ...], ...]
+"""Level by level offsets, coarsest first: ``((0, 2, 5),)`` is sequences of 2 and 3 rows."""
+
+TENSOR_ARRAY = "tensor_array"
+"""The kind of what holds tensors by number: dims are those of an element, and it has no bytes of its own."""
+MAX_RANK = 64
+"""NumPy's."""
+MAX_VALUES = 4096
+"""Numbers that an operator takes as metadata from one input."""
+MAX_TABLE_VALUES = 1 << 20
+"""As many, of an input that it takes as a table of them."""
+MAX_NBYTES = 1 << 47
+"""What one process can address; counted without dims of 0, so that strides stay within it too."""
+
+
+def dims_problem(dims: Sequence[int], dtype: str) -> str:
+    """Why no tensor can have these dims (-1: not known), as the end of a sentence; "" if one can."""
+    if len(dims) > MAX_RANK:
+        return f"has {len(dims)} dims; at most {MAX_RANK} are possible"
+    nbytes = prod([d for d in dims if d > 0]) * ITEMSIZE[dtype]
+    if nbytes > MAX_NBYTES:
+        shown = ", ".join(f"{d:.3e}" if 1 << 63 < d < 1 << 1000 else str(d) if d < 1 << 64 else "?" for d in dims)
+        return f"has dims [{shown}] of {dtype}, which are more than 2**47 bytes"
+    return ""
+
+
+class _Interned(ref["Spec"]):
+    """A spec that others hold, and the key under which it is found."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(dead: ref[Spec]) -> None:
+    key = dead.key  # type: ignore[attr-defined]
+    if _interned.get(key) is dead:  # not one that was made since
+        del _interned[key]
+
+
+_interned: dict[tuple[Any, ...], _Interned] = {}
+"""Specs that are in use: a LoD that was seen once costs nothing later."""
+count_cache("specs in use", lambda: CacheInfo(len(_interned), None, 0, 0))
+_uids = itertools.count()
+
+
+class Spec:
+    """Immutable metadata of one tensor; make one with :meth:`of`, which interns.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        Logical dims; -1 where unknown at build time.
+    dtype : str
+    lod_level : int
+        How many LoD levels.
+    lod : tuple of tuple of int
+        The offsets of each level; empty at build time.
+    layout : Layout
+    value : tuple of numbers or None
+        The numbers themselves, where an operator takes them as metadata (a slot with ``value=True``).
+    kind : str
+        ``"dense"``, ``"selected_rows"`` or ``"tensor_array"``.
+    size, nbytes : int
+        Number of elements and of bytes (-1 where dims are unknown).
+    uid : int
+        Names this object: a key that hashes faster than the facts do.
+    weight : int
+        An estimate of its bytes, for caches.
+
+    Equal specs are nearly always one object, so that checks by identity are cheap and equality is right.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_hash",
+        "_key",
+        "dims",
+        "dtype",
+        "kind",
+        "layout",
+        "lod",
+        "lod_level",
+        "nbytes",
+        "size",
+        "uid",
+        "value",
+        "weight",
+    )
+    dims: Dims
+    dtype: str
+    lod: Lod
+    lod_level: int
+    layout: Layout
+    kind: str
+    value: tuple[float, ...] | None
+    size: int
+    nbytes: int
+    uid: int
+    weight: int
+    _key: tuple[Any, ...]
+    _hash: int
+
+    @staticmethod
+    def of(
+        dims: Sequence[int],
+        dtype: str,
+        lod: Lod = (),
+        lod_level: int | None = None,
+        layout: Layout = PLAIN,
+        kind: str = "dense",
+        value: tuple[float, ...] | None = None,
+    ) -> Spec:
+        """Return the spec of these facts (``lod_level`` defaults to the number of levels of ``lod``)."""
+        level = len(lod) if lod_level is None else lod_level
+        key = (tuple(dims), dtype, lod, level, type(layout), layout.name, kind, value)
+        found = _interned.get(key)
+        if found is not None:
+            alive = found()
+            if alive is not None:
+                return alive
+        self = object.__new__(Spec)
+        clean, named = tuple(int(d) for d in key[0]), dtype_name(dtype)
+        self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value = (
+            clean,
+            named,
+            lod,
+            level,
+            layout,
+            kind,
+            value,
+        )
+        self._key = (clean, self.dtype, *key[2:])
+        self._hash = hash(self._key)
+        self.uid = next(_uids)
+        of_elements = kind == TENSOR_ARRAY
+        known = not of_elements and min(clean, default=0) >= 0
+        self.size = 0 if of_elements else prod(clean) if known else -1
+        self.nbytes = 0 if of_elements else layout.nbytes(clean, self.dtype) if known else -1
+        self.weight = 600 + 40 * (sum(map(len, lod)) + (len(value) if value is not None else 0))
+        mine = _interned[self._key] = _Interned(self, _forget)
+        mine.key = self._key
+        return self
+
+    def with_(self, **changes: Any) -> Spec:
+        """Return a spec that differs in the named fields (``lod`` also sets ``lod_level``)."""
+        for name, value in changes.items():
+            if getattr(self, name) is not value:
+                break
+        else:
+            if "lod" not in changes or self.lod_level == len(self.lod):
+                return self
+        fields: dict[str, Any] = {
+            "dims": self.dims,
+            "dtype": self.dtype,
+            "lod": self.lod,
+            "lod_level": self.lod_level,
+            "layout": self.layout,
+            "kind": self.kind,
+            "value": self.value,
+        }
+        if "lod" in changes and "lod_level" not in changes:
+            fields["lod_level"] = len(changes["lod"])
+        fields.update(changes)
+        return Spec.of(**fields)
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.dims)
+
+    @property
+    def known(self) -> bool:
+        """Whether every dim is known."""
+        return self.size >= 0
+
+    def fits(self, other: Spec) -> bool:
+        """Whether an exact spec agrees with this one, whose -1 dims take anything; of arrays, only the dtype counts."""
+        if self.kind == other.kind == TENSOR_ARRAY:
+            return self.dtype == other.dtype
+        return (
+            self.dtype == other.dtype
+            and self.kind == other.kind
+            and len(self.dims) == len(other.dims)
+            and all(a in (-1, b) for a, b in zip(self.dims, other.dims, strict=True))
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Spec) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        lod = f", lod={self.lod}" if self.lod else (f", lod_level={self.lod_level}" if self.lod_level else "")
+        extra = "" if self.kind == "dense" else f", {self.kind}"
+        return f"{self.dtype}{list(self.dims)}{lod}{extra}"
+
+
+def specs_of(found: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
+    """Return what an inference function says of a slot, one metadata or several, as a tuple."""
+    return (found,) if isinstance(found, Spec) else tuple(found)

@@ -1,0 +1,307 @@
+"""Copies of tensors: host to device and back, inside a place, and between any two places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ITEMSIZE, NUMPY
+from fluidlite.base.errors import TensorError
+from fluidlite.memory import memory_of
+from fluidlite.memory.allocation import Allocation
+from fluidlite.memory.sharing import Use, turn
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.device import Span
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place, PlaceLike
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
+
+
+def _host_bytes(span: Span) -> memoryview:
+    """Host memory as bytes; a device that says ``host`` has handles with the buffer protocol."""
+    return memoryview(span.handle).cast("B")[span.offset : span.offset + span.nbytes]
+
+
+def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of a C-contiguous array, of any dtype and rank."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def is_host(context: Context) -> bool:
+    """Whether the context's place is host memory."""
+    return context.unit.info.host
+
+
+def uses(context: Context, read: Tensor | None = None, written: Tensor | None = None) -> Iterator[Use]:
+    """What a copy on a context's queue does to the memory of tensors."""
+    for tensor, writes in ((read, False), (written, True)):
+        if tensor is not None and tensor.allocation is not None:
+            yield Use(tensor.allocation, context, writes)
+
+
+def in_turn(tensor: Tensor, context: Context) -> bool:
+    """Whether a context may read a tensor without waiting for another."""
+    allocation = tensor.allocation
+    if allocation is None or (allocation.sharing is None and allocation.context is context):
+        return True
+    return not Use(allocation, context, False).concerned()
+
+
+def own(tensor: Tensor, context: Context) -> bool:
+    """Whether a context may write a tensor without waiting for another."""
+    allocation = tensor.allocation
+    if allocation is None or (allocation.sharing is None and allocation.context is context):
+        return True
+    return not Use(allocation, context, True).concerned()
+
+
+def ready(tensor: Tensor, context: Context) -> None:
+    """Order what ``context`` does next after the work that made the tensor, and whoever writes it later after that."""
+    if not in_turn(tensor, context):
+        with turn((context,), lambda: uses(context, tensor)):
+            pass
+
+
+@contextmanager
+def exclusive(tensor: Tensor) -> Iterator[None]:
+    """Keep everybody else from a tensor inside the block: runs that use it end before, and begin after it."""
+    if tensor.allocation is None or tensor.place is None:
+        yield
+        return
+    context = get_context(tensor.place)
+    with turn((context,), lambda: uses(context, None, tensor)):
+        yield
+
+
+def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Tensor:
+    """Copy a contiguous tensor to the context's place; LoD goes with it. One copy, or two through the host."""
+    place = source.place
+    assert source.spec is not None and place is not None
+    owner = context if place == context.place else get_context(place)
+    if in_turn(source, owner) and (into is None or own(into, context)):  # a run makes such copies again and again
+        with owner.lock, context.lock:
+            if in_turn(source, owner) and (into is None or own(into, context)):
+                return _transfer(source, owner, context, into)
+    with turn({owner, context}, lambda: (*uses(owner, source), *uses(context, None, into))):
+        return _transfer(source, owner, context, into)
+
+
+def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | None) -> Tensor:
+    """Copy where the queues of both are held, and it is their turn."""
+    spec = source.spec
+    assert spec is not None
+    if source._strides is not None:
+        return _transfer_strided(source, context, into)
+    target = into if into is not None else Tensor.of(spec, context.place)
+    if target.allocation is None:
+        target.allocate(context)
+    if not spec.nbytes:
+        return target
+    target.wrote()
+    dst = target.span()
+    src = source.span()
+    if owner is context:
+        context.copy_within(dst, src)
+    elif is_host(context):
+        owner.copy_out(_host_bytes(dst), src)
+        owner.wait()
+    elif owner.unit.info.host:
+        context.copy_in(dst, _host_bytes(src))
+    elif not owner.copy_peer(dst, context, src):
+        bounce = np.empty(spec.nbytes, np.uint8)
+        owner.copy_out(bounce.data, src)
+        owner.wait()
+        context.copy_in(dst, bounce.data)
+    return target
+
+
+def _transfer_strided(source: Tensor, context: Context, into: Tensor | None) -> Tensor:
+    spec = source.spec
+    assert spec is not None
+    target = into if into is not None else Tensor.of(spec, context.place)
+    if target.allocation is None:
+        target.allocate(context)
+    write_host(target, read_host(source))
+    return target
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy of a strided view on the same place."""
+    if tensor._strides is None:
+        return tensor
+    assert tensor.place is not None
+    return _transfer_strided(tensor, get_context(tensor.place), None)
+
+
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy between two tensors of equal dims and dtype, wherever they are."""
+    assert target.place is not None
+    if target.allocation is source.allocation and target._byte_offset == source._byte_offset:
+        target.wrote()
+        return
+    transfer(source, get_context(target.place), target)
+
+
+def write_host(target: Tensor, array: np.ndarray[Any, Any], context: Context | None = None) -> None:
+    """Copy a host array into an allocated tensor of the same dims and dtype."""
+    spec, place = target.spec, target.place
+    assert spec is not None and place is not None
+    if not spec.size:
+        target.wrote()
+        return
+    if context is None:
+        context = get_context(place)
+    array = np.ascontiguousarray(array, NUMPY[spec.dtype])
+    with turn((context,), lambda: uses(context, None, target)):
+        _write(target, array, spec, context)
+
+
+def _write(target: Tensor, array: np.ndarray[Any, Any], spec: Spec, context: Context) -> None:
+    """Copy a host array in where the queue is held, and it is its turn."""
+    target.wrote()
+    span = target.span()
+    if target._strides is None:
+        context.copy_in(span, bytes_of(array))
+        return
+    whole = np.empty(span.nbytes, np.uint8)  # a strided view: what lies between its elements must stay
+    context.copy_out(whole.data, span)
+    context.wait()
+    _strided(whole, spec, target._strides)[...] = array.reshape(spec.dims)
+    context.copy_in(span, whole.data)
+
+
+def _strided(raw: np.ndarray[Any, Any], spec: Spec, strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    size = ITEMSIZE[spec.dtype]
+    return np.ndarray(spec.dims, NUMPY[spec.dtype], raw, strides=tuple(s * size for s in strides))
+
+
+class _Keeper:
+    """Keeps an allocation alive for as long as a NumPy view of it lives."""
+
+    def __init__(self, view: np.ndarray[Any, Any], allocation: Allocation) -> None:
+        self.allocation = allocation
+        self._outside = allocation.hand_out()
+        self._outside.live.add(id(self))
+        self.__array_interface__ = view.__array_interface__
+
+    def __del__(self) -> None:
+        self._outside.end(id(self))
+
+
+def begin_read(source: Tensor, context: Context) -> np.ndarray[Any, Any]:
+    """Enqueue a copy to a fresh host array, which is valid after ``context.wait()``."""
+    spec = source.spec
+    assert spec is not None
+    if source._strides is not None:
+        return read_host(source, copied=True)
+    ready(source, context)
+    out = np.empty(spec.dims, NUMPY[spec.dtype])
+    if spec.nbytes:
+        context.copy_out(bytes_of(out), source.span())
+    return out
+
+
+def read_host(source: Tensor, copied: bool = False) -> np.ndarray[Any, Any]:
+    """The values as a NumPy array: a view of host memory (an arena's, or with ``copied``: a copy), else a copy."""
+    spec, place = source.spec, source.place
+    if spec is None or place is None or source.allocation is None:
+        raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
+    context = get_context(place)
+    allocation = source.allocation
+    allocation.live_block()
+    if is_host(context):
+        ready(source, context)
+        view = source.native()
+        if copied or not allocation.lasting or not spec.size:
+            view = np.array(view)
+            return view if view.dtype == NUMPY[spec.dtype] else view.view(NUMPY[spec.dtype])
+        kept = np.asarray(_Keeper(view, allocation))
+        return kept if kept.dtype == NUMPY[spec.dtype] else kept.view(NUMPY[spec.dtype])
+    with turn((context,), lambda: uses(context, source)):
+        if source._strides is None:
+            out = begin_read(source, context)
+            context.wait()
+            return out
+        span = source.span()
+        whole = np.empty(span.nbytes, np.uint8)
+        context.copy_out(whole.data, span)
+        context.wait()
+        return np.array(_strided(whole, spec, source._strides))
+
+
+def borrow(array: np.ndarray[Any, Any], spec: Spec, context: Context) -> Tensor:
+    """A tensor over a caller's C-contiguous host array, read-only until the caller takes it back."""
+    flat = array.reshape(-1).view(np.uint8)
+    allocation = memory_of(context.place, context).adopt(flat, spec.nbytes, context, counted=False)
+    return Tensor.of(spec, context.place, allocation)
+
+
+def adopt(array: Any, spec: Spec, context: Context) -> Tensor | None:
+    """A tensor over an array that a kernel returned, without a copy; None if the place cannot."""
+    handle = context.array.adopt(array)
+    if handle is None:
+        return None
+    return Tensor.of(spec, context.place, memory_of(context.place, context).adopt(handle, spec.nbytes, context))
+
+
+def dlpack_source(tensor: Tensor) -> Any:
+    """The object whose DLPack methods speak for the tensor."""
+    assert tensor.place is not None
+    unit = devices.unit(tensor.place)
+    if unit.array is None or unit.info.dlpack is None:
+        raise TensorError(f"{tensor.place} takes no part in DLPack; use numpy(), or to('cpu') first")
+    if tensor.dtype == "bfloat16" and unit.info.host:
+        raise TensorError("NumPy cannot hand out bfloat16 by DLPack; cast to float32 first")
+    return tensor.numpy() if unit.info.host else tensor.array()
+
+
+def from_dlpack(source: Any, place: PlaceLike | None = None) -> Tensor:
+    """Make a tensor over another library's array, without a copy where a place allows.
+
+    Parameters
+    ----------
+    source : array
+        What has ``__dlpack__`` and ``__dlpack_device__``.
+    place : Place or str, optional
+        Where the tensor shall be. Default: the place whose memory it lies in; of several, the host before others.
+
+    Raises
+    ------
+    TensorError
+        If no place here has memory of that DLPack device type, or its namespace does not take the array.
+    """
+    if not hasattr(source, "__dlpack_device__"):
+        raise TensorError(f"from_dlpack got {type(source).__name__}; expected an array that has __dlpack__")
+    kind, index = (int(number) for number in source.__dlpack_device__())
+    wanted = None if place is None else Place.parse(place)
+    found = [
+        (unit, read)
+        for unit in map(devices.unit, devices.places())
+        if unit.info.dlpack == kind
+        and (unit.info.host or unit.place.index == index)
+        and unit.array is not None
+        and (read := unit.array.extra("from_dlpack")) is not None
+    ]
+    if not found:
+        raise TensorError(f"no place here holds memory of DLPack device type {kind}")
+    unit, read = min(found, key=lambda each: (each[0].place != wanted, not each[0].info.host))
+    try:
+        array = read(source)
+    except Exception as exc:
+        raise TensorError(f"{unit.place} does not take the array: {type(exc).__name__}: {exc}") from exc
+    spec = Spec.of(tuple(array.shape), str(array.dtype).rpartition(".")[2])
+    tensor = adopt(array, spec, get_context(unit.place))
+    if tensor is not None and tensor.allocation is not None:
+        tensor.allocation.open_for_good()  # the other library's as much as ours
+    if tensor is None and unit.info.host:
+        tensor = Tensor().set(np.asarray(array), unit.place)
+    elif tensor is None:
+        tensor = Tensor.of(spec, unit.place)
+        tensor.allocate(get_context(unit.place))
+        tensor.native()[...] = array
+    return tensor if place is None else tensor.to(place)

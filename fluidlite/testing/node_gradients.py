@@ -1,0 +1,70 @@
+"""A node, for the check of gradients: run again and again with other values of its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.arguments import listed
+from fluidlite.base.errors import GradientError
+from fluidlite.conformance.cases import Array
+from fluidlite.nodes import FixedData, Graph, Node, OperatorNode, Sum
+
+
+class NodeJob:
+    """A node and its gradients with respect to leaves, for any values of these.
+
+    Parameters
+    ----------
+    node : Node
+    wrt : sequence of leaves, optional
+        Default: all that have a gradient.
+    """
+
+    def __init__(self, node: Node, wrt: Sequence[Any] | None) -> None:
+        self._node = node
+        graph = Graph(node)
+        found = {id(leaf._at): leaf for leaf in graph.nodes if leaf.leaf and leaf.has_grad()}
+        wanted = list(found.values())
+        if wrt is not None:
+            wanted = listed("wrt of check_gradient", wrt, "leaves of the node", GradientError)
+            for leaf in wanted:
+                if not isinstance(leaf, Node) or id(leaf._at) not in found:
+                    raise GradientError(
+                        f"wrt of check_gradient holds {leaf!r:.80}; expected leaves of {node} that have a gradient"
+                    )
+        self._leaves = {f"{leaf} #{at}": leaf for at, leaf in enumerate(wanted)}
+        self._arrays = {name: np.array(leaf.value().numpy()) for name, leaf in self._leaves.items()}
+        self._drawn = [
+            (each, each._drawn) for each in graph.nodes if isinstance(each, OperatorNode) and each.kind.random
+        ]
+        self.target = str(node)
+        self.names = list(self._leaves)
+        self.gradients: list[str | None] = list(self._leaves)
+
+    def value(self, name: str) -> Array:
+        """The array that holds a leaf; what is written to it counts in the next run."""
+        return self._arrays[name]
+
+    def run(self, fetches: Sequence[str], start: Array | None = None) -> list[Array]:
+        """The node's value; with weights, the gradients of its sum with them."""
+        for name, leaf in self._leaves.items():
+            leaf.value().assign(self._arrays[name])
+        for node, drawn in self._drawn:
+            node._drawn = drawn
+        if start is None:
+            return [np.array(self._computed(self._node).sink.value().numpy())]
+        mask = FixedData(self._node.dev(), start)
+        graph = self._computed(Sum((self._node + self._node) * mask))
+        graph.reset_grad()
+        graph.backward(0.5)  # it is read twice
+        return [np.array(self._leaves[name].grad().numpy()) for name in fetches]
+
+    @staticmethod
+    def _computed(node: Node) -> Graph:
+        graph = Graph(node)
+        graph.reset_forwarded()
+        graph.forward()
+        return graph

@@ -1,0 +1,73 @@
+"""A process of several: every collective operator by MPI, against what NumPy makes of all members' numbers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import fluidlite as fluid
+from fluidlite.distributed import mpi
+from fluidlite.distributed.groups import world
+
+
+def numbers(rank: int, dims: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Small integers: sums of them are exact."""
+    found = np.random.default_rng(rank).integers(-4, 5, dims)
+    return found.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def run(place: str, type: str, given: np.ndarray, attrs: dict[str, Any], sync: bool) -> np.ndarray:
+    program = fluid.Program()
+    block = program.global_block()
+    block.create_var("x", shape=given.shape, dtype=str(given.dtype), is_data=True)
+    out = block.create_var("out")
+    block.append_op(type, {"X": "x"}, {"Out": out}, attrs)
+    if sync:
+        block.append_op("c_sync_comm_stream", {"X": out}, {"Out": out})
+    executor = fluid.Executor(place, fallback="allow")
+    for _ in range(3):
+        (found,) = executor.run(program, {"x": given}, [out], scope=fluid.Scope())
+    return np.asarray(found)
+
+
+def choose(how: str) -> None:
+    """Let operations be done as on another machine."""
+    if how != "facts":
+        mpi.free_processors = lambda local: how == "a thread"
+    if how == "no shared memory":
+        mpi.shared_reductions = lambda everyone, local, wait: None
+
+
+def main(how: str, places: list[str]) -> None:
+    choose(how)
+    group = world()
+    assert how == "facts" or (group.overlaps, bool(group.shared)) == (how == "a thread", how == "shared memory")
+    size, rank = group.size, group.rank
+    for place in places:
+        for dtype in ("float32", "float64", "int32", "int64", "float16", "bfloat16"):
+            every = [numbers(member, (2 * size, 3), dtype) for member in range(size)]
+            wide = np.stack([np.float64(each) for each in every])
+            mine = every[rank]
+            for waits in (True, False):
+                for name, function in (("sum", np.sum), ("max", np.max), ("min", np.min), ("prod", np.prod)):
+                    attrs = {"use_calc_stream": waits}
+                    found = run(place, f"c_allreduce_{name}", mine, attrs, not waits)
+                    wanted = function(wide, axis=0)
+                    np.testing.assert_array_equal(np.float64(found), wanted, f"{name} {dtype} {place}")
+            found = run(place, "c_broadcast", mine, {"root": size - 1}, False)
+            np.testing.assert_array_equal(np.float64(found), wide[-1])
+            found = run(place, "c_allgather", mine, {"nranks": size}, False)
+            np.testing.assert_array_equal(np.float64(found), np.concatenate(list(wide)))
+            found = run(place, "c_reducescatter", mine, {"nranks": size}, False)
+            np.testing.assert_array_equal(np.float64(found), wide.sum(0)[2 * rank : 2 * rank + 2])
+    flag = run("cpu", "c_broadcast", np.array([rank == 0]), {}, False)
+    assert flag.all()
+    group.barrier()
+    print(f"process {rank} of {size}: all equal")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,67 @@
+"""A process of several, one of which fails in the way that is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import fluidlite as fluid
+from fluidlite import nn
+from fluidlite.distributed.groups import world
+
+
+def network(units: int) -> nn.Network:
+    made = nn.Network([4], optimizer=fluid.optimizer.SGD(0.1), loss="squared_error", seed=3, distributed=True,
+                      mode="interpreted")  # fmt: skip
+    made.add_layer(nn.Dense(units))
+    return made
+
+
+def say_all() -> None:
+    """Let an error be read to its end: mpirun ends the others in the middle of what they print."""
+    hook = sys.excepthook
+
+    def said(*error: Any) -> None:
+        hook(*error)
+        sys.stderr.flush()
+        time.sleep(1)
+
+    sys.excepthook = said
+
+
+def main(how: str) -> None:
+    group = world()
+    say_all()
+    x, y = np.ones((4, 4), "float32"), np.ones((4, 2), "float32")
+    if how == "programs" and group.rank == 1:
+        network(3).set_up()
+    made = network(2)
+    made.batched_train([(x, y)], epochs=2)
+
+    class Fail(nn.Callback):
+        on_all_processes = True
+
+        def on_batch_end(self, network: nn.Network, logs: object) -> None:
+            if network.group.rank != 1 or network.state.step < 4:
+                return
+            if how == "raise":
+                raise ValueError("bad batch")
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "exit":
+                sys.exit(0)
+
+    made.batched_train([(x, y)] * 50, epochs=2, callbacks=[Fail()])
+    if how == "hang" and group.rank == 1:
+        time.sleep(60)
+    group.barrier()
+    print("never")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

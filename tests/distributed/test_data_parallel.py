@@ -1,0 +1,358 @@
+"""Data parallelism as an edit of a program: buckets, places in one process, and the numbers of the whole batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers, nn
+from fluidlite.distributed import parameters, transform
+from fluidlite.distributed.transform import insert_collectives
+from fluidlite.errors import (
+    AttributeValueError,
+    CollectiveError,
+    FeedError,
+    NetworkError,
+    OutOfRangeError,
+    ProgramError,
+)
+
+RANDOM = np.random.default_rng(5)
+X = RANDOM.normal(size=(37, 6)).astype("float32")
+Y = RANDOM.integers(0, 4, (37, 1))
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: fluid.optimizer.SGD(0.2),
+    "adam": lambda: fluid.optimizer.Adam(0.01),
+    "clipped": lambda: fluid.optimizer.Momentum(
+        0.1, 0.9, regularization=fluid.regularizer.L2Decay(1e-2), grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5)
+    ),
+}
+
+
+def model(optimizer: str = "sgd", sizes: tuple[int, ...] = (8, 8)) -> tuple[Any, Any, Any]:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 7
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x, y = layers.data("x", [6]), layers.data("y", [1], dtype="int64")
+        hidden = x
+        for size in sizes:
+            hidden = layers.fc(hidden, size, act="tanh")
+        loss = layers.mean(layers.softmax_with_cross_entropy(layers.fc(hidden, 4), y))
+        OPTIMIZERS[optimizer]().minimize(loss)
+    return main, startup, loss
+
+
+def losses_of(places: Any, optimizer: str = "sgd", rows: int = 36, steps: int = 6, mode: str = "compiled") -> Any:
+    main, startup, loss = model(optimizer)
+    executor, scope = fluid.Executor("cpu", mode=mode, fallback="allow"), fluid.Scope()
+    program: Any = main
+    if places is not None:
+        program = fluid.CompiledProgram(main).with_data_parallel(loss_name=loss.name, places=places)
+    with fluid.scope_guard(scope):
+        executor.run(startup)
+        found = [
+            np.mean(executor.run(program, {"x": X[:rows], "y": Y[:rows]}, [loss])[0], dtype="float64")
+            for _ in range(steps)
+        ]
+    values = {p.name: scope.find_var(p.name).get_tensor().numpy().copy() for p in main.all_parameters()}
+    return found, values, program
+
+
+# Buckets -----------------------------------------------------------------------------------------------------------
+
+
+def types(program: fluid.Program) -> list[str]:
+    return [op.type for op in program.global_block().ops]
+
+
+def test_each_gradient_is_in_one_bucket_behind_what_makes_it() -> None:
+    main, _, loss = model(sizes=(8, 8, 8))
+    found = insert_collectives(main, loss.name, members=4, bucket_bytes=300)
+    ops = main.global_block().ops
+    gradients = sorted(name for bucket in found for name in bucket.names)
+    assert gradients == sorted(f"{p.name}@GRAD" for p in main.all_parameters())
+    assert len(found) > 2
+    sizes = {p.name: 4 * int(np.prod(p.shape)) for p in main.all_parameters()}
+    for bucket in found:
+        *others, last_name = (sizes[name.partition("@GRAD")[0]] for name in bucket.names)
+        assert bucket.nbytes == sum(others) + last_name
+        assert sum(others) < 300  # it was not full before the last one
+        assert bucket.nbytes >= 300 or bucket is found[-1]
+    position = {op: i for i, op in enumerate(ops)}
+    reductions = [op for op in ops if op.type == "c_allreduce_sum"]
+    waits = [op for op in ops if op.type == "c_sync_comm_stream"]
+    assert len(reductions) == len(waits) == len(found)
+    for op in reductions:
+        for name in op.input("X"):
+            makers = [position[o] for o in ops if name in o.output_arg_names and o.type not in
+                      ("c_allreduce_sum", "c_sync_comm_stream")]  # fmt: skip
+            assert max(makers) < position[op]
+            readers = [position[o] for o in ops if name in o.input_arg_names and o.role == "optimize"]
+            wait = next(position[o] for o in waits if name in o.input("X"))
+            assert position[op] < wait < min(readers)
+    last = max(i for i, op in enumerate(ops) if op.role == "backward" and not op.type.startswith("c_"))
+    assert position[reductions[0]] < last  # backward goes on behind the first: they overlap
+    assert min(map(position.get, waits)) > last
+    (seed,) = [op for op in ops if op.type == "fill_constant" and op.output("Out") == [f"{loss.name}@GRAD"]]
+    assert seed.attrs["value"] == 0.25
+
+
+def test_buckets_are_reduced_during_backward(
+    place: str, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backward of each layer waits until the gradients of the layer behind it have been summed over all members."""
+    monkeypatch.setattr(transform, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(parameters, "check_same_program", lambda *_: None)  # py_func numbers functions by the process
+    building, events = threading.Lock(), [list[str](), list[str]()]
+
+    def work(rank: int, group: Any) -> None:
+        mine, begun = events[rank], list[Any]()
+
+        def start(array: Any, reduction: str, after: Any = None) -> Any:
+            found = type(group).start_all_reduce(group, array, reduction, after)
+            if array.size > 2:  # neither the number of rows nor the sums of metrics
+                mine.append(f"sum of {array.size} begins")
+                begun.append(group._meeting._meetings.get(group._number - 1))
+            return found
+
+        def seen(name: str) -> Callable[..., Any]:
+            def backward(*values: Any) -> Any:
+                for meeting in begun:
+                    assert meeting is None or meeting.over.wait(60), f"backward of {name}: a sum has not been made"
+                mine.append(f"backward of {name} after {len(begun)} sums")
+                return np.asarray(values[-1])
+
+            return backward
+
+        def noted(name: str) -> nn.Layer:
+            def append(x: Any) -> Any:
+                out = fluid.default_main_program().current_block().create_var(name, shape=x.shape, dtype="float32")
+                return layers.py_func(np.asarray, x, out, seen(name))
+
+            return nn.Function(append, name=f"noted_{name}")
+
+        with building:  # the default program is the process's
+            network = nn.Network([6], place, fluid.optimizer.SGD(0.1), "softmax_cross_entropy", seed=1,
+                                 fallback="allow")  # fmt: skip
+            network.distributed, network.group = True, group
+            for name, width in (("a", 8), ("b", 9), ("c", 4)):
+                network.add_layer(nn.Dense(width, bias=False))
+                network.add_layer(noted(name))
+            network.compile()
+        group.start_all_reduce = start
+        network.batched_train([(X[:20], Y[:20])] * 3)
+        network.close()
+
+    together(2, work)
+    step = ["backward of c after 0 sums", "sum of 36 begins", "backward of b after 1 sums", "sum of 72 begins",
+            "backward of a after 2 sums", "sum of 48 begins"]  # fmt: skip
+    for found in events:
+        assert found[:6] == step
+        assert [each.partition(" after")[0] for each in found] == [each.partition(" after")[0] for each in step] * 3
+
+
+def test_one_bucket_is_one_operation() -> None:
+    main, _, loss = model()
+    assert len(insert_collectives(main, loss.name)) == 1
+    assert types(main).count("c_allreduce_sum") == 1
+
+
+def test_what_has_nothing_to_reduce_is_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = layers.mean(layers.fc(layers.data("x", [3]), 2))
+        with pytest.raises(ProgramError, match="no gradients that updates read"):
+            insert_collectives(fluid.default_main_program(), loss.name)
+    main, _, loss = model()
+    with pytest.raises(ProgramError, match="which the program does not have"):
+        insert_collectives(main.clone(), "nothing")
+    with pytest.raises(ProgramError, match="no backward of the program begins with the loss 'x'"):
+        insert_collectives(main.clone(), "x")
+    with pytest.raises(ProgramError, match="scale is 'other'"):
+        insert_collectives(main.clone(), loss.name, scale="other")
+
+
+# Several places of one process -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_several_places_give_the_numbers_of_one(optimizer: str, mode: str) -> None:
+    wanted, values, _ = losses_of(None, optimizer, mode=mode)
+    for places in (["cpu"] * 2, ["cpu"] * 4):
+        found, mine, program = losses_of(places, optimizer, mode=mode)
+        np.testing.assert_allclose(found, wanted, rtol=2e-6)
+        for name, value in values.items():
+            np.testing.assert_allclose(mine[name], value, rtol=1e-4, atol=2e-6)
+            for scope in program._replicas._scopes:  # all members hold the same, to the bit
+                np.testing.assert_array_equal(scope.find_var(name).get_tensor().numpy(), mine[name])
+
+
+def test_places_of_different_kinds(place: str) -> None:
+    wanted, _, _ = losses_of(None)
+    found, _, _ = losses_of(["cpu", place])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_gradients_are_divided_unless_it_is_said_otherwise() -> None:
+    main, startup, loss = model()
+    strategy = fluid.BuildStrategy()
+    strategy.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.One
+    strategy.fuse_all_reduce_ops = False
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, strategy, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    before = fluid.global_scope().find_var("fc_0.w_0").get_tensor().numpy().copy()
+    executor.run(program, {"x": X[:36], "y": Y[:36]}, [loss])
+    summed = fluid.global_scope().find_var("fc_0.w_0").get_tensor().numpy() - before
+    executor.run(startup)
+    # the startup program draws anew: begin at the same values
+    fluid.global_scope().find_var("fc_0.w_0").get_tensor().set(before)
+    assert len([op for op in program.program_of(program._replicas._meeting.members[0]).global_block().ops
+                if op.type == "c_allreduce_sum"]) == 6  # fmt: skip
+    assert np.abs(summed).max() > 0
+    strategy.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.Customized
+    with pytest.raises(ProgramError, match="Customized"):
+        fluid.CompiledProgram(main).with_data_parallel(loss.name, strategy)
+    with pytest.raises(AttributeValueError, match="has no 'fuse_everything'"):
+        strategy.fuse_everything = True  # type: ignore[attr-defined]
+
+
+def test_what_others_write_into_the_scope_is_seen_by_all() -> None:
+    main, startup, loss = model()
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    feed = {"x": X[:36], "y": Y[:36]}
+    executor.run(program, feed, [loss])
+    weight = fluid.global_scope().find_var("fc_1.w_0").get_tensor()
+    weight.set(np.zeros((8, 8), "float32"))
+    executor.run(startup)
+    executor.run(program, feed, [loss])
+    (other,) = program._replicas._scopes
+    np.testing.assert_array_equal(other.find_var("fc_1.w_0").get_tensor().numpy(), weight.numpy())
+    single = executor.run(main.clone(for_test=True), feed, [loss])[0]
+    both = executor.run(program, feed, [loss])[0]
+    assert both.shape == (2,)
+    assert both.mean() == pytest.approx(single.item(), rel=1e-6)
+
+
+def test_feeds_may_be_split_by_hand() -> None:
+    main, startup, loss = model()
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    parts = [{"x": X[:10], "y": Y[:10]}, {"x": X[10:20], "y": Y[10:20]}]
+    (found,) = executor.run(program, parts, [loss])
+    assert found.shape == (2,)
+    with pytest.raises(FeedError, match="a list of 3; expected one mapping for each of 2 places"):
+        executor.run(program, [*parts, parts[0]], [loss])
+    with pytest.raises(FeedError, match="1 rows for 2 places"):
+        executor.run(program, {"x": X[:1], "y": Y[:1]}, [loss])
+    (again,) = executor.run(program, {"x": X[:20], "y": Y[:20]}, [loss], return_numpy=False)
+    assert again.dims == (2,)
+
+
+def test_an_error_of_one_member_is_raised_and_the_next_run_works() -> None:
+    main, startup, loss = model()
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    good, bad = {"x": X[:20], "y": Y[:20]}, {"x": X[:20], "y": np.r_[Y[:19], [[9]]]}
+    first = executor.run(program, good, [loss])[0]
+    with pytest.raises((OutOfRangeError, FeedError)):
+        executor.run(program, {"x": X[:20], "y": Y[:20].astype("float32")}, [loss])
+    with pytest.raises(OutOfRangeError):
+        executor.run(program, bad, [loss])
+    second = executor.run(program, good, [loss])[0]
+    assert second.mean() < first.mean()
+
+
+def test_a_program_alone_runs_as_it_is() -> None:
+    main, startup, loss = model()
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    feed = {"x": X, "y": Y}
+    test = main.clone(for_test=True)
+    wanted = executor.run(test, feed, [loss])[0]
+    for program in (
+        fluid.CompiledProgram(test), fluid.CompiledProgram(test).with_data_parallel(),
+        fluid.CompiledProgram(test).with_data_parallel(places="cpu"),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(executor.run(program, feed, [loss])[0], wanted)
+    with pytest.raises(ProgramError, match="places names"):
+        executor.run(fluid.CompiledProgram(test).with_data_parallel(places=str(fluid.places()[-1])), feed, [loss])
+    with pytest.raises(ProgramError, match="takes a Program"):
+        fluid.CompiledProgram(5)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="already"):
+        fluid.CompiledProgram(test).with_data_parallel().with_data_parallel()
+
+
+def test_members_that_run_other_programs_are_told(together: Callable[..., list[Any]]) -> None:
+    from fluidlite.distributed.parameters import broadcast_state, check_same_program
+
+    programs = [model(sizes=(8,))[0], model(sizes=(9,))[0]]
+
+    def work(rank: int, group: Any) -> None:
+        scope = fluid.Scope()
+        scope.var("fc_0.w_0").get_tensor().set(np.zeros((6, 8 + rank), "float32"))
+        with pytest.raises(CollectiveError, match="of member 1 of 2 is not that of member 0"):
+            broadcast_state(programs[rank], scope, group)
+        check_same_program(programs[rank], group)
+
+    with pytest.raises(CollectiveError, match="the program of member 1 of 2 is not that of member 0"):
+        together(2, work)
+
+
+def test_a_batch_of_fewer_rows_than_members_is_refused() -> None:
+    from fluidlite.nn.feeds import shard_of
+
+    parts = [shard_of({"x": X}, rank, 5, "batch 0")["x"] for rank in range(5)]
+    np.testing.assert_array_equal(np.concatenate(parts), X)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(NetworkError, match="batch 0 has 2 rows for 3 processes; each needs one"):
+        shard_of({"x": X[:2]}, 0, 3, "batch 0")
+
+
+# Networks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [37, 36])
+def test_members_with_unequal_shares_give_the_numbers_of_the_whole_batch(
+    together: Callable[..., list[Any]], rows: int
+) -> None:
+    """37 rows of 3 members: each gradient counts by its rows."""
+    lock = threading.Lock()
+
+    def made(group: Any) -> nn.Network:
+        network = nn.Network([6], optimizer=fluid.optimizer.Adam(0.02), loss="softmax_cross_entropy", seed=4,
+                             metrics="accuracy")  # fmt: skip
+        if group is not None:
+            network.distributed, network.group = True, group
+        with lock:  # the default program is the process's
+            for layer in (nn.Dense(8, "relu"), nn.Dense(4)):
+                network.add_layer(layer)
+            network.compile()
+        return network
+
+    data = [(X[:rows], Y[:rows]), (X[5:rows], Y[5:rows])]
+    alone = made(None)
+    wanted = alone.batched_train(data, epochs=5, validation=(X, Y))
+
+    def work(rank: int, group: Any) -> Any:
+        network = made(group)
+        return network.batched_train(data, epochs=5, validation=(X, Y)), network.parameters()
+
+    found = together(3, work)
+    for history, values in found:
+        for mine, theirs in zip(history, wanted, strict=True):
+            assert mine == pytest.approx(theirs, rel=2e-5)
+        assert history == found[0][0]
+        for name, value in values.items():
+            np.testing.assert_array_equal(value, found[0][1][name])
+            np.testing.assert_allclose(value, alone.parameters()[name], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,157 @@
+"""The checks of all operators as a few test cases: one an operator, that runs all of its checks and names all failures.
+
+A case for each check would be 20,000 cases on three places, of which collection alone takes longer than their runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from grouped import family, raise_all, wanted
+
+import fluidlite as fluid
+from fluidlite.conformance.check import check_sample_gradients
+from fluidlite.conformance.op_harness import MODES
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.testing import Case, Check, check_sample, checks
+
+
+def parsed(check: Check) -> tuple[str, str, str]:
+    """What a check checks (an operator, or its gradient), on which sample, and in which dtype; "" where it has none."""
+    subject, _, rest = check.id.partition("[")
+    label, _, dtype = rest.removesuffix("]").rpartition(":")
+    return subject, label, dtype
+
+
+def case_of(check: Check) -> Case | None:
+    """The case of a sample's check, or of that of its gradients; None of a check of a device or of random numbers."""
+    return CASES.get(check.id.replace(".grad[", "[", 1))
+
+
+def pairwise(found: Iterable[Check]) -> list[Check]:
+    """Fewer checks, for places beside the cpu; all are run on the cpu, and by ``fluidlite certify``.
+
+    - Each sample is run in float32 (or in its first dtype), and each other dtype in the first sample that has it.
+      What depends on a sample's dims and attributes does not depend on its dtype, and the other way round: kernels are
+      chosen and printed by each of the two alone.
+    - A sample that generated operators of one module have in common (its name, dims, LoD and attributes) is run with
+      one of them in turn, and with those whose first it is. Nobody wrote a kernel for such an operator: one generator
+      prints its function, which it knows by primitives, for the dims that are given.
+    - The first sample of an operator, and of its gradient, is run in both modes; those that follow in one mode in
+      turn. What a mode does is no sample's.
+    - Gradients are made alone, and from those of intermediate outputs, in the first of the samples that have most:
+      what an operator leaves out depends on what is wanted.
+    """
+    found = _base_dtypes(list(found))
+    firsts = {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
+    sharing: dict[str, list[Check]] = {}
+    for check in found:
+        sharing.setdefault(path_of(check), []).append(check)
+    chosen = {checks[i % len(checks)].id for i, checks in enumerate(sharing.values())}
+    return _modes_in_turn([check for check in found if check.id in firsts or check.id in chosen])
+
+
+def _base_dtypes(found: Sequence[Check]) -> list[Check]:
+    """Each sample in its base dtype, float32 or its first one, and each other dtype in the first sample that has it."""
+    base: dict[tuple[str, str], str] = {}
+    for check in found:
+        subject, label, dtype = parsed(check)
+        if dtype == "float32" or (subject, label) not in base:
+            base[subject, label] = dtype
+    kept, seen = [], set[tuple[str, str]]()
+    for check in found:
+        subject, label, dtype = parsed(check)
+        if dtype == base[subject, label]:
+            kept.append(check)
+        elif (subject, dtype) not in seen:
+            seen.add((subject, dtype))
+            kept.append(check)
+    return kept
+
+
+def path_of(check: Check) -> str:
+    """What checks of one path have in common, as text; the check's id, if the operator has a written kernel.
+
+    So it is for other dtypes than float32: an operator has one check of each.
+    """
+    case = case_of(check)
+    subject, label, dtype = parsed(check)
+    if case is None or dtype != "float32" or {case.op.type, f"{case.op.type}_grad"} & WRITTEN:
+        return check.id
+    dims = [(slot, [(a.shape, a.dtype) for a in arrays]) for slot, arrays in case.inputs().items()]
+    attrs = sorted(case.sample.attrs.items())
+    return repr((family(case.op), subject.endswith(".grad"), label, dims, case.sample.lod, case.sample.grads, attrs))
+
+
+def _modes_in_turn(found: Iterable[Check]) -> list[Check]:
+    """The first check of a subject in both modes, others in one; subsets of gradients once."""
+    subjects: dict[str, list[Check]] = {}
+    for check in found:
+        subjects.setdefault(parsed(check)[0], []).append(check)
+    made = []
+    for checks_of in subjects.values():
+        most = max(checks_of, key=_gradients)
+        for i, check in enumerate(checks_of):
+            case, modes = case_of(check), MODES if i == 0 else (MODES[i % 2],)
+            if case is None:
+                made.append(check)
+            elif ".grad[" in check.id:
+                run = partial(check_sample_gradients, case, modes=modes, subsets=check is most)
+                made.append(Check(check.id, run))
+            else:
+                made.append(Check(check.id, partial(check_sample, case, modes=modes)))
+    return made
+
+
+def _gradients(check: Check) -> tuple[int, bool]:
+    case = case_of(check)
+    return len(case.sample.grads) if case else 0, parsed(check)[2] == "float32"
+
+
+def by_operator(found: Iterable[Check]) -> list[Any]:
+    """A parameter for each operator: the list of its checks."""
+    groups: dict[str, list[Check]] = {}
+    for check in found:
+        groups.setdefault(check.operator, []).append(check)
+    return [pytest.param(group, id=operator) for operator, group in groups.items()]
+
+
+def run_checks(
+    group: Iterable[Check], place: Any, passed_over: Callable[[Exception], bool] = lambda error: False
+) -> int:
+    """Run checks on a place, each of them with names of its own; return how many ran to their end.
+
+    ``--check`` leaves those whose names it says.
+
+    Raises
+    ------
+    AssertionError
+        Some failed: it names all of them, and shows their errors.
+    """
+    failures, ran = list[tuple[str, BaseException]](), 0
+    group = list(group)
+    left = [check for check in group if wanted(check.id)]
+    if group and not left:
+        pytest.skip("--check names none of these checks")
+    for check in left:
+        try:
+            with fluid.unique_name.guard():
+                check(place)
+        except Exception as error:
+            if not passed_over(error):
+                failures.append((check.id, error))
+        else:
+            ran += 1
+    if failures:
+        raise_all(failures, f"{len(failures)} checks fail on {place}")
+    return ran
+
+
+WRITTEN = {kernel.op for kernel in kernels if set(kernel.places) - {"cpu"}}
+"""Operators with kernels that somebody wrote, for a capability or for a kind of place."""
+CHECKS = checks()
+CASES = {case.id: case for check in CHECKS for case in getattr(check.run, "args", ()) if isinstance(case, Case)}
+PAIRWISE = pairwise(CHECKS)

@@ -1,0 +1,96 @@
+"""Numbers and conditions that are written as Python say what their evaluation says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.expr.formulas import _WORTH, Answers, Formulas
+from fluidlite.expr.number import FUNCTIONS, Condition, Number, apply, attribute, longest_of, number, offsets_leaf, size
+
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+TWO = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "minimum", "maximum")
+ONE = ("neg", "abs", "floor", "ceil", "exp", "sqrt", "log", "tanh", "single", "whole")
+LEAVES = [size("a"), size("b"), attribute("f"), longest_of("X", 0, 0)]
+OFFSETS = offsets_leaf("X", 0, 0).value
+
+
+def _random(rng: Any, depth: int) -> Number:
+    if not depth or rng.random() < 0.2:
+        return (
+            LEAVES[rng.integers(len(LEAVES))] if rng.random() < 0.8 else number([0, 3, -2.5, math.inf][rng.integers(4)])
+        )
+    if rng.random() < 0.3:
+        return apply(ONE[rng.integers(len(ONE))], _random(rng, depth - 1))
+    return apply(TWO[rng.integers(len(TWO))], _random(rng, depth - 1), _random(rng, depth - 1))
+
+
+def _values(rng: Any) -> dict[str, Any]:
+    found = {
+        "a": int(rng.integers(0, 6)),
+        "b": int(rng.integers(0, 6)),
+        "f": float(rng.normal()),
+        OFFSETS: (0, 2, 2, 7),
+    }
+    if rng.random() < 0.2:
+        found[list(found)[rng.integers(len(found))]] = None
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b)) and repr(a) == repr(b)
+
+
+def _evaluated(n: Any, values: Any) -> Any:
+    try:
+        return n.evaluate(values)
+    except (ArithmeticError, ValueError) as exc:
+        return type(exc)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_formulas_are_evaluations(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = [_random(rng, 4) for _ in range(4)]
+    formulas = Formulas(numbers)
+    for _ in range(4 * _WORTH):
+        values = _values(rng)
+        wanted = [_evaluated(n, values) for n in numbers]
+        if any(isinstance(each, type) for each in wanted):
+            continue
+        assert all(map(_same, formulas(values), wanted))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_answers_are_evaluations(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = [COMPARISONS[k] for k in rng.integers(len(COMPARISONS), size=5)]
+    asked = [(Condition(kind, _random(rng, 2), _random(rng, 2)), bool(rng.random() < 0.5)) for kind in kinds]
+    answers = Answers(asked)
+    for _ in range(4 * _WORTH):
+        values = _values(rng)
+        truths = [_evaluated(condition, values) for condition, _ in asked]
+        if any(isinstance(truth, type) for truth in truths):
+            continue
+        for unknown in (True, False):
+            other = [
+                unknown if truth is None else truth is not answer
+                for truth, (_, answer) in zip(truths, asked, strict=True)
+            ]
+            wanted = other.index(True) if True in other else -1
+            assert answers.first_other(values, [lambda k: False, lambda k: True][unknown]) == wanted
+
+
+def test_all_functions_are_written() -> None:
+    """A function that Python says otherwise than by its name is in the table of signs, and is the same."""
+    for name, function in FUNCTIONS.items():
+        if name in ("longest", "where"):
+            continue
+        two = name in (*COMPARISONS, *TWO)
+        n = Number(name, tuple(LEAVES[: 1 + two]))
+        formulas = Formulas([n])
+        for _ in range(_WORTH + 2):
+            assert formulas({"a": 5, "b": 2, "f": 0.5, OFFSETS: (0, 1)}) == [function(*(5, 2)[: 1 + two])]

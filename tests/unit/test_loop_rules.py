@@ -1,0 +1,128 @@
+"""What nests of loops store, share and write out: rules of render.loops, each by an operator that needs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fluidlite as fluid
+from fluidlite.expr.calls import infer, leaves, traced_of
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.op_call import Call
+from fluidlite.program.registry import ops
+from fluidlite.render.loops import kernels
+from fluidlite.render.loops.merging import elements_of
+from fluidlite.render.loops.nest import Nest
+from fluidlite.render.loops.nests import nests_of
+from fluidlite.render.loops.sizes import Guards, Noted
+from fluidlite.tensor.tensor_spec import Spec, specs_of
+
+
+def call_of(type: str, inputs: dict[str, tuple[tuple[int, ...], str]], attrs: dict[str, Any], *outputs: str) -> Call:
+    op = ops.get(type)
+    ins = {slot: (Spec.of(dims, dtype),) for slot, (dims, dtype) in inputs.items()}
+    filled = {attr.name: attrs.get(attr.name, attr.default) for attr in op.attrs}
+    made = infer(Call(op, ins, {}, filled, None, False))
+    return Call(op, ins, {slot: specs_of(made[slot]) for slot in outputs}, filled, None, False)
+
+
+def nests(call: Call) -> tuple[Nest, ...]:
+    return nests_of(traced_of(call), {(slot, 0): specs[0].dtype for slot, specs in call.outs.items()}, leaves(call))
+
+
+def texts(call: Call) -> list[str]:
+    pieces = kernels.write(call, get_context(fluid.CPUPlace()), Noted(leaves(call), Guards()))
+    assert pieces is not None
+    return [piece.text.body for piece in pieces]
+
+
+def test_a_window_of_nine_is_written_out() -> None:
+    attrs = {"pooling_type": "avg", "ksize": (3, 3), "strides": (2, 2), "paddings": (1, 1)}
+    call = call_of("pool2d", {"X": ((4, 16, 32, 32), "float32")}, attrs, "Out")
+    assert not [x for nest in nests(call) for x in elements_of(nest) if x.op == "reduce"]
+
+
+@pytest.mark.parametrize(("rows", "count"), [(256, 1), (2, 2)])
+def test_an_elementwise_result_shares_the_items_of_rows(rows: int, count: int) -> None:
+    """Unless there are too few rows to share the work."""
+    x = ((rows, 512), "float32")
+    assert len(nests(call_of("smooth_l1_loss", {"X": x, "Y": x}, {}, "Diff", "Out"))) == count
+
+
+def test_an_exponential_waits_in_the_output_that_is_made_of_it() -> None:
+    given = {"Logits": ((64, 1000), "float32"), "Label": ((64, 1), "int64")}
+    (body,) = texts(call_of("softmax_with_cross_entropy", given, {}, "Softmax", "Loss"))
+    assert body.count("exp") == 2  # in a loop of whole vectors, and in what is left
+
+
+def test_indices_that_are_computed_are_stored_once() -> None:
+    given = {"X": ((8, 16, 32, 32), "float32"), "Grid": ((8, 64, 64, 2), "float32")}
+    made = [store for nest in nests(call_of("grid_sampler", given, {}, "Output")) for store in nest.stores]
+    assert sorted(store.dtype for store in made if store.target[0] == "made") == ["float32", "int64"]
+
+
+def test_indices_of_a_tile_are_looked_at_behind_its_loop() -> None:
+    given = {"X": ((64, 64), "float32"), "Index": ((4096, 2), "int64")}
+    (body,) = texts(call_of("gather_nd", given, {}, "Out"))
+    loop, _, behind = body.rpartition("}\nif (")
+    assert "bad_index" not in loop.split("for (int v", 1)[1].split("}\n", 1)[0]
+    assert "bad_index(" in behind
+
+
+def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:
+    given = {"X": ((64, 32), "float32"), "Index": ((4096, 2), "int64")}
+    (nest,) = nests(call_of("gather_nd", given, {}, "Out"))
+    assert sum(x.op == "checked" for x in elements_of(nest)) == 2
+
+
+def test_rows_of_nothing_are_no_reason_to_divide() -> None:
+    x = ((3, 0), "float32")
+    given = {"X": x, "Out": ((0,), "float32"), "Out@GRAD": ((0,), "float32")}
+    for type, attrs, slots in (("reduce_sum", {"dim": (0,)}, {"X": x}), ("reduce_max_grad", {"dim": (0,)}, given)):
+        assert texts(call_of(type, slots, attrs, "X@GRAD" if type.endswith("_grad") else "Out"))
+
+
+SIZES: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
+    (
+        "pool2d",
+        {"X": ((-1, 3, -1, 8), "float32")},
+        {"ksize": (2, 2), "strides": (2, 2), "pooling_type": "max"},
+        ("Out",),
+    ),
+    ("softmax", {"X": ((-1, -1), "float32")}, {}, ("Out",)),
+    ("mean", {"X": ((-1, -1), "float32")}, {}, ("Out",)),
+    ("reduce_sum", {"X": ((-1, -1, 4), "float32")}, {"dim": (1,)}, ("Out",)),
+    ("transpose", {"X": ((-1, -1), "float32")}, {"axis": (1, 0)}, ("Out",)),
+    ("layer_norm", {"X": ((-1, -1), "float32")}, {}, ("Y", "Mean", "Variance")),
+]
+"""Operators with dims (-1) of which it depends what is written."""
+
+
+@pytest.mark.parametrize(("type", "inputs", "attrs", "outputs"), SIZES, ids=[each[0] for each in SIZES])
+def test_a_text_is_of_its_own_sizes_whoever_asked_before(
+    type: str, inputs: dict[str, Any], attrs: dict[str, Any], outputs: tuple[str, ...]
+) -> None:
+    """What others asked of nests, before a text was written, leaves no text of their sizes."""
+    context = get_context(fluid.CPUPlace())
+
+    def at(size: int, rows: int) -> Call:
+        free = iter((rows, size, size))
+        dims = {
+            slot: (tuple(next(free) if d < 0 else d for d in dims), dtype) for slot, (dims, dtype) in inputs.items()
+        }
+        return call_of(type, dims, attrs, *outputs)
+
+    def written(call: Call) -> list[str]:
+        return [piece.text.body for piece in kernels.written(call, context)]
+
+    sizes = [(2, 2), (2, 64), (8, 2), (16, 3), (64, 64), (600, 40), (4096, 4), (4, 4096), (300, 512)]
+    for before in sizes:
+        for mine in sizes:
+            kernels._known.clear()
+            alone = written(at(*mine))
+            kernels._known.clear()
+            kernels.nests_at(at(*before))
+            assert written(at(*mine)) == alone, (before, mine)
+            written(at(*before))
+            assert written(at(*mine)) == alone, (before, mine)

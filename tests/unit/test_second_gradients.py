@@ -1,0 +1,89 @@
+"""Second gradients through layers: what an operator keeps for its gradient is a function of its inputs, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers
+
+Layer = Callable[[fluid.Variable], fluid.Variable]
+
+
+def ones(dims: list[int], value: float = 1.0, dtype: str = "float64") -> fluid.Variable:
+    return layers.fill_constant(dims, dtype, value)
+
+
+def chosen() -> fluid.Variable:
+    return layers.assign(np.array([[1], [0], [2]], np.int32))
+
+
+KEPT: dict[str, tuple[tuple[int, ...], Layer]] = {
+    "layer_norm": ((3, 5), layers.layer_norm),
+    "batch_norm": ((4, 3, 2, 2), layers.batch_norm),
+    "group_norm": ((2, 4, 2, 2), lambda x: layers.group_norm(x, 2)),
+    "instance_norm": ((2, 3, 3, 3), layers.instance_norm),
+    "lrn": ((2, 4, 2, 2), lambda x: layers.lrn(x, n=3)),
+    "l2_normalize": ((3, 4), lambda x: layers.l2_normalize(x, 1)),
+    "cos_sim": ((3, 4), lambda x: layers.cos_sim(x, x * x)),
+    "smooth_l1": ((3, 4), lambda x: layers.smooth_l1(x, x * x)),
+    "huber_loss": ((3, 4), lambda x: layers.huber_loss(x, x * x, 1.0)),
+    "hsigmoid": ((3, 4), lambda x: layers.hsigmoid(x, ones([3, 1], 1, "int64"), 4)),
+    "softmax_with_cross_entropy": (
+        (3, 4), lambda x: layers.softmax_with_cross_entropy(x, layers.softmax(x * x), soft_label=True)
+    ),
+    "dropout": ((3, 4), lambda x: layers.dropout(x, 0.5, seed=7)),
+    "margin_rank_loss": ((3, 1), lambda x: layers.margin_rank_loss(ones([3, 1]), x, x * x)),
+    "gru_unit": ((3, 6), lambda x: layers.gru_unit(x, layers.slice(x, [1], [0], [2]), 6)[0]),
+    "concat": ((3, 4), lambda x: layers.concat([ones([3, 2], 0.5), x, x * x, ones([3, 1])], axis=1)),
+    "stack": ((3, 4), lambda x: layers.stack([ones([3, 4], 0.5), x, layers.exp(x)], axis=1)),
+    "split": ((3, 4), lambda x: layers.concat(layers.split(x * x, 2, dim=1)[:1] * 2, axis=0)),
+    "unstack": ((3, 4), lambda x: layers.unstack(x * x)[1] * layers.unstack(x)[2]),
+    "multiplex": ((3, 4), lambda x: layers.multiplex([ones([3, 4], 2.0), x, x * x], chosen())),
+    "expand": ((3, 4), lambda x: layers.elementwise_mul(layers.expand(x, [2, 1]), layers.concat([ones([3, 4]), x]))),
+    "reshape": ((3, 4), lambda x: layers.reshape(x, [12])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_second_gradients_are_those_of_differences(name: str) -> None:
+    """The layers mark as ``stop_gradient`` what the gradient operators read."""
+    dims, layer = KEPT[name]
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.program_guard(main, startup):
+        x, direction = (layers.data(n, list(dims), append_batch_size=False, dtype="float64") for n in ("x", "d"))
+        x.stop_gradient = False
+        y = layer(x)
+        (first,) = fluid.gradients(layers.reduce_sum(y * y * y), x)
+        along = layers.reduce_sum(first * direction)
+        (second,) = fluid.gradients(along, x)
+    exe, scope = fluid.Executor("cpu"), fluid.Scope()
+    exe.run(startup, scope=scope)
+    rng = np.random.default_rng(5)
+    start, d = rng.standard_normal(dims), rng.standard_normal(dims)
+
+    def slope(values: np.ndarray, fetch: fluid.Variable) -> np.ndarray:
+        return np.asarray(exe.run(main, {"x": values, "d": d}, [fetch], scope=scope)[0])
+
+    found, step = slope(start, second), 1e-5
+    expected = np.zeros(dims)
+    for at in np.ndindex(*dims):
+        moved = np.zeros(dims)
+        moved[at] = step
+        expected[at] = (slope(start + moved, along).item() - slope(start - moved, along).item()) / (2 * step)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+def test_what_a_user_stops_stays_stopped() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [3], append_batch_size=False, dtype="float64")
+        x.stop_gradient = False
+        square = x * x
+        square.stop_gradient = True
+        (first,) = fluid.gradients(layers.reduce_sum(square * x), x)
+        (found,) = fluid.Executor("cpu").run(feed={"x": np.array([1.0, 2.0, 3.0])}, fetch_list=[first])
+    np.testing.assert_array_equal(found, [1, 4, 9])

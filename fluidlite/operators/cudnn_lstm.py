@@ -50,7 +50,7 @@ _ATTRS = (
     Attr("max_len", "int", 20, minimum=0, doc="the steps are those of Input: of no effect"),
     Attr("input_size", "int", 0, minimum=0, doc="the width of Input; 0: whatever it is"),
     Attr("hidden_size", "int", 100, minimum=1, doc="units of a cell"),
-    Attr("num_layers", "int", 1, minimum=1, doc="LSTMs, each on the results of the one before"),
+    Attr("num_layers", "int", 1, minimum=1, maximum=1000, doc="LSTMs, each on the results of the one before"),
     Attr("is_bidirec", "bool", False, doc="each layer runs from both ends; both results lie side by side"),
     Attr(
         "dropout_prob",

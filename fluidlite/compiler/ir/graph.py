@@ -176,6 +176,10 @@ class GraphOp:
                     found.append(value)
         return found
 
+    def output(self, slot: str) -> GraphValue | None:
+        """The first value that it makes in a slot; None if nobody wants it, or the program leaves the slot out."""
+        return next(iter(self.outputs.get(slot, ())), None)
+
     @property
     def value(self) -> GraphValue:
         """The only value that it makes.
@@ -309,7 +313,7 @@ class Graph:
 
     def _add(self, op: Operator) -> None:
         inputs = {slot: [self._value(name) for name in names] for slot, names in op.inputs.items()}
-        stores = op.type == "assign" and self._is_state(op.outputs["Out"][0])
+        stores = op.type == "assign" and any(map(self._is_state, op.output_arg_names))
         made = GraphOp(WRITE if stores else op.type, inputs, dict(op.attrs), op)
         for slot, names in op.outputs.items():
             made.outputs[slot] = []

@@ -116,7 +116,7 @@ class SimplifyArithmetic(PeepholeGraphPass):
 
     @visit.on_type("dropout")
     def _dropout(self, op: GraphOp) -> None:
-        out = op.outputs["Out"][0]
+        out = op.output("Out")
         if op.attrs["is_test"] and op.attrs["dropout_implementation"] == "upscale_in_train" and out is not None:
             self._equal(out, op.inputs["X"][0])
 

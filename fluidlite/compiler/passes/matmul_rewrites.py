@@ -196,7 +196,7 @@ def _some(spec: Spec) -> Spec:
 def _swapped(value: GraphValue) -> GraphValue | None:
     """What a value is the transpose of, in its last two dims; None if it is none."""
     op = value.op
-    if op is None or op.type not in _SWAPS or op.outputs["Out"][0] is not value:
+    if op is None or op.type not in _SWAPS or op.output("Out") is not value:
         return None
     axis = op.attrs["axis"]
     rank = len(axis)

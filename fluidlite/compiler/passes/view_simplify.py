@@ -43,7 +43,7 @@ def _ends(op: GraphOp) -> tuple[GraphValue, GraphValue, tuple[int, ...]] | None:
     if op.type not in _TRANSPOSES:
         return None
     given, made = _TRANSPOSES[op.type]
-    out = op.outputs[made][0]
+    out = op.output(made)
     axis: tuple[int, ...] = op.attrs["axis"]
     if out is None or sorted(axis) != list(range(len(axis))):
         return None

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from module_reference import members, ours, signature
+from module_reference import constructed, members, signature
 from pages import line
 
 MODULES = ("fluidlite", "fluidlite.plugin", "fluidlite.expr", "fluidlite.graph", "fluidlite.testing")
@@ -30,9 +30,8 @@ def entries(module: str) -> Iterator[str]:
         if inspect.ismodule(each):
             yield f"{path}: module"
         elif inspect.isclass(each):
-            shown = ours(each.__init__) and not getattr(each, "_is_protocol", False)
             bases = ", ".join(base.__name__ for base in each.__bases__ if base is not object)
-            yield f"class {signature(path, each) if shown else path}" + (f": {bases}" if bases else "")
+            yield f"class {signature(path, each) if constructed(each) else path}" + (f": {bases}" if bases else "")
             for member, value in members(each):
                 yield f"    {member}" if isinstance(value, property) else f"    {signature(member, value)}"
         elif inspect.isfunction(each):

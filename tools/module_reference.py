@@ -88,7 +88,12 @@ def members(each: type) -> Iterator[tuple[str, Any]]:
 
 def ours(each: Any) -> bool:
     """Whether fluidlite itself says what it is."""
-    return getattr(each, "__module__", "").startswith("fluidlite")
+    return (getattr(each, "__module__", None) or "").startswith("fluidlite")
+
+
+def constructed(each: type[Any]) -> bool:
+    """Whether fluidlite itself says what a class is made of."""
+    return (ours(each.__init__) or ours(each.__new__)) and not getattr(each, "_is_protocol", False)  # type: ignore[misc]
 
 
 def _text(each: Any) -> str:
@@ -109,7 +114,7 @@ def _entry(entry: numpy_docstring.Entry) -> str:
 
 
 def _class(name: str, each: type) -> str:
-    makes = ours(each.__init__) and not getattr(each, "_is_protocol", False)
+    makes = constructed(each)
     head = signature(name, each) if makes else f"class {name}"
     text = f"```text\n{head}\n```\n\n{_text(each)}"
     rows = []

@@ -160,12 +160,12 @@ class LRUCache(Generic[Value]):
         with self._lock:
             self.misses += 1
             self.seconds += perf_counter() - began
-            other = self._values.get(key)
-            if other is not None:  # another thread was faster: one value is everybody's
+            entry = made, weight
+            kept = self._values.setdefault(key, entry)
+            if kept is not entry:  # another thread was faster: one value is everybody's
                 gone.append(made)
-                made = other[0]
+                made = kept[0]
             else:
-                self._values[key] = made, weight
                 self.nbytes += weight
             while len(self._values) > self.most or (self.nbytes > self.most_bytes and len(self._values) > 1):
                 _, (old, weight) = self._values.popitem(last=False)

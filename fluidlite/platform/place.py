@@ -22,23 +22,24 @@ class Place:
     index : int
         Which device of that kind, from 0.
 
-    Places are equal, and hash, by (kind, index) alone; ``str(place)`` always shows the index
-    and :meth:`parse` reads it back. Every API that takes a place takes its text too.
+    There is one object of each kind and index, so that places are equal, and hash, by these alone; ``str(place)``
+    always shows the index and :meth:`parse` reads it back. Every API that takes a place takes its text too.
     """
 
-    __slots__ = ("_hash", "index", "kind")
+    __slots__ = ("index", "kind")
     kind: str
     index: int
-    _hash: int
 
-    def __init__(self, kind: str, index: int = 0) -> None:
+    def __new__(cls, kind: str, index: int = 0) -> Place:
+        """Return the one place of a kind and index."""
         if not isinstance(kind, str) or not _KIND.match(kind):
             raise PlaceError(f"{kind!r} is not a place kind; a kind is lower-case words, such as 'cpu' or 'torch:mps'")
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= MOST_INDEX:
             raise PlaceError(f"the index of place {kind!r} is {index!r:.40}; it must be an int from 0 to {MOST_INDEX}")
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "index", index)
-        object.__setattr__(self, "_hash", hash((kind, index)))
+        made = object.__new__(cls)
+        object.__setattr__(made, "kind", kind)
+        object.__setattr__(made, "index", index)
+        return _places.setdefault((kind, index), made)  # of two threads both get the same
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Place is a value; {name!r} cannot be set")
@@ -63,12 +64,6 @@ class Place:
             raise PlaceError(f"{text!r} is not a place; its index {last!r} is not a number")
         return Place(text, 0)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and self.kind == other.kind and self.index == other.index
-
-    def __hash__(self) -> int:
-        return self._hash
-
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}"
 
@@ -78,6 +73,8 @@ class Place:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Place, (self.kind, self.index))
 
+
+_places: dict[tuple[str, int], Place] = {}
 
 PlaceLike = Union[Place, str]
 

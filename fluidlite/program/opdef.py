@@ -367,17 +367,20 @@ class OpDef:
         self._attr = {attr.name: attr for attr in self.attrs}
         self.derived: dict[str, Any] = {}
         """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.program.derived`."""
-        self.stated = tuple(slot.name for slot in self.inputs if slot.value and not slot.table)
+        self.stated = tuple([slot.name for slot in self.inputs if slot.value and not slot.table])
         """Inputs that are read as values, number by number; ``tables`` are read so as a whole."""
-        self.tables = tuple(slot.name for slot in self.inputs if slot.table)
-        self.floats = tuple(attr.name for attr in self.attrs if attr.type == "float" and not attr.static)
+        self.tables = tuple([slot.name for slot in self.inputs if slot.table])
+        self.floats = tuple([attr.name for attr in self.attrs if attr.type == "float" and not attr.static])
         """Attributes that are numbers of a trace."""
-        self.not_computed = frozenset(
-            [slot.name for slot in (*self.inputs, *self.outputs) if slot.unread or slot.on_host]
-        )
+        slots = (*self.inputs, *self.outputs)
+        self.slots = frozenset(self._in) | frozenset(self._out)
+        """The names of inputs and outputs."""
+        self.not_computed = frozenset([slot.name for slot in slots if slot.unread or slot.on_host])
         """Slots that are no operands of a kernel on its device."""
-        self.unmoved = tuple(slot.name for slot in self.inputs if slot.unmoved)
-        self.decomposed = tuple(slot.name for slot in (*self.inputs, *self.outputs) if slot.decomposed)
+        self.off_device = frozenset([slot.name for slot in slots if slot.value or slot.on_host])
+        """Slots whose numbers the host reads or writes, or knows before a kernel runs."""
+        self.unmoved = tuple([slot.name for slot in self.inputs if slot.unmoved])
+        self.decomposed = tuple([slot.name for slot in slots if slot.decomposed])
         both = self._in.keys() & self._out.keys()
         if both:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")

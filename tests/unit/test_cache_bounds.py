@@ -48,6 +48,7 @@ MODULE_STATE = {
     "compiler/instrumentation.py": {"_everywhere": "one a switch that is on"},
     "executor/default_place.py": {"_instead": "one a block that is open"},
     "program/op_guards.py": {"_namescopes": "one an open block", "_devices": "one an open block"},
+    "platform/place.py": {"_places": "one a kind and index"},
     "tensor/tensor_spec.py": {"_interned": "weak"},
     "platform/threads.py": {"_pools": "one"},
     "nodes/devices.py": {"_singletons": "one a place"},

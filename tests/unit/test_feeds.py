@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -116,3 +118,20 @@ def test_a_parameter_of_other_dims_is_named(mode: str) -> None:
 def test_dims_that_no_memory_holds_are_refused(shape: list[int]) -> None:
     with pytest.raises(ShapeError, match="'q' has "):
         L.data("q", shape)
+
+
+def test_a_plain_array_imports_nothing_of_numpy() -> None:
+    """``numpy.ma`` and the like are imported when they are first named, which takes longer than the first run."""
+    program = """
+import sys
+import numpy as np
+import fluidlite as fluid
+
+out = fluid.layers.relu(fluid.layers.data("x", [3]))
+executor, feed = fluid.Executor("cpu"), {"x": np.ones((2, 3), "float32")}
+before = set(sys.modules)
+executor.run(feed=feed, fetch_list=[out])
+print(*[name for name in set(sys.modules) - before if name.startswith("numpy")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -78,7 +78,7 @@ def test_a_place_is_a_value() -> None:
     assert fluid.CUDAPlace(2) == Place("cuda", 2)
     assert {place: 1}[Place("opencl", 1)] == 1
     assert Place.parse(place) is place
-    assert pickle.loads(pickle.dumps(place)) == copy.deepcopy(place) == place
+    assert pickle.loads(pickle.dumps(place)) is copy.deepcopy(place) is Place.parse(str(place)) is place
     assert repr(place) == "Place('opencl:1')"
     with pytest.raises(AttributeError, match="a Place is a value"):
         place.index = 2

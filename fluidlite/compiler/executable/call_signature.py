@@ -173,13 +173,13 @@ def _locked(form: CallSignature) -> list[str]:
         "        latest.bound = bound",
         "        at = -1",
         "        try:",
-        *(f"            {line}" for line in _timed_run(form)),
+        *[f"            {line}" for line in _timed_run(form)],
         "        except BaseException as error:",
         "            watch.fail(error, at)",
         "            raise",
         "        finally:",
         "            storage.busy = False",
-        *(f"            {line}" for line in _ended(form)),
+        *[f"            {line}" for line in _ended(form)],
         "    finally:",
     ]
     return [*lines, *(f"        release_{name}()" for name in reversed(locks))]
@@ -198,7 +198,7 @@ def _run(form: CallSignature) -> list[str]:
         else:
             lines.append(f"arg{i}_at[...] = {name}")
     work = _actions(form)
-    lines += work if form.native else ["with activate():", *(f"    {line}" for line in work)]
+    lines += work if form.native else ["with activate():", *[f"    {line}" for line in work]]
     if not form.native or MARKING in form.actions:
         lines += ["at = -1", "if context.suspect:", "    watch.raise_late()"]
     return lines + _results(form)

@@ -189,11 +189,11 @@ def direct(bound: Executable, scope: Scope, called: Signature, latest: Latest, c
     (context,) = bound.contexts
     if not context.unit.info.host or context.xp is None or not context.array.eager:
         return None
-    if any(isinstance(step, Control) for step in plan.steps):  # it may call back
+    if any([isinstance(step, Control) for step in plan.steps]):  # it may call back
         return None
     if set(called.arguments) != set(plan.feeds) or any(spec.lod for spec in plan.feeds.values()):
         return None
-    if any(key != name for name, key in plan.feed_keys.items()):
+    if any([key != name for name, key in plan.feed_keys.items()]):
         return None  # fed in place of state: the text would have to tell the two apart
     if any(name not in bound.fixed and name not in bound.loose_feeds for name in called.arguments):
         return None

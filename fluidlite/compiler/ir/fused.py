@@ -105,7 +105,7 @@ class Structure:
         return (parts, self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
 
 
-_made: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
+_made: WeakValueDictionary[tuple[Any, ...], _FusedOp] = WeakValueDictionary()
 _known: WeakKeyDictionary[OpDef, _FusedOp] = WeakKeyDictionary()
 _lock = new_lock()
 
@@ -116,12 +116,10 @@ def fused_op(structure: Structure, of_elements: bool = False) -> OpDef:
     ``of_elements``: said element by element.
     """
     with _lock:
-        found = _made.get((structure.key, of_elements))
-        if found is None:
-            made = _FusedOp(structure)
-            found = _made[structure.key, of_elements] = made.definition(of_elements)
-            _known[found] = made
-    return found
+        made = _made.get(structure.key)
+        if made is None:
+            made = _made[structure.key] = _FusedOp(structure)
+    return made.said(of_elements)
 
 
 def runtime_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, float]:
@@ -150,8 +148,18 @@ class _FusedOp:
         self.slots = tuple(f"X{k}" for k in range(len(structure.reads)))
         self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
         self.walks: LRUCache[_Walk] = LRUCache(64, "parts of fused calls", 1 << 20)
+        self._said: WeakValueDictionary[bool, OpDef] = WeakValueDictionary()
 
-    def definition(self, of_elements: bool) -> OpDef:
+    def said(self, of_elements: bool) -> OpDef:
+        """The operator as it is declared; both ways to say it know the parts of a call together."""
+        with _lock:
+            found = self._said.get(of_elements)
+            if found is None:
+                found = self._said[of_elements] = self._definition(of_elements)
+                _known[found] = self
+        return found
+
+    def _definition(self, of_elements: bool) -> OpDef:
         """Declare the operator."""
         structure = self.structure
         attrs = [
@@ -161,14 +169,14 @@ class _FusedOp:
             if value is RUNTIME
         ]
         attrs += [Attr(f"number.{k}", "float") for k, each in enumerate(structure.numbers) if each.value is None]
-        inputs = tuple(Slot(s, metadata_only=not r) for s, r in zip(self.slots, structure.reads, strict=True))
+        inputs = [Slot(s, metadata_only=not r) for s, r in zip(self.slots, structure.reads, strict=True)]
         scalar = ScalarRule(_untraced, tuple(self.outs), self.supports, code=self.code, domain=self.domain)
         rules = [part.op.expression for part in structure.parts]
-        elements = self.elements if all(part.op.scalar is not None for part in structure.parts) else None
-        count = sum(rule.operators or 1 if rule is not None else 1 for rule in rules)
+        elements = self.elements if None not in [part.op.scalar for part in structure.parts] else None
+        count = sum([rule.operators or 1 if rule is not None else 1 for rule in rules])
         return OpDef(
             fused_type([part.op.type for part in structure.parts]),
-            inputs,
+            tuple(inputs),
             tuple(map(Slot, self.outs)),
             tuple(attrs),
             infer=self.infer,
@@ -177,15 +185,15 @@ class _FusedOp:
             decompose=self.decompose,
             may_alias=dict(structure.may_alias),
             must_alias=dict(structure.must_alias),
-            random=any(part.op.random for part in structure.parts),
+            random=any([part.op.random for part in structure.parts]),
             in_layout=self.in_layout,
-            doc="; ".join(part.op.doc or part.op.type for part in structure.parts),
+            doc="; ".join([part.op.doc or part.op.type for part in structure.parts]),
             origin="made by fusion",
         )
 
     def elements(self) -> OpDef:
         """The same operator said element by element."""
-        return fused_op(self.structure, of_elements=True)
+        return self.said(of_elements=True)
 
     # The parts of a call
 

@@ -33,6 +33,7 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
 READ, WRITE = "read_state", "write_state"
+MadeOf = list[Any]
 
 
 class GraphValue:
@@ -189,9 +190,10 @@ class GraphOp:
         ProgramError
             If it makes several, or none.
         """
-        if len(self.results) != 1:
-            raise ProgramError(f"{self!r} makes {len(self.results)} values; name one of its outputs")
-        return self.results[0]
+        made = self.results
+        if len(made) != 1:
+            raise ProgramError(f"{self!r} makes {len(made)} values; name one of its outputs")
+        return made[0]
 
     @property
     def has_effect(self) -> bool:
@@ -250,7 +252,11 @@ class Graph:
         for op in self.block.ops:
             self._add(op)
         self.results = [self._value(name) for name in fetches]
-        self.written = tuple([op.source for op in self._needed() if op.type != READ])
+        self._whole: MadeOf | None = None
+        kept = self._needed()
+        if len(kept) == len(self.ops):
+            self._whole = made_of(self)
+        self.written = tuple([op.source for op in kept if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
         self.generic_dims: Any = None  # what passes found, for those behind them
@@ -258,7 +264,7 @@ class Graph:
     def finished(self) -> Graph:
         """Take out what nothing needs, and return the graph: plans are made of it from now on, and passes are over."""
         self.prune()
-        self.generic_dims = None
+        self.generic_dims = self._whole = None
         return self
 
     @property
@@ -285,11 +291,11 @@ class Graph:
     @cached_property
     def updates(self) -> bool:
         """Whether an operator writes state over what it was, as in programs that run again and again."""
-        return any(
-            value.state is not None and any(arg.name == value.state for arg in op.args)
-            for op in self.ops
-            for value in op.results
-        )
+        for op in self.operators:
+            written = {value.state for value in op.results} - {None}
+            if written and not written.isdisjoint([arg.name for arg in op.args]):
+                return True
+        return False
 
     @cached_property
     def last_reads(self) -> dict[GraphValue, float]:
@@ -418,11 +424,15 @@ class Graph:
 
     def prune(self) -> int:
         """Take out operators that no result and no effect needs; return how many."""
+        now = made_of(self)
+        if now == self._whole:
+            return 0
         kept = self._needed()
         gone = len(self.ops) - len(kept)
         if gone:
             self.ops = kept
             self.touch()
+        self._whole = made_of(self) if gone else now
         return gone
 
     def _needed(self) -> list[GraphOp]:
@@ -430,13 +440,15 @@ class Graph:
         names: set[str] = set()  # that sub-blocks read without their operator's saying so
         kept: list[GraphOp] = []
         for op in reversed(self.ops):
-            needed = op.has_effect
-            for value in op.results:
-                needed = needed or id(value) in wanted or value.name in names
-            if needed:
+            made = op.results
+            needed = not wanted.isdisjoint(map(id, made)) or (
+                names and not names.isdisjoint([value.name for value in made])
+            )
+            if needed or op.has_effect:
                 kept.append(op)
                 wanted.update(map(id, op.args))
-                names.update(_read_inside(op))
+                if op.operator is not None and op.operator.definition.run is not None:
+                    names.update(_read_inside(op.operator))
         return kept[::-1]
 
     def verify(self) -> None:
@@ -454,10 +466,23 @@ class Graph:
         return "\n".join(map(repr, self.ops))
 
 
-def _read_inside(op: GraphOp) -> set[str]:
+def made_of(graph: Graph) -> MadeOf:
+    """What a graph is made of; the same before and after a pass that found nothing."""
+    found: MadeOf = []  # one list: many small ones are many rounds of garbage collection
+    for op in graph.ops:
+        found.append(op)
+        for slot, given in op.inputs.items():
+            found.append(slot)
+            found += given
+        for slot, made in op.outputs.items():
+            found.append(slot)
+            found += made
+    return [*found, READ, *graph.results]
+
+
+def _read_inside(source: Operator) -> set[str]:
     """Names that the sub-blocks of an operator read of the block around, where it does not list them itself."""
-    source = op.operator
-    if source is None or source.definition.run is None or closed(source):
+    if closed(source):
         return set()
     blocks = [source.block.program.blocks[index] for index in sub_blocks(source)]
     return {name for block in blocks for inner in block.ops for name in inner.input_arg_names if name not in block.vars}

@@ -6,7 +6,7 @@ It is asked after each pass. What a pass did not touch is not inferred again, so
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
@@ -250,14 +250,13 @@ def _updates(names: Sequence[str | None], values: Sequence[GraphValue]) -> bool:
 
 def _facts(op: GraphOp) -> Any:
     """What inference depends on, and what it says: to see whether a pass changed it."""
-    ins: Mapping[str, list[GraphValue]] = op.inputs
-    return (
-        op.type,
-        [(slot, [value.spec for value in values]) for slot, values in ins.items()],
-        [(slot, [v and v.spec for v in values]) for slot, values in op.outputs.items()],
-        list(op.attrs.items()),
-        op.operator and op.operator.definition.must_alias and [value.name for value in op.args],
-    )
+    found: list[Any] = [op.type, len(op.inputs), len(op.attrs), *op.attrs, *op.attrs.values()]
+    for slots in (op.inputs, op.outputs):
+        for slot, values in slots.items():
+            found += (slot, *[value and value.spec for value in values])
+    if op.operator is not None and op.operator.definition.must_alias:
+        found += [value.name for value in op.args]
+    return found
 
 
 def _needs(op: GraphOp, other: GraphOp) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,30 +52,35 @@ class MemoryPlan:
 
     Attributes
     ----------
-    buffers : tuple of Buffer
-        In the order in which they begin.
-    steps : tuple of str
-        What runs, in order.
     arenas : dict of Place to int
         Bytes of each arena.
     """
 
     def __init__(self, plan: Plan, live_ranges: LiveRanges) -> None:
         self._plan, self._views = plan, live_ranges.views
-        self.steps = tuple(_text(step) for step in plan.steps)
         self.arenas: dict[Place, int] = {}
         self.at: dict[LiveRange, int] = {}
         self._bounds: dict[Place, int] = {}
-        for place in dict.fromkeys(life.place for life in live_ranges.lives):
+        for place in dict.fromkeys([life.place for life in live_ranges.lives]):
             mine = [life for life in live_ranges.lives if life.place == place]
             spans = [(life.nbytes, life.start, life.end) for life in mine]
             offsets, self.arenas[place] = best(spans, devices.unit(place).info.alignment)
             self._bounds[place] = lower_bound(spans)
             self.at.update(zip(mine, offsets, strict=True))
-        self.buffers = tuple(
+        self._lives = live_ranges.lives
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """In the order in which they begin."""
+        return tuple(
             Buffer(tuple(life.keys), life.kind, life.place, life.nbytes, self.at[life], life.start, life.end)
-            for life in live_ranges.lives
+            for life in self._lives
         )
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """What runs, in order."""
+        return tuple(map(_text, self._plan.steps))
 
     @property
     def planned(self) -> int:

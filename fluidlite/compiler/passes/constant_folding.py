@@ -72,7 +72,7 @@ class FoldConstants(GraphPass):
 
     def _constant(self, op: GraphOp, constants: Mapping[int, GraphOp]) -> bool:
         """Whether an operator makes the same small values at every run."""
-        if op.operator is None or op.has_effect or any(id(arg) not in constants for arg in _read(op)):
+        if op.operator is None or not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
             return False
         definition = op.operator.definition
         if definition.random or definition.dynamic or definition.marker or definition.run is not None:

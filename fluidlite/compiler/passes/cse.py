@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
@@ -18,11 +19,12 @@ class CommonSubexpressions(GraphPass):
         seen: dict[Any, GraphOp] = {}
         same: dict[int, GraphValue] = {}
         updated = _updated(graph)
+        several = Counter([op.type for op in graph.ops])
         for op in graph.ops:
             for values in op.inputs.values():
                 values[:] = [same.get(id(value), value) for value in values]
             source = op.operator
-            if source is None or op.has_effect or source.definition.random:
+            if several[op.type] < 2 or source is None or source.definition.random or op.has_effect:
                 continue
             if updated and any(id(value) in updated for value in op.results):  # copies of which one changes are two
                 continue

@@ -14,7 +14,7 @@ from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.compiler.ir.fused import Part, Structure, fused_op
 from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.passes.fuse_dims import GenericDims, Specs, generic_dims
+from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.joined import lines_of, made_of
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
@@ -157,7 +157,7 @@ class _Joint:
         reads = [slot for slot in then.inputs if slot != given]
         specs = self.dims.specs(then.inputs)
         outs = self.dims.specs(then.outputs)
-        if specs is None or outs is None or not self._element_by_element(definition, specs, outs, attrs, given):
+        if specs is None or outs is None:
             return None
         inputs = {slot: f"With{k}" for k, slot in enumerate(reads)}
         outputs = {slot: f"Out{k}" for k, slot in enumerate(then.outputs)}
@@ -186,8 +186,8 @@ class _Joint:
             return None
         grouped = {slot: tuple(ins[f"{slot}.{k}"][0] for k in range(len(vs))) for slot, vs in self.op.inputs.items()}
         grouped |= {inputs[slot]: specs[slot] for slot in reads}
-        call = Call(made, grouped, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs)
-        if not self._taken(call):
+        call = Call(made, grouped, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
+        if not self._element_by_element(call) or not self._taken(call):
             return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
@@ -195,18 +195,18 @@ class _Joint:
         }
         return self._operator(made, values, {outputs[s]: v for s, v in then.outputs.items()}, all_attrs)
 
-    def _element_by_element(
-        self, definition: OpDef, ins: Specs, outs: Specs, attrs: Mapping[str, object], given: str
-    ) -> bool:
+    def _element_by_element(self, call: Call) -> bool:
         """Whether each element of the product makes one of every output."""
-        call = Call(definition, ins, outs, attrs)
+        rule = call.op.epilogue
+        assert rule is not None
         try:
-            domain = domain_of(call)
+            then = rule.then_call(call)
+            domain = domain_of(then)
         except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
             return False
-        if domain.sums or domain.placed.get(given) != domain.dims:
+        if domain.sums or domain.placed.get(rule.given) != domain.dims:
             return False
-        return all(domain.dims == call.dims(slot) for slot in (*outs, given))
+        return all(domain.dims == then.dims(slot) for slot in (*then.outs, rule.given))
 
     def _may_share(
         self,
@@ -245,7 +245,6 @@ class _Joint:
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
             return False
-        call = call.at(place)
         reason = refuse(kernel, call, self.unit)
         if reason is None and plain.capability == "language":
             reason = language_refusal(call, self.unit)

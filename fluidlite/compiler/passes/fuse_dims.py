@@ -6,8 +6,9 @@ equal for all sizes, so far as inference does not choose by them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, cycle
 from typing import Union
 
 from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
@@ -19,6 +20,8 @@ Specs = dict[str, tuple[Spec, ...]]
 Found = Union[Mapping[str, Union[Spec, Sequence[Spec]]], None]
 _PLACEHOLDER = Spec.of((), "float32")
 _FIRST, _STEP = 2_000_000_011, 1_009
+_MOST_TIMES = 1 << 20
+"""A dim that is so many times an unknown one is a product; what is left of larger ones may be part of another."""
 
 
 class GenericDims:
@@ -36,10 +39,12 @@ class GenericDims:
         """Infer the dims of values that are new."""
         for op in graph.ops:
             for value in op.args:
-                self._known(value)
+                if value not in self._specs:
+                    self._known(value)
             if op.type == READ or op.operator is None:
                 for value in op.results:
-                    self._known(value)
+                    if value not in self._specs:
+                        self._known(value)
             elif not self._specs.keys() >= {*op.results}:
                 self._infer(op, op.operator.definition)
 
@@ -76,6 +81,24 @@ class GenericDims:
         while dim in self._same:
             dim = self._same[dim]
         return dim
+
+    def at(self, numbers: Sequence[int]) -> GenericDims | None:
+        """The same with other numbers for unknown dims; None if an operator computed a dim of them."""
+        typical = dict(zip(sorted(self._unknown), cycle(numbers), strict=False))
+        found = copy.copy(self)
+        found._specs, found._same = {}, {}
+        for value, spec in self._specs.items():
+            declared = value.spec.dims if value.spec is not None else ()
+            if -1 in declared:
+                dims: list[int] = []
+                for known, dim in zip(declared, spec.dims, strict=True):
+                    number = known if known >= 0 else _said(self._find(dim), typical)
+                    if number is None:
+                        return None
+                    dims.append(number)
+                spec = spec.with_(dims=tuple(dims))
+            found._specs[value] = spec
+        return found
 
     def _new(self) -> int:
         dim = next(self._fresh)
@@ -144,10 +167,34 @@ def generic_dims(graph: Graph) -> GenericDims:
     return found
 
 
+def _said(dim: int, typical: Mapping[int, int]) -> int | None:
+    """A dim that is an unknown one, or a product of such ones and a number, with others for these; None for others."""
+    number = 1
+    while dim not in typical:
+        factor = next((unknown for unknown in typical if dim and dim % unknown == 0), None)
+        if factor is None:
+            return None
+        dim, number = dim // factor, number * typical[factor]
+        if dim <= _MOST_TIMES:
+            return number * dim
+    return number * typical[dim]
+
+
+def typical_dims(graph: Graph, numbers: Sequence[int]) -> GenericDims:
+    """The dims of a graph's values, where unknown ones of arguments are some numbers, again and again.
+
+    They are those of :func:`generic_dims` with other numbers, unless an operator computed with these.
+    """
+    found = generic_dims(graph).at(numbers)
+    return found if found is not None else GenericDims(graph, cycle(numbers))
+
+
 def _makes_lod(op: GraphOp) -> bool:
     """Whether an operator makes sequences: offsets of as many as a made-up dim says would take for ever."""
-    makes = [v for v in op.results if v.spec is not None and v.spec.lod_level]
-    return bool(makes) and not [v for v in op.args if v.spec is not None and v.spec.lod_level]
+    for value in op.results:
+        if value.spec is not None and value.spec.lod_level:
+            return not [v for v in op.args if v.spec is not None and v.spec.lod_level]
+    return False
 
 
 def _with_dims(specs: Specs, new: Mapping[int, int]) -> Specs:

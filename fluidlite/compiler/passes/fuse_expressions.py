@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,12 @@ from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.domain import domain_of
 from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.passes.fuse_dims import GenericDims
+from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
 from fluidlite.compiler.passes.joined import Member, may_join
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.selection.refusals import unused
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.calls import checks_indices
 from fluidlite.platform.device_registry import Unit, devices
@@ -50,15 +51,22 @@ class FuseExpressions(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Join what is worth it, greedily, in the order in which operators run."""
-        dims = GenericDims(graph, itertools.cycle(TYPICAL))
-        calls = {index: found for index, op in enumerate(graph.ops) if (found := _call_of(op, graph, dims)) is not None}
+        left = _with_neighbours({index: op for index, op in enumerate(graph.ops) if _may_join(op)})
+        if not left:
+            return
+        dims = typical_dims(graph, TYPICAL)
+        calls = {index: call for index, op in left.items() if (call := _call_of(op, graph, dims)) is not None}
         members: dict[int, LoopMember] = {}
-        for index, (call, elementwise) in sorted(calls.items(), key=lambda item: item[1][1]):  # elementwise ones last
-            if elementwise and not members:
-                return  # alone they are another rule's
-            member = _member_of(graph.ops[index], call, elementwise, graph.policy)
-            if member is not None:
-                members[index] = member
+        for by_elements in (False, True):  # each asks only of those that still have a neighbour
+            left = _with_neighbours({index: op for index, op in left.items() if index in calls})
+            for index in [index for index, op in left.items() if op.definition.elementwise is by_elements]:
+                member = _member_of(left[index], calls[index], graph.policy)
+                if member is not None:
+                    members[index] = member
+                else:
+                    del calls[index]
+        if all(member.elementwise for member in members.values()):
+            return  # alone they are another rule's
         ByCost(graph, dims, dict(sorted(members.items()))).fuse()
 
 
@@ -151,40 +159,57 @@ class ByCost(Fusion[LoopMember]):
         return super().operator(group, next(checking, checks))
 
 
-def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> tuple[Call, bool] | None:
-    """The call of an operator that may be a member, and whether it is elementwise."""
-    if not may_join(op):
-        return None
-    assert op.operator is not None
+def _may_join(op: GraphOp) -> bool:
+    """Whether an operator may be a member by what it is, whatever its dims."""
+    if op.operator is None:
+        return False
     own = op.operator.definition
-    if own.epilogue or (own.scalar is None and own.expression is None) or not _updates_in_place(op):
-        return None
+    said = own.scalar is not None or own.expression is not None
+    return said and own.epilogue is None and may_join(op) and _updates_in_place(op)
+
+
+def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
+    """Those of some operators that read what another of them makes, or reads."""
+    sharing: dict[int, list[int]] = defaultdict(list)
+    for index, op in ops.items():
+        for value in {*op.args, *op.results}:
+            sharing[id(value)].append(index)
+    near = {index for indices in sharing.values() if len(indices) > 1 for index in indices}
+    return {index: op for index, op in ops.items() if index in near}
+
+
+def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
+    """The call of an operator, if its values are known and the kernel language is used for such sizes."""
+    own = op.definition
     slots: dict[str, tuple[Spec, ...]] = {}
     every: Mapping[str, Sequence[GraphValue | None]] = {**op.inputs, **op.outputs}
     for slot, values in every.items():
-        specs = [dims.spec(value) for value in values if value is not None]
-        if any([spec is None or spec.lod_level or spec.kind != "dense" for spec in specs]):
-            return None
+        specs: list[Spec] = []
+        for value in values:
+            if value is None:
+                continue
+            spec = dims.spec(value)
+            if spec is None or spec.lod_level or spec.kind != "dense":
+                return None
+            specs.append(spec)
         if specs:
-            slots[slot] = tuple(specs)  # type: ignore[arg-type]
+            slots[slot] = tuple(specs)
     outs = {slot: slots.pop(slot) for slot in op.outputs if slot in slots}
     if not outs:
         return None
-    place = devices.unit(op.operator.hints.get("op_device") or graph.place).place
-    call = Call(own, slots, outs, op.attrs, place)
-    try:
-        said = call.by_elements
-        return call, not said.of_tensors and not domain_of(said).sums
-    except (FluidError, Refused):  # not at these sizes; it says so when it is planned
-        return None
+    unit = devices.unit(op.hints.get("op_device") or graph.place)
+    call = Call(own, slots, outs, op.attrs, unit.place)
+    return call if unused("language", call, unit, graph.policy) is None else None
 
 
-def _member_of(op: GraphOp, call: Call, elementwise: bool, policy: Policy) -> LoopMember | None:
+def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
     assert op.operator is not None and call.place is not None
     device, layout = op.operator.hints.get("op_device"), op.operator.hints.get(LAYOUT)
     try:
         if not _by_loops(call, devices.unit(call.place), policy):
             return None
+        said = call.by_elements
+        elementwise = not said.of_tensors and not domain_of(said).sums
         fit = dims_fit(call) if call.of_tensors else {}
         checks = checks_indices(call)
     except (FluidError, Refused):  # it cannot run here, or not at these sizes; it says so when it is planned

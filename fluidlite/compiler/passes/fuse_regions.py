@@ -82,7 +82,7 @@ def member_of(op: GraphOp, dims: GenericDims, unit: Unit, preferences: Policy) -
     if definition is None or definition.scalar is None:
         return None
     given = given_of(op, definition)
-    if any(definition.input(name) is None for name in given) or any(definition.output(s) is None for s in op.outputs):
+    if not definition.slots.issuperset((*given, *op.outputs)):
         return None
     ins, outs = dims.specs(given), dims.specs({s: v for s, (v,) in op.outputs.items() if v is not None})
     if ins is None or not outs:
@@ -114,15 +114,16 @@ def _vetoed(op: GraphOp, definition: OpDef, unit: Unit) -> bool:
 
 def _generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bool:
     """Whether the place would generate a kernel for this call, and has none of a library that it prefers."""
-    able = [
-        name
-        for name in GENERATED_FOR
-        if getattr(unit, name) is not None
-        and name in generators
-        and name not in preferences.exclude
-        and not (name == "language" and preferences.capability(unit.place.kind) == "array")
-    ]
-    if "generated" in preferences.exclude or all(generators[name].refuse(call, unit) is not None for name in able):
+    if "generated" in preferences.exclude:
+        return False
+    for name in GENERATED_FOR:
+        if getattr(unit, name) is None or name not in generators or name in preferences.exclude:
+            continue
+        if name == "language" and preferences.capability(unit.place.kind) == "array":
+            continue
+        if generators[name].refuse(call, unit) is None:
+            break
+    else:
         return False
     if form:
         return True

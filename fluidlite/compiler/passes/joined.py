@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fluidlite.base.dtypes import is_float
@@ -40,9 +41,9 @@ class Member:
     call: Call
     device: str | None
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, GraphValue]:
-        """Its inputs by slot; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
+        """Its inputs by slot, once groups are made; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
         return given_of(self.op, self.definition)
 
     @property
@@ -73,12 +74,10 @@ def may_join(op: GraphOp) -> bool:
     own = op.operator.definition
     if own.host_only or own.dynamic or own.effect or own.run is not None:
         return False
-    given, made = [own.input(name) for name in op.inputs], [own.output(name) for name in op.outputs]
-    if any([slot is None or slot.value or slot.on_host for slot in given]):
+    names = {*op.inputs, *op.outputs}
+    if not names <= own.slots or not names.isdisjoint(own.off_device):
         return False
-    if any([slot is None or slot.on_host for slot in made]):
-        return False
-    return all([len(values) == 1 for values in op.outputs.values()])
+    return max(map(len, op.outputs.values()), default=1) == 1 == min(map(len, op.outputs.values()), default=1)
 
 
 def is_number(value: GraphValue) -> bool:
@@ -224,12 +223,12 @@ class Joined:
         runtime = runtime_attrs(member.definition, op.attrs)
         self.attrs.update({f"{index}.{name}": value for name, value in runtime.items()})
         attrs = tuple(
-            (attr.name, RUNTIME if attr.name in runtime else op.attrs[attr.name]) for attr in member.definition.attrs
+            [(attr.name, RUNTIME if attr.name in runtime else op.attrs[attr.name]) for attr in member.definition.attrs]
         )
-        sources = tuple((slot, self._source(member, slot, value)) for slot, value in member.inputs.items())
+        sources = tuple([(slot, self._source(member, slot, value)) for slot, value in member.inputs.items()])
         outputs = member.outputs
         self.makers.update({id(value): Source(index, slot) for slot, value in outputs.items()})
-        dtypes = tuple(value.spec.dtype for value in outputs.values() if value.spec is not None)
+        dtypes = tuple([value.spec.dtype for value in outputs.values() if value.spec is not None])
         return Part(member.definition, attrs, sources, tuple(outputs), dtypes)
 
     # Memory that may be shared

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError, SupportsError
-from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph import Graph, MadeOf, made_of
 from fluidlite.compiler.ir.metadata_check import malformed
 from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic
 from fluidlite.compiler.passes.base import GraphPass
@@ -49,7 +49,6 @@ OURS: tuple[type[GraphPass], ...] = (
 )
 """The built-in passes: phase by phase, in the order in which they run."""
 
-State = tuple[list[list[Any]], list[Any]]
 Watch = Callable[["PassList", GraphPass, Graph], None]
 
 
@@ -117,8 +116,9 @@ class PassList(list[GraphPass]):
             If a pass raises, or breaks the graph; the pass is named, and the plugin that brought it.
         """
         for item in self:
-            _check(item)
-        now = state_of(graph)
+            if type(item) not in OURS:
+                _check(item)
+        now = made_of(graph)
         for phase, group in groupby(list(self), self.phase):
             several = list(group)
             for _ in range(MOST_ROUNDS if phase in REPEATED else 1):
@@ -130,7 +130,7 @@ class PassList(list[GraphPass]):
                 if now == before:
                     break
 
-    def _run(self, item: GraphPass, graph: Graph, before: State) -> State:
+    def _run(self, item: GraphPass, graph: Graph, before: MadeOf) -> MadeOf:
         """Run one pass and the verifier, and take out what nothing needs; return what the graph is made of then.
 
         A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
@@ -146,11 +146,11 @@ class PassList(list[GraphPass]):
         except Exception as exc:
             raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
         try:
-            after = state_of(graph)
+            after = made_of(graph)
             if after != before or type(item) not in OURS:
                 graph.verify()
             if after != before and graph.prune():
-                after = state_of(graph)
+                after = made_of(graph)
         except ProgramError as exc:
             raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
         except Exception as exc:  # not even the form of a graph is left
@@ -174,17 +174,9 @@ def _check(item: Any) -> None:
         raise ProgramError(f"pass {item.name} is for phase {item.phase!r}; the phases are {', '.join(PHASES)}")
 
 
-def state_of(graph: Graph) -> State:
-    """What a graph is made of; the same before and after a pass that found nothing."""
-    ops = [[op, *map(list, op.inputs.values()), *map(list, op.outputs.values())] for op in graph.ops]
-    return ops, list(graph.results)
-
-
 def default_passes() -> PassList:
     """The passes of a transformer, those of plugins included: a list of its own for each."""
-    found = PassList()
-    for item in OURS:
-        found.add(item())
+    found = PassList([item() for item in OURS])
     for item, plugin in passes.all():
         found.add(copy.copy(item), item.phase, plugin)  # a pass may keep notes of the graph that it is at
     return found

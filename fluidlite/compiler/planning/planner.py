@@ -28,6 +28,7 @@ from fluidlite.platform.place import Place
 from fluidlite.program.decompose import Part, Value
 from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
 from fluidlite.program.op_call import Call, located
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import EMPTY, Operator, check_inputs, inferred
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable import copy_operator
@@ -37,9 +38,8 @@ from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 _PLACEHOLDER = Spec.of((), "float32")
 
 
-def _left_out(op: GraphOp, outs: Collection[str]) -> list[str]:
+def _left_out(made: OpDef, outs: Collection[str]) -> list[str]:
     """Outputs that an operator must have and a program leaves out: kernels may count on them, so they are made."""
-    made = op.definition
     if made.scalar is not None or made.infer is None or made.dynamic or made.run is not None:
         return []  # those of a scalar expression are independent
     return [
@@ -217,8 +217,11 @@ class _Planner(Values):
     def _finished(self, later: Sequence[GraphOp]) -> Plan:
         """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
         places = {self.home} | {m.source for m in self.out.moves} | {m.target for m in self.out.moves}
-        places |= {s.choice.place for s in self.out.steps if isinstance(s, Launch)}
-        places |= {self.host} if any(isinstance(s, Control) for s in self.out.steps) else set()
+        for step in self.out.steps:
+            if isinstance(step, Launch):
+                places.add(step.choice.place)
+            elif isinstance(step, Control):
+                places.add(self.host)
         places |= {place for _, _, place, _ in self.out.fetches}
         if later:  # all locks are taken when the run begins
             places |= {self.host, *(devices.unit(at).place for op in later if (at := op.hints.get("op_device")))}
@@ -229,8 +232,8 @@ class _Planner(Values):
             if isinstance(step, Launch):
                 step.where = self.out.places.index(step.choice.place)
                 plain = not step.skip and step.random is None and None not in step.ins
-                plain = plain and not step.blind and all(o.shares < 0 and not o.state for o in step.outs)
-                step.simple = plain and not step.writes_state and all(o.spec.known for o in step.outs)
+                plain = plain and not step.blind and not step.writes_state
+                step.simple = plain and all([o.shares < 0 and not o.state and o.spec.known for o in step.outs])
         finish_lifetimes(self.out, self.last_use, self.inplace)
         return self.out
 
@@ -238,9 +241,10 @@ class _Planner(Values):
 
     def _unknown_values(self, op: GraphOp) -> list[GraphValue]:
         """The values whose numbers an operator takes as metadata, and that are not known yet."""
-        if self.assume_state:  # explain: dims stay open
+        definition = op.definition
+        slots = (*definition.stated, *definition.tables)
+        if self.assume_state or not slots:  # explain: dims stay open
             return []
-        slots = [slot.name for slot in op.definition.inputs if slot.value]
         return [value for slot in slots for value in op.inputs.get(slot, ()) if value not in self.values]
 
     def _pause(self, later: list[GraphOp], at: int, values: list[GraphValue], dims: list[GraphValue]) -> None:
@@ -277,17 +281,21 @@ class _Planner(Values):
 
     def _policy(self, op: GraphOp, target: Place) -> Policy:
         """The policy, with the operator's own choice of library (the hint ``op_library``) before all others."""
-        return self.policy.with_first(target.kind, op.hints.get("op_library"))
+        library = op.hints.get("op_library")
+        return self.policy if library is None else self.policy.with_first(target.kind, library)
 
     def _call(self, op: GraphOp) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
+        definition = op.definition
         for slot, values in op.inputs.items():
-            declared = op.definition.input(slot)
-            specs_in = [self._find(value).spec for value in values]
-            if declared is not None and declared.value:
+            specs_in = []
+            for value in values:
+                spec = self._find(value).spec
+                specs_in.append(spec if spec.layout is PLAIN else spec.with_(layout=PLAIN))
+            if slot in definition.stated or slot in definition.tables:
                 numbers = [self.values.get(value) for value in values]
                 specs_in = [spec.with_(value=value) for spec, value in zip(specs_in, numbers, strict=True)]
-            ins[slot] = tuple([s if s.layout is PLAIN else s.with_(layout=PLAIN) for s in specs_in])
+            ins[slot] = tuple(specs_in)
         key = (self.home, *ins.values())
         if op.planned is not None and op.planned[0] == key:
             return op.planned[1]
@@ -296,21 +304,18 @@ class _Planner(Values):
         return call
 
     def _inferred(self, op: GraphOp, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
-        outs = {
-            slot: (_PLACEHOLDER,) * len(values)
-            for slot, values in op.outputs.items()
-            if any(value is not None for value in values)
-        }
-        outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(op, outs)}
-        call = Call(op.definition, ins, outs, op.attrs)
+        definition = op.definition
+        outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
+        outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(definition, outs)}
+        call = Call(definition, ins, outs, op.attrs)
         check_inputs(call)
-        results = inferred(call) if op.definition.infer is not None else {}
+        results = inferred(call) if definition.infer is not None else {}
         specs = {}
         for slot, placeholders in outs.items():
             result = results.get(slot)
-            if result is None and (op.definition.dynamic or op.definition.infer is None):  # as the user declared them
+            if result is None and (definition.dynamic or definition.infer is None):  # as the user declared them
                 result = [_declared(value) for value in op.outputs[slot]]
-                if op.definition.run is not None:  # which offsets a block leaves, the run says
+                if definition.run is not None:  # which offsets a block leaves, the run says
                     result = [spec.with_(lod=(), lod_level=spec.lod_level) for spec in result]
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
@@ -319,13 +324,14 @@ class _Planner(Values):
                 raise ProgramError(
                     f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
                 )
-        return call._alike(Call(op.definition, ins, specs, op.attrs, self.home, op.role != "forward"))
+        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.role != "forward"))
 
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)
+        definition = op.definition
         elsewhere = op.hints.get("op_device")
         target = devices.unit(elsewhere).place if elsewhere else self.home
-        if op.definition.unmoved:
+        if definition.unmoved:
             self._check_unmoved(op, target)
         preferences = self._policy(op, target)
         picked = self.picked.get(id(op))
@@ -344,14 +350,12 @@ class _Planner(Values):
         keys: list[str | None] = []
         wanted = relaid.layouts if relaid is not None else _named_layouts(call, choice)
         for slot, values in op.inputs.items():
-            declared = op.definition.input(slot)
+            declared = definition.input(slot) if slot in definition.not_computed else None
             for value in values:
-                if declared is not None and declared.unread:
-                    keys.append(None)
-                elif declared is not None and declared.on_host:
-                    keys.append(self._at(value, self.host))
-                else:
+                if declared is None:
                     keys.append(self._at(value, choice.place, wanted.get(slot, PLAIN)))
+                else:
+                    keys.append(None if declared.unread else self._at(value, self.host))
         placed = relaid.call if relaid is not None else self._laid(op, call, wanted) if wanted else call
         outputs, homes = [], []
         for slot, specs in call.outs.items():
@@ -362,7 +366,7 @@ class _Planner(Values):
                 outputs.append(output)
                 if home is not None:
                     homes.append(home)
-        written = any(o.state for o in outputs) or bool(homes)
+        written = bool(homes) or any([o.state for o in outputs])
         self._launch(op, placed.at(choice.place), choice, keys, outputs, written, relaid is not None)
         for value, found in homes:
             self._home(value, found)
@@ -402,7 +406,7 @@ class _Planner(Values):
         if hint == PLAIN.name or (hint is None and not op.definition.elementwise):
             return None
         lie = {value: self._find(value).spec.layout for value in op.args}
-        known = set(lie.values()) - {PLAIN}
+        known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}
         if (hint is None and len(known) != 1) or (choice.kernel is not None and choice.kernel.layouts):
             return None
         layout = known.pop() if hint is None else layout_named(hint)

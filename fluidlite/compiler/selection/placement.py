@@ -276,16 +276,14 @@ class Values(ABC):
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
         # where a guarded kernel skips, the state is what its input was: only if they share memory
-        kept = all(output.shares >= 0 for output in outputs)
+        kept = all([output.shares >= 0 for output in outputs])
         step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
-        step.skip = all(output.spec.size == 0 for output in outputs)
+        step.skip = not any([output.spec.size for output in outputs])
         if call.op.random:
             step.random = random_key(self.graph.program, op, call)
-        for key in keys:
-            if key is not None:
-                self._use(key)
-        for output in outputs:
-            self._use(output.key)
+        now = len(self.out.steps)
+        self.last_use.update([(key, now) for key in keys if key is not None])
+        self.last_use.update([(output.key, now) for output in outputs])
         self.out.steps.append(step)
 
 

@@ -56,8 +56,8 @@ class Kernel:
         name = f"{entry}_packed"
         self.address: int = code.address(name)
         self.call = code.function(name, None, ("int64", "int64", "pointer"))
-        self.pack = struct.Struct("<" + "".join(_PACKED[name] for name in parameters)).pack
-        self.buffers = tuple(i for i, name in enumerate(parameters) if name == "buffer")
+        self.pack = struct.Struct("<" + "".join([_PACKED[name] for name in parameters])).pack
+        self.buffers = tuple([i for i, name in enumerate(parameters) if name == "buffer"])
 
         self.worth: dict[int, bool] = {}
         """Whether it is worth sharing so many items, as far as that was measured."""
@@ -222,10 +222,10 @@ _TYPES = {"pointer": "ptr", "int32": "i32", "int64": "i64", "float32": "float", 
 def _calling(kinds: Sequence[str]) -> str:
     """Return LLVM IR that calls the function whose address comes first, with arguments that lie eight bytes apart."""
     lines = ["define void @fl_native_packed(i64 %begin, i64 %end, ptr %packed) nounwind {"]
-    types = ["ptr", *(_TYPES[kind] for kind in kinds)]
+    types = ["ptr", *[_TYPES[kind] for kind in kinds]]
     for i, kind in enumerate(types):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
-    given = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(types) if i)
+    given = ", ".join([f"{kind} %a{i}" for i, kind in enumerate(types) if i])
     return "\n".join([*lines, f"  call void %a0({given})", "  ret void", "}", ""])
 
 

@@ -246,7 +246,7 @@ end:
 
 def entries() -> str:
     """LLVM IR of functions without arguments, each of which does the chain in its slot: there is nothing to convert."""
-    names = ", ".join(f"ptr @fl_entry_{i}" for i in range(ENTRIES))
+    names = ", ".join([f"ptr @fl_entry_{i}" for i in range(ENTRIES)])
     lines = [f"@fl_slots = global [{ENTRIES} x ptr] zeroinitializer"]
     lines += [f"@fl_entries = global [{ENTRIES} x ptr] [{names}]"]
     for i in range(ENTRIES):

@@ -189,7 +189,7 @@ class Product:
         if not self._kinds:
             return False
         where = ctypes.cast(self._call, ctypes.c_void_p).value
-        recorder.call(where, self._kinds, *(each.value for each in self._arguments(a, b, out, add)))
+        recorder.call(where, self._kinds, *[each.value for each in self._arguments(a, b, out, add)])
         return True
 
 

@@ -1,0 +1,52 @@
+"""Dims for the cost model: substituted in those that are known, or inferred where an operator computed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims, typical_dims
+from fluidlite.compiler.passes.fuse_expressions import TYPICAL
+from fluidlite.program.variable import Variable
+
+
+def _products() -> Variable:
+    """Rows of sequences as one dim, which is twice and sixty times an unknown one, and the product of two."""
+    x = layers.data("x", [-1, -1, 6], append_batch_size=False)
+    rows = layers.softmax(layers.reshape(x, [-1, 6]))
+    y = layers.data("y", [10, 6])
+    flat = layers.fc(layers.reshape(y, [-1, 6]), 3)
+    return layers.mean(layers.concat([layers.reduce_sum(rows, 1), layers.reduce_sum(layers.concat([flat, flat]), 1)]))
+
+
+def _batch() -> Variable:
+    x = layers.data("x", [8])
+    return layers.mean(layers.softmax(layers.fc(x, 4, act="relu")) * 2)
+
+
+def _halved() -> Variable:
+    """Sides of a picture that nobody knows, halved."""
+    return layers.pool2d(layers.data("x", [-1, 3, -1, -1]), 2, "max", 2)
+
+
+@pytest.mark.parametrize(("make", "substituted"), [(_batch, True), (_products, False), (_halved, False)])
+def test_dims_are_those_that_inference_finds(make: Callable[[], Variable], substituted: bool) -> None:
+    out = make()
+    graph = Graph(fluid.default_main_program(), [out.name])
+    assert (generic_dims(graph).at(TYPICAL) is not None) is substituted
+    found, inferred = typical_dims(graph, TYPICAL), GenericDims(graph, cycle(TYPICAL))
+    values = [value for op in graph.ops for value in (*op.args, *op.results)]
+    assert {value.name: found.dims(value) for value in values} == {v.name: inferred.dims(v) for v in values}
+
+
+def test_products_of_unknown_dims_are_substituted() -> None:
+    out = layers.reshape(layers.data("x", [-1, -1, 6], append_batch_size=False), [-1, 3])
+    graph = Graph(fluid.default_main_program(), [out.name])
+    found = generic_dims(graph).at(TYPICAL)
+    assert found is not None
+    assert found.dims(graph.results[0]) == (TYPICAL[0] * TYPICAL[1] * 2, 3)

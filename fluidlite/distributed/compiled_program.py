@@ -135,7 +135,8 @@ class CompiledProgram:
             insert_collectives(
                 made,
                 self._loss,
-                members=group.size if divided else 1,
+                scale="members" if divided else "one",
+                members=group.size,
                 bucket_bytes=None if self._build_strategy.fuse_all_reduce_ops else 1,
             )
             self._rewritten = key, made

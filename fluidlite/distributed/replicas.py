@@ -48,14 +48,16 @@ class Replicas:
         feeds = self._split_feed(feed)
         fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else list(fetch_list or ())
         members = self._meeting.members
-        program = self._program_of(members[0])
-        self._share(program, scope)
+        programs = [self._program_of(member) for member in members]
+        self._share(programs[0], scope)
         scopes = [scope, *self._scopes]
 
         def one(i: int) -> Any:
             set_thread_ring(0, members[i])
             try:
-                return self._executors[i].run(program, feeds[i], fetches, scope=scopes[i], return_numpy=return_numpy)
+                return self._executors[i].run(
+                    programs[i], feeds[i], fetches, scope=scopes[i], return_numpy=return_numpy
+                )
             except BaseException as exc:
                 self._meeting.fail(i, exc)
                 raise
@@ -73,7 +75,7 @@ class Replicas:
         if errors:
             self._meeting, self._owner = Meeting(len(self.places)), None  # what the members hold may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
-        self._versions = self._seen(program, scope)
+        self._versions = self._seen(programs[0], scope)
         names = [item if isinstance(item, str) else item.name for item in fetches]
         return [joined(name, parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)]
 

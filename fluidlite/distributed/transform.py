@@ -52,6 +52,7 @@ def insert_collectives(
 
     Reductions begin behind the operator that makes the last gradient of a bucket, and are waited for in front of the
     first update; clipping, decay and updates then see the gradients of the whole batch, the same on each member.
+    What an update with random numbers makes is the first member's.
 
     Parameters
     ----------
@@ -103,6 +104,7 @@ def insert_collectives(
     for bucket in reversed(found):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
         _insert(block, last + 1, "c_sync_comm_stream", *names, {"ring_id": ring}, "backward")
+    _share_random_updates(block, ring)
     if scale == "rows":
         _scale_by_rows(block, seed, rows_of, ring)
     elif scale == "members":
@@ -188,6 +190,17 @@ def _seed(block: Block, loss: str) -> Operator:
     raise ProgramError(
         f"no backward of the program begins with the loss {loss!r}\n  Do: loss_name=loss.name of what is minimized"
     )
+
+
+def _share_random_updates(block: Block, ring: int) -> None:
+    """Let all members take what the first one's updates with random numbers make: each draws numbers of its own."""
+    wait = {"root": 0, "ring_id": ring, "use_calc_stream": True}
+    for op in list(block.ops):
+        if op.role == "optimize" and op.definition.random:
+            for name in op.output_arg_names:
+                _insert(
+                    block, block.ops.index(op) + 1, "c_broadcast", {"X": [name]}, {"Out": [name]}, {**wait}, "optimize"
+                )
 
 
 def _scale_by_rows(block: Block, seed: Operator, rows_of: str, ring: int) -> None:

@@ -321,6 +321,26 @@ def test_a_member_without_rows_gathers_those_of_others() -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_members_drop_other_elements_and_make_equal_updates_of_noise(seed: int) -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = seed
+    with fluid.program_guard(main, startup):
+        dropped = layers.dropout(layers.data("x", [500]), 0.5)
+        loss = layers.mean(layers.fc(dropped, 2))
+        fluid.optimizer.Dpsgd(0.1, clip=1.0, batch_size=4.0, sigma=1.0).minimize(loss)
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    for _ in range(2):
+        kept = executor.run(program, {"x": np.ones((2, 500), "float32")}, [dropped])[0] != 0
+        assert 0.3 < (kept[0] == kept[1]).mean() < 0.7
+    (other,) = program._replicas._scopes
+    for parameter in main.all_parameters():
+        mine, theirs = (scope.find_var(parameter.name).get_tensor() for scope in (fluid.global_scope(), other))
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
 def test_what_cannot_be_split_or_joined_is_refused() -> None:
     main = fluid.Program()
     with fluid.program_guard(main, fluid.Program()):

@@ -10,7 +10,7 @@ from fluidlite.program.variable import Variable
 
 
 def gather_rows(block: Block, values: Variable, after: Operator, members: int, ring: int) -> None:
-    """Let updates read the rows of all members.
+    """Let what stands behind backward read the rows of all members.
 
     A gathering takes equally many of each, so that a member fills up to the most that one has with zeros, for a row
     that it has anyway: only rows that some member has are updated, as in one process.
@@ -51,7 +51,7 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int, r
         add("pad", {"X": [values.name]}, {"paddings": [0, 2, 0, 0], "pad_value": 0.0}),
     ):
         found.append(add("c_allgather", {"X": [add("gather", {"X": [name], "Index": [index]})]}, gather))
-    for op in block.ops:
-        if op.role == "optimize":
+    for op in block.ops[at:]:
+        if op.role != "backward":
             op.rename_input(rows, found[0])
             op.rename_input(values.name, found[1])

@@ -79,7 +79,7 @@ def insert_collectives(
     Raises
     ------
     ProgramError
-        The program has no backward, or no updates of gradients.
+        The program has no backward, no updates of gradients, or updates between two backwards.
     """
     block = program.global_block()
     if scale not in SCALES:
@@ -125,13 +125,28 @@ def _insert(
 
 
 def _gradients(block: Block) -> dict[str, Operator]:
-    """Gradients of parameters that backward makes and updates read, with the last operator that makes each."""
+    """Gradients of parameters that are read behind backward, with the last operator that makes each.
+
+    What reads one need not be an update: a program may scale or clip it before.
+    """
     owners = {p.name for p in block.program.all_parameters()}
     made: dict[str, Operator] = {}
+    updates: list[Operator] = []
+    read: set[str] = set()
     for op in block.ops:
         if op.role == "backward":
             made.update(dict.fromkeys(op.output_arg_names, op))
-    read = {name for op in block.ops if op.role == "optimize" for name in op.input_arg_names}
+            read = set()
+            if updates:
+                raise ProgramError(
+                    f"{op} belongs to a second backward, behind the update {updates[0]}, "
+                    "whose gradients are not reduced yet"
+                    "\n  Do: minimize the sum of the losses, or train a program for each"
+                )
+            continue
+        read.update(op.input_arg_names)
+        if op.role == "optimize" and not made.keys().isdisjoint(op.input_arg_names):
+            updates.append(op)
     numbers = {variable.selected.rows for variable in block.vars.values() if variable.selected is not None}
     found = {
         name: op

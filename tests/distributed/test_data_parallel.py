@@ -321,6 +321,41 @@ def test_a_member_without_rows_gathers_those_of_others() -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("names", [("table",), ("table", "fc.w", "fc.b")], ids="-".join)
+def test_gradients_that_a_program_clips_itself_are_reduced_before(names: tuple[str, ...], sparse: bool) -> None:
+    found = []
+    for places in (None, ["cpu", "cpu"]):
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 7
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            ids, y = layers.data("ids", [1], dtype="int64"), layers.data("y", [1], dtype="int64")
+            embedded = layers.embedding(ids, [12, 3], is_sparse=sparse, param_attr=fluid.ParamAttr(name="table"))
+            scores = layers.fc(embedded, 4, param_attr=fluid.ParamAttr("fc.w"), bias_attr=fluid.ParamAttr("fc.b"))
+            loss = layers.mean(layers.softmax_with_cross_entropy(scores, y))
+            optimizer = fluid.optimizer.SGD(0.5)
+            pairs = optimizer.backward(loss)
+            optimizer.apply_gradients([(p, layers.clip_by_norm(g, 0.1) if p.name in names else g) for p, g in pairs])
+        program: Any = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places) if places else main
+        executor, scope = fluid.Executor("cpu"), fluid.Scope()
+        executor.run(startup, scope=scope)
+        for _ in range(2):
+            executor.run(program, {"ids": WORDS, "y": Y[:8]}, [loss], scope=scope)
+        found.append({p.name: scope.find_var(p.name).get_tensor().numpy() for p in main.all_parameters()})
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_second_backward_behind_an_update_is_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [3])
+        losses = [layers.mean(layers.fc(x, 1)) for _ in range(2)]
+        for loss in losses:
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        with pytest.raises(ProgramError, match="a second backward, behind the update operator sgd"):
+            insert_collectives(fluid.default_main_program(), losses[0].name)
+
+
 @pytest.mark.parametrize("seed", [0, 7])
 def test_members_drop_other_elements_and_make_equal_updates_of_noise(seed: int) -> None:
     main, startup = fluid.Program(), fluid.Program()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fluidlite.base.errors import CollectiveError, FeedError
+from fluidlite.base.arguments import listed, mapped
+from fluidlite.base.errors import CollectiveError, FeedError, FetchError
 from fluidlite.distributed.groups import Group, set_thread_ring
 from fluidlite.distributed.parameters import state_names
 from fluidlite.distributed.rows import joined, split
@@ -46,7 +47,8 @@ class Replicas:
     def run(self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
         """Run once on all places; return what was fetched, the places' values behind each other."""
         feeds = self._split_feed(feed)
-        fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else list(fetch_list or ())
+        fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
+        fetches = listed("fetch_list", fetches if fetches is not None else (), "variables or names", FetchError)
         members = self._meeting.members
         programs = [self._program_of(member) for member in members]
         self._share(programs[0], scope)
@@ -87,7 +89,7 @@ class Replicas:
                 raise FeedError(f"the feed is a list of {len(feed)}; expected one mapping for each of {count} places")
             return list(feed)
         parts: list[dict[str, Any]] = [{} for _ in range(count)]
-        for name, value in (feed or {}).items():
+        for name, value in mapped("the feed", feed or {}, "a mapping of names to arrays", FeedError).items():
             for part, rows in zip(parts, split(name, value, count), strict=True):
                 part[name] = rows
         return list(parts)

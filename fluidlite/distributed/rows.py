@@ -19,7 +19,10 @@ def split(name: str, value: Any, count: int) -> list[Any]:
     lod = value.lod() if isinstance(value, Tensor) else []
     if isinstance(value, Tensor):
         value = value.numpy()  # a queue of the members would have to wait for the one that it lies on
-    value = np.asarray(value)
+    try:
+        value = np.asarray(value)
+    except ValueError as exc:
+        raise FeedError(f"feed {name!r} is no array: {exc}") from None
     rows = len(lod[0]) - 1 if lod else value.shape[0] if value.ndim else 0
     if rows < count:
         raise FeedError(f"feed {name!r} has {rows} {'sequences' if lod else 'rows'} for {count} places; each needs one")

@@ -390,6 +390,12 @@ def test_what_cannot_be_split_or_joined_is_refused() -> None:
         executor.run(program, feed, [x])
     with pytest.raises(FeedError, match="has 1 sequences for 2 places"):
         executor.run(program, {"x": fluid.create_lod_tensor(np.ones((3, 2), "float32"), [[3]], "cpu")}, [x])
+    with pytest.raises(FetchError, match="fetch_list is int 3"):
+        executor.run(program, feed, 3)
+    with pytest.raises(FeedError, match="the feed is int 3"):
+        executor.run(program, 3, [x])
+    with pytest.raises(FeedError, match="feed 'x' is no array"):
+        executor.run(program, {"x": [[1, 2], [3]]}, [x])
     (again,) = executor.run(program, feed, x, return_numpy=False)
     assert again.recursive_sequence_lengths() == [[1, 2]]
 

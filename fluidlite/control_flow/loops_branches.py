@@ -90,9 +90,9 @@ class _Run:
             self.frame.write(self.steps_slot, [self.steps if self.steps is not None else Steps()])
 
 
-def _truth(op: Operator, array: Any, name: str) -> bool:
+def _truth(array: Any, name: str) -> bool:
     if array.size != 1:
-        raise ProgramError(f"{op}: the condition {name!r} has dims {list(array.shape)}; expected one element")
+        raise ProgramError(f"the condition {name!r} has dims {list(array.shape)}; expected one element")
     return bool(array.reshape(-1)[0])
 
 
@@ -112,7 +112,7 @@ def _trips(run: _Run, body: Body, index: int, condition: str) -> int | None:
 def _run_while(frame: Frame, op: Operator) -> None:
     run = _Run(frame, op, "X", "StepScopes")
     name, index, most = op.attrs["condition"], op.attrs["sub_block"], op.attrs["max_iterations"]
-    go = _truth(op, frame.read("Condition")[0].numpy(), name)
+    go = _truth(frame.read("Condition")[0].numpy(), name)
     if not go:
         run.finish(None)
         return
@@ -137,7 +137,7 @@ def _run_while(frame: Frame, op: Operator) -> None:
             if run.steps is not None:
                 run.keep(index, body, random)
             (array,) = call(program, None, fetches, scope=scope)
-            go = bool(array) if array.size == 1 else _truth(op, array, name)
+            go = bool(array) if array.size == 1 else _truth(array, name)
         run.finish(body)
     finally:
         body.end()
@@ -147,7 +147,7 @@ def _run_conditional(frame: Frame, op: Operator) -> None:
     run = _Run(frame, op, "Input", "Scope")
     conditions = frame.read("Cond")
     if op.attrs["is_scalar_condition"]:
-        holds = _truth(op, conditions[0].numpy(), op.input("Cond")[0])
+        holds = _truth(conditions[0].numpy(), op.input("Cond")[0])
     else:
         holds = all(tensor._known().size for tensor in conditions)
     index = op.attrs["sub_block"] if holds else op.attrs["else_block"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.distributed.groups import Group, world
+from fluidlite.distributed.groups import Group, member_seed, world
 from fluidlite.distributed.strategies import BuildStrategy, ExecutionStrategy, GradientScaleStrategy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
@@ -36,7 +36,7 @@ class CompiledProgram:
         self._parallel = False
         self._loss: str | None = None
         self._places: list[Place] = []
-        self._rewritten: tuple[tuple[int, int, int], Program] | None = None
+        self._rewritten: dict[int, tuple[tuple[int, int, int], Program]] = {}
         self._begun: WeakObjects[Scope] = WeakObjects()
         self._replicas: Replicas | None = None
 
@@ -127,7 +127,8 @@ class CompiledProgram:
         if group.size == 1 or self._loss is None:
             return source
         key = source.serial, source.edits, group.size
-        if self._rewritten is None or self._rewritten[0] != key:
+        found = self._rewritten.get(group.rank)
+        if found is None or found[0] != key:
             from fluidlite.distributed.transform import insert_collectives
 
             made = source.clone()
@@ -135,11 +136,13 @@ class CompiledProgram:
             insert_collectives(
                 made,
                 self._loss,
-                members=group.size if divided else 1,
+                scale="members" if divided else "one",
+                members=group.size,
                 bucket_bytes=None if self._build_strategy.fuse_all_reduce_ops else 1,
             )
-            self._rewritten = key, made
-        return self._rewritten[1]
+            made.random_seed = member_seed(source.random_seed, group)
+            self._rewritten[group.rank] = found = key, made
+        return found[1]
 
     def _replicated(self, executor: Any) -> Replicas:
         if self._replicas is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from fluidlite.platform.device import Event
 Array = np.ndarray[Any, Any]
 
 REDUCTIONS = ("sum", "max", "min", "prod")
+
+_SEED_STRIDE = 1_000_003
 
 
 class Work(Protocol):
@@ -170,6 +173,13 @@ def world() -> Group:
     group = mpi_world()
     set_ring(0, group)
     return group
+
+
+def member_seed(seed: int, group: Group) -> int:
+    """The seed of a member of a group, each of which drops other elements; 0 is drawn, so that all are different."""
+    if group.rank and not seed:
+        return int.from_bytes(os.urandom(4)) | 1
+    return seed + _SEED_STRIDE * group.rank
 
 
 def check_reduction(reduction: str) -> str:

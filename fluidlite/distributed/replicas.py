@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
-from fluidlite.base.errors import CollectiveError, FeedError
+from fluidlite.base.arguments import listed, mapped
+from fluidlite.base.errors import CollectiveError, FeedError, FetchError
 from fluidlite.distributed.groups import Group, set_thread_ring
 from fluidlite.distributed.parameters import state_names
+from fluidlite.distributed.rows import joined, split
 from fluidlite.distributed.threads import Meeting
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
-from fluidlite.tensor.tensor import Tensor
+from fluidlite.program.variable import Variable
 
 
 class Replicas:
@@ -47,15 +47,19 @@ class Replicas:
     def run(self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
         """Run once on all places; return what was fetched, the places' values behind each other."""
         feeds = self._split_feed(feed)
+        fetches = [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
+        fetches = listed("fetch_list", fetches if fetches is not None else (), "variables or names", FetchError)
         members = self._meeting.members
-        program = self._program_of(members[0])
-        self._share(program, scope)
+        programs = [self._program_of(member) for member in members]
+        self._share(programs[0], scope)
         scopes = [scope, *self._scopes]
 
         def one(i: int) -> Any:
             set_thread_ring(0, members[i])
             try:
-                return self._executors[i].run(program, feeds[i], fetch_list, scope=scopes[i])
+                return self._executors[i].run(
+                    programs[i], feeds[i], fetches, scope=scopes[i], return_numpy=return_numpy
+                )
             except BaseException as exc:
                 self._meeting.fail(i, exc)
                 raise
@@ -73,11 +77,9 @@ class Replicas:
         if errors:
             self._meeting, self._owner = Meeting(len(self.places)), None  # what the members hold may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
-        self._versions = self._seen(program, scope)
-        merged = [np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*found, strict=True)]
-        if return_numpy:
-            return merged
-        return [_tensor(array) for array in merged]
+        self._versions = self._seen(programs[0], scope)
+        names = [item if isinstance(item, str) else item.name for item in fetches]
+        return [joined(name, parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)]
 
     def _split_feed(self, feed: Any) -> list[Mapping[str, Any]]:
         """The feed of each place: its rows in order, or, of a list, each its own."""
@@ -87,19 +89,9 @@ class Replicas:
                 raise FeedError(f"the feed is a list of {len(feed)}; expected one mapping for each of {count} places")
             return list(feed)
         parts: list[dict[str, Any]] = [{} for _ in range(count)]
-        for name, value in (feed or {}).items():
-            if isinstance(value, Tensor):
-                if value.lod():
-                    raise FeedError(
-                        f"feed {name!r} has LoD, whose rows cannot be split\n  Do: a list of feeds, one a place"
-                    )
-                value = value.numpy()  # a queue of the members would have to wait for the one that it lies on
-            value = np.asarray(value)
-            rows = value.shape[0] if value.ndim else 0
-            if rows < count:
-                raise FeedError(f"feed {name!r} has {rows} rows for {count} places; each needs one")
-            for i, part in enumerate(parts):
-                part[name] = value[rows * i // count : rows * (i + 1) // count]
+        for name, value in mapped("the feed", feed or {}, "a mapping of names to arrays", FeedError).items():
+            for part, rows in zip(parts, split(name, value, count), strict=True):
+                part[name] = rows
         return list(parts)
 
     def _seen(self, program: Program, scope: Scope) -> dict[str, tuple[int, int]]:
@@ -122,9 +114,3 @@ class Replicas:
             value = variable.tensor.numpy().copy()
             for i, other in enumerate(self._scopes, 1):  # memory of their own queues: a run waits for no other's then
                 self._threads[i].submit(other.var(name).get_tensor().set, value, self.places[i]).result()
-
-
-def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    tensor = Tensor()
-    tensor.set(array)
-    return tensor

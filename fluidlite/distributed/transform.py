@@ -8,8 +8,8 @@ from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import ProgramError
+from fluidlite.distributed.sparse_gradients import gather_rows
 from fluidlite.program.block import Block
-from fluidlite.program.edit import sub_blocks
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
@@ -19,7 +19,7 @@ BUCKET_BYTES = 1 << 20
 """Gradients that one operation reduces: large ones use the wire well, small ones begin earlier. Of a MiB the latency of
 an operation (20 us on one machine) is a tenth of its time."""
 
-SCALES = ("members", "rows")
+SCALES = ("members", "rows", "one")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def insert_collectives(
 
     Reductions begin behind the operator that makes the last gradient of a bucket, and are waited for in front of the
     first update; clipping, decay and updates then see the gradients of the whole batch, the same on each member.
+    What an update with random numbers makes is the first member's.
 
     Parameters
     ----------
@@ -62,8 +63,9 @@ def insert_collectives(
     scale : {"members", "rows"}
         ``"members"``: each member's gradient counts equally, as in Fluid: right where all have equally many rows.
         ``"rows"``: by its share of all rows, which a reduction of one number counts at the beginning of a step.
+        ``"one"``: gradients are summed as they are.
     members : int
-        How many there are; for ``"members"``.
+        How many there are.
     rows_of : str
         Name of a variable whose first dim are the rows; for ``"rows"``.
     ring : int
@@ -77,12 +79,14 @@ def insert_collectives(
     Raises
     ------
     ProgramError
-        The program has no backward, no updates of gradients, or sub-blocks in them.
+        The program has no backward, no updates of gradients, or updates between two backwards.
     """
     block = program.global_block()
     if scale not in SCALES:
         raise ProgramError(f"scale is {scale!r}; expected one of {', '.join(SCALES)}")
-    found = _buckets(block, BUCKET_BYTES if bucket_bytes is None else bucket_bytes)
+    gradients = _gradients(block)
+    sparse = {name: gradients.pop(name) for name in list(gradients) if block.var(name).selected is not None}
+    found = _buckets(block, gradients, BUCKET_BYTES if bucket_bytes is None else bucket_bytes)
     seed = _seed(block, loss)
     for bucket in found:
         _insert(
@@ -94,13 +98,16 @@ def insert_collectives(
             {"ring_id": ring, "use_calc_stream": False},
             "backward",
         )
+    for name, op in sparse.items():
+        gather_rows(block, block.var(name), op, members, ring)
     last = max(i for i, op in enumerate(block.ops) if op.role == "backward")
     for bucket in reversed(found):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
         _insert(block, last + 1, "c_sync_comm_stream", *names, {"ring_id": ring}, "backward")
+    _share_random_updates(block, ring)
     if scale == "rows":
         _scale_by_rows(block, seed, rows_of, ring)
-    else:
+    elif scale == "members":
         seed.set_attr("value", float(seed.attrs["value"]) / members)
     return found
 
@@ -118,27 +125,43 @@ def _insert(
 
 
 def _gradients(block: Block) -> dict[str, Operator]:
-    """Gradients of parameters that backward makes and updates read, with the last operator that makes each."""
+    """Gradients of parameters that are read behind backward, with the last operator that makes each.
+
+    What reads one need not be an update: a program may scale or clip it before.
+    """
     owners = {p.name for p in block.program.all_parameters()}
     made: dict[str, Operator] = {}
+    updates: list[Operator] = []
+    read: set[str] = set()
     for op in block.ops:
         if op.role == "backward":
-            if sub_blocks(op):
-                raise ProgramError(f"{op} runs a sub-block in backward; its gradients cannot be reduced in between")
             made.update(dict.fromkeys(op.output_arg_names, op))
-    read = {name for op in block.ops if op.role == "optimize" for name in op.input_arg_names}
-    return {
-        name: op for name, op in made.items() if name in read and GRAD in name and name.partition(GRAD)[0] in owners
+            read = set()
+            if updates:
+                raise ProgramError(
+                    f"{op} belongs to a second backward, behind the update {updates[0]}, "
+                    "whose gradients are not reduced yet"
+                    "\n  Do: minimize the sum of the losses, or train a program for each"
+                )
+            continue
+        read.update(op.input_arg_names)
+        if op.role == "optimize" and not made.keys().isdisjoint(op.input_arg_names):
+            updates.append(op)
+    numbers = {variable.selected.rows for variable in block.vars.values() if variable.selected is not None}
+    found = {
+        name: op
+        for name, op in made.items()
+        if name in read - numbers and GRAD in name and name.partition(GRAD)[0] in owners
     }
-
-
-def _buckets(block: Block, limit: int) -> list[Bucket]:
-    gradients = _gradients(block)
-    if not gradients:
+    if not found:
         raise ProgramError(
             "the program has no gradients that updates read: there is nothing to reduce"
             "\n  Do: optimizer.minimize(loss) first"
         )
+    return found
+
+
+def _buckets(block: Block, gradients: dict[str, Operator], limit: int) -> list[Bucket]:
     position = {op: i for i, op in enumerate(block.ops)}
     order = sorted(gradients, key=lambda name: (position[gradients[name]], name))
     found: list[Bucket] = []
@@ -182,6 +205,17 @@ def _seed(block: Block, loss: str) -> Operator:
     raise ProgramError(
         f"no backward of the program begins with the loss {loss!r}\n  Do: loss_name=loss.name of what is minimized"
     )
+
+
+def _share_random_updates(block: Block, ring: int) -> None:
+    """Let all members take what the first one's updates with random numbers make: each draws numbers of its own."""
+    wait = {"root": 0, "ring_id": ring, "use_calc_stream": True}
+    for op in list(block.ops):
+        if op.role == "optimize" and op.definition.random:
+            for name in op.output_arg_names:
+                _insert(
+                    block, block.ops.index(op) + 1, "c_broadcast", {"X": [name]}, {"Out": [name]}, {**wait}, "optimize"
+                )
 
 
 def _scale_by_rows(block: Block, seed: Operator, rows_of: str, ring: int) -> None:

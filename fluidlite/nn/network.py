@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fluidlite import layers, unique_name
+from fluidlite.base.arguments import listed
 from fluidlite.base.errors import NetworkError
-from fluidlite.distributed.groups import Group, single, world
+from fluidlite.distributed.groups import Group, member_seed, single, world
 from fluidlite.executor import Executor
 from fluidlite.io.paths import PathText
 from fluidlite.nn import checkpoint, set_up, training
@@ -32,8 +33,6 @@ from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Variable
-
-_SEED_STRIDE = 1_000_003
 
 
 class Network:
@@ -118,8 +117,9 @@ class Network:
         self._names = unique_name.Generator()
         self._programs: Programs | None = None
         self._is_set_up = False
+        dims = listed("input_shape", input_shape, "the dims of a row, such as [1, 28, 28]", NetworkError)
         with self._building():
-            self.input: Variable = layers.data(input_name, [-1, *input_shape], dtype=input_dtype)
+            self.input: Variable = layers.data(input_name, [-1, *dims], dtype=input_dtype)
         self.seeded(self.seed)
 
     # Building
@@ -139,7 +139,7 @@ class Network:
     @property
     def member_seed(self) -> int:
         """The seed of the training step: each of several processes drops other elements."""
-        return self.seed + _SEED_STRIDE * self.group.rank
+        return member_seed(self.seed, self.group)
 
     def add_layer(self, layer: Layer) -> Layer:
         """Add a layer to the end; it is checked against the output of the one before and the memory of the place.

@@ -104,7 +104,8 @@ def _add_training(network: Network, built: Programs) -> None:
     if network.distributed:
         from fluidlite.distributed.transform import insert_collectives
 
-        insert_collectives(main, built.fetches[0], scale="rows", rows_of=network.input.name)
+        members = network.group.size
+        insert_collectives(main, built.fetches[0], "rows", members, rows_of=network.input.name)
     added = [v for name, v in main.global_block().vars.items() if name not in before]
     state = [v for v in added if v.persistable and not isinstance(v, Parameter)]
     built.state_bytes = sum(prod(v.shape) * ITEMSIZE[v.dtype] for v in state)

@@ -17,7 +17,7 @@ from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import Number, numbers_of
-from fluidlite.operators.inference import Inferred, like, size
+from fluidlite.operators.inference import Inferred, all_agree, like, size
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Inference
@@ -105,9 +105,8 @@ def with_other_dims(x: e.Tensor) -> e.Tensor:
 
 
 def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
-    """Return X's spec with other dims; sequences stay where the rows do."""
-    keeps_rows = bool(dims) and bool(x.dims) and dims[0] == x.dims[0]
-    return like(x, dims) if keeps_rows else Spec.of(dims, x.dtype)
+    """Return X's spec with other dims; sequences stay where the rows do, or may do so by what is known of them."""
+    return like(x, dims) if all_agree(dims[:1], x.dims[:1]) and dims else Spec.of(dims, x.dtype)
 
 
 # reshape -----------------------------------------------------------------------------------------------------------

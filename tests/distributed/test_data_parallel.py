@@ -17,6 +17,7 @@ from fluidlite.errors import (
     AttributeValueError,
     CollectiveError,
     FeedError,
+    FetchError,
     NetworkError,
     OutOfRangeError,
     ProgramError,
@@ -256,6 +257,147 @@ def test_feeds_may_be_split_by_hand() -> None:
         executor.run(program, {"x": X[:1], "y": Y[:1]}, [loss])
     (again,) = executor.run(program, {"x": X[:20], "y": Y[:20]}, [loss], return_numpy=False)
     assert again.dims == (2,)
+
+
+# Sparse rows, sequences, loops ---------------------------------------------------------------------------------------
+
+WORDS = RANDOM.integers(0, 12, (8, 1))
+ROWS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: fluid.optimizer.SGD(0.5),
+    "lazy adam": lambda: fluid.optimizer.Adam(0.1, lazy_mode=True),
+    "clipped ftrl": lambda: fluid.optimizer.Ftrl(
+        0.1, regularization=fluid.regularizer.L2Decay(0.1), grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5)
+    ),
+}
+
+
+def trained(places: Any, optimizer: str, mode: str, words: Any, fixed: int | None) -> tuple[Any, dict[str, Any]]:
+    """Train a table of words, and steps over their sequences if there are any; return fetches, and parameters."""
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 7
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = layers.data("ids", [fixed or -1, 1], dtype="int64", lod_level=0 if fixed else 2, append_batch_size=False)
+        found = embedded = layers.embedding(ids, [12, 3], is_sparse=True, param_attr=fluid.ParamAttr(name="table"))
+        if not fixed:
+            rnn, sentences = layers.DynamicRNN(), layers.sequence_pool(embedded, "sum")
+            with rnn.block():
+                sentence, before = rnn.step_input(sentences), rnn.memory(shape=[3])
+                after = layers.fc([sentence, before], 3, act="tanh")
+                rnn.update_memory(before, after)
+                rnn.output(after)
+            found = layers.sequence_last_step(rnn())
+        cost = layers.softmax_with_cross_entropy(layers.fc(found, 4), layers.data("y", [1], dtype="int64"))
+        loss = layers.mean(cost)
+        ROWS[optimizer]().minimize(loss)
+    program: Any = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places) if places else main
+    executor, scope = fluid.Executor("cpu", mode=mode), fluid.Scope()
+    executor.run(startup, scope=scope)
+    feed = {"ids": words, "y": Y[: 8 if fixed else 4]}
+    for _ in range(3):
+        values = executor.run(program, feed, [embedded, cost], scope=scope, return_numpy=False)
+    return values, {p.name: scope.find_var(p.name).get_tensor().numpy() for p in main.all_parameters()}
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+@pytest.mark.parametrize("optimizer", ROWS)
+@pytest.mark.parametrize("kind", ["rows", "sequences"])
+def test_members_train_a_table_by_the_rows_of_all(kind: str, optimizer: str, mode: str) -> None:
+    """Each member has other rows, of the sequences unequally many, which are split and joined with their LoD."""
+    words = fluid.create_lod_tensor(WORDS, [[2, 1, 1, 2], [1, 0, 0, 1, 2, 4]], "cpu") if kind == "sequences" else WORDS
+    alone, wanted = trained(None, optimizer, mode, words, 8 if kind == "rows" else None)
+    both, found = trained(["cpu", "cpu"], optimizer, mode, words, 4 if kind == "rows" else None)
+    for one, other in zip(both, alone, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
+        assert one.lod() == other.lod()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_member_without_rows_gathers_those_of_others() -> None:
+    words = fluid.create_lod_tensor(WORDS[:3], [[1, 1, 1, 1], [0, 0, 1, 2]], "cpu")
+    _, wanted = trained(None, "sgd", "compiled", words, None)
+    _, found = trained(["cpu", "cpu"], "sgd", "compiled", words, None)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("names", [("table",), ("table", "fc.w", "fc.b")], ids="-".join)
+def test_gradients_that_a_program_clips_itself_are_reduced_before(names: tuple[str, ...], sparse: bool) -> None:
+    found = []
+    for places in (None, ["cpu", "cpu"]):
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 7
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            ids, y = layers.data("ids", [1], dtype="int64"), layers.data("y", [1], dtype="int64")
+            embedded = layers.embedding(ids, [12, 3], is_sparse=sparse, param_attr=fluid.ParamAttr(name="table"))
+            scores = layers.fc(embedded, 4, param_attr=fluid.ParamAttr("fc.w"), bias_attr=fluid.ParamAttr("fc.b"))
+            loss = layers.mean(layers.softmax_with_cross_entropy(scores, y))
+            optimizer = fluid.optimizer.SGD(0.5)
+            pairs = optimizer.backward(loss)
+            optimizer.apply_gradients([(p, layers.clip_by_norm(g, 0.1) if p.name in names else g) for p, g in pairs])
+        program: Any = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places) if places else main
+        executor, scope = fluid.Executor("cpu"), fluid.Scope()
+        executor.run(startup, scope=scope)
+        for _ in range(2):
+            executor.run(program, {"ids": WORDS, "y": Y[:8]}, [loss], scope=scope)
+        found.append({p.name: scope.find_var(p.name).get_tensor().numpy() for p in main.all_parameters()})
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_second_backward_behind_an_update_is_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [3])
+        losses = [layers.mean(layers.fc(x, 1)) for _ in range(2)]
+        for loss in losses:
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        with pytest.raises(ProgramError, match="a second backward, behind the update operator sgd"):
+            insert_collectives(fluid.default_main_program(), losses[0].name)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_members_drop_other_elements_and_make_equal_updates_of_noise(seed: int) -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = seed
+    with fluid.program_guard(main, startup):
+        dropped = layers.dropout(layers.data("x", [500]), 0.5)
+        loss = layers.mean(layers.fc(dropped, 2))
+        fluid.optimizer.Dpsgd(0.1, clip=1.0, batch_size=4.0, sigma=1.0).minimize(loss)
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    for _ in range(2):
+        kept = executor.run(program, {"x": np.ones((2, 500), "float32")}, [dropped])[0] != 0
+        assert 0.3 < (kept[0] == kept[1]).mean() < 0.7
+    (other,) = program._replicas._scopes
+    for parameter in main.all_parameters():
+        mine, theirs = (scope.find_var(parameter.name).get_tensor() for scope in (fluid.global_scope(), other))
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_what_cannot_be_split_or_joined_is_refused() -> None:
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        x = layers.data("x", [2], lod_level=1)
+        array = layers.array_write(x, layers.fill_constant([1], "int64", 0))
+    program = fluid.CompiledProgram(main).with_data_parallel(places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    feed = {"x": fluid.create_lod_tensor(np.ones((3, 2), "float32"), [[1, 2]], "cpu")}
+    with pytest.raises(FetchError, match="is a tensor array, whose elements on 2 places are not joined"):
+        executor.run(program, feed, [array], return_numpy=False)
+    with pytest.raises(FetchError, match="return_numpy=False"):
+        executor.run(program, feed, [x])
+    with pytest.raises(FeedError, match="has 1 sequences for 2 places"):
+        executor.run(program, {"x": fluid.create_lod_tensor(np.ones((3, 2), "float32"), [[3]], "cpu")}, [x])
+    with pytest.raises(FetchError, match="fetch_list is int 3"):
+        executor.run(program, feed, 3)
+    with pytest.raises(FeedError, match="the feed is int 3"):
+        executor.run(program, 3, [x])
+    with pytest.raises(FeedError, match="feed 'x' is no array"):
+        executor.run(program, {"x": [[1, 2], [3]]}, [x])
+    (again,) = executor.run(program, feed, x, return_numpy=False)
+    assert again.recursive_sequence_lengths() == [[1, 2]]
 
 
 def test_an_error_of_one_member_is_raised_and_the_next_run_works() -> None:

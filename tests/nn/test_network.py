@@ -261,6 +261,12 @@ def test_bad_strategies_are_refused(network: Make, options: dict[str, Any], mess
         network(stack(), **options)
 
 
+@pytest.mark.parametrize("shape", [None, 64, "64"])
+def test_an_input_shape_that_is_no_list_is_refused(shape: Any) -> None:
+    with pytest.raises(NetworkError, match="input_shape is"):
+        nn.Network(shape, "cpu")
+
+
 def test_what_was_not_given_is_asked_for(network: Make, digits: Any) -> None:
     x, y = digits[0][:8], digits[1][:8]
     forward = network(stack(), loss=None, optimizer=None)

@@ -69,6 +69,23 @@ def test_sequences_grow_in_a_loop(cpu: fluid.Executor) -> None:
         np.testing.assert_allclose(np.asarray(found[2]), slope, rtol=1e-5)
 
 
+def test_rows_that_turn_out_to_be_those_of_sequences_keep_them(cpu: fluid.Executor) -> None:
+    """How many rows there are is not known when the block is built: they may be as many as are stated."""
+    x = sequences()
+    zero = number(0)
+    chosen = layers.cond(layers.equal(zero, zero), lambda: layers.reshape(x, [5, 2]), lambda: x * 2.0)
+    one = number(1)
+    start = layers.fill_constant([5, 2], "float32", 0.0)
+    (_, summed) = layers.while_loop(
+        lambda i, s: layers.less_than(i, one), lambda i, s: [i + 1, layers.reshape(x, [5, 2]) + s], [zero, start]
+    )
+    for lengths in ([2, 3], [5]):
+        feed = {"x": fluid.create_lod_tensor(ROWS, [lengths], "cpu")}
+        for found in cpu.run(feed=feed, fetch_list=[chosen, summed], return_numpy=False):
+            assert found.recursive_sequence_lengths() == [lengths]
+            np.testing.assert_array_equal(found.numpy(), ROWS)
+
+
 def test_a_branch_decides_the_lod(exe: fluid.Executor) -> None:
     x, go = sequences(), layers.data("go", [1], False, dtype="bool")
     out = layers.cond(go, lambda: layers.sequence_concat([x, x]), lambda: layers.sequence_reverse(x))

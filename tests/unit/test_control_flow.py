@@ -393,6 +393,14 @@ def test_branches_that_are_refused() -> None:
         assert (main.num_blocks, main.current_block_idx) == (1, 0)
 
 
+def test_a_condition_of_several_elements_names_its_operator_once(cpu: fluid.Executor) -> None:
+    x = layers.data("x", [2])
+    out = layers.cond(layers.less_than(x, x), lambda: x, lambda: x)
+    with pytest.raises(fluid.FluidError, match=r"has dims \[3, 2\]; expected one element") as exc:
+        cpu.run(feed={"x": np.ones((3, 2), "float32")}, fetch_list=[out])
+    assert str(exc.value).count("operator conditional_block") == 1
+
+
 @pytest.mark.parametrize("value", [True, False])
 def test_a_condition_may_be_a_constant_truth_value(value: bool) -> None:
     holds = layers.fill_constant([1], "bool", value)

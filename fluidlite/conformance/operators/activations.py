@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.activations."""
-
 from __future__ import annotations
 
 from math import erf as exact_erf, erfc as exact_erfc, factorial, sqrt as root

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.assign_cast."""
-
 from __future__ import annotations
 
 import numpy as np

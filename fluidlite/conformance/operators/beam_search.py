@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.beam_search."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.ctc_align."""
-
 from __future__ import annotations
 
 from itertools import groupby, pairwise

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.dist."""
-
 from __future__ import annotations
 
 from math import inf

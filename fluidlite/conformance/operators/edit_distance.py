@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.edit_distance."""
-
 from __future__ import annotations
 
 from itertools import combinations, pairwise

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.grid."""
-
 from __future__ import annotations
 
 import numpy as np

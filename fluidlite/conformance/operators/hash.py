@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.hash."""
-
 from __future__ import annotations
 
 import struct

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.label_smooth."""
-
 from __future__ import annotations
 
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand

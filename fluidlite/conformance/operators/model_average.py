@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.model_average."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.mvn."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.pixel_shuffle."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.sequence_erase."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Samples and the reference of fluidlite.operators.sequence_topk_avg_pooling."""
-
 from __future__ import annotations
 
 from itertools import pairwise

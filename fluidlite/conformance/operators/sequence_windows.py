@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.sequence_windows."""
-
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.slicing."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -34,6 +32,11 @@ def _vector(*numbers: int, dtype: str = "int32") -> Any:
     return np.asarray(numbers, dtype)
 
 
+_LAST: dict[str, Any] = {"drop": [0], "flags": [-1]}
+_LAST |= {"StartsTensorList": [_vector(-1)], "EndsTensorList": [_vector(0)]}
+"""Of a cut whose bounds are read from tensors: the last row, without its dim."""
+
+
 @register_samples(
     "slice",
     samples=lambda: [
@@ -56,17 +59,7 @@ def _vector(*numbers: int, dtype: str = "int32") -> Any:
             EndsTensorList=[_vector(4, dtype="int64"), _vector(-1)],
             flags=[-1, -1],
         ),
-        _cut(
-            "last_by_tensor",
-            (5, 6),
-            [0],
-            [7],
-            [8],
-            drop=[0],
-            flags=[-1],
-            StartsTensorList=[_vector(-1)],
-            EndsTensorList=[_vector(0)],
-        ),
+        _cut("last_by_tensor", (5, 6), [0], [7], [8], **_LAST),
         Sample({"Input": ints(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="int64", dtypes=("int64",)),
         Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
     ],
@@ -96,18 +89,7 @@ def _reference_slice(inputs: Inputs, attrs: Attrs) -> Outputs:
         _cut("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
         _cut("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
         _cut("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
-        _cut(
-            "last_by_tensor",
-            (5, 6),
-            [0],
-            [7],
-            [8],
-            [1],
-            drop=[0],
-            flags=[-1],
-            StartsTensorList=[_vector(-1)],
-            EndsTensorList=[_vector(0)],
-        ),
+        _cut("last_by_tensor", (5, 6), [0], [7], [8], [1], **_LAST),
         _cut(
             "by_tensors",
             (5, 6),

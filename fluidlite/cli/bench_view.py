@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fluidlite.base.errors import FluidError
 from fluidlite.cli.bench import Bench, Result, bench
+from fluidlite.cli.terminal import print_json, table
 from fluidlite.program.op_call import Call
 
 
@@ -30,11 +31,11 @@ def show(
         update: Callable[[str], None] | None = status.update if console.is_terminal and not as_json else None
         found = bench(op, place, samples, dims, dtype, attrs, seconds, update)
     if as_json:
-        console.print(json.dumps([as_data(one) for one in found], indent=1, default=str), soft_wrap=True)
+        print_json([as_data(one) for one in found])
         return
     for one in found:
         console.print(f"{op} on {one.place}, sample {one.sample}: {in_words(one.call)}", soft_wrap=True)
-        console.print(table(one))
+        console.print(kernel_table(one))
         console.print()
 
 
@@ -47,13 +48,10 @@ def in_words(call: Call) -> str:
     return "; ".join(parts) or "no inputs"
 
 
-def table(one: Bench) -> Table:
+def kernel_table(one: Bench) -> Table:
     """A row for each candidate, in the order in which the selection asks."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column("kernel", overflow="fold")
-    for column in ("minimum", "median", "GB/s", "GFLOP/s"):
-        made.add_column(column, justify="right")
-    made.add_column("taken", overflow="fold")
+    numbers = ("minimum", "median", "GB/s", "GFLOP/s")
+    made = table("kernel", *numbers, "taken", right=numbers)
     for result in one.results:
         made.add_row(*_cells(result))
     return made
@@ -108,15 +106,6 @@ def _timing_data(result: Result) -> dict[str, Any]:
         "bytes": timing.nbytes,
         "flops": timing.flops or None,
     }
-
-
-def read_dims(text: str) -> tuple[str, tuple[int, ...]]:
-    """``X=64x128`` as a slot and dims."""
-    slot, equals, dims = text.partition("=")
-    parts = [part for part in dims.split("x") if part]
-    if not equals or not slot or not all(part.isdecimal() for part in parts):
-        raise FluidError(f"--dims {text!r} is not slot=dims; write it like X=64x128")
-    return slot, tuple(map(int, parts))
 
 
 def read_attr(text: str) -> tuple[str, Any]:

@@ -151,9 +151,7 @@ def book_programs(name: str) -> list[Program]:
     if not path.is_file():
         raise ProgramError(f"there is no book {stem!r}\n  Do: name one of {', '.join(book_names())}, or a file")
     module = _load(path)
-    absent = [
-        each for each in ("DATA", "METRIC", "GOAL", "BETTER", "STEPS", "train", "infer") if not hasattr(module, each)
-    ]
+    absent = [each for each in _NAMES if not hasattr(module, each)]
     if absent:
         raise ProgramError(f"{path} has no {absent[0]}, which a book has\n  Do: see {book_folder() / 'README.md'}")
     variants = list(getattr(module, "VARIANTS", ())) or [None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fluidlite.cli.terminal import print_json, table
 from fluidlite.conformance import Certificate, Outcome, certify, page
 from fluidlite.conformance.certificate import FAILED, KNOWN, in_words
 from fluidlite.conformance.checks import read_known_failures
@@ -48,7 +48,7 @@ def show(
     if html is not None:
         html.write_text(page(found), encoding="utf-8")
     if as_json:
-        console.print(json.dumps(found.data(), indent=1, default=str), soft_wrap=True)
+        print_json(found.data())
         return 0 if found.ok else 1
     if not brief:
         console.print(operator_table(found))
@@ -61,14 +61,11 @@ def show(
 
 def operator_table(found: Certificate) -> Table:
     """A row for each operator."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("operator", "kernel", "gradient"):
-        table.add_column(column, overflow="fold")
-    for column in ("checks", "failed", "known"):
-        table.add_column(column, justify="right")
+    numbers = ("checks", "failed", "known")
+    made = table("operator", "kernel", "gradient", *numbers, right=numbers)
     for row in found.rows():
         failed, known = len(row.failures), row.count(KNOWN)
-        table.add_row(
+        made.add_row(
             row.operator,
             in_words(row.kernel),
             in_words(row.gradient),
@@ -76,7 +73,7 @@ def operator_table(found: Certificate) -> Table:
             str(failed or ""),
             str(known or ""),
         )
-    return table
+    return made
 
 
 def _print_failures(console: Console, found: Certificate) -> None:

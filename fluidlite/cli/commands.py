@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fluidlite.base.errors import FeedError
 from fluidlite.cli.kernel_matrix import WAYS, kernel_matrix, totals
 from fluidlite.cli.op_docs import as_data, family_of, forward_of, gradient_of
 from fluidlite.cli.reports import in_bytes, places_report, plugins_report
+from fluidlite.cli.terminal import console, named_dims, print_json, table
 from fluidlite.executor.explain import explain as explain_program
 from fluidlite.io.inference_model import read_program
 from fluidlite.program.registry import ops as registry
@@ -32,7 +29,6 @@ PluginModules = Annotated[
     typer.Option("--plugin", help="A plugin that is not installed: its module, or a file module.py."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-_WIDE = 200
 
 
 def _file(path: Path | None) -> Path | None:
@@ -44,6 +40,11 @@ def _file(path: Path | None) -> Path | None:
     return path
 
 
+def _feeds(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """The dims of feeds by name."""
+    return dict(named_dims("--feed", "name=dims; write it like image=64x784", text) for text in texts or ())
+
+
 def _folder(path: Path) -> Path:
     """A folder, or where one can be made."""
     if path.exists() and not path.is_dir():
@@ -51,30 +52,12 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def console() -> Console:
-    """A console that takes texts as they are, and does not fold tables in a pipe."""
-    made = Console(markup=False, highlight=False, emoji=False)
-    return made if made.is_terminal else Console(markup=False, highlight=False, emoji=False, width=_WIDE)
-
-
-def table(*columns: str) -> Table:
-    """An empty table."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
-
-
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=1, default=str))
-
-
 @app.command()
 def places(as_json: AsJson = False) -> None:
     """List every place, and why a kind of device cannot be used."""
     rows = places_report()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     out = console()
     made = table("place", "device", "memory", "capabilities", "lacks")
@@ -98,7 +81,7 @@ def plugins(
     """List every plugin, what it brought, and why one was left out."""
     rows = plugins_report()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     out = console()
     made = table("plugin", "version", "state", "brought")
@@ -146,7 +129,7 @@ def ops(
         and (gradients or forward_of(registry.get(row.op)) is None)
     ]
     if as_json:
-        _print_json(
+        print_json(
             [
                 {
                     "op": row.op,
@@ -199,7 +182,7 @@ def op(
     rows = kernel_matrix(place or None, [type] if gradient is None else [type, gradient.type])
     if as_json:
         kernels = {row.op: {str(p): cell.text for p, cell in row.cells.items()} for row in rows}
-        _print_json(facts | {"kernels": kernels})
+        print_json(facts | {"kernels": kernels})
         return
     out = console()
     out.print(f"{type}: {facts['doc']}", soft_wrap=True)
@@ -232,12 +215,12 @@ def explain(
 ) -> None:
     """Show, without running it, which kernel would run each operator of a saved model, and what would move."""
     program = read_program(model)
-    feeds = dict(_feed(item) for item in feed or ())
+    feeds = _feeds(feed)
     report = explain_program(program, place, feed=feeds, fetch_list=program.fetch_names or None)
     if html is not None:
         html.write_text(f'<!doctype html><meta charset="utf-8"><title>{model.name}</title>{report.html()}', "utf-8")
     if as_json:
-        _print_json({"summary": report.summary, "operators": report.data()})
+        print_json({"summary": report.summary, "operators": report.data()})
         return
     console().print(report.text(refused=refused), soft_wrap=True)
 
@@ -260,7 +243,7 @@ def passes(
         if name not in known:
             raise typer.BadParameter(f"--pass {name}: expected one of {', '.join(sorted(known))}")
     if as_json:
-        _print_json(report.data())
+        print_json(report.data())
         return
     console().print(report.text(only or ()), soft_wrap=True)
 
@@ -279,20 +262,12 @@ def sources(
     from fluidlite.cli.sources_report import write_sources
 
     program = read_program(model)
-    written = write_sources(program, place, codegen, dict(_feed(item) for item in feed or ()), fetch or (), to)
+    written = write_sources(program, place, codegen, _feeds(feed), fetch or (), to)
     if as_json:
-        _print_json([str(path) for path in written])
+        print_json([str(path) for path in written])
         return
     for path in written:
         console().print(f"{path}  {in_bytes(path.stat().st_size)}", soft_wrap=True)
-
-
-def _feed(text: str) -> tuple[str, tuple[int, ...]]:
-    name, equals, dims = text.rpartition("=")
-    parts = [part for part in dims.split("x") if part]
-    if not equals or not name or not all(part.isdecimal() for part in parts):
-        raise FeedError(f"--feed {text!r} is not name=dims; write it like image=64x784")
-    return name, tuple(map(int, parts))
 
 
 @app.command()
@@ -347,12 +322,12 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time every kernel of an operator on a place side by side, and say which one is taken and why."""
-    from fluidlite.cli.bench_view import read_attr, read_dims, show
+    from fluidlite.cli.bench_view import read_attr, show
     from fluidlite.conformance import load_plugin_modules
 
     load_plugin_modules(plugin or ())
-    sizes, attrs = dict(map(read_dims, dims or ())), dict(map(read_attr, attr or ()))
-    show(console(), op, place, sample or (), sizes, dtype, attrs, seconds, as_json)
+    sizes = dict(named_dims("--dims", "slot=dims; write it like X=64x128", text) for text in dims or ())
+    show(console(), op, place, sample or (), sizes, dtype, dict(map(read_attr, attr or ())), seconds, as_json)
 
 
 @app.command()
@@ -377,7 +352,7 @@ def profile(
     script = target.suffix == ".py"
     if arguments and not script:
         raise typer.BadParameter(f"{target} is no script (.py) that takes arguments: {' '.join(arguments)}")
-    model = ModelRuns(target, place or "cpu", dict(map(_feed, feed or ())), fetch or (), runs, mode)
+    model = ModelRuns(target, place or "cpu", _feeds(feed), fetch or (), runs, mode)
     raise typer.Exit(show(console(), model, script, arguments or (), place, sort, trace, state, as_json))
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fluidlite.cli import demo
 from fluidlite.cli.reports import in_bytes
+from fluidlite.cli.terminal import table
 from fluidlite.compiler.selection.policy import HOWS
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
@@ -44,17 +45,13 @@ def show(console: Console, places: Sequence[str] | None, epochs: int, hidden: in
 
 def summary_table(found: demo.DemoResult) -> Table:
     """A row for each place."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("place")
-    table.add_column("libraries")
-    table.add_column("operators")
-    for column in ("transfers a step", "moved a step", "last loss", "accuracy", "an epoch", "peak memory"):
-        table.add_column(column, justify="right")
+    numbers = ("transfers a step", "moved a step", "last loss", "accuracy", "an epoch", "peak memory")
+    made = table("place", "libraries", "operators", *numbers, right=numbers)
     for result in found.results:
         summary = result.report.summary
         hows = ", ".join(f"{summary[how]} {how}" for how in HOWS if summary[how])
         moves = summary["feeds"] + summary["transfers"]
-        table.add_row(
+        made.add_row(
             str(result.place),
             ", ".join(summary["libraries"]),
             hows,
@@ -65,4 +62,4 @@ def summary_table(found: demo.DemoResult) -> Table:
             f"{result.seconds:.2f} s",
             in_bytes(result.peak),
         )
-    return table
+    return made

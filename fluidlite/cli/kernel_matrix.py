@@ -16,7 +16,7 @@ from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.conformance.cases import Case
-from fluidlite.conformance.op_harness import OneOperator, build
+from fluidlite.conformance.op_harness import OneOperator, build, start_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.platform.device_registry import devices
@@ -127,26 +127,19 @@ def _plain_sample(op: OpDef) -> list[Sample]:
 
 
 def _counts(case: Case) -> dict[str, int]:
-    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
     if not any(slot.duplicable for slot in case.op.outputs) or reference_of(case.op.type) is None:
-        return dict.fromkeys(wanted, 1)
-    outputs = Oracle(case).outputs
-    return {slot: len(outputs.get(slot, (None,))) for slot in wanted}
+        return dict.fromkeys(case.wanted(), 1)
+    return Oracle(case).counts()
 
 
 def _append_gradients(case: Case, one: OneOperator) -> None:
-    slots = [slot for slot in case.graded_outputs() if slot in one.outputs]
-    targets = [variable for slot in slots for variable in one.outputs[slot]]
+    graded = {slot: one.outputs[slot] for slot in case.graded_outputs() if slot in one.outputs}
     sources = [variable for slot in case.sample.grads for variable in one.inputs[slot]]
-    if targets and sources:
-        block = one.program.global_block()
-        starts = []
-        for target in targets:
-            name = target.name + _START
-            array = np.zeros([max(d, 1) for d in target.shape], np.float32)
-            start = one.data(block, name, array, dims=target.shape)
+    if any(graded.values()) and sources:
+        zeros = {slot: [np.zeros([max(d, 1) for d in v.shape]) for v in some] for slot, some in graded.items()}
+        targets, starts = start_gradients(one, zeros)
+        for target, start in zip(targets, starts, strict=True):
             start.declare(target._spec())
-            starts.append(start)
         gradients(targets, sources, starts)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FeedError, FetchError
-from fluidlite.cli.passes_report import leaves
 from fluidlite.platform.place import Place
+from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 
@@ -28,6 +28,19 @@ def fetched_names(program: Program, fetches: Sequence[str]) -> list[str]:
         if program.global_block().find_var(name) is None:
             raise FetchError(f"the program has no variable {name!r} to fetch")
     return names
+
+
+def leaves(program: Program) -> list[str]:
+    """What no operator reads, state and what exists for gradients apart."""
+    block = program.global_block()
+    read = {name for op in block.ops for name in op.input_arg_names}
+    found: dict[str, None] = {}
+    for op in block.ops:
+        for slot in op.definition.outputs:
+            for name in op.outputs.get(slot.name, ()) if not slot.intermediate else ():
+                if name != EMPTY and name not in read and not block.var(name).persistable:
+                    found[name] = None
+    return list(found)
 
 
 def zero_feeds(program: Program, feeds: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from fluidlite.base.errors import FetchError, ProgramError
+from fluidlite.base.errors import ProgramError
+from fluidlite.cli.model_runs import fetched_names
 from fluidlite.compiler.factory import make_transformer_factory
 from fluidlite.compiler.ir.graph import Graph, GraphOp
 from fluidlite.compiler.ir.lower import lower
@@ -16,7 +17,7 @@ from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
 from fluidlite.compiler.passes import GraphPass, PassList
 from fluidlite.compiler.transformer import Transformer
 from fluidlite.platform.place import Place
-from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.text import operator_text
 
@@ -114,7 +115,7 @@ def passes_report(program: Program, place: str = "cpu", fetches: Sequence[str] =
     FetchError, ProgramError
         If the program has no such variable, or has sub-blocks; and what a pass raises.
     """
-    names = list(fetches) or list(program.fetch_names) or leaves(program)
+    names = fetched_names(program, fetches)
     with make_transformer_factory(place)() as transformer:
         graph = _graph(program, names, transformer.place)
         if not graph.closed:
@@ -142,27 +143,11 @@ def _report(transformer: Transformer, graph: Graph, names: list[str]) -> Report:
 
 def _graph(program: Program, names: Sequence[str], place: Place) -> Graph:
     block = program.global_block()
-    for name in names:
-        if block.find_var(name) is None:
-            raise FetchError(f"the program has no variable {name!r} to fetch")
     if not any(op.definition is WRITE or op.definition is SEQUENTIAL for op in block.ops):
         return Graph(program, names, place)
     given = [variable for variable in block.vars.values() if variable.is_data]
     lowered = lower(block, [block.var(name) for name in names], given, None)
     return Graph(lowered.program, [name for name in lowered.names if name is not None], place)
-
-
-def leaves(program: Program) -> list[str]:
-    """What no operator reads, state and what exists for gradients apart."""
-    block = program.global_block()
-    read = {name for op in block.ops for name in op.input_arg_names}
-    found: dict[str, None] = {}
-    for op in block.ops:
-        for slot in op.definition.outputs:
-            for name in op.outputs.get(slot.name, ()) if not slot.intermediate else ():
-                if name != EMPTY and name not in read and not block.var(name).persistable:
-                    found[name] = None
-    return list(found)
 
 
 def _lines(graph: Graph) -> list[str]:

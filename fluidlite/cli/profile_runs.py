@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from fluidlite.cli.model_runs import fetched_names, set_zero_state, zero_feeds
+from fluidlite.cli.terminal import print_json
 from fluidlite.executor import Executor
 from fluidlite.executor.default_place import host_runs_on
 from fluidlite.io.inference_model import load_inference_model, read_program
@@ -127,7 +126,7 @@ def show(
     if trace is not None:
         profile.write_trace(trace)
     if as_json:
-        typer.echo(json.dumps(profile.data(sort), indent=1))
+        print_json(profile.data(sort))
     else:
         out.print(profile.text(sort), soft_wrap=True)
     if error is not None:

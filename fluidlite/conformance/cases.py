@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +53,11 @@ class Case:
 
     def attrs(self) -> dict[str, Any]:
         """Every attribute of the operator in canonical form."""
-        given = self.sample.attrs
-        return {
-            attr.name: None if (value := given.get(attr.name, attr.default)) is None else attr.check(value)
-            for attr in self.op.attrs
-        }
+        return canonical(self.op, self.sample.attrs)
+
+    def wanted(self) -> tuple[str, ...]:
+        """The output slots that are asked for."""
+        return self.sample.outputs or tuple(slot.name for slot in self.op.outputs)
 
     def loosest(self, *others: str) -> str:
         """The coarsest floating dtype that takes part; float64 if only integers do."""
@@ -75,6 +75,14 @@ class Case:
 
     def __repr__(self) -> str:
         return f"Case({self.id})"
+
+
+def canonical(op: OpDef, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every attribute of an operator in canonical form: as given, else its default."""
+    return {
+        attr.name: None if (value := given.get(attr.name, attr.default)) is None else attr.check(value)
+        for attr in op.attrs
+    }
 
 
 def _items(value: Any) -> list[Any]:

@@ -47,12 +47,10 @@ def check_sample(case: Case | str, place: PlaceLike, modes: Sequence[str] = MODE
 
 def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
     oracle = Oracle(case)
-    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
-    counts = {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted}
-    one = build(case, counts)
+    one = build(case, oracle.counts())
     compared = [
         (f"{slot}[{i}]", variable, value)
-        for slot in wanted
+        for slot in case.wanted()
         if slot in oracle.outputs
         for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
     ]
@@ -108,8 +106,7 @@ def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[s
     from fluidlite.program.backward import gradients
 
     expected = oracle.gradients()
-    wanted = case.sample.outputs or tuple(slot.name for slot in case.op.outputs)
-    one = build(case, {slot: len(oracle.outputs.get(slot, (None,))) for slot in wanted})
+    one = build(case, oracle.counts())
     targets, starts = start_gradients(one, oracle.weights)
     inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(one.inputs[slot])]
     made: list[Variable | None] = gradients(targets, [variable for *_, variable in inputs], starts)

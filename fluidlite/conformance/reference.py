@@ -11,11 +11,12 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.conformance.cases import Array, Case
-from fluidlite.conformance.samples import reference_of
+from fluidlite.conformance.samples import Reference, reference_of
+from fluidlite.program.opdef import OpDef
 
 _differences: LRUCache[dict[str, list[Array]]] = LRUCache(4096, "central differences", 64 << 20)
 _STEP = 5e-4
-_UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def exact(array: Array) -> Array:
@@ -26,6 +27,35 @@ def exact(array: Array) -> Array:
 def _largest(array: Array) -> float:
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
+
+
+def with_lod(reference: Reference) -> Reference:
+    """A reference as a function of inputs, attributes and LoD, which not every one takes."""
+    if len(inspect.signature(reference).parameters) > 2:
+        return reference
+    return lambda inputs, attrs, _: reference(inputs, attrs)
+
+
+def call_reference(
+    reference: Reference, op: OpDef, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], lod: Mapping[str, Any]
+) -> dict[str, list[Array]]:
+    """Call a reference, as :func:`with_lod` gives it: arrays by slot, lists where the operator's slot takes several."""
+    given = {
+        slot: list(arrays) if (declared := op.input(slot)) is not None and declared.duplicable else arrays[0]
+        for slot, arrays in inputs.items()
+    }
+    with np.errstate(all="ignore"):
+        results = reference(given, attrs, lod)
+    return {
+        slot: [np.asarray(a) for a in (value if isinstance(value, (list, tuple)) else [value])]
+        for slot, value in results.items()
+    }
+
+
+def drawn_weights(rng: np.random.Generator, dims: tuple[int, ...]) -> Array:
+    """Weights of both signs, in eighths: every floating dtype holds them exactly."""
+    found: Array = rng.choice([-1.0, 1.0], dims) * rng.integers(2, 8, dims) / 8
+    return found
 
 
 class Oracle:
@@ -45,37 +75,27 @@ class Oracle:
         self.case = case
         reference = reference_of(case.op.type)
         assert reference is not None
-        self._reference = reference
-        self._takes_lod = len(inspect.signature(reference).parameters) > 2
+        self._reference, self._call = reference, with_lod(reference)
         self.attrs = case.attrs()
         self.inputs = {slot: [exact(a) for a in arrays] for slot, arrays in case.inputs().items()}
         self.outputs = self.evaluate(self.inputs)
         floats = [a for arrays in self.inputs.values() for a in arrays if a.dtype.kind == "f"]
         largest = max(map(_largest, floats), default=0.0)
-        self.cancelled = _UNIT[case.loosest()] * largest / 2
+        self.cancelled = UNIT[case.loosest()] * largest / 2
         rng = np.random.default_rng(7)
         self.weights = {
-            slot: [rng.choice([-1.0, 1.0], a.shape) * rng.integers(2, 8, a.shape) / 8 for a in self.outputs[slot]]
+            slot: [drawn_weights(rng, a.shape) for a in self.outputs[slot]]
             for slot in case.graded_outputs()
             if slot in self.outputs and all(a.dtype.kind == "f" for a in self.outputs[slot])
-        }  # eighths: every floating dtype holds them exactly
+        }
 
     def evaluate(self, inputs: Mapping[str, list[Array]]) -> dict[str, list[Array]]:
         """Call the reference."""
-        given = {slot: arrays if self._duplicable(slot) else arrays[0] for slot, arrays in inputs.items()}
-        arguments: list[Any] = [given, self.attrs]
-        if self._takes_lod:
-            arguments.append(self.case.sample.lod)
-        with np.errstate(all="ignore"):
-            results = self._reference(*arguments)
-        return {
-            slot: [np.asarray(a) for a in (value if isinstance(value, (list, tuple)) else [value])]
-            for slot, value in results.items()
-        }
+        return call_reference(self._call, self.case.op, inputs, self.attrs, self.case.sample.lod)
 
-    def _duplicable(self, slot: str) -> bool:
-        declared = self.case.op.input(slot)
-        return declared is not None and declared.duplicable
+    def counts(self) -> dict[str, int]:
+        """How many variables each output slot that is asked for gets."""
+        return {slot: len(self.outputs.get(slot, (None,))) for slot in self.case.wanted()}
 
     def gradients(self) -> dict[str, list[Array]]:
         """Gradients of the weighted sum of the outputs, for the sample's ``grads`` slots; the arrays are read-only.

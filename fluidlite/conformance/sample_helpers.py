@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from fluidlite.conformance.samples import Reference, Sample
+from fluidlite.tensor.tensor_spec import Lod
 
 Array = np.ndarray[Any, Any]
+Inputs = Mapping[str, Any]
+Attrs = Mapping[str, Any]
+Lods = Mapping[str, Lod]
+Outputs = dict[str, Any]
+"""What a reference takes and gives, by slot; attributes by name."""
 
 WIDE = ("float32", "float64")
 EVERY = ("float32", "float64", "float16", "bfloat16")
@@ -80,7 +86,7 @@ def point(function: Callable[..., Any]) -> Reference:
     """Return the reference of an operator X -> Out as ``function(x, <attributes it names>)``."""
     parameters = [] if isinstance(function, np.ufunc) else list(inspect.signature(function).parameters)[1:]
 
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         return {"Out": function(inputs["X"], **{name: attrs[name] for name in parameters})}
 
     return reference
@@ -100,7 +106,7 @@ def aligned(x: Array, y: Array, axis: int = -1) -> Array:
 def pairwise(function: Callable[..., Any]) -> Reference:
     """Return the reference of an operator X, Y -> Out with Fluid's broadcasting."""
 
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         x, y, axis = inputs["X"], inputs["Y"], attrs.get("axis", -1)
         if y.ndim > x.ndim:
             x = aligned(y, x, axis)
@@ -111,7 +117,7 @@ def pairwise(function: Callable[..., Any]) -> Reference:
     return reference
 
 
-def stated(inputs: Mapping[str, Any], attrs: Mapping[str, Any], attr: str, *slots: str) -> Sequence[int]:
+def stated(inputs: Inputs, attrs: Attrs, attr: str, *slots: str) -> Sequence[int]:
     """Return the numbers that a reference reads from the first slot that is given, else from the attribute."""
     for slot in slots:
         if slot in inputs:

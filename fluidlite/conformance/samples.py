@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from fluidlite import plugin_loader
 from fluidlite.base.errors import PluginWarning, RegistryError
@@ -56,10 +56,11 @@ class Sample:
 
 
 Reference = Callable[..., Mapping[str, Any]]
+OwnReference = TypeVar("OwnReference", bound=Reference)
 Samples = Union[Callable[[], Iterable[Sample]], Sequence[Sample]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Registration:
     """What one call of :func:`register_samples` says of one type."""
 
@@ -72,8 +73,10 @@ class Registration:
 
 def register_samples(
     *types: str, reference: Reference | None = None, samples: Samples = (), override: bool = False
-) -> None:
+) -> Callable[[OwnReference], OwnReference]:
     """Register the samples and the reference of an operator.
+
+    As a decorator, ``@register_samples("relu", samples=...)``, it takes the function below for the reference.
 
     Parameters
     ----------
@@ -96,8 +99,16 @@ def register_samples(
     frame = sys._getframe(1)
     if not types or not all(isinstance(type, str) for type in types):
         raise RegistryError(f"register_samples got {types!r}; expected the types of operators")
-    for type in types:
-        registry.add(Registration(type, reference, samples, declared_at(frame), override), frame)
+    made = [Registration(type, reference, samples, declared_at(frame), override) for type in types]
+    for each in made:
+        registry.add(each, frame)
+
+    def refer(reference: OwnReference) -> OwnReference:
+        for each in made:
+            each.reference = reference
+        return reference
+
+    return refer
 
 
 def samples_of(type: str) -> list[Sample]:

@@ -75,7 +75,7 @@ class CheckpointConfig:
         serial = serials[-1] + 1 if serials else 0
         text = json.dumps({"epoch": epoch, "step": step}).encode()
         values = value_writers(program, None, is_persistable, _VALUES)
-        save_files(self._folder(serial), {**values, _POSITION: lambda path: _write(path, text)})
+        save_files(self._folder(serial), {**values, _POSITION: text})
         for old in [*serials, serial][: -self.max_num_checkpoints]:
             shutil.rmtree(self._folder(old), ignore_errors=True)
 
@@ -100,7 +100,3 @@ class CheckpointConfig:
         """Remove all checkpoints."""
         for serial in self.serials():
             shutil.rmtree(self._folder(serial), ignore_errors=True)
-
-
-def _write(path: str, content: bytes) -> None:
-    Path(path).write_bytes(content)

@@ -13,11 +13,10 @@ from fluidlite.io.inference_model import (
 from fluidlite.io.program_state import (
     get_program_parameter as get_program_parameter,
     get_program_persistable_vars as get_program_persistable_vars,
-    is_belong_to_optimizer as is_belong_to_optimizer,
     load_program_state as load_program_state,
     set_program_state as set_program_state,
 )
-from fluidlite.io.state import load as load, save as save
+from fluidlite.io.state import is_belong_to_optimizer as is_belong_to_optimizer, load as load, save as save
 from fluidlite.io.variables import (
     get_parameter_value as get_parameter_value,
     get_parameter_value_by_name as get_parameter_value_by_name,

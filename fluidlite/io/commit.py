@@ -30,7 +30,8 @@ try:
 except ImportError:  # not on this system; savers of one folder have to take turns themselves
     fcntl = None  # type: ignore[assignment]
 
-Writer = Callable[[str], None]
+Writer = Callable[[str], None] | bytes
+"""What makes a file, called with its path; or its content."""
 
 _TEMPORARY = re.compile(r"\.(.{1,40})\.[a-z0-9_]{8}\.tmp\Z")
 """What a save that was cut off left before there were staging folders."""
@@ -44,8 +45,8 @@ def save_files(dirname: PathText, writers: Mapping[str, Writer]) -> None:
     Parameters
     ----------
     dirname : path
-    writers : mapping of name inside the folder to callable
-        ``write(path)`` makes the file. The names are those that :func:`fluidlite.io.paths.inside` returns.
+    writers : mapping of name inside the folder to Writer
+        The names are those that :func:`fluidlite.io.paths.inside` returns.
 
     Raises
     ------
@@ -75,7 +76,10 @@ def _save(folder: Path, writers: Mapping[str, Writer], before: Manifest) -> None
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(path, "xb") as stream:
                     mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-                write(str(path))
+                if isinstance(write, bytes):
+                    path.write_bytes(write)
+                else:
+                    write(str(path))
                 os.chmod(path, mode)  # as the umask says, whatever the writer made of it
                 files[name] = _content_of(path)
         for each in {staging, *((staging / name).parent for name in writers), folder}:

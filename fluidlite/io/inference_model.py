@@ -11,7 +11,14 @@ from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of, inside
 from fluidlite.io.snapshot import Snapshot, read_file, read_folder
 from fluidlite.io.tensor_file import Stored
-from fluidlite.io.variables import check_format, is_persistable, read_values, set_values, value_writers
+from fluidlite.io.variables import (
+    check_format,
+    is_persistable,
+    read_values,
+    selected_variables,
+    set_values,
+    value_writers,
+)
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.protobuf.writing import write_program
 from fluidlite.program.variable import Variable
@@ -101,7 +108,7 @@ def save_inference_model(
     text = write_program(pruned) if format == "paddle" else pruned.to_json().encode()
     if len(text) > MAX_PROGRAM_BYTES:
         raise SavedModelError(f"the program takes {len(text):,} bytes; a file holds at most {MAX_PROGRAM_BYTES:,}")
-    save_files(dirname, {**writers, model_name: lambda path: _write(path, text)})
+    save_files(dirname, {**writers, model_name: text})
     return names
 
 
@@ -140,10 +147,6 @@ def append_fetch_ops(
     for name in fetch_target_names:
         inference_program.global_block().var(name)
     inference_program.fetch_names = list(fetch_target_names)
-
-
-def _write(path: str, content: bytes) -> None:
-    Path(path).write_bytes(content)
 
 
 def _check_feeds(program: Program, feeds: Sequence[str]) -> None:
@@ -192,12 +195,11 @@ def load_inference_model(
 
     def read(snapshot: Snapshot) -> tuple[Program, list[Variable], dict[str, Stored]]:
         program = _program(snapshot.read(model_name, MAX_PROGRAM_BYTES), snapshot.folder / model_name)
-        unique = {variable.name: variable for variable in program.list_vars() if is_persistable(variable)}
-        variables = [unique[name] for name in sorted(unique)]
+        variables = selected_variables(program, None, is_persistable)
         return program, variables, read_values(snapshot, variables, params_name)
 
     program, variables, values = read_folder(folder_of(dirname), read, follow_links)
-    set_values(variables, values, executor)
+    set_values(variables, values, executor.place)
     block = program.global_block()
     return program, list(program.feed_names), [block.var(name) for name in program.fetch_names]
 

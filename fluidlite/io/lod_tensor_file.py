@@ -15,7 +15,7 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FluidError, SavedModelError, TensorError
 from fluidlite.io.snapshot import SavedFile
-from fluidlite.io.tensor_file import Stored
+from fluidlite.io.tensor_file import Stored, check_fit, read_array
 from fluidlite.program.protobuf.messages import message_classes, parse
 from fluidlite.tensor.lod import lod_from_offsets
 from fluidlite.tensor.tensor_spec import MAX_RANK, Lod, Spec, dims_problem
@@ -118,23 +118,14 @@ class _Reading:
         if length > _MAX_DESC_BYTES:
             raise self._bad(f"its TensorDesc is to have {length:,} bytes; at most {_MAX_DESC_BYTES} are possible")
         spec = self._spec(bytes(self._take(length, "the TensorDesc")))
-        if declared is not None and not declared.fits(spec):
-            raise SavedModelError(
-                f"variable {self.name!r} is {declared!r} in the program, but {spec!r} in the file {self.file.path}"
-                "\n  Do: load it with the program that it was saved with"
-            )
+        check_fit(self.file, self.name, declared, spec)
         try:
             lod = lod_from_offsets(offsets, spec.dims[0] if spec.dims else None)
         except TensorError as exc:
             raise self._bad(f"its LoD is malformed: {exc}") from None
         if spec.nbytes > self.file.left:
             raise self._bad(f"{spec!r} takes {spec.nbytes:,} bytes, and the file has {self.file.left:,} more")
-        try:
-            array = np.empty(spec.dims, NUMPY[spec.dtype])
-        except MemoryError:
-            raise SavedModelError(f"{self.file.path}: there is no memory for the {spec.nbytes:,} bytes") from None
-        if array.nbytes:
-            self.file.read_into(array.reshape(-1).view(np.uint8).data)
+        array = read_array(self.file, self.name, spec)
         if spec.dtype == "bool":
             array = array.view(np.uint8) != 0  # a byte of the file may be any
         return array, lod

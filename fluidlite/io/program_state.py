@@ -37,11 +37,6 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
     return [variable for variable in program.list_vars() if is_persistable(variable)]
 
 
-def is_belong_to_optimizer(var: Variable) -> bool:
-    """Whether a variable is state of an optimiser or a schedule: kept, and no parameter."""
-    return is_persistable(var) and not is_parameter(var)
-
-
 def load_program_state(model_path: PathText, var_list: Iterable[Variable | str] | None = None) -> Arrays:
     """Read saved state as arrays, without a program.
 

@@ -17,19 +17,19 @@ from fluidlite.base.errors import DtypeError, ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.paths import PathText, folder_of
 from fluidlite.io.snapshot import SavedFile, Snapshot, read_folder
-from fluidlite.io.tensor_file import Stored
+from fluidlite.io.tensor_file import Stored, check_fit
 from fluidlite.io.variables import (
     Predicate,
     check_format,
     is_parameter,
     is_persistable,
     read_values,
+    set_values,
     stored_values,
     value_writers,
 )
 from fluidlite.program.program import Program
 from fluidlite.program.protobuf.writing import write_program
-from fluidlite.program.scope import global_scope
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -38,11 +38,12 @@ _PICKLE = b"\x80"
 """How pickles of protocol 2 and later begin."""
 
 
-def _is_state(variable: Variable) -> bool:
-    return is_persistable(variable) and not is_parameter(variable)
+def is_belong_to_optimizer(var: Variable) -> bool:
+    """Whether a variable is state of an optimiser or a schedule: kept, and no parameter."""
+    return is_persistable(var) and not is_parameter(var)
 
 
-PARTS = ((".pdparams", is_parameter), (".pdopt", _is_state))
+PARTS = ((".pdparams", is_parameter), (".pdopt", is_belong_to_optimizer))
 
 
 def _split(program: Program, model_path: PathText, what: str) -> tuple[Path, str]:
@@ -79,7 +80,7 @@ def save(program: Program, model_path: PathText, format: str = "fluidlite") -> N
     folder, stem = _split(program, model_path, "save")
     check_format(format)
     text = write_program(program) if format == "paddle" else program.to_json().encode()
-    writers: dict[str, Writer] = {f"{stem}.pdmodel": lambda path: _write(path, text)}
+    writers: dict[str, Writer] = {f"{stem}.pdmodel": text}
     for suffix, predicate in PARTS:
         if format == "paddle":
             values = stored_values(program, None, predicate)
@@ -92,10 +93,6 @@ def save(program: Program, model_path: PathText, format: str = "fluidlite") -> N
 def _pickle(path: str, arrays: dict[str, Any]) -> None:
     with open(path, "wb") as stream:
         pickle.dump(arrays, stream, protocol=2)
-
-
-def _write(path: str, content: bytes) -> None:
-    Path(path).write_bytes(content)
 
 
 def load(
@@ -148,10 +145,7 @@ def load(
         values = read_folder(path, lambda snapshot: read_values(snapshot, chosen(is_persistable), None), False)
     else:
         values = read_folder(folder, lambda snapshot: read_values(snapshot, chosen(is_persistable), stem), False)
-    scope = global_scope()
-    place = None if executor is None else executor.place
-    for name, (array, lod) in values.items():
-        scope.var(name).get_tensor().set(array, place, [list(level) for level in lod] or None)
+    set_values(chosen(is_persistable), values, None if executor is None else executor.place)
 
 
 def read_pickle(file: SavedFile) -> dict[str, Any] | None:
@@ -184,10 +178,6 @@ def _fitting(file: SavedFile, arrays: dict[str, Any], variables: Sequence[Variab
             spec = Spec.of(array.shape, dtype_name(array.dtype))
         except DtypeError as exc:
             raise SavedModelError(f"{file.path}: {variable.name!r}: {exc}") from None
-        if variable.spec is not None and not variable.spec.fits(spec):
-            raise SavedModelError(
-                f"variable {variable.name!r} is {variable.spec!r} in the program, but {spec!r} in the file {file.path}"
-                "\n  Do: load it with the program that it was saved with"
-            )
+        check_fit(file, variable.name, variable.spec, spec)
         found[variable.name] = np.ascontiguousarray(array).reshape(array.shape).astype(NUMPY[spec.dtype]), ()
     return found

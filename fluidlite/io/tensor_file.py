@@ -117,18 +117,30 @@ def read_tensors(file: SavedFile, wanted: Mapping[str, Spec | None]) -> dict[str
     for name in sorted(specs, key=lambda name: records[name].begin):
         spec, record = specs[name], records[name]
         file.skip(record.begin - at)
-        try:
-            array = np.empty(spec.dims, NUMPY[spec.dtype])
-        except MemoryError:
-            raise SavedModelError(
-                f"{file.path}: there is no memory for the {record.end - record.begin:,} bytes of {name!r}"
-            ) from None
-        if array.nbytes:
-            file.read_into(array.reshape(-1).view(np.uint8).data)
+        found[name] = read_array(file, name, spec), spec.lod
         at = record.end
-        found[name] = array, spec.lod
     file.finish()
     return found
+
+
+def read_array(file: SavedFile, name: str, spec: Spec) -> Array:
+    """The next bytes of a file as numbers."""
+    try:
+        array = np.empty(spec.dims, NUMPY[spec.dtype])
+    except MemoryError:
+        raise SavedModelError(f"{file.path}: there is no memory for the {spec.nbytes:,} bytes of {name!r}") from None
+    if array.nbytes:
+        file.read_into(array.reshape(-1).view(np.uint8).data)
+    return array
+
+
+def check_fit(file: SavedFile, name: str, declared: Spec | None, saved: Spec) -> None:
+    """Raise SavedModelError unless what a file holds is as the program declares it."""
+    if declared is not None and not declared.fits(saved):
+        raise SavedModelError(
+            f"variable {name!r} is {declared!r} in the program, but {saved!r} in the file {file.path}"
+            "\n  Do: load it with the program that it was saved with"
+        )
 
 
 def names_in(file: SavedFile) -> list[str]:
@@ -201,11 +213,7 @@ def _spec(file: SavedFile, name: str, records: Mapping[str, _Record], declared: 
             f"\n  Do: save it as one of {', '.join(NUMPY)}"
         )
     saved = Spec.of(record.dims, dtype)
-    if declared is not None and not declared.fits(saved):
-        raise SavedModelError(
-            f"variable {name!r} is {declared!r} in the program, but {saved!r} in the file {file.path}"
-            "\n  Do: load it with the program that it was saved with"
-        )
+    check_fit(file, name, declared, saved)
     try:
         lod = lod_from_offsets(lod, record.dims[0] if record.dims else None)
     except TensorError as exc:

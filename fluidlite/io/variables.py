@@ -14,6 +14,7 @@ from fluidlite.io.lod_tensor_file import is_lod_tensors, read_lod_tensors, write
 from fluidlite.io.paths import SUFFIX, PathText, file_of, folder_of, inside
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
+from fluidlite.platform.place import Place
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.scope import global_scope
 from fluidlite.program.variable import Parameter, SelectedRowsOf, Variable
@@ -40,9 +41,10 @@ def is_persistable(var: Variable) -> bool:
     return var.persistable and (var.type == VarType.LOD_TENSOR or var.selected is not None)
 
 
-def _selected(
+def selected_variables(
     main_program: Program | None, vars: Iterable[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
+    """Variables of a program by name, each once: those given, else those that the predicate chooses."""
     program = main_program if main_program is not None else default_main_program()
     if not isinstance(program, Program):
         raise ProgramError(f"main_program is {type(program).__name__}; expected a Program")
@@ -107,7 +109,7 @@ def stored_values(
     """
     scope = global_scope()
     values: dict[str, Stored] = {}
-    for variable in _selected(main_program, vars, predicate):
+    for variable in selected_variables(main_program, vars, predicate):
         holder = scope.find_var(variable.name)
         tensor = holder.get_tensor() if holder is not None else None
         if tensor is None or not tensor.initialized:
@@ -187,10 +189,10 @@ def load_vars(
         A file is missing, truncated or malformed, is no regular file or lies outside the folder, was not saved
         together with the others, or a value has other dims or another dtype than declared.
     """
-    variables = _selected(main_program, vars, predicate)
+    variables = selected_variables(main_program, vars, predicate)
     target = inside(filename, "filename") if filename is not None else None
     values = read_folder(folder_of(dirname), lambda snapshot: read_values(snapshot, variables, target), follow_links)
-    set_values(variables, values, executor)
+    set_values(variables, values, executor.place)
 
 
 def read_values(snapshot: Snapshot, variables: Iterable[Variable], filename: str | None) -> dict[str, Stored]:
@@ -243,14 +245,14 @@ def _names_file(name: str) -> bool:
         return False
 
 
-def set_values(variables: Iterable[Variable], values: dict[str, Stored], executor: Any) -> None:
-    """Move values into the global scope, onto the executor's place; what is set is taken out of ``values``."""
+def set_values(variables: Iterable[Variable], values: dict[str, Stored], place: Place | None) -> None:
+    """Move values into the global scope, onto a place (None: where tensors are); what is set leaves ``values``."""
     scope = global_scope()
     for variable in variables:
         if variable.selected is not None:
             scope.var(variable.selected.rows).set_int(variable.selected.height)
         array, lod = values.pop(variable.name)
-        scope.var(variable.name).get_tensor().set(array, executor.place, [list(level) for level in lod] or None)
+        scope.var(variable.name).get_tensor().set(array, place, [list(level) for level in lod] or None)
 
 
 def load_params(

@@ -1,67 +1,94 @@
 # mypy: implicit-reexport
-"""The program builder's layers, under Fluid's names; ``fluid.layers.fc`` and so on. Each module lists its own."""
+"""The program builder's layers, under Fluid's names; ``fluid.layers.fc`` and so on.
+
+Of a module these are its functions and classes, or those of its ``__all__`` where it has others beside them.
+"""
 
 from __future__ import annotations
 
-from inspect import isclass as _isclass
-from sys import modules as _modules
-from typing import Any
+from importlib import import_module as _import_module
+from inspect import isclass as _isclass, isfunction as _isfunction
+from pkgutil import iter_modules as _iter_modules
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fluidlite.layers import device as device, ops
-from fluidlite.layers.beam_search import *
-from fluidlite.layers.beam_search_decoder import *
-from fluidlite.layers.branches import *
-from fluidlite.layers.class_sampling import *
-from fluidlite.layers.control_flow import *
-from fluidlite.layers.conv import *
-from fluidlite.layers.creation import *
-from fluidlite.layers.decoders import *
-from fluidlite.layers.distributions import *
-from fluidlite.layers.dynamic_decode import *
-from fluidlite.layers.dynamic_rnn import *
-from fluidlite.layers.features import *
-from fluidlite.layers.if_else import *
-from fluidlite.layers.index import *
-from fluidlite.layers.io import *
-from fluidlite.layers.learning_rate_scheduler import *
-from fluidlite.layers.lod import *
-from fluidlite.layers.loops import *
-from fluidlite.layers.loss import *
-from fluidlite.layers.loss_regression import *
-from fluidlite.layers.metric_op import *
-from fluidlite.layers.nn import *
-from fluidlite.layers.norm import *
-from fluidlite.layers.normalization_stats import *
-from fluidlite.layers.placement import *
-from fluidlite.layers.pool import *
-from fluidlite.layers.preprocessor import *
-from fluidlite.layers.products import *
 from fluidlite.layers.public import public as _public
-from fluidlite.layers.py_func import *
-from fluidlite.layers.rank_table import *
-from fluidlite.layers.readers import *
-from fluidlite.layers.recurrent import *
-from fluidlite.layers.recurrent_cells import *
-from fluidlite.layers.reduce import *
-from fluidlite.layers.selected_rows import *
-from fluidlite.layers.sequence import *
-from fluidlite.layers.sequence_matrices import *
-from fluidlite.layers.shape import *
-from fluidlite.layers.slicing_padding import *
-from fluidlite.layers.static_rnn import *
-from fluidlite.layers.structured import *
-from fluidlite.layers.tensor import *
-from fluidlite.layers.tensor_array import *
-from fluidlite.layers.vision import *
-from fluidlite.layers.vision_sequence import *
 
+if TYPE_CHECKING:  # what the loop below finds
+    from fluidlite.layers.beam_search import *
+
+    # of layers that are called as their modules are
+    from fluidlite.layers.beam_search import beam_search
+    from fluidlite.layers.beam_search_decoder import *
+    from fluidlite.layers.branches import *
+    from fluidlite.layers.class_sampling import *
+    from fluidlite.layers.control_flow import *
+    from fluidlite.layers.conv import *
+    from fluidlite.layers.creation import *
+    from fluidlite.layers.decoders import *
+    from fluidlite.layers.distributions import *
+    from fluidlite.layers.dynamic_decode import *
+    from fluidlite.layers.dynamic_decode import dynamic_decode
+    from fluidlite.layers.dynamic_rnn import *
+    from fluidlite.layers.features import *
+    from fluidlite.layers.if_else import *
+    from fluidlite.layers.index import *
+    from fluidlite.layers.io import *
+    from fluidlite.layers.learning_rate_scheduler import *
+    from fluidlite.layers.lod import *
+    from fluidlite.layers.loops import *
+    from fluidlite.layers.loss import *
+    from fluidlite.layers.loss_regression import *
+    from fluidlite.layers.metric_op import *
+    from fluidlite.layers.nn import *
+    from fluidlite.layers.norm import *
+    from fluidlite.layers.normalization_stats import *
+    from fluidlite.layers.placement import *
+    from fluidlite.layers.pool import *
+    from fluidlite.layers.preprocessor import *
+    from fluidlite.layers.products import *
+    from fluidlite.layers.py_func import *
+    from fluidlite.layers.py_func import py_func
+    from fluidlite.layers.rank_table import *
+    from fluidlite.layers.readers import *
+    from fluidlite.layers.recurrent import *
+    from fluidlite.layers.recurrent_cells import *
+    from fluidlite.layers.reduce import *
+    from fluidlite.layers.selected_rows import *
+    from fluidlite.layers.sequence import *
+    from fluidlite.layers.sequence_matrices import *
+    from fluidlite.layers.shape import *
+    from fluidlite.layers.shape import shape
+    from fluidlite.layers.slicing_padding import *
+    from fluidlite.layers.static_rnn import *
+    from fluidlite.layers.structured import *
+    from fluidlite.layers.tensor import *
+    from fluidlite.layers.tensor_array import *
+    from fluidlite.layers.vision import *
+    from fluidlite.layers.vision_sequence import *
+
+
+def _layers_of(room: _ModuleType) -> list[str]:
+    own = {name: each for name, each in vars(room).items() if getattr(each, "__module__", "") == room.__name__}
+    return [name for name, each in own.items() if name[0] != "_" and (_isclass(each) or _isfunction(each))]
+
+
+_HELPERS = {"attribute_checks", "common", "declare", "declared", "declared_use", "device", "documentation"}
+_HELPERS |= {"int_or_variable", "ops", "public", "structure", "sub_blocks"}
+_rooms = [
+    _import_module(f"{__name__}.{_found.name}")
+    for _found in _iter_modules(__spec__.submodule_search_locations)
+    if _found.name not in _HELPERS
+]
 _exported = [*ops.__all__]
-for _name, _layer in [*globals().items()]:
-    if getattr(_layer, "__module__", "").startswith(f"{__name__}.") and not _name.startswith("_"):
-        _exported.append(_name)
-        if not _isclass(_layer):  # a script may derive from a class
-            globals()[_name] = _public(_layer)
-            setattr(_modules[_layer.__module__], _name, globals()[_name])  # Fluid's paths: layers.nn.fc
+for _room in _rooms:
+    vars(_room).setdefault("__all__", _layers_of(_room))
+    for _name in _room.__all__:
+        if not _isclass(getattr(_room, _name)):  # a script may derive from a class
+            setattr(_room, _name, _public(getattr(_room, _name)))  # Fluid's paths: layers.nn.fc
+        globals()[_name] = getattr(_room, _name)
+    _exported += _room.__all__
 globals()["__all__"] = _exported
 
 

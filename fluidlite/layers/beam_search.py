@@ -10,8 +10,6 @@ from fluidlite.layer_helper import refuse
 from fluidlite.layers.declare import Returned, also, layer
 from fluidlite.program.variable import Variable
 
-__all__ = ["beam_search", "beam_search_decode", "gather_tree"]
-
 
 @layer(
     "beam_search",

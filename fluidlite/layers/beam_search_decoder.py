@@ -13,17 +13,15 @@ from fluidlite.base.errors import AttributeValueError, ShapeError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.beam_search import gather_tree
 from fluidlite.layers.common import append
-from fluidlite.layers.decoders import Decoder, over
+from fluidlite.layers.decoders import Decoder
 from fluidlite.layers.index import gather, topk
 from fluidlite.layers.nn import softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import reshape, unsqueeze
 from fluidlite.layers.slicing_padding import expand
-from fluidlite.layers.structure import flat
+from fluidlite.layers.structure import flat, over
 from fluidlite.layers.tensor import assign, cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
-
-__all__ = ["BeamSearchDecoder"]
 
 IMPOSSIBLE = -1e9
 """The logarithm of the probability of what cannot be, as in Fluid."""

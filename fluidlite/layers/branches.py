@@ -15,8 +15,6 @@ from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable, copy_operator
 
-__all__ = ["ConditionalBlock", "Switch", "case", "cond", "switch_case"]
-
 
 class ConditionalBlock:
     """A block that runs only if a condition holds.

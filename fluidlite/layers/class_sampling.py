@@ -17,8 +17,6 @@ from fluidlite.layers.slicing_padding import slice as slice_of
 from fluidlite.layers.tensor import assign, sums
 from fluidlite.program.variable import Variable
 
-__all__ = ["hsigmoid", "nce", "sampled_softmax_with_cross_entropy"]
-
 _SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 
 

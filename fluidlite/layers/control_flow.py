@@ -7,8 +7,6 @@ from fluidlite.layers.declare import also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = ["Print"]
-
 _PHASE = Attr("print_phase", "str", doc="forward, backward or both: whether to print the value, its gradient, or both")
 
 

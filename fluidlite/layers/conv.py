@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.initializer import Normal
 from fluidlite.layer_helper import check_ints, refuse
-from fluidlite.layers.declare import AddedBias, Body, Names, Weight, also, layer
+from fluidlite.layers.declare import AddedBias, Body, Names, Weight, alike, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -121,7 +121,6 @@ def conv2d(
 
     input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC"),
         floating. The number of channels is known.
-    stride, dilation: Distance between windows, and between the elements that a filter reads
     padding: Zeros around each image. "SAME": the result has ceil(size / stride) windows, and dilation is 1.
     groups: Groups of channels that do not see each other; it divides channels and num_filters. None: 1. As many
         groups as channels without ``use_cudnn`` is the operator depthwise_conv2d.
@@ -136,22 +135,8 @@ def conv2d(
     """
 
 
-@layer("conv3d", _OWN, body=partial(_convolution, 3))
-def conv3d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Size,
-    stride: Size = 1,
-    padding: Size | Sequence[Sequence[int]] | str = 0,
-    dilation: Size = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: Any = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
+@alike(conv2d, "conv3d", body=partial(_convolution, 3), data_format="NCDHW")
+def conv3d() -> None:
     """Return act(convolution of volumes with a filter + bias), [images, num_filters, depth, height, width].
 
     As :func:`conv2d`, with a depth before each height.
@@ -200,23 +185,8 @@ def conv2d_transpose(
     """
 
 
-@layer("conv3d_transpose", {**_OWN, "output_size": Body("output_size")}, body=partial(_transposed, 3))
-def conv3d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Size | None = None,
-    filter_size: Size | None = None,
-    padding: Size | Sequence[Sequence[int]] | str = 0,
-    stride: Size = 1,
-    dilation: Size = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: Any = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
+@alike(conv2d_transpose, "conv3d_transpose", body=partial(_transposed, 3), data_format="NCDHW")
+def conv3d_transpose() -> None:
     """Return act(transposed convolution of volumes + bias); as :func:`conv2d_transpose`, with a depth.
 
     input: Volumes, [images, channels, depth, height, width] ("NDHWC": channels last), floating

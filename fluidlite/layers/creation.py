@@ -14,17 +14,6 @@ from fluidlite.layers.tensor import assign, cast, fill_constant
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import dtype_of
 
-__all__ = [
-    "diag",
-    "eye",
-    "gaussian_random",
-    "gaussian_random_batch_size_like",
-    "linspace",
-    "range",
-    "uniform_random",
-    "uniform_random_batch_size_like",
-]
-
 _SHAPE = {"shape": "shape|ShapeTensor|ShapeTensorList"}
 
 # Patterns ----------------------------------------------------------------------------------------------------------
@@ -134,8 +123,6 @@ def gaussian_random(
 ) -> Variable:
     """Return normal random numbers. See :func:`uniform_random`.
 
-    mean: Mean and standard deviation
-
     >>> gaussian_random([2, 2]).shape
     (2, 2)
     """
@@ -177,7 +164,6 @@ def gaussian_random_batch_size_like(
     """Return normal random numbers of dims ``shape``. See :func:`uniform_random_batch_size_like`.
 
     input: Only its dims are read
-    mean: Mean and standard deviation
 
     >>> gaussian_random_batch_size_like(data("input", [1]), 4).shape
     (1,)

@@ -30,6 +30,7 @@ __all__ = [
     "Several",
     "Unused",
     "Weight",
+    "alike",
     "also",
     "declaration_of",
     "layer",
@@ -103,6 +104,7 @@ class Declaration:
         body: Callable[..., Any] | None,
     ) -> None:
         self.name, self.signature, self.definition, self.body = name, signature, ops.get(type), body
+        self.names, self.options = names, options
         self.attrs, self.called, returns = dict(options.attrs), options.called or name, options.returns
         slots = self.definition.outputs
         plain = tuple(slot.name for slot in slots if not slot.intermediate and not slot.dispensable)
@@ -225,6 +227,33 @@ def layer(
         signature = inspect.signature(function)
         options = Options(returns, extra, attrs or {}, called, stop_gradient)
         declaration = Declaration(function.__name__, signature, type, names or {}, options, body or function)
+        return cast(Function, make(declaration, function))
+
+    return declare
+
+
+def alike(
+    source: Function, type: str, body: Callable[..., Any] | None = None, **defaults: Any
+) -> Callable[[Callable[[], None]], Function]:
+    """Make a layer of another operator, with the signature of a declared layer but for some defaults.
+
+    Parameters
+    ----------
+    source : callable
+        The declared layer, whose names and options count too.
+    type : str
+        The operator.
+    body : callable, optional
+        In place of the layer's.
+    **defaults
+        By argument.
+    """
+    like = source.declaration  # type: ignore[attr-defined]
+
+    def declare(function: Callable[[], None]) -> Function:
+        given = [p.replace(default=defaults.get(p.name, p.default)) for p in like.signature.parameters.values()]
+        signature = like.signature.replace(parameters=given)
+        declaration = Declaration(function.__name__, signature, type, like.names, like.options, body or like.body)
         return cast(Function, make(declaration, function))
 
     return declare

@@ -14,23 +14,9 @@ from fluidlite.layers.nn import scale, softmax
 from fluidlite.layers.ops import layer
 from fluidlite.layers.shape import squeeze, transpose
 from fluidlite.layers.slicing_padding import pad
-from fluidlite.layers.structure import flat, packed
+from fluidlite.layers.structure import flat, over
 from fluidlite.layers.tensor import cast, fill_constant, fill_constant_batch_size_like
 from fluidlite.program.variable import Variable
-
-__all__ = [
-    "BasicDecoder",
-    "DecodeHelper",
-    "Decoder",
-    "GreedyEmbeddingHelper",
-    "SampleEmbeddingHelper",
-    "TrainingHelper",
-]
-
-
-def over(function: Callable[[Any], Any], structure: Any) -> Any:
-    """The structure with a function of each of its leaves in their places."""
-    return packed(structure, [function(leaf) for leaf in flat(structure)])
 
 
 class Decoder:

@@ -12,12 +12,8 @@ __all__ = ["get_places"]
 def get_places(device_count: int | None = None, device_type: str | None = None) -> list[Place]:
     """Return places to run on.
 
-    Parameters
-    ----------
-    device_count : int, optional
-        Default (None or 0): all.
-    device_type : {"CPU", "CUDA"}, optional
-        Default: the host's.
+    device_count: Default (None or 0): all
+    device_type: ``"CPU"`` or ``"CUDA"``; default: the host's
     """
     kind = "CPU" if device_type is None else str(device_type).upper()
     if kind not in ("CPU", "CUDA", "GPU"):

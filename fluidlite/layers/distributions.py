@@ -9,24 +9,11 @@ from typing import Any
 import numpy as np
 
 from fluidlite.layer_helper import check_variable, refuse
+from fluidlite.layers import ops
 from fluidlite.layers.creation import gaussian_random, uniform_random
 from fluidlite.layers.reduce import reduce_max, reduce_prod, reduce_sum
-from fluidlite.layers.tensor import assign
-from fluidlite.program.program import default_main_program
+from fluidlite.layers.tensor import assign, cast
 from fluidlite.program.variable import Variable
-
-__all__ = ["Categorical", "MultivariateNormalDiag", "Normal", "Uniform"]
-
-
-def _op(type: str, inputs: dict[str, Any], **attrs: Any) -> Variable:
-    block = default_main_program().current_block()
-    out = block.create_temporary()
-    block.append_op(type, inputs, {"Out": out}, attrs)
-    return out
-
-
-def _unary(type: str, x: Variable) -> Variable:
-    return _op(type, {"X": x})
 
 
 def _parameter(name: str, value: Any) -> Variable:
@@ -36,8 +23,7 @@ def _parameter(name: str, value: Any) -> Variable:
     if isinstance(value, bool) or not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic)):
         refuse(name, value, "a number, an array, or a Variable")
     array = np.atleast_1d(np.asarray(value, "float32"))
-    made: Variable = assign(array)
-    return made
+    return assign(array)
 
 
 class _Distribution:
@@ -89,19 +75,12 @@ class Uniform(_Distribution):
     def log_prob(self, value: Variable) -> Any:
         """The logarithm of the density; minus infinity outside."""
         check_variable("value", value)
-        above = self._where("greater_than", value, self.low)
-        below = self._where("less_than", value, self.high)
-        return _unary("log", above * below) - _unary("log", self.high - self.low)
-
-    @staticmethod
-    def _where(type: str, value: Variable, bound: Variable) -> Any:
-        """1 where a comparison holds, else 0."""
-        truth = _op(type, {"X": value, "Y": bound}, axis=-1)
-        return _op("cast", {"X": truth}, in_dtype="bool", out_dtype=value.dtype)
+        inside = ops.logical_and(ops.greater_than(value, self.low), ops.less_than(value, self.high))
+        return ops.log(cast(inside, value.dtype)) - ops.log(self.high - self.low)
 
     def entropy(self) -> Any:
         """log(high - low)."""
-        return _unary("log", self.high - self.low)
+        return ops.log(self.high - self.low)
 
 
 class Normal(_Distribution):
@@ -124,14 +103,14 @@ class Normal(_Distribution):
 
     def entropy(self) -> Any:
         """0.5 + 0.5 log(2 pi) + log(scale)."""
-        return _unary("log", self.scale) + (0.5 + 0.5 * math.log(2 * math.pi))
+        return ops.log(self.scale) + (0.5 + 0.5 * math.log(2 * math.pi))
 
     def log_prob(self, value: Variable) -> Any:
         """The logarithm of the density."""
         check_variable("value", value)
         apart = value - self.loc
         variance = self.scale * self.scale
-        return apart * apart * -0.5 / variance - _unary("log", self.scale) - math.log(math.sqrt(2 * math.pi))
+        return apart * apart * -0.5 / variance - ops.log(self.scale) - math.log(math.sqrt(2 * math.pi))
 
     def kl_divergence(self, other: Normal) -> Any:
         """The Kullback-Leibler divergence of ``other`` from this."""
@@ -139,7 +118,7 @@ class Normal(_Distribution):
             refuse("other", other, "a Normal")
         ratio = self.scale / other.scale
         apart = (self.loc - other.loc) / other.scale
-        return (ratio * ratio + apart * apart - 1.0 - _unary("log", ratio * ratio)) * 0.5
+        return (ratio * ratio + apart * apart - 1.0 - ops.log(ratio * ratio)) * 0.5
 
 
 class Categorical:
@@ -157,14 +136,14 @@ class Categorical:
 
     def _parts(self) -> tuple[Any, Any, Any]:
         logits: Any = self.logits - reduce_max(self.logits, dim=-1, keep_dim=True)
-        exps = _unary("exp", logits)
+        exps = ops.exp(logits)
         return logits, exps, reduce_sum(exps, dim=-1, keep_dim=True)
 
     def entropy(self) -> Any:
         """- sum p log p, [..., 1]."""
         logits, exps, total = self._parts()
         probabilities = exps / total
-        return reduce_sum(probabilities * (logits - _unary("log", total)), dim=-1, keep_dim=True) * -1.0
+        return reduce_sum(probabilities * (logits - ops.log(total)), dim=-1, keep_dim=True) * -1.0
 
     def kl_divergence(self, other: Categorical) -> Any:
         """The Kullback-Leibler divergence of ``other`` from this, [..., 1]."""
@@ -172,7 +151,7 @@ class Categorical:
             refuse("other", other, "a Categorical")
         logits, exps, total = self._parts()
         their_logits, _, their_total = other._parts()
-        apart = logits - _unary("log", total) - their_logits + _unary("log", their_total)
+        apart = logits - ops.log(total) - their_logits + ops.log(their_total)
         return reduce_sum(exps / total * apart, dim=-1, keep_dim=True)
 
 
@@ -200,7 +179,7 @@ class MultivariateNormalDiag:
     def entropy(self) -> Any:
         """0.5 (k (1 + log(2 pi)) + log det(scale)), [1]."""
         size = self.scale.shape[0]
-        return (_unary("log", reduce_prod(self._diagonal(self.scale))) + size * (1.0 + math.log(2 * math.pi))) * 0.5
+        return (ops.log(reduce_prod(self._diagonal(self.scale))) + size * (1.0 + math.log(2 * math.pi))) * 0.5
 
     def kl_divergence(self, other: MultivariateNormalDiag) -> Any:
         """The Kullback-Leibler divergence of ``other`` from this, [1]."""
@@ -208,6 +187,6 @@ class MultivariateNormalDiag:
             refuse("other", other, "a MultivariateNormalDiag")
         ours, theirs = self._diagonal(self.scale), self._diagonal(other.scale)
         apart = other.loc - self.loc
-        logs = _unary("log", reduce_prod(theirs)) - _unary("log", reduce_prod(ours))
+        logs = ops.log(reduce_prod(theirs)) - ops.log(reduce_prod(ours))
         total: Any = reduce_sum(ours / theirs) + reduce_sum(apart * apart / theirs)
         return (total + logs - float(self.scale.shape[0])) * 0.5

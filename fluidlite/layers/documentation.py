@@ -86,7 +86,11 @@ def code_documentation(function: Callable[..., Any]) -> str:
     given = signature.parameters
     helped = {name for name in _HELPED.keys() & given if given[name].default is not inspect.Parameter.empty}
     entries = [
-        _item(name, _HELPED[name][0] if name in helped else _kind(str(each.annotation), each), said.said.get(name, ""))
+        _item(
+            "**" * (each.kind is each.VAR_KEYWORD) + name,
+            _HELPED[name][0] if name in helped else _kind(str(each.annotation), each),
+            said.said.get(name, ""),
+        )
         for name, each in given.items()
     ]
     returns = _item("", str(signature.return_annotation).replace(" | ", " or "), said.said.get("Returns", ""))

@@ -8,14 +8,14 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
-from fluidlite.layers.decoders import Decoder, over
+from fluidlite.layers.decoders import Decoder
 from fluidlite.layers.index import scatter
 from fluidlite.layers.loops import While
 from fluidlite.layers.ops import layer
 from fluidlite.layers.reduce import reduce_all
 from fluidlite.layers.shape import squeeze, transpose, unsqueeze
 from fluidlite.layers.slicing_padding import multiplex, slice as cut
-from fluidlite.layers.structure import flat, packed, same
+from fluidlite.layers.structure import flat, over, packed, same
 from fluidlite.layers.tensor import (
     assign,
     cast,
@@ -27,8 +27,6 @@ from fluidlite.layers.tensor import (
 from fluidlite.layers.tensor_array import array_write, create_array, tensor_array_to_tensor
 from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
-
-__all__ = ["dynamic_decode"]
 
 MAX_STEPS = 10_000
 """Steps of a decoder that has no limit: one that never ends shall not run for ever."""
@@ -46,34 +44,18 @@ def dynamic_decode(
 ) -> tuple[Any, ...]:
     """Return the outputs of a decoder's steps, which are repeated until all sequences have ended, and its last states.
 
-    Parameters
-    ----------
-    decoder : Decoder
-    inits : Variable, or a structure of Variables, optional
-        Given to ``decoder.initialize``.
-    max_step_num : int, optional
-        The number of the last step, counted from 0: there are at most ``max_step_num + 1``, as in Fluid. None: as many
-        as there are, to 10,000; more are an OutOfRangeError.
-    output_time_major : bool
-        Outputs are [steps, batch, ...]; else [batch, steps, ...].
-    impute_finished : bool
-        States of sequences that have ended stay as they were. A decoder that tracks itself what has ended, as beam
-        search does, keeps them anyway.
-    is_test : bool
-        No gradient is taken through the steps: nothing is kept of them. With ``max_step_num`` too, outputs of all steps
-        are one buffer; else they are a tensor array.
-    return_length : bool
-        Return also how many steps each sequence has.
-    **kwargs
-        Given to each ``decoder.step``.
-
-    Returns
-    -------
-    (outputs, final_states)
-        As ``decoder.finalize`` returns them; without it the outputs of all steps, in the structure of one step's, and
-        the states after the last step.
-    sequence_lengths : Variable
-        int64; with ``return_length``.
+    inits: A Variable, or a structure of Variables: given to ``decoder.initialize``
+    max_step_num: The number of the last step, counted from 0: there are at most ``max_step_num + 1``, as in Fluid.
+        None: as many as there are, to 10,000; more are an OutOfRangeError.
+    output_time_major: Outputs are [steps, batch, ...]; else [batch, steps, ...]
+    impute_finished: States of sequences that have ended stay as they were. A decoder that tracks itself what has ended,
+        as beam search does, keeps them anyway.
+    is_test: No gradient is taken through the steps: nothing is kept of them. With ``max_step_num`` too, outputs of all
+        steps are one buffer; else they are a tensor array.
+    return_length: Return also how many steps each sequence has
+    kwargs: Given to each ``decoder.step``
+    Returns: Outputs and final states, as ``decoder.finalize`` returns them; without it the outputs of all steps, in the
+        structure of one step's, and the states after the last step. With ``return_length`` the lengths too, int64.
     """
     if not isinstance(decoder, Decoder):
         refuse("decoder", decoder, "a Decoder, such as BeamSearchDecoder(cell, start_token, end_token, beam_size)")

@@ -24,8 +24,6 @@ from fluidlite.layers.tensor_array import array_read, array_write, create_array
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
-__all__ = ["DynamicRNN"]
-
 
 class DynamicRNN:
     """A recurrent network over the sequences of LoD tensors, of which a block says one step.

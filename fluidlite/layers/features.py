@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from fluidlite.layers.declare import layer
 from fluidlite.program.variable import Variable
 
-__all__ = ["continuous_value_model", "similarity_focus"]
-
 
 @layer("cvm", called="cvm")
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:

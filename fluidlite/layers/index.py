@@ -10,31 +10,10 @@ import numpy as np
 from fluidlite import unique_name
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, check_int, check_ints, check_variable, refuse
-from fluidlite.layers.declare import Names, Unused, Weight, also, layer
+from fluidlite.layers.declare import Unused, Weight, also, layer
 from fluidlite.layers.tensor import zeros
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
-
-__all__ = [
-    "argmax",
-    "argmin",
-    "argsort",
-    "embedding",
-    "gather",
-    "gather_nd",
-    "hash",
-    "one_hot",
-    "random_crop",
-    "sampling_id",
-    "scatter",
-    "scatter_nd",
-    "scatter_nd_add",
-    "shard_index",
-    "topk",
-    "unique",
-    "unique_with_counts",
-    "where",
-]
 
 # By number ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +90,6 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
     """Return float32 [..., depth] with 1 at the class that ``input`` names.
 
     input: Integers, [..., 1]
-    depth: Number of classes
 
     >>> one_hot(data("input", [2, 1], "int64"), 4).shape
     (2, 4)
@@ -121,25 +99,15 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
     return also()
 
 
-TABLE: Names = {
-    "input": "Ids",
-    "size": Attr("size", "ints", minimum=1, doc="dims of the table, [vocabulary, width]"),
-    "padding_idx": Attr("padding_idx", "int"),
-    "dtype": "",
-}
-"""What the arguments of ``embedding`` are, of both of Fluid's."""
-
-
-def rows_of_table(size: Sequence[int], padding_idx: int | None, dtype: Any) -> dict[str, Any]:
-    """The table of an embedding, and which of its ids is padding."""
-    if len(size) != 2:
-        refuse("size", size, "[vocabulary, width], both 1 or more")
-    if padding_idx is not None and not -size[0] <= padding_idx < size[0]:
-        refuse("padding_idx", padding_idx, f"an id in [{-size[0]}, {size[0]})")
-    return {"W": Weight(size, dtype=dtype), "padding_idx": -1 if padding_idx is None else padding_idx % size[0]}
-
-
-@layer("lookup_table", TABLE)
+@layer(
+    "lookup_table",
+    {
+        "input": "Ids",
+        "size": Attr("size", "ints", minimum=1, doc="dims of the table, [vocabulary, width]"),
+        "padding_idx": Attr("padding_idx", "int"),
+        "dtype": "",
+    },
+)
 def embedding(
     input: Variable,
     size: Sequence[int],
@@ -159,7 +127,11 @@ def embedding(
     >>> embedding(data("input", [2, 1], "int64"), [2, 2]).shape
     (2, 2)
     """
-    return also(**rows_of_table(size, padding_idx, dtype))
+    if len(size) != 2:
+        refuse("size", size, "[vocabulary, width], both 1 or more")
+    if padding_idx is not None and not -size[0] <= padding_idx < size[0]:
+        refuse("padding_idx", padding_idx, f"an id in [{-size[0]}, {size[0]})")
+    return also(W=Weight(size, dtype=dtype), padding_idx=-1 if padding_idx is None else padding_idx % size[0])
 
 
 # Orders ------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import VarType, dtype_of
 
-__all__ = ["create_py_reader_by_data", "data", "double_buffer", "load", "py_reader", "read_file"]
-
 
 def data(
     name: str,

@@ -23,18 +23,6 @@ from fluidlite.layers.tensor import autoincreased_step_counter, cast, fill_const
 from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Parameter, Variable
 
-__all__ = [
-    "append_LARS",
-    "cosine_decay",
-    "exponential_decay",
-    "inverse_time_decay",
-    "linear_lr_warmup",
-    "natural_exp_decay",
-    "noam_decay",
-    "piecewise_decay",
-    "polynomial_decay",
-]
-
 _P = ParamSpec("_P")
 
 
@@ -195,17 +183,8 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Var
 def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, end_lr: float) -> Variable:
     """Return a rate that rises from ``start_lr`` to ``end_lr`` in ``warmup_steps``, and then is ``learning_rate``.
 
-    Parameters
-    ----------
-    learning_rate : float or Variable
-        A Variable may be another schedule's.
-    warmup_steps : int
-    start_lr, end_lr : float
-
-    Returns
-    -------
-    Variable
-        float32 [1].
+    learning_rate: A number, or a Variable, which may be another schedule's
+    Returns: float32 [1]
     """
     if not isinstance(learning_rate, Variable):
         learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
@@ -219,16 +198,8 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
 def append_LARS(params_grads: Sequence[tuple[Parameter, Variable]], learning_rate: Any, weight_decay: float) -> None:
     """Give each parameter a rate of its own: learning_rate |param| / (|grad| + weight_decay |param|).
 
-    Parameters
-    ----------
-    params_grads : list of (parameter, gradient)
-    learning_rate : Variable or float
-    weight_decay : float
-
-    Returns
-    -------
-    list of Variable
-        The rates.
+    params_grads: Pairs of a parameter and its gradient
+    learning_rate: A number, or a Variable
     """
     decay = check_float("weight_decay", weight_decay)
     for param, grad in params_grads:

@@ -9,8 +9,6 @@ from fluidlite.layer_helper import check_ints, check_variable, refuse
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.variable import Variable
 
-__all__ = ["lod_append", "lod_reset"]
-
 
 def _sequences(argument: str, y: Any, listed: str, offsets: Any) -> dict[str, Any]:
     """A variable whose LoD is taken, or that holds offsets; or the offsets."""

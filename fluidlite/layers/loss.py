@@ -11,18 +11,6 @@ from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "bpr_loss",
-    "center_loss",
-    "crf_decoding",
-    "cross_entropy",
-    "label_smooth",
-    "linear_chain_crf",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax_with_cross_entropy",
-    "teacher_student_sigmoid_loss",
-]
-
 _PART = Attr("epsilon", "float", minimum=0, maximum=1, doc="the weight of the prior")
 
 

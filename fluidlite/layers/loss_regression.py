@@ -15,19 +15,6 @@ from fluidlite.layers.shape import reshape
 from fluidlite.layers.tensor import cast
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "dice_loss",
-    "huber_loss",
-    "kldiv_loss",
-    "log_loss",
-    "margin_rank_loss",
-    "mse_loss",
-    "npair_loss",
-    "rank_loss",
-    "smooth_l1",
-    "square_error_cost",
-]
-
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
     """Return (input - label)^2, element by element.

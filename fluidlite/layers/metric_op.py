@@ -8,8 +8,6 @@ from fluidlite.layers.declare import also, layer
 from fluidlite.layers.index import topk
 from fluidlite.program.variable import Variable
 
-__all__ = ["accuracy", "auc", "mean_iou"]
-
 
 @layer(
     "accuracy",

@@ -15,16 +15,6 @@ from fluidlite.layers.common import elsewhere
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "dropout",
-    "fc",
-    "matmul",
-    "maxout",
-    "mul",
-    "scale",
-    "softmax",
-]
-
 # With parameters ---------------------------------------------------------------------------------------------------
 
 

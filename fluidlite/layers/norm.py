@@ -14,17 +14,6 @@ from fluidlite.layers.tensor import cast
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "affine_channel",
-    "batch_norm",
-    "group_norm",
-    "instance_norm",
-    "l2_normalize",
-    "layer_norm",
-    "log_softmax",
-    "lrn",
-]
-
 LAYOUTS = ("NCHW", "NHWC")
 
 

@@ -14,8 +14,6 @@ from fluidlite.layers.norm import batch_norm
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
-__all__ = ["data_norm", "inplace_abn", "spectral_norm"]
-
 FIRST = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4, "scale_w": 1.0, "bias": 0.0}
 """What data_norm's parameters start with, by the names that ``param_attr`` has for them."""
 FLOATS = ("float32", "float64")

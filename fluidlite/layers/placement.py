@@ -6,8 +6,6 @@ from fluidlite.layers.declare import also, layer
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.variable import Variable
 
-__all__ = ["device_transfer", "device_view"]
-
 
 @layer("device_view", {"place": ""})
 def device_view(x: Variable, place: PlaceLike, name: str | None = None) -> Variable:

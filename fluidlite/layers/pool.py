@@ -9,10 +9,8 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
 from fluidlite.layers.conv import _paddings, per_dim
-from fluidlite.layers.declare import Body, Names, Returned, also, layer
+from fluidlite.layers.declare import Body, Names, Returned, alike, also, layer
 from fluidlite.program.variable import Variable
-
-__all__ = ["adaptive_pool2d", "adaptive_pool3d", "pool2d", "pool3d"]
 
 Size = int | Sequence[int]
 _FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
@@ -80,7 +78,6 @@ def pool2d(
     input: Images, [images, channels, height, width] ([images, height, width, channels] if ``data_format`` is "NHWC"),
         floating
     pool_size: Size of a window; needed unless ``global_pooling``
-    pool_stride: Distance between two windows
     pool_padding: What windows may reach beyond the image. It is never the maximum. "SAME": the result has
         ceil(size / stride) windows.
     ceil_mode: A last window may be partly outside: the division above is rounded up
@@ -92,20 +89,8 @@ def pool2d(
     """
 
 
-@layer("pool3d", _OWN, body=partial(_pool, 3))
-def pool3d(
-    input: Variable,
-    pool_size: Size = -1,
-    pool_type: str = "max",
-    pool_stride: Size = 1,
-    pool_padding: Size | Sequence[Sequence[int]] | str = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-    data_format: str = "NCDHW",
-) -> Variable:
+@alike(pool2d, "pool3d", body=partial(_pool, 3), data_format="NCDHW")
+def pool3d() -> None:
     """Return the maximum, or the mean, of windows of each channel of a volume.
 
     Parameters are those of :func:`pool2d` with a depth before height and width; ``input`` is
@@ -137,10 +122,8 @@ def adaptive_pool2d(
     """
 
 
-@layer("max_pool3d_with_index", _ADAPTIVE, returns="Out", stop_gradient=("Mask",), body=partial(_adaptive, 3))
-def adaptive_pool3d(
-    input: Variable, pool_size: Size, pool_type: str = "max", require_index: bool = False, name: str | None = None
-) -> Variable | tuple[Variable, Variable]:
+@alike(adaptive_pool2d, "max_pool3d_with_index", body=partial(_adaptive, 3))
+def adaptive_pool3d() -> None:
     """Return the maximum, or the mean, of as many windows of a volume as are asked for.
 
     Parameters are those of :func:`adaptive_pool2d` with a depth before height and width.

@@ -20,8 +20,6 @@ from fluidlite.program.program import Program, program_guard
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
 
-__all__ = ["Preprocessor"]
-
 
 class Preprocessor:
     """A block of layers that each batch of a reader goes through, on the host, while batches are made ahead.

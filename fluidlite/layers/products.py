@@ -10,8 +10,6 @@ from fluidlite.layers.declare import Bias, Weight, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = ["bilinear_tensor_product", "clip_by_norm", "cos_sim", "dot", "pow", "prelu"]
-
 _SIZE = Attr("size", "int", minimum=1, doc="width of the result")
 
 

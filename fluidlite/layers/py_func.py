@@ -10,8 +10,6 @@ from fluidlite.layer_helper import LayerHelper, check_variables
 from fluidlite.operators.py_func import register_function
 from fluidlite.program.variable import Variable
 
-__all__ = ["py_func"]
-
 
 def py_func(
     func: Callable[..., Any],

@@ -9,19 +9,8 @@ from fluidlite.layers.tensor_array import check_array, check_index
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import VarType
 
-__all__ = [
-    "array_to_lod_tensor",
-    "lod_rank_table",
-    "lod_tensor_to_array",
-    "max_sequence_len",
-    "merge_lod_tensor",
-    "reorder_lod_tensor_by_rank",
-    "shrink_memory",
-    "split_lod_tensor",
-]
 
-
-def check_table(argument: str, value: Variable) -> Variable:
+def _check_table(argument: str, value: Variable) -> Variable:
     """Return a Variable that holds a rank table, or raise."""
     if check_variable(argument, value).type != VarType.LOD_RANK_TABLE:
         refuse(argument, value, "a rank table, as layers.lod_rank_table makes it")
@@ -51,7 +40,7 @@ def max_sequence_len(rank_table: Variable) -> Variable:
     >>> max_sequence_len(lod_rank_table(data("x", [-1, 4], lod_level=1))).shape
     (1,)
     """
-    check_table("rank_table", rank_table)
+    _check_table("rank_table", rank_table)
     return also()
 
 
@@ -66,7 +55,7 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
     >>> lod_tensor_to_array(x, lod_rank_table(x)).shape
     (-1, 4)
     """
-    check_table("table", table)
+    _check_table("table", table)
     return also()
 
 
@@ -83,7 +72,7 @@ def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
     (-1, 4)
     """
     check_array("x", x)
-    check_table("table", table)
+    _check_table("table", table)
     return also()
 
 
@@ -97,7 +86,7 @@ def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
     >>> reorder_lod_tensor_by_rank(x, lod_rank_table(x)).shape
     (-1, 4)
     """
-    check_table("rank_table", rank_table)
+    _check_table("rank_table", rank_table)
     return also()
 
 
@@ -113,7 +102,7 @@ def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
     (-1, 4)
     """
     check_index("i", i)
-    check_table("table", table)
+    _check_table("table", table)
     return also()
 
 

@@ -12,8 +12,6 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec, dims_problem
 from fluidlite.tensor.var_type import dtype_of
 
-__all__ = ["batch", "open_files", "open_recordio_file", "random_data_generator", "shuffle"]
-
 
 def _specs(shapes: Any, lod_levels: Any, dtypes: Any) -> list[Spec]:
     if isinstance(shapes, (str, Variable)) or not hasattr(shapes, "__len__") or not len(shapes):

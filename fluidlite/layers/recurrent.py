@@ -13,8 +13,6 @@ from fluidlite.param_attr import ParamAttr
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = ["dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "gru_unit", "lstm", "lstm_unit"]
-
 _ACTIVATION_NUMBERS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
 _SIZE: Names = {"size": Attr("size", "int", minimum=1)}
@@ -238,7 +236,6 @@ def lstm(
     """Return the hidden states of layers of LSTMs over sequences of one length, and their last states and cells.
 
     input: [steps, batch, width]
-    init_h, init_c: [num_layers x directions, batch, hidden_size]: states and cells before the first step
     default_initializer: Of all weights and biases, which are one parameter; default Xavier
     Returns: [steps, batch, hidden_size x directions]; twice [num_layers x directions, batch, hidden_size]
 

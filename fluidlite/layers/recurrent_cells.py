@@ -10,6 +10,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_int, check_variable, refuse
 from fluidlite.layers.common import append
 from fluidlite.layers.shape import split, stack, unstack
+from fluidlite.layers.structure import flat, packed
 from fluidlite.layers.tensor import cast, concat, fill_constant, fill_constant_batch_size_like
 from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
@@ -203,26 +204,14 @@ def rnn(
 ) -> tuple[Any, Any]:
     """Return the outputs of a cell over the steps of a batch, and its last states. The steps are unrolled.
 
-    Parameters
-    ----------
-    cell : RNNCell
-    inputs : Variable, or a structure of Variables
-        [batch, steps, ...], or [steps, batch, ...] if ``time_major``; the number of steps is known.
-    initial_states : as the cell's states, optional
-        Default: zeros.
-    sequence_length : Variable, optional
-        int32 or int64, [batch]: from there on states stay as they are. Outputs of such steps are what the cell makes of
-        them, as in Fluid.
-    time_major : bool
-    is_reverse : bool
-        From the last step to the first; padding comes first then, and leaves the states as they are.
-    **kwargs
-        Given to each call of the cell.
-
-    Returns
-    -------
-    (outputs, states)
-        Outputs of all steps, laid out as ``inputs``; the states after the last step.
+    inputs: A Variable, or a structure of Variables: [batch, steps, ...], or [steps, batch, ...] if ``time_major``; the
+        number of steps is known
+    initial_states: As the cell's states; default: zeros
+    sequence_length: int32 or int64, [batch]: from there on states stay as they are. Outputs of such steps are what the
+        cell makes of them, as in Fluid.
+    is_reverse: From the last step to the first; padding comes first then, and leaves the states as they are
+    kwargs: Given to each call of the cell
+    Returns: Outputs of all steps, laid out as ``inputs``; the states after the last step
     """
     if not isinstance(cell, RNNCell):
         refuse("cell", cell, "an RNNCell")
@@ -239,19 +228,18 @@ def rnn(
         refuse("sequence_length", sequence_length, "[batch]")
     if initial_states is None:
         initial_states = cell.get_initial_states(inputs, batch_dim_idx=1 - axis)
-    parts = iter([unstack(each, axis=axis) for each in given])
-    rows = _over(lambda _: next(parts), inputs)
+    parts = [unstack(each, axis=axis) for each in given]
     states, outputs = initial_states, []
     for t in reversed(range(steps)) if is_reverse else range(steps):
-        output, new = cell(_over_lists(rows, inputs, t), states, **kwargs)
+        output, new = cell(packed(inputs, [part[t] for part in parts]), states, **kwargs)
         if sequence_length is not None:
             new = _kept(states, new, sequence_length, t)
         states = new
         outputs.append(output)
     if is_reverse:
         outputs.reverse()
-    columns = iter([stack(list(each), axis=axis) for each in zip(*map(_leaves, outputs), strict=True)])
-    return _over(lambda _: next(columns), outputs[0]), states
+    columns = [stack(list(each), axis=axis) for each in zip(*map(_leaves, outputs), strict=True)]
+    return packed(outputs[0], columns), states
 
 
 def _kept(old: Any, new: Any, length: Variable, step: int) -> Any:
@@ -265,10 +253,17 @@ def _kept(old: Any, new: Any, length: Variable, step: int) -> Any:
     for was, now in zip(before, after, strict=True):
         mask = cast(has, now.dtype)
         mask.stop_gradient = True
-        passed = append("elementwise_mul", "elementwise_mul", {"X": now, "Y": mask}, {"axis": 0})
-        made.append(passed + append("elementwise_mul", "elementwise_mul", {"X": was, "Y": 1 - mask}, {"axis": 0}))
-    left = iter(made)
-    return _over(lambda _: next(left), new)
+        made.append(kept(was, now, mask))
+    return packed(new, made)
+
+
+def kept(old: Variable, new: Variable, there: Variable) -> Any:
+    """The new state of sequences that have the step (``there`` is 1), the old one of others (0)."""
+    passed, left = (
+        append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
+        for x, y in ((new, there), (old, 1.0 - there))
+    )
+    return passed + left
 
 
 def _activation(given: Any, default: str) -> Callable[[Any], Variable]:
@@ -282,48 +277,34 @@ def _activation(given: Any, default: str) -> Callable[[Any], Variable]:
 
 def _of_several(attr: Any, number: int, count: int, suffixes: tuple[str, ...]) -> Any:
     """What was said of one of several parameters."""
-    if isinstance(attr, ParamAttr) and attr.name is not None:
-        attr = copy(attr)
-        attr.name += suffixes[number]
-        return attr
     if not isinstance(attr, list):
-        return attr
+        return renamed(attr, suffixes[number])
     if len(attr) != count:
         refuse("param_attr", attr, f"one ParamAttr, or {count}")
     return attr[number]
 
 
+def renamed(attr: Any, suffix: str) -> Any:
+    """What was said of a parameter, under a name of its own if it has one."""
+    if not isinstance(attr, ParamAttr) or attr.name is None:
+        return attr
+    attr = copy(attr)
+    attr.name += suffix
+    return attr
+
+
 # Structures --------------------------------------------------------------------------------------------------------
 
 
-def _over(function: Callable[[Any], Any], structure: Any) -> Any:
-    """The structure with each leaf replaced, in order."""
-    if isinstance(structure, Mapping):
-        return {name: _over(function, structure[name]) for name in structure}
-    if isinstance(structure, (list, tuple)):
-        return type(structure)([_over(function, each) for each in structure])
-    return function(structure)
-
-
 def _leaves(structure: Any) -> list[Any]:
-    found: list[Any] = []
-    _over(found.append, structure)
+    found = flat(structure)
     if not found:
         refuse("inputs", structure, "one Variable or more")
     return found
 
 
-def _over_lists(rows: Any, structure: Any, step: int) -> Any:
-    """The structure of the inputs with what each has at a step."""
-    if isinstance(structure, Mapping):
-        return {name: _over_lists(rows[name], structure[name], step) for name in structure}
-    if isinstance(structure, (list, tuple)):
-        return type(structure)([_over_lists(a, b, step) for a, b in zip(rows, structure, strict=True)])
-    return rows[step]
-
-
 def _over_shapes(function: Callable[[Sequence[int]], Any], shape: Any) -> Any:
-    """As :func:`_over`, where lists of ints are the leaves."""
+    """A structure of shapes with each replaced: lists of ints are the leaves."""
     if isinstance(shape, int):
         return function([shape])
     if isinstance(shape, Mapping):

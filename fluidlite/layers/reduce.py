@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Union
 
-from fluidlite.layers.declare import also, layer
+from fluidlite.layers.declare import alike, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
-
-__all__ = [
-    "has_inf",
-    "has_nan",
-    "isfinite",
-    "mean",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
-]
 
 Dims = Union[int, Sequence[int], None]
 _DIM = {"dim": Attr("dim", "ints", doc="the dims, negative ones count from the end; None or []: all")}
@@ -41,8 +27,6 @@ def reduce_sum(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     """Return the sum over dims of a tensor.
 
     input: Floating-point numbers, int32 or int64, of any rank
-    dim: The dims to sum over; negative ones count from the end. None or []: all.
-    keep_dim: Keep the dims that are summed over, as 1
     Returns: Of the input's dtype, without those dims; [1] if none is left
     Raises: If a dim is not one of the input's, or named twice
 
@@ -52,44 +36,40 @@ def reduce_sum(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     return also(dim=dim or [0], reduce_all=not dim)
 
 
-@layer("reduce_mean", _DIM)
-def reduce_mean(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+@alike(reduce_sum, "reduce_mean")
+def reduce_mean() -> None:
     """Return the mean over dims of floating-point numbers; arguments as of ``reduce_sum``.
 
     >>> reduce_mean(data("input", [2, 4, 8, 8]), dim=[2, 3], keep_dim=True).shape
     (2, 4, 1, 1)
     """
-    return also(dim=dim or [0], reduce_all=not dim)
 
 
-@layer("reduce_max", _DIM)
-def reduce_max(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+@alike(reduce_sum, "reduce_max")
+def reduce_max() -> None:
     """Return the maximum over dims; arguments as of ``reduce_sum``.
 
     >>> reduce_max(data("input", [2, 1], "int64")).shape
     (1,)
     """
-    return also(dim=dim or [0], reduce_all=not dim)
 
 
-@layer("reduce_min", _DIM)
-def reduce_min(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+@alike(reduce_sum, "reduce_min")
+def reduce_min() -> None:
     """Return the minimum over dims; arguments as of ``reduce_sum``.
 
     >>> reduce_min(data("input", [2, 4], "int64")).shape
     (1,)
     """
-    return also(dim=dim or [0], reduce_all=not dim)
 
 
-@layer("reduce_prod", _DIM)
-def reduce_prod(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+@alike(reduce_sum, "reduce_prod")
+def reduce_prod() -> None:
     """Return the product over dims; arguments as of ``reduce_sum``.
 
     >>> reduce_prod(data("input", [2, 4, 8, 8])).shape
     (1,)
     """
-    return also(dim=dim or [0], reduce_all=not dim)
 
 
 @layer("reduce_all", _DIM, stop_gradient=True)
@@ -104,8 +84,8 @@ def reduce_all(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     return also(dim=dim or [0], reduce_all=not dim)
 
 
-@layer("reduce_any", _DIM, stop_gradient=True)
-def reduce_any(input: Variable, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+@alike(reduce_all, "reduce_any")
+def reduce_any() -> None:
     """Return whether one truth value over dims is true; arguments as of ``reduce_sum``.
 
     input: bool
@@ -113,7 +93,6 @@ def reduce_any(input: Variable, dim: Dims = None, keep_dim: bool = False, name: 
     >>> reduce_any(data("input", [2, 4], "bool")).shape
     (1,)
     """
-    return also(dim=dim or [0], reduce_all=not dim)
 
 
 @layer("isfinite", stop_gradient=True)

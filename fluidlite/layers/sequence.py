@@ -16,25 +16,6 @@ from fluidlite.layers.reduce import reduce_max
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "sequence_concat",
-    "sequence_conv",
-    "sequence_enumerate",
-    "sequence_expand",
-    "sequence_expand_as",
-    "sequence_first_step",
-    "sequence_last_step",
-    "sequence_mask",
-    "sequence_pad",
-    "sequence_pool",
-    "sequence_reshape",
-    "sequence_reverse",
-    "sequence_scatter",
-    "sequence_slice",
-    "sequence_softmax",
-    "sequence_unpad",
-]
-
 _POOLS = ("average", "sum", "sqrt", "last", "first", "max")
 _POOL = Attr(
     "pool_type", "str", doc="average, sum, sqrt (the sum divided by the square root of the length), last, first or max"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from fluidlite.layers.declare import layer
 from fluidlite.program.variable import Variable
 
-__all__ = ["sequence_topk_avg_pooling"]
-
 
 @layer("sequence_topk_avg_pooling", {"col": "COLUMN"})
 def sequence_topk_avg_pooling(

@@ -13,22 +13,6 @@ from fluidlite.layers.int_or_variable import numbers
 from fluidlite.layers.tensor import assign
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "flatten",
-    "is_empty",
-    "rank",
-    "reshape",
-    "shape",
-    "size",
-    "split",
-    "squeeze",
-    "stack",
-    "transpose",
-    "unbind",
-    "unsqueeze",
-    "unstack",
-]
-
 # The same bytes ----------------------------------------------------------------------------------------------------
 
 
@@ -77,8 +61,6 @@ def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None)
 @layer("unsqueeze2", {"axes": "axes|AxesTensor|AxesTensorList"}, extra=("XShape",), called="unsqueeze2")
 def unsqueeze(input: Variable, axes: Any, name: str | None = None) -> Variable:
     """Put dims of 1 in.
-
-    axes: Where they are in the result, one after the other; negative ones count from the end
 
     >>> unsqueeze(data("input", [2, 4]), 1).shape
     (2, 1, 4)

@@ -12,25 +12,6 @@ from fluidlite.layers.declare import Several, also, layer
 from fluidlite.layers.int_or_variable import Numbers
 from fluidlite.program.variable import Variable
 
-__all__ = [
-    "crop",
-    "crop_tensor",
-    "expand",
-    "expand_as",
-    "flip",
-    "meshgrid",
-    "multiplex",
-    "pad",
-    "pad2d",
-    "pad_constant_like",
-    "reverse",
-    "roll",
-    "slice",
-    "strided_slice",
-    "tril",
-    "triu",
-]
-
 # Parts -------------------------------------------------------------------------------------------------------------
 
 
@@ -53,9 +34,6 @@ def _bounds(axes: Sequence[int], **bounds: Numbers) -> dict[str, Any]:
 def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Variable:
     """Cut dims.
 
-    starts, ends: The first index that is kept of each, and the first that is not; negative ones count from the end,
-        large ones are the end
-
     >>> slice(data("input", [2, 3, 4]), 2, [0], 2).shape
     (2, 3, 2)
     """
@@ -65,9 +43,6 @@ def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Varia
 @layer("strided_slice", {**_BOUNDS, **_STRIDES})
 def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, strides: Any) -> Variable:
     """Cut dims, by steps.
-
-    starts, ends, strides: The first index that is kept of each, the first that is not, and the step between those
-        kept. Of a negative step, an end of -1 is in front of the first index.
 
     >>> strided_slice(data("input", [2, 3, 4]), 1, data("starts", [1], "int64"), 4, 4).shape
     (2, -1, 4)
@@ -124,8 +99,6 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 def expand(x: Variable, expand_times: Any, name: str | None = None) -> Variable:
     """Repeat ``x`` along each dim, so often as ``expand_times`` (ints, Variables, or one Variable) says.
 
-    expand_times: A number for each dim
-
     >>> expand(data("x", [4, 4]), [2, 2]).shape
     (8, 8)
     """
@@ -160,7 +133,6 @@ def pad2d(
 ) -> Variable:
     """Put a border around images.
 
-    paddings: Rows above, rows below, columns left, columns right
     Raises: If as many rows or columns are mirrored as there are
 
     >>> pad2d(data("input", [2, 4, 8, 8])).shape

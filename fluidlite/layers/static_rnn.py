@@ -11,8 +11,6 @@ from fluidlite.layers.sub_blocks import SubBlock
 from fluidlite.program.block import Block
 from fluidlite.program.variable import Variable
 
-__all__ = ["StaticRNN"]
-
 
 class StaticRNN:
     """A recurrent network of which a block says one step.

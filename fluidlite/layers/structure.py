@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -38,3 +38,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     return not isinstance(other, (list, tuple, dict))
+
+
+def over(function: Callable[[Any], Any], structure: Any) -> Any:
+    """The structure with a function of each of its leaves in their places."""
+    return packed(structure, [function(leaf) for leaf in flat(structure)])

@@ -15,8 +15,6 @@ from fluidlite.layers.shape import squeeze
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
-__all__ = ["chunk_eval", "ctc_greedy_decoder", "edit_distance", "warpctc"]
-
 _IGNORED = Attr("ignored_tokens", "ints", doc="left out of both before they are compared; for inputs with LoD")
 
 

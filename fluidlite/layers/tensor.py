@@ -22,25 +22,6 @@ from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Parameter, Variable, copy_operator
 from fluidlite.tensor.var_type import dtype_of
 
-__all__ = [
-    "assign",
-    "autoincreased_step_counter",
-    "cast",
-    "concat",
-    "create_global_var",
-    "create_parameter",
-    "create_tensor",
-    "fill_constant",
-    "fill_constant_batch_size_like",
-    "increment",
-    "ones",
-    "ones_like",
-    "sum",
-    "sums",
-    "zeros",
-    "zeros_like",
-]
-
 # Variables ---------------------------------------------------------------------------------------------------------
 
 
@@ -64,21 +45,10 @@ def create_parameter(
 ) -> Parameter:
     """Declare a parameter and initialise it at startup.
 
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    name : str, optional
-        Default: the one in ``attr``, else ``create_parameter_0.w_0``.
-    attr : ParamAttr, optional
-    is_bias : bool
-        Changes the default initializer from Xavier to 0.
-    default_initializer : Initializer, optional
-        Used unless ``attr`` names one.
-
-    Returns
-    -------
-    Parameter
+    name: Default: the one in ``attr``, else ``create_parameter_0.w_0``
+    attr: A ParamAttr
+    is_bias: Changes the default initializer from Xavier to 0
+    default_initializer: Used unless ``attr`` names one
     """
     given = ParamAttr.to_attr(attr)
     if not isinstance(given, ParamAttr):
@@ -184,17 +154,8 @@ def fill_constant_batch_size_like(
 def zeros(shape: Any, dtype: Any, force_cpu: bool = False, name: str | None = None) -> Variable:
     """Return a tensor of zeros.
 
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    force_cpu : bool
-        Taken for Fluid's sake.
-    name : str, optional
-
-    Returns
-    -------
-    Variable
+    shape: Dims
+    force_cpu: Taken for Fluid's sake
     """
     return fill_constant(shape, dtype, 0.0, name=name)
 
@@ -202,16 +163,8 @@ def zeros(shape: Any, dtype: Any, force_cpu: bool = False, name: str | None = No
 def ones(shape: Any, dtype: Any, force_cpu: bool = False) -> Variable:
     """Return a tensor of ones.
 
-    Parameters
-    ----------
-    shape : sequence of int
-    dtype : str
-    force_cpu : bool
-        Taken for Fluid's sake.
-
-    Returns
-    -------
-    Variable
+    shape: Dims
+    force_cpu: Taken for Fluid's sake
     """
     return fill_constant(shape, dtype, 1.0)
 

@@ -44,28 +44,12 @@ def create_array(dtype: Any) -> Variable:
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
     """Write a copy of ``x`` into an array, and return that.
 
-    Parameters
-    ----------
-    x : Variable
-        Of one dim or more, of the dtype and rank of the other elements; the sizes of its dims may differ from theirs.
-    i : Variable
-        int64 [1]: the index, from 0 on. An array is as long as its highest index says.
-    array : Variable, optional
-        Default: a new one.
-
-    Returns
-    -------
-    Variable
-        The array, which is changed in place.
-
-    Raises
-    ------
-    ProgramError
-        If an argument is of another kind.
-    DtypeError, ShapeError
-        If ``x`` has another dtype or rank than the array's elements.
-    OutOfRangeError
-        At a run, if the index is negative.
+    x: Of one dim or more, of the dtype and rank of the other elements; the sizes of its dims may differ from theirs
+    i: int64 [1]: the index, from 0 on. An array is as long as its highest index says.
+    array: Default: a new one
+    Returns: The array, which is changed in place
+    Raises: ProgramError, DtypeError, ShapeError, OutOfRangeError: If an argument is of another kind, if ``x`` has
+        another dtype or rank than the array's elements; at a run, if the index is negative
     """
     check_variable("x", x)
     check_index("i", i)

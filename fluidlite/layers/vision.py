@@ -9,25 +9,10 @@ from typing import Any
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import check_int, check_variable, refuse
 from fluidlite.layers.conv import four_paddings, per_dim
-from fluidlite.layers.declare import Body, Names, Weight, also, layer
+from fluidlite.layers.declare import Body, Names, Weight, alike, also, layer
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
-
-__all__ = [
-    "im2sequence",
-    "image_resize",
-    "image_resize_short",
-    "pixel_shuffle",
-    "resize_bilinear",
-    "resize_linear",
-    "resize_nearest",
-    "resize_trilinear",
-    "row_conv",
-    "shuffle_channel",
-    "space_to_depth",
-    "temporal_shift",
-]
 
 Size = int | Sequence[int]
 _AHEAD = Attr("future_context_size", "int", minimum=0, doc="how many steps ahead")
@@ -119,24 +104,6 @@ def image_resize(
     """
 
 
-@layer("linear_interp", _SIZES, body=partial(_resized, resample="LINEAR"))
-def resize_linear(
-    input: Variable,
-    out_shape: Sequence[int | Variable] | Variable | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCW",
-) -> Variable:
-    """Return the lines in another length, each element from the two around its place: :func:`image_resize`.
-
-    >>> resize_linear(data("input", [2, 3, 4]), [3]).shape
-    (2, 3, 3)
-    """
-
-
 @layer("bilinear_interp", _SIZES, body=partial(_resized, resample="BILINEAR"))
 def resize_bilinear(
     input: Variable,
@@ -155,17 +122,17 @@ def resize_bilinear(
     """
 
 
-@layer("trilinear_interp", _SIZES, body=partial(_resized, resample="TRILINEAR"))
-def resize_trilinear(
-    input: Variable,
-    out_shape: Sequence[int | Variable] | Variable | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCDHW",
-) -> Variable:
+@alike(resize_bilinear, "linear_interp", body=partial(_resized, resample="LINEAR"), data_format="NCW")
+def resize_linear() -> None:
+    """Return the lines in another length, each element from the two around its place: :func:`image_resize`.
+
+    >>> resize_linear(data("input", [2, 3, 4]), [3]).shape
+    (2, 3, 3)
+    """
+
+
+@alike(resize_bilinear, "trilinear_interp", body=partial(_resized, resample="TRILINEAR"), data_format="NCDHW")
+def resize_trilinear() -> None:
     """Return the volumes in another size, each element from the eight around its place: :func:`image_resize`.
 
     >>> resize_trilinear(data("input", [2, 4, 4, 8, 8]), [3, 3, 3]).shape
@@ -268,7 +235,6 @@ def im2sequence(
 ) -> Variable:
     """Return the windows of each image as a sequence, a row [channels * height * width] for each window.
 
-    input: Images, [images, channels, height, width], floating
     filter_size: Size of a window
     stride: Distance between two
     padding: Zeros around each image

@@ -8,8 +8,6 @@ from fluidlite.layers.conv import four_paddings, per_dim
 from fluidlite.layers.declare import also, layer
 from fluidlite.program.variable import Variable
 
-__all__ = ["add_position_encoding", "affine_grid", "fsp_matrix", "grid_sampler", "unfold"]
-
 Size = int | Sequence[int]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import SavedModelError
@@ -11,7 +10,7 @@ from fluidlite.io.commit import save_files
 from fluidlite.io.paths import PathText, folder_of
 from fluidlite.io.snapshot import Snapshot, read_folder
 from fluidlite.io.tensor_file import Stored
-from fluidlite.io.variables import is_persistable, read_values, set_values, value_writers
+from fluidlite.io.variables import is_persistable, read_values, selected_variables, set_values, value_writers
 from fluidlite.nn.state import TrainingState
 from fluidlite.program.program import Program
 from fluidlite.program.scope import scope_guard
@@ -48,12 +47,7 @@ def save(network: Network, folder: PathText) -> None:
         raise SavedModelError(f"the state of the loader or of a callback is no JSON: {exc}") from None
     with scope_guard(network.scope):
         writers = value_writers(_program(network), predicate=is_persistable, filename=VALUES)
-    save_files(folder, {**writers, STATE: partial(_write, text=text)})
-
-
-def _write(path: str, text: bytes) -> None:
-    with open(path, "wb") as stream:
-        stream.write(text)
+    save_files(folder, {**writers, STATE: text})
 
 
 def _program(network: Network) -> Program:
@@ -63,8 +57,7 @@ def _program(network: Network) -> Program:
 
 
 def _variables(network: Network) -> list[Variable]:
-    found = {v.name: v for v in _program(network).list_vars() if is_persistable(v)}
-    return [found[name] for name in sorted(found)]
+    return selected_variables(_program(network), None, is_persistable)
 
 
 def _layers(network: Network) -> list[dict[str, Any]]:
@@ -93,7 +86,7 @@ def load(network: Network, folder: PathText) -> None:
     except (ValueError, TypeError) as exc:
         raise SavedModelError(f"{where / STATE} is malformed: {exc}\n  Do: save the network again") from None
     with scope_guard(network.scope):
-        set_values(_variables(network), values, network.executor)
+        set_values(_variables(network), values, network.place)
     if seed != network.seed:
         network.seeded(seed)
     if network.group.rank:  # the first process saved: this one has drawn as often, of its own numbers

@@ -48,6 +48,8 @@ class Layer:
     """
 
     kind = "layer"
+    configured: tuple[str, ...] = ()
+    """Attributes that :meth:`config` tells."""
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and (not isinstance(name, str) or not name):
@@ -75,7 +77,7 @@ class Layer:
 
     def config(self) -> dict[str, Any]:
         """The numbers that make the layer what it is, as JSON can hold them; saved networks are compared by it."""
-        return {}
+        return {name: getattr(self, name) for name in self.configured}
 
     # What a network asks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from fluidlite import layers
 from fluidlite.base.errors import NetworkError
@@ -41,8 +41,7 @@ class Loss:
 
     def __call__(self, prediction: Variable, label: Variable) -> Variable:
         """Append the cost and its mean over the batch."""
-        mean: Variable = layers.mean(self.cost(prediction, label))
-        return mean
+        return layers.mean(self.cost(prediction, label))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -90,34 +89,27 @@ class Huber(Loss):
     """
 
     def __init__(self, delta: float = 1.0) -> None:
-        def huber(prediction: Variable, label: Variable) -> Variable:
-            cost: Variable = layers.huber_loss(prediction, label, delta)
-            return cost
-
-        super().__init__(huber)
+        super().__init__(lambda prediction, label: layers.huber_loss(prediction, label, delta), name="huber")
 
 
-class Losses:
-    """Losses by name."""
-
-    by_name: ClassVar[dict[str, Callable[[], Loss]]] = {
-        "cross_entropy": CrossEntropy,
-        "softmax_cross_entropy": SoftmaxCrossEntropy,
-        "sigmoid_cross_entropy": SigmoidCrossEntropy,
-        "squared_error": SquaredError,
-        "huber": Huber,
-    }
+BY_NAME: dict[str, Callable[[], Loss]] = {
+    "cross_entropy": CrossEntropy,
+    "softmax_cross_entropy": SoftmaxCrossEntropy,
+    "sigmoid_cross_entropy": SigmoidCrossEntropy,
+    "squared_error": SquaredError,
+    "huber": Huber,
+}
 
 
 def loss_of(given: Any) -> Loss:
     """The loss that a user names, or gives."""
     if isinstance(given, Loss):
         return given
-    if isinstance(given, str) and given in Losses.by_name:
-        return Losses.by_name[given]()
+    if isinstance(given, str) and given in BY_NAME:
+        return BY_NAME[given]()
     if callable(given) and not isinstance(given, type):
         return Loss(given)
     raise NetworkError(
-        f"the loss is {given!r:.80}; expected one of {', '.join(Losses.by_name)}, an object of fluid.nn.losses, or a "
+        f"the loss is {given!r:.80}; expected one of {', '.join(BY_NAME)}, an object of fluid.nn.losses, or a "
         "function of prediction and label"
     )

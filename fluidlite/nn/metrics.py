@@ -44,8 +44,7 @@ class Accuracy(Metric):
 
     def __init__(self, k: int = 1, name: str | None = None) -> None:
         def accuracy(prediction: Variable, label: Variable) -> Variable:
-            share: Variable = layers.accuracy(prediction, label, k=k)
-            return share
+            return layers.accuracy(prediction, label, k=k)
 
         super().__init__(name or ("accuracy" if k == 1 else f"top_{k}"), accuracy)
 
@@ -55,8 +54,7 @@ class MeanAbsoluteError(Metric):
 
     def __init__(self, name: str = "absolute_error") -> None:
         def error(prediction: Variable, label: Variable) -> Variable:
-            mean: Variable = layers.mean(layers.abs(layers.elementwise_sub(prediction, label)))
-            return mean
+            return layers.mean(layers.abs(layers.elementwise_sub(prediction, label)))
 
         super().__init__(name, error)
 

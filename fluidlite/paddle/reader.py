@@ -5,33 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fluidlite.reader import (
-    ComposeNotAligned,
-    Reader,
-    buffered,
-    cache,
-    chain,
-    compose,
-    firstn,
-    map_readers,
-    multiprocess_reader,
-    shuffle,
-    xmap_readers,
-)
+from fluidlite import reader as _reader
+from fluidlite.reader import *  # noqa: F403
+from fluidlite.reader import Reader
 
-__all__ = [
-    "ComposeNotAligned",
-    "Fake",
-    "buffered",
-    "cache",
-    "chain",
-    "compose",
-    "firstn",
-    "map_readers",
-    "multiprocess_reader",
-    "shuffle",
-    "xmap_readers",
-]
+__all__ = ["Fake"]
+__all__ += _reader.__all__
 
 
 class Fake:

@@ -15,6 +15,7 @@ from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import FallbackWarning, GradientError
 from fluidlite.compiler.ir.node import Node
 from fluidlite.conformance.cases import Array
+from fluidlite.conformance.reference import UNIT, drawn_weights
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.executor import Executor
 from fluidlite.platform.place import Place, PlaceLike
@@ -25,7 +26,6 @@ from fluidlite.program.variable import Parameter, Variable
 from fluidlite.testing.node_gradients import NodeJob
 from fluidlite.transformers import make_transformer
 
-_UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16": 2.0**-2}
 """Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
 _RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
@@ -335,14 +335,10 @@ def _wanted(block: Any, fed: Mapping[str, Any], state: Mapping[str, Any], wrt: S
 def _compare(job: Job, limits: Mapping[str, float], elements: int | None) -> Iterator[InputGradient]:
     (value,) = job.run([job.target])
     rng = np.random.default_rng(7)
-    weights = (
-        np.ones(value.shape)
-        if value.size == 1
-        else rng.choice([-1.0, 1.0], value.shape) * (rng.integers(2, 8, value.shape) / 8)
-    )  # eighths: every floating dtype holds them exactly
+    weights = np.ones(value.shape) if value.size == 1 else drawn_weights(rng, value.shape)
     known = [name for name in job.gradients if name is not None]
     found = dict(zip(known, job.run(known, weights.astype(value.dtype)), strict=True))
-    noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * _UNIT[str(value.dtype)]
+    noise = float(np.sum(np.abs(weights * value.astype(np.float64)))) * UNIT[str(value.dtype)]
     for name, gradient in zip(job.names, job.gradients, strict=True):
         array = job.value(name)
         exact = found[gradient].astype(np.float64) if gradient is not None else np.zeros(array.shape)

@@ -14,7 +14,7 @@ from fluidlite import expr
 from fluidlite.errors import AttributeValueError, ProgramError, RegistryError
 from fluidlite.expr.declare import operator
 from fluidlite.layers.attribute_checks import check_attribute, expected_of
-from fluidlite.layers.declare import AddedBias, Bias, Body, Returned, Several, Unused, Weight, also, layer
+from fluidlite.layers.declare import AddedBias, Bias, Body, Returned, Several, Unused, Weight, alike, also, layer
 from fluidlite.program.opdef import Attr
 from fluidlite.program.variable import Variable
 
@@ -45,6 +45,23 @@ def test_a_layer_is_a_function_of_its_signature() -> None:
     assert leaky.__name__ == "leaky"
     out = leaky(fluid.data("x", [2, 3]))
     assert (out.shape, last().type, last().attr("alpha")) == ((2, 3), "leaky_relu", 0.5)
+
+
+def test_a_layer_like_another_has_its_signature_and_defaults_of_its_own() -> None:
+    @layer("elu", {"slope": "alpha"})
+    def first(x: Variable, slope: float = 0.5, name: str | None = None) -> Variable:
+        """Return x, or a part of it."""
+
+    @alike(first, "leaky_relu", slope=0.25)
+    def second() -> None:
+        """Return x, or another part of it."""
+
+    assert str(inspect.signature(second)) == str(inspect.signature(first)).replace("0.5", "0.25")
+    assert "leaky_relu" in second.__doc__ and second.__name__ == "second"
+    out = second(fluid.data("x", [2, 3]))
+    assert (out.shape, last().type, last().attr("alpha")) == ((2, 3), "leaky_relu", 0.25)
+    second(fluid.data("x", [2, 3]), slope=2.0)
+    assert last().attr("alpha") == 2.0
 
 
 def test_an_argument_that_nothing_stands_for_is_refused_at_once() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,14 @@ def test_a_type_is_registered_once() -> None:
     assert reference_of("nobody_knows_this") is None
     with pytest.raises(RegistryError, match="expected the types of operators"):
         register_samples(samples=[])
+
+
+def test_a_reference_is_decorated() -> None:
+    @register_samples("test_samples_decorated", "test_samples_too", samples=[Sample({})])
+    def reference(inputs: Any, attrs: Any) -> dict[str, Any]:
+        return dict(inputs)
+
+    assert reference_of("test_samples_decorated") is reference_of("test_samples_too") is reference
 
 
 def test_nothing_to_check_is_no_success() -> None:

@@ -1,14 +1,11 @@
-"""Samples and references of fluidlite.operators.activations."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import erf as exact_erf, erfc as exact_erfc, factorial, sqrt as root
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, away_from, point, rand, unary_samples
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, away_from, point, rand, unary_samples
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -82,14 +79,8 @@ register_samples(
 )
 
 
-def _pow_reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    factor = inputs["FactorTensor"].reshape(()) if "FactorTensor" in inputs else attrs["factor"]
-    return {"Out": np.power(inputs["X"], factor)}
-
-
-register_samples(
+@register_samples(
     "pow",
-    reference=_pow_reference,
     samples=lambda: [
         *unary_samples(0.3, 2, attrs=({}, {"factor": 2.5}, {"factor": -1.0}))(),
         Sample(
@@ -101,6 +92,9 @@ register_samples(
         ),
     ],
 )
+def _pow_reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    factor = inputs["FactorTensor"].reshape(()) if "FactorTensor" in inputs else attrs["factor"]
+    return {"Out": np.power(inputs["X"], factor)}
 
 
 register_samples(
@@ -117,11 +111,6 @@ register_samples(
 )
 
 
-def _clip_reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = inputs.get("Min", attrs["min"]), inputs.get("Max", attrs["max"])
-    return {"Out": np.where(inputs["X"] > high, high, np.where(inputs["X"] < low, low, inputs["X"]))}
-
-
 def _clip_samples() -> list[Sample]:
     far, attrs = (-1, -0.5, 0.5, 1), {"min": -0.5, "max": 1.0}
     low, high = np.asarray([-1.0], "float32"), np.asarray([0.5], "float32")
@@ -134,7 +123,10 @@ def _clip_samples() -> list[Sample]:
     ]
 
 
-register_samples("clip", reference=_clip_reference, samples=_clip_samples)
+@register_samples("clip", samples=_clip_samples)
+def _clip_reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    low, high = inputs.get("Min", attrs["min"]), inputs.get("Max", attrs["max"])
+    return {"Out": np.where(inputs["X"] > high, high, np.where(inputs["X"] < low, low, inputs["X"]))}
 
 
 register_samples(

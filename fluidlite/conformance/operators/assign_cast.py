@@ -1,14 +1,9 @@
-"""Samples and references of fluidlite.operators.assign_cast."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_INTS
-from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, bools, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -43,19 +38,6 @@ register_samples(
 )
 
 
-def _reference_cast(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, kind = inputs["X"], attrs["out_dtype"]
-    if "float" in kind:
-        return {"Out": np.asarray(x, "float64")}
-    if kind == "bool":
-        return {"Out": x != 0}
-    if x.dtype.kind != "f":
-        return {"Out": x.astype(kind)}
-    limits = np.iinfo(kind)
-    whole = [0 if v != v else max(limits.min, min(limits.max, int(np.clip(v, -1e30, 1e30)))) for v in x.reshape(-1)]
-    return {"Out": np.asarray(whole, kind).reshape(x.shape)}
-
-
 def _cast_samples() -> list[Sample]:
     x = rand(5, 7, low=-9, high=9)
     special = np.asarray([np.nan, np.inf, -np.inf, 1e20, -1e20, -0.9, 0.0, 300.0], "float32")
@@ -74,4 +56,15 @@ def _cast_samples() -> list[Sample]:
     return found + [Sample({"X": special}, {"out_dtype": kind}, name="special_" + kind) for kind in ALL_INTS]
 
 
-register_samples("cast", reference=_reference_cast, samples=_cast_samples)
+@register_samples("cast", samples=_cast_samples)
+def _reference_cast(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, kind = inputs["X"], attrs["out_dtype"]
+    if "float" in kind:
+        return {"Out": np.asarray(x, "float64")}
+    if kind == "bool":
+        return {"Out": x != 0}
+    if x.dtype.kind != "f":
+        return {"Out": x.astype(kind)}
+    limits = np.iinfo(kind)
+    whole = [0 if v != v else max(limits.min, min(limits.max, int(np.clip(v, -1e30, 1e30)))) for v in x.reshape(-1)]
+    return {"Out": np.asarray(whole, kind).reshape(x.shape)}

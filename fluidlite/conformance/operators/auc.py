@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.auc."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, ints
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, ints
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -25,20 +22,6 @@ def _slid(stat: Any, counts: Any, steps: int) -> tuple[Any, Any]:
     flat[start : start + buckets] = counts
     flat[-1] += 1
     return flat.reshape(stat.shape), flat[total]
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    buckets = attrs["num_thresholds"] + 1
-    scores, truth = inputs["Predict"][:, -1], inputs["Label"].reshape(-1) != 0
-    counts = np.zeros((2, buckets), "int64")
-    for score, positive in zip(scores, truth, strict=True):
-        counts[int(positive), int(score * attrs["num_thresholds"])] += 1
-    next_pos, pos = _slid(inputs["StatPos"], counts[1], attrs["slide_steps"])
-    next_neg, neg = _slid(inputs["StatNeg"], counts[0], attrs["slide_steps"])
-    area = sum(neg[i] * (pos[i + 1 :].sum() + pos[i] / 2) for i in range(buckets))
-    pairs = float(pos.sum()) * float(neg.sum())
-    auc = np.asarray([area / pairs if pairs else 0.0])
-    return {"AUC": auc, "StatPosOut": next_pos, "StatNegOut": next_neg}
 
 
 def _samples() -> list[Sample]:
@@ -74,4 +57,16 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("auc", reference=_reference, samples=_samples)
+@register_samples("auc", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    buckets = attrs["num_thresholds"] + 1
+    scores, truth = inputs["Predict"][:, -1], inputs["Label"].reshape(-1) != 0
+    counts = np.zeros((2, buckets), "int64")
+    for score, positive in zip(scores, truth, strict=True):
+        counts[int(positive), int(score * attrs["num_thresholds"])] += 1
+    next_pos, pos = _slid(inputs["StatPos"], counts[1], attrs["slide_steps"])
+    next_neg, neg = _slid(inputs["StatNeg"], counts[0], attrs["slide_steps"])
+    area = sum(neg[i] * (pos[i + 1 :].sum() + pos[i] / 2) for i in range(buckets))
+    pairs = float(pos.sum()) * float(neg.sum())
+    auc = np.asarray([area / pairs if pairs else 0.0])
+    return {"AUC": auc, "StatPosOut": next_pos, "StatNegOut": next_neg}

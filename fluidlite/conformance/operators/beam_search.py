@@ -1,21 +1,18 @@
-"""Samples and the reference of fluidlite.operators.beam_search."""
-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 END = 1
 
 
-def selected(inputs: Mapping[str, Any], attrs: Mapping[str, Any], offsets: Any) -> list[tuple[int, int, float]]:
+def selected(inputs: Inputs, attrs: Attrs, offsets: Any) -> list[tuple[int, int, float]]:
     """The prefix, word and score of all that one step selects: each candidate is listed, and lists are sorted."""
     scores, end = inputs["scores"], attrs["end_id"]
     found: list[tuple[int, int, float]] = []
@@ -34,18 +31,6 @@ def selected(inputs: Mapping[str, Any], attrs: Mapping[str, Any], offsets: Any) 
         if any(word != end or inputs["pre_ids"].reshape(-1)[row] != end for row, word, _ in best):
             found += sorted(best, key=lambda each: each[0])
     return found
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    offsets = np.array(lod["scores"][attrs["level"]])
-    for level in lod["scores"][attrs["level"] + 1 :]:
-        offsets = np.array(level)[offsets]
-    found = selected(inputs, attrs, offsets.tolist())
-    return {
-        "selected_ids": np.array([each[1] for each in found], inputs["pre_ids"].dtype).reshape(-1, 1),
-        "selected_scores": np.array([each[2] for each in found], np.float64).reshape(-1, 1),
-        "parent_idx": np.array([each[0] for each in found], "int32"),
-    }
 
 
 def _samples() -> list[Sample]:
@@ -81,4 +66,14 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("beam_search", reference=_reference, samples=_samples)
+@register_samples("beam_search", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    offsets = np.array(lod["scores"][attrs["level"]])
+    for level in lod["scores"][attrs["level"] + 1 :]:
+        offsets = np.array(level)[offsets]
+    found = selected(inputs, attrs, offsets.tolist())
+    return {
+        "selected_ids": np.array([each[1] for each in found], inputs["pre_ids"].dtype).reshape(-1, 1),
+        "selected_scores": np.array([each[2] for each in found], np.float64).reshape(-1, 1),
+        "parent_idx": np.array([each[0] for each in found], "int32"),
+    }

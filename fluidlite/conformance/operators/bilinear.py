@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.bilinear."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -25,16 +22,8 @@ LEAST_SQUARES = 1e-8
 """What the sum of a row's squares counts as at least, so that a row of zeros has a cosine, 0, and a gradient."""
 
 
-def _reference_cos(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, y = (inputs[slot].reshape(inputs[slot].shape[0], int(np.prod(inputs[slot].shape[1:]))) for slot in "XY")
-    norms = [np.sqrt(np.maximum(np.sum(a * a, axis=1, keepdims=True), LEAST_SQUARES)) for a in (x, y)]
-    cosine = [[a @ y[i % len(y)] / norms[0][i, 0] / norms[1][i % len(y), 0]] for i, a in enumerate(x)]
-    return {"Out": np.asarray(cosine).reshape(-1, 1), "XNorm": norms[0], "YNorm": norms[1]}
-
-
-register_samples(
+@register_samples(
     "cos_sim",
-    reference=_reference_cos,
     samples=lambda: [
         Sample(_pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
         Sample(_pair((5, 7), (1, 7)), {}, ("X", "Y"), name="one_row", dtypes=EVERY),
@@ -48,6 +37,11 @@ register_samples(
         Sample({"X": _short(5, 7), "Y": np.zeros((1, 7), "float32")}, {}, name="one_row_of_zeros"),
     ],
 )
+def _reference_cos(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, y = (inputs[slot].reshape(inputs[slot].shape[0], int(np.prod(inputs[slot].shape[1:]))) for slot in "XY")
+    norms = [np.sqrt(np.maximum(np.sum(a * a, axis=1, keepdims=True), LEAST_SQUARES)) for a in (x, y)]
+    cosine = [[a @ y[i % len(y)] / norms[0][i, 0] / norms[1][i % len(y), 0]] for i, a in enumerate(x)]
+    return {"Out": np.asarray(cosine).reshape(-1, 1), "XNorm": norms[0], "YNorm": norms[1]}
 
 
 register_samples(
@@ -61,11 +55,6 @@ register_samples(
         Sample(_pair((0, 3), (0, 3)), {}, name="empty"),
     ],
 )
-
-
-def _reference_bilinear(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = np.einsum("bm,imn,bn->bi", inputs["X"], inputs["Weight"], inputs["Y"])
-    return {"Out": out + inputs["Bias"] if "Bias" in inputs else out}
 
 
 def _samples_bilinear() -> list[Sample]:
@@ -84,21 +73,14 @@ def _samples_bilinear() -> list[Sample]:
     ]
 
 
-register_samples("bilinear_tensor_product", reference=_reference_bilinear, samples=_samples_bilinear)
+@register_samples("bilinear_tensor_product", samples=_samples_bilinear)
+def _reference_bilinear(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = np.einsum("bm,imn,bn->bi", inputs["X"], inputs["Weight"], inputs["Y"])
+    return {"Out": out + inputs["Bias"] if "Bias" in inputs else out}
 
 
-def _reference_shift(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, y = inputs["X"], inputs["Y"]
-    out, half = np.zeros_like(x), y.shape[1] // 2
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[i, j] = sum(x[i, (j + k - half) % x.shape[1]] * y[i, k] for k in range(y.shape[1]))
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "conv_shift",
-    reference=_reference_shift,
     samples=lambda: [
         Sample(_pair((4, 7), (4, 3)), {}, ("X", "Y"), name="three", dtypes=EVERY),
         Sample(_pair((2, 5), (2, 5)), {}, ("X", "Y"), name="whole"),
@@ -108,3 +90,10 @@ register_samples(
         Sample(_pair((0, 4), (0, 3)), {}, name="no_rows"),
     ],
 )
+def _reference_shift(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, y = inputs["X"], inputs["Y"]
+    out, half = np.zeros_like(x), y.shape[1] // 2
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = sum(x[i, (j + k - half) % x.shape[1]] * y[i, k] for k in range(y.shape[1]))
+    return {"Out": out}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import ints
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 _LETTERS = {"IOB": "BI", "IOE": "IE", "IOBES": "BIES", "plain": "I"}
 
@@ -34,7 +32,28 @@ def enumerated(tags: list[int], types: int, scheme: str) -> set[tuple[int, int, 
     }
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+def _samples() -> list[Sample]:
+    def ragged(name: str, types: int, scheme: str, dtype: str = "int64", **attrs: Any) -> Sample:
+        high = types * len(_LETTERS[scheme]) + 1
+        right = ints(24, 1, high=high, dtype=dtype)
+        found = np.where(ints(24, 1, high=4, seed=1) == 0, ints(24, 1, high=high, seed=2), right).astype(dtype)
+        lod = dict.fromkeys(("Inference", "Label"), ((0, 9, 9, 10, 24),))
+        given = {"num_chunk_types": types, "chunk_scheme": scheme, **attrs}
+        return Sample({"Inference": found, "Label": right}, given, lod=lod, name=name, dtypes=(dtype,))
+
+    padded = {"Inference": ints(3, 7, high=5), "Label": ints(3, 7, high=5), "SeqLength": np.array([7, 0, 4])}
+    padded["Label"][0, 3] = 4
+    return [
+        ragged("iob", 2, "IOB"),
+        ragged("ioe", 2, "IOE", "int32"),
+        ragged("iobes", 2, "IOBES", excluded_chunk_types=[1]),
+        ragged("plain", 3, "plain"),
+        Sample(padded, {"num_chunk_types": 2, "chunk_scheme": "IOB"}, name="padded", dtypes=("int64",)),
+    ]
+
+
+@register_samples("chunk_eval", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     def taken(slot: str) -> list[list[int]]:
         x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
         if "SeqLength" in inputs:
@@ -57,26 +76,3 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping
     numbers = {"Precision": precision, "Recall": recall, "F1-Score": f1}
     counts = {"NumInferChunks": found, "NumLabelChunks": wanted, "NumCorrectChunks": right}
     return {slot: np.array([n], "float64" if slot in numbers else "int64") for slot, n in {**numbers, **counts}.items()}
-
-
-def _samples() -> list[Sample]:
-    def ragged(name: str, types: int, scheme: str, dtype: str = "int64", **attrs: Any) -> Sample:
-        high = types * len(_LETTERS[scheme]) + 1
-        right = ints(24, 1, high=high, dtype=dtype)
-        found = np.where(ints(24, 1, high=4, seed=1) == 0, ints(24, 1, high=high, seed=2), right).astype(dtype)
-        lod = dict.fromkeys(("Inference", "Label"), ((0, 9, 9, 10, 24),))
-        given = {"num_chunk_types": types, "chunk_scheme": scheme, **attrs}
-        return Sample({"Inference": found, "Label": right}, given, lod=lod, name=name, dtypes=(dtype,))
-
-    padded = {"Inference": ints(3, 7, high=5), "Label": ints(3, 7, high=5), "SeqLength": np.array([7, 0, 4])}
-    padded["Label"][0, 3] = 4
-    return [
-        ragged("iob", 2, "IOB"),
-        ragged("ioe", 2, "IOE", "int32"),
-        ragged("iobes", 2, "IOBES", excluded_chunk_types=[1]),
-        ragged("plain", 3, "plain"),
-        Sample(padded, {"num_chunk_types": 2, "chunk_scheme": "IOB"}, name="padded", dtypes=("int64",)),
-    ]
-
-
-register_samples("chunk_eval", reference=_reference, samples=_samples)

@@ -5,18 +5,15 @@ What several members compute is held by tests that start them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import rand
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _alone(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _alone(inputs: Inputs, attrs: Attrs) -> Outputs:
     """The reduction over one member, its rows, its X."""
     return {"Out": inputs["X"]}
 

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.compare."""
-
 from __future__ import annotations
 
 from typing import Any

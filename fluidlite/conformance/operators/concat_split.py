@@ -1,17 +1,12 @@
-"""Samples and references of fluidlite.operators.concat_split."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_axis(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> int:
+def _reference_axis(inputs: Inputs, attrs: Attrs) -> int:
     return int(inputs["AxisTensor"].reshape(-1)[0]) if "AxisTensor" in inputs else int(attrs["axis"])
 
 
@@ -34,18 +29,8 @@ register_samples(
 )
 
 
-def _reference_split(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], _reference_axis(inputs, attrs)
-    given = stated(inputs, attrs, "sections", "SectionsTensorList")
-    if not len(given):
-        return {"Out": np.split(x, attrs["num"], axis)}
-    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in given if v >= 0) for s in given]
-    return {"Out": np.split(x, np.cumsum(sections)[:-1], axis)}
-
-
-register_samples(
+@register_samples(
     "split",
-    reference=_reference_split,
     samples=lambda: [
         Sample({"X": rand(6, 6)}, {"num": 3}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(3, 6)}, {"num": 2, "axis": 1}, ("X",), name="columns", dtypes=EVERY),
@@ -65,3 +50,10 @@ register_samples(
         Sample({"X": rand(0, 4)}, {"num": 2, "axis": 1}, name="empty"),
     ],
 )
+def _reference_split(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, axis = inputs["X"], _reference_axis(inputs, attrs)
+    given = stated(inputs, attrs, "sections", "SectionsTensorList")
+    if not len(given):
+        return {"Out": np.split(x, attrs["num"], axis)}
+    sections = [s if s >= 0 else x.shape[axis] - sum(v for v in given if v >= 0) for s in given]
+    return {"Out": np.split(x, np.cumsum(sections)[:-1], axis)}

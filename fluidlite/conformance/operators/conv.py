@@ -1,8 +1,6 @@
-"""Samples and references of fluidlite.operators.conv."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -15,11 +13,11 @@ from fluidlite.conformance.operators.conv_common import (
     reference_dilations,
     reference_pads,
 )
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, away_from, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
     dilations = reference_dilations(attrs)
@@ -42,13 +40,6 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
     if "ResidualData" in inputs:
         y = y + channels_first(inputs["ResidualData"], attrs)
     return {"Output": as_given(reference_activation(y, attrs), attrs)}
-
-
-def _reference_depthwise(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    image = inputs["Input"]
-    return _reference(
-        {**inputs, "Input": np.maximum(image, 0) if attrs["fuse_relu_before_depthwise_conv"] else image}, attrs
-    )
 
 
 def _case(
@@ -154,5 +145,14 @@ def _samples_3d() -> list[Sample]:
 
 
 register_samples("conv2d", reference=_reference, samples=_samples_2d)
-register_samples("depthwise_conv2d", reference=_reference_depthwise, samples=_samples_depthwise)
+
+
+@register_samples("depthwise_conv2d", samples=_samples_depthwise)
+def _reference_depthwise(inputs: Inputs, attrs: Attrs) -> Outputs:
+    image = inputs["Input"]
+    return _reference(
+        {**inputs, "Input": np.maximum(image, 0) if attrs["fuse_relu_before_depthwise_conv"] else image}, attrs
+    )
+
+
 register_samples("conv3d", reference=_reference, samples=_samples_3d)

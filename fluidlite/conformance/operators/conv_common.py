@@ -1,14 +1,14 @@
-"""Samples and references of fluidlite.operators.conv_common."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.sample_helpers import Attrs
 
-def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
+
+def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> list[tuple[int, int]]:
     """Return the padding that the attributes mean."""
     spatial, given = len(sizes), list(attrs["paddings"])
     if attrs["padding_algorithm"] == "VALID":
@@ -22,22 +22,22 @@ def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Mapping[s
     return [(given[i], given[i]) if len(given) == spatial else (given[2 * i], given[2 * i + 1]) for i in range(spatial)]
 
 
-def reference_dilations(attrs: Mapping[str, Any]) -> list[int]:
+def reference_dilations(attrs: Attrs) -> list[int]:
     """Return the dilations that count: SAME has none."""
     return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
 
 
-def channels_first(x: Any, attrs: Mapping[str, Any]) -> Any:
+def channels_first(x: Any, attrs: Attrs) -> Any:
     """Return an image with its channels second."""
     return np.moveaxis(x, -1, 1) if attrs["data_format"] in ("NHWC", "NDHWC") else x
 
 
-def as_given(y: Any, attrs: Mapping[str, Any]) -> Any:
+def as_given(y: Any, attrs: Attrs) -> Any:
     """Return an image in the format of the attributes."""
     return np.moveaxis(y, 1, -1) if attrs["data_format"] in ("NHWC", "NDHWC") else y
 
 
-def reference_activation(y: Any, attrs: Mapping[str, Any]) -> Any:
+def reference_activation(y: Any, attrs: Attrs) -> Any:
     """Return the activations that are fused, one after the other: relu, bounded relu, then the one that is named."""
     name, alpha = attrs["fuse_activation"], attrs["fuse_alpha"]
     if attrs["fuse_relu"]:

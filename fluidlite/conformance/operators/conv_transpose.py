@@ -1,8 +1,6 @@
-"""Samples and references of fluidlite.operators.conv_transpose."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -15,11 +13,11 @@ from fluidlite.conformance.operators.conv_common import (
     reference_dilations,
     reference_pads,
 )
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, w = channels_first(inputs["Input"], attrs), inputs["Filter"]
     kernel, groups, strides = w.shape[2:], attrs["groups"], attrs["strides"]
     dilations, pads = reference_dilations(attrs), reference_pads(x.shape[2:], kernel, attrs)

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.creation."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, bools, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -16,26 +13,12 @@ def _exact(dtype: str) -> str:
     return "float64" if "float" in dtype else dtype
 
 
-def _filled(shape: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _filled(shape: Any, attrs: Attrs) -> dict[str, Any]:
     return {"Out": np.full(tuple(shape), attrs["value"], _exact(attrs["dtype"]))}
 
 
-def _reference_fill(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    shape, value, text = attrs["shape"], attrs["value"], attrs["str_value"]
-    if "ShapeTensorList" in inputs:
-        shape = [one[0] for one in inputs["ShapeTensorList"]]
-    elif "ShapeTensor" in inputs:
-        shape = inputs["ShapeTensor"]
-    if "ValueTensor" in inputs:
-        value = inputs["ValueTensor"][0]
-    elif text:
-        value = int(text) if "int" in attrs["dtype"] else float(text)
-    return _filled(shape, {**attrs, "value": value})
-
-
-register_samples(
+@register_samples(
     "fill_constant",
-    reference=_reference_fill,
     samples=lambda: [
         Sample({}, {"shape": [3, 4]}, name="zeros"),
         Sample({}, {"shape": [2], "str_value": "9007199254740993", "dtype": "int64"}, name="text"),
@@ -51,17 +34,21 @@ register_samples(
         Sample({}, {"shape": [0, 2], "value": 1.0}, name="empty"),
     ],
 )
+def _reference_fill(inputs: Inputs, attrs: Attrs) -> Outputs:
+    shape, value, text = attrs["shape"], attrs["value"], attrs["str_value"]
+    if "ShapeTensorList" in inputs:
+        shape = [one[0] for one in inputs["ShapeTensorList"]]
+    elif "ShapeTensor" in inputs:
+        shape = inputs["ShapeTensor"]
+    if "ValueTensor" in inputs:
+        value = inputs["ValueTensor"][0]
+    elif text:
+        value = int(text) if "int" in attrs["dtype"] else float(text)
+    return _filled(shape, {**attrs, "value": value})
 
 
-def _reference_like(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    shape = list(attrs["shape"])
-    shape[attrs["output_dim_idx"]] = inputs["Input"].shape[attrs["input_dim_idx"]]
-    return _filled(shape, attrs)
-
-
-register_samples(
+@register_samples(
     "fill_constant_batch_size_like",
-    reference=_reference_like,
     samples=lambda: [
         Sample({"Input": rand(5, 7)}, {"shape": [-1, 3], "value": 2.0}, name="rows"),
         Sample({"Input": rand(5, 7)}, {"shape": [2, -1], "input_dim_idx": 1, "output_dim_idx": 1}, name="columns"),
@@ -69,19 +56,17 @@ register_samples(
         Sample({"Input": rand(0, 7)}, {"shape": [-1, 3], "value": 2.0}, name="empty"),
     ],
 )
+def _reference_like(inputs: Inputs, attrs: Attrs) -> Outputs:
+    shape = list(attrs["shape"])
+    shape[attrs["output_dim_idx"]] = inputs["Input"].shape[attrs["input_dim_idx"]]
+    return _filled(shape, attrs)
 
 
 _VALUES = ("fp32_values", "int32_values", "int64_values", "bool_values")
 
 
-def _reference_value(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    values = sum((attrs[name] for name in _VALUES), ())  # only one has any
-    return {"Out": np.reshape(np.asarray(values, _exact(attrs["dtype"])), attrs["shape"])}
-
-
-register_samples(
+@register_samples(
     "assign_value",
-    reference=_reference_value,
     samples=lambda: [
         Sample({}, {"shape": [2, 3], "fp32_values": [0.5, -1.5, 1e30, 0.1, 0.0, 7.0]}, name="matrix"),
         Sample({}, {"shape": [3], "dtype": "float64", "fp32_values": [0.1, 1e300, -(2.0**-60)]}, name="float64"),
@@ -97,6 +82,9 @@ register_samples(
         Sample({}, {"shape": [0, 2]}, name="empty"),
     ],
 )
+def _reference_value(inputs: Inputs, attrs: Attrs) -> Outputs:
+    values = sum((attrs[name] for name in _VALUES), ())  # only one has any
+    return {"Out": np.reshape(np.asarray(values, _exact(attrs["dtype"])), attrs["shape"])}
 
 
 register_samples(

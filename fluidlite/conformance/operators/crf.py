@@ -1,14 +1,12 @@
-"""Samples and references of fluidlite.operators.crf."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 from fluidlite.tensor.tensor_spec import Lod
 
@@ -37,7 +35,7 @@ def _log_sum(scores: Any) -> float:
 def _unpadded(reference: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The reference that also takes padded sequences: each alone, as one with LoD."""
 
-    def of_both(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+    def of_both(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         if "Length" not in inputs:
             return reference(inputs, attrs, lod)
         x, found = inputs["Emission"], []
@@ -58,26 +56,6 @@ def _unpadded(reference: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
         return out
 
     return of_both
-
-
-@_unpadded
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, transition, label = inputs["Emission"], inputs["Transition"], inputs["Label"]
-    alpha, costs = np.zeros_like(x), []
-    for begin, end in _sequences(lod["Emission"]):
-        for t in range(begin, end):
-            prefixes = _scores(x[begin : t + 1], transition, stop=False)
-            for tag in range(x.shape[1]):
-                alpha[t, tag] = sum(np.exp(score) for path, score in prefixes.items() if path[-1] == tag)
-            alpha[t] /= alpha[t].sum()
-        paths = _scores(x[begin:end], transition) if end > begin else {(): 0.0}
-        costs.append(_log_sum(paths.values()) - paths[tuple(label[begin:end, 0].tolist())])
-    return {
-        "Alpha": alpha,
-        "EmissionExps": np.exp(x - x.max(axis=1, keepdims=True)),
-        "TransitionExps": np.exp(transition),
-        "LogLikelihood": np.asarray(costs).reshape(-1, 1),
-    }
 
 
 def _inputs(steps: int, tags: int) -> dict[str, Any]:
@@ -114,19 +92,25 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("linear_chain_crf", reference=_reference, samples=_samples)
-
-
+@register_samples("linear_chain_crf", samples=_samples)
 @_unpadded
-def _reference_decoding(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, best = inputs["Emission"], np.zeros((len(inputs["Emission"]), 1), "int64")
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, transition, label = inputs["Emission"], inputs["Transition"], inputs["Label"]
+    alpha, costs = np.zeros_like(x), []
     for begin, end in _sequences(lod["Emission"]):
-        if end > begin:
-            scores = _scores(x[begin:end], inputs["Transition"])
-            best[begin:end, 0] = max(scores, key=lambda path: scores[path])
-    if "Label" in inputs:
-        best = np.asarray(best == inputs["Label"], "int64")
-    return {"ViterbiPath": best}
+        for t in range(begin, end):
+            prefixes = _scores(x[begin : t + 1], transition, stop=False)
+            for tag in range(x.shape[1]):
+                alpha[t, tag] = sum(np.exp(score) for path, score in prefixes.items() if path[-1] == tag)
+            alpha[t] /= alpha[t].sum()
+        paths = _scores(x[begin:end], transition) if end > begin else {(): 0.0}
+        costs.append(_log_sum(paths.values()) - paths[tuple(label[begin:end, 0].tolist())])
+    return {
+        "Alpha": alpha,
+        "EmissionExps": np.exp(x - x.max(axis=1, keepdims=True)),
+        "TransitionExps": np.exp(transition),
+        "LogLikelihood": np.asarray(costs).reshape(-1, 1),
+    }
 
 
 def _samples_decoding() -> list[Sample]:
@@ -146,4 +130,14 @@ def _samples_decoding() -> list[Sample]:
     ]
 
 
-register_samples("crf_decoding", reference=_reference_decoding, samples=_samples_decoding)
+@register_samples("crf_decoding", samples=_samples_decoding)
+@_unpadded
+def _reference_decoding(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, best = inputs["Emission"], np.zeros((len(inputs["Emission"]), 1), "int64")
+    for begin, end in _sequences(lod["Emission"]):
+        if end > begin:
+            scores = _scores(x[begin:end], inputs["Transition"])
+            best[begin:end, 0] = max(scores, key=lambda path: scores[path])
+    if "Label" in inputs:
+        best = np.asarray(best == inputs["Label"], "int64")
+    return {"ViterbiPath": best}

@@ -1,17 +1,12 @@
-"""Samples and references of fluidlite.operators.crop."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     x = inputs["X"]
     offsets = stated(inputs, attrs, "offsets", "OffsetsTensor", "Offsets")
     shape = inputs["Y"].shape if "Y" in inputs else stated(inputs, attrs, "shape", "ShapeTensor", "Shape")

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.cross."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 from fluidlite.tensor.tensor_spec import Dims
 
@@ -19,15 +16,8 @@ def _pair(x: Dims, y: Dims) -> dict[str, Any]:
 _ANY = 9
 
 
-def _reference_cross(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    axis = attrs["dim"] if attrs["dim"] != _ANY else x.shape.index(3)
-    return {"Out": np.cross(x, inputs["Y"], axis=axis)}
-
-
-register_samples(
+@register_samples(
     "cross",
-    reference=_reference_cross,
     samples=lambda: [
         Sample(_pair((4, 3), (4, 3)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
         Sample(_pair((3, 3), (3, 3)), {}, ("X", "Y"), name="first"),
@@ -38,3 +28,7 @@ register_samples(
         Sample(_pair((0, 3), (0, 3)), {}, name="empty"),
     ],
 )
+def _reference_cross(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    axis = attrs["dim"] if attrs["dim"] != _ANY else x.shape.index(3)
+    return {"Out": np.cross(x, inputs["Y"], axis=axis)}

@@ -1,31 +1,12 @@
-"""Samples and the reference of fluidlite.operators.ctc_align."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x = inputs["Input"]
-    if "InputLength" in inputs:
-        paths = [row[:n].tolist() for row, n in zip(x, inputs["InputLength"].reshape(-1), strict=True)]
-    else:
-        paths = [x[a:b, 0].tolist() for a, b in pairwise(lod["Input"][0])]
-    if attrs["merge_repeated"]:
-        paths = [[token for token, _ in groupby(path)] for path in paths]
-    labels = [[token for token in path if token != attrs["blank"]] for path in paths]
-    lengths = np.array([[len(row)] for row in labels], x.dtype)
-    if "InputLength" in inputs:
-        out = [row + [attrs["padding_value"]] * (x.shape[1] - len(row)) for row in labels]
-        return {"Output": np.array(out, x.dtype), "OutputLength": lengths}
-    return {"Output": np.array([[t] for row in labels for t in row], x.dtype).reshape(-1, 1), "OutputLength": lengths}
 
 
 def _samples() -> list[Sample]:
@@ -43,4 +24,18 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("ctc_align", reference=_reference, samples=_samples)
+@register_samples("ctc_align", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x = inputs["Input"]
+    if "InputLength" in inputs:
+        paths = [row[:n].tolist() for row, n in zip(x, inputs["InputLength"].reshape(-1), strict=True)]
+    else:
+        paths = [x[a:b, 0].tolist() for a, b in pairwise(lod["Input"][0])]
+    if attrs["merge_repeated"]:
+        paths = [[token for token, _ in groupby(path)] for path in paths]
+    labels = [[token for token in path if token != attrs["blank"]] for path in paths]
+    lengths = np.array([[len(row)] for row in labels], x.dtype)
+    if "InputLength" in inputs:
+        out = [row + [attrs["padding_value"]] * (x.shape[1] - len(row)) for row in labels]
+        return {"Output": np.array(out, x.dtype), "OutputLength": lengths}
+    return {"Output": np.array([[t] for row in labels for t in row], x.dtype).reshape(-1, 1), "OutputLength": lengths}

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.cudnn_lstm."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -15,7 +12,45 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _sample(
+    name: str,
+    steps: int,
+    batch: int,
+    width: int,
+    hidden: int,
+    layers: int = 1,
+    ways: int = 1,
+    states: bool = True,
+    dtypes: tuple[str, ...] = ("float32",),
+    **attrs: Any,
+) -> Sample:
+    widths = [width, *[hidden * ways] * (layers - 1)]
+    size = sum(ways * 4 * hidden * (each + hidden + 2) for each in widths)
+    inputs = {"Input": rand(steps, batch, width), "W": rand(size, seed=1)}
+    if states:
+        inputs |= {
+            "InitH": rand(layers * ways, batch, hidden, seed=2),
+            "InitC": rand(layers * ways, batch, hidden, seed=3),
+        }
+    return Sample(
+        inputs,
+        {"hidden_size": hidden, "num_layers": layers, "is_bidirec": ways == 2, **attrs},
+        tuple(inputs),
+        name=name,
+        dtypes=dtypes,
+    )
+
+
+@register_samples(
+    "cudnn_lstm",
+    samples=lambda: [
+        _sample("one_layer", 3, 2, 3, 2, dtypes=WIDE, states=False),
+        _sample("both_ways_two_layers", 3, 2, 3, 2, 2, 2, dropout_prob=1.0, is_test=True),
+        _sample("drops_all", 2, 1, 2, 2, 2, dropout_prob=1.0),
+        _sample("one_step", 1, 1, 1, 1, 2),
+    ],
+)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     """Layer by layer, direction by direction, step by step; W is read from front to back, the biases apart."""
     x, w = inputs["Input"], inputs["W"]
     hidden, ways = attrs["hidden_size"], 2 if attrs["is_bidirec"] else 1
@@ -50,44 +85,3 @@ def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str,
         kept += [np.concatenate(part[::-1] if backward else part) for part in made]
     kept += [np.full((steps * batch, hidden * ways), factor)] * (attrs["num_layers"] - 1)
     return {"Out": x, "last_h": last_h, "last_c": last_c, "Reserve": kept}
-
-
-def _sample(
-    name: str,
-    steps: int,
-    batch: int,
-    width: int,
-    hidden: int,
-    layers: int = 1,
-    ways: int = 1,
-    states: bool = True,
-    dtypes: tuple[str, ...] = ("float32",),
-    **attrs: Any,
-) -> Sample:
-    widths = [width, *[hidden * ways] * (layers - 1)]
-    size = sum(ways * 4 * hidden * (each + hidden + 2) for each in widths)
-    inputs = {"Input": rand(steps, batch, width), "W": rand(size, seed=1)}
-    if states:
-        inputs |= {
-            "InitH": rand(layers * ways, batch, hidden, seed=2),
-            "InitC": rand(layers * ways, batch, hidden, seed=3),
-        }
-    return Sample(
-        inputs,
-        {"hidden_size": hidden, "num_layers": layers, "is_bidirec": ways == 2, **attrs},
-        tuple(inputs),
-        name=name,
-        dtypes=dtypes,
-    )
-
-
-register_samples(
-    "cudnn_lstm",
-    reference=_reference,
-    samples=lambda: [
-        _sample("one_layer", 3, 2, 3, 2, dtypes=WIDE, states=False),
-        _sample("both_ways_two_layers", 3, 2, 3, 2, 2, 2, dropout_prob=1.0, is_test=True),
-        _sample("drops_all", 2, 1, 2, 2, 2, dropout_prob=1.0),
-        _sample("one_step", 1, 1, 1, 1, 2),
-    ],
-)

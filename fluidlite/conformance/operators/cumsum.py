@@ -1,28 +1,12 @@
-"""Samples and references of fluidlite.operators.cumsum."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"].reshape(-1) if attrs["flatten"] else inputs["X"]
-    out = np.zeros_like(x)
-    along, sums = (np.moveaxis(np.atleast_1d(a), attrs["axis"] if not attrs["flatten"] else 0, 0) for a in (x, out))
-    count = along.shape[0]
-    for i in range(count):
-        first, last = (i, count) if attrs["reverse"] else (0, i + 1)
-        if attrs["exclusive"]:
-            first, last = (first + 1, last) if attrs["reverse"] else (first, last - 1)
-        sums[i] = along[first:last].sum(axis=0)
-    return {"Out": out}
 
 
 def _infinite(rows: int, columns: int) -> Array:
@@ -62,4 +46,15 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("cumsum", reference=_reference, samples=_samples)
+@register_samples("cumsum", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"].reshape(-1) if attrs["flatten"] else inputs["X"]
+    out = np.zeros_like(x)
+    along, sums = (np.moveaxis(np.atleast_1d(a), attrs["axis"] if not attrs["flatten"] else 0, 0) for a in (x, out))
+    count = along.shape[0]
+    for i in range(count):
+        first, last = (i, count) if attrs["reverse"] else (0, i + 1)
+        if attrs["exclusive"]:
+            first, last = (first + 1, last) if attrs["reverse"] else (first, last - 1)
+        sums[i] = along[first:last].sum(axis=0)
+    return {"Out": out}

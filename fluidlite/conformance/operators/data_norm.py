@@ -1,31 +1,15 @@
-"""Samples and references of fluidlite.operators.data_norm."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _line(seed: int) -> Any:
     return rand(6, low=0.5, high=2, seed=seed)
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, width = inputs["X"], attrs["slot_dim"]
-    means = inputs["BatchSum"] / inputs["BatchSize"]
-    scales = np.sqrt(inputs["BatchSize"] / inputs["BatchSquareSum"])
-    y = np.zeros(x.shape)
-    for n, c in np.ndindex(*x.shape):
-        if width <= 0 or abs(x[n, c - c % width]) >= 1e-7:
-            y[n, c] = (x[n, c] - means[c]) * scales[c]
-            if attrs["enable_scale_and_shift"]:
-                y[n, c] = y[n, c] * inputs["scale_w"][c] + inputs["bias"][c]
-    return {"Y": y, "Means": means, "Scales": scales}
 
 
 _HELD = {
@@ -45,9 +29,8 @@ def _slots(width: int) -> dict[str, Any]:
     return {"X": x}
 
 
-register_samples(
+@register_samples(
     "data_norm",
-    reference=_reference,
     samples=lambda: [
         Sample({"X": rand(5, 6), **_HELD}, {}, ("X",), name="rows", dtypes=WIDE),
         Sample({"X": rand(5, 6), **_HELD}, {"data_layout": "NHWC"}, ("X",), name="last"),
@@ -61,9 +44,30 @@ register_samples(
         Sample({"X": rand(0, 6), **_HELD}, {"slot_dim": 2}, name="no_samples"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, width = inputs["X"], attrs["slot_dim"]
+    means = inputs["BatchSum"] / inputs["BatchSize"]
+    scales = np.sqrt(inputs["BatchSize"] / inputs["BatchSquareSum"])
+    y = np.zeros(x.shape)
+    for n, c in np.ndindex(*x.shape):
+        if width <= 0 or abs(x[n, c - c % width]) >= 1e-7:
+            y[n, c] = (x[n, c] - means[c]) * scales[c]
+            if attrs["enable_scale_and_shift"]:
+                y[n, c] = y[n, c] * inputs["scale_w"][c] + inputs["bias"][c]
+    return {"Y": y, "Means": means, "Scales": scales}
 
 
-def _reference_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples(
+    "data_norm_grad",
+    samples=lambda: [
+        Sample({"X": rand(5, 6), **_FOUND}, {}, name="rows", dtypes=WIDE),
+        Sample({"X": rand(5, 6), **_FOUND}, {"epsilon": 0.001}, name="epsilon"),
+        Sample({"X": rand(5, 6), **_WEIGHTS, **_FOUND}, _SCALED, name="scaled"),
+        Sample({**_slots(3), **_FOUND}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
+        Sample({**_slots(2), **_WEIGHTS, **_FOUND}, {"slot_dim": 2, **_SCALED}, name="both"),
+    ],
+)
+def _reference_grad(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, dy, width, scaled = inputs["X"], inputs["Y@GRAD"], attrs["slot_dim"], attrs["enable_scale_and_shift"]
     apart = x - inputs["Means"]
     there = np.ones(x.shape)
@@ -82,16 +86,3 @@ def _reference_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict
         "scale_w@GRAD": (there * dy * apart * inputs["Scales"]).sum(axis=0),
         "bias@GRAD": (there * dy).sum(axis=0),
     }
-
-
-register_samples(
-    "data_norm_grad",
-    reference=_reference_grad,
-    samples=lambda: [
-        Sample({"X": rand(5, 6), **_FOUND}, {}, name="rows", dtypes=WIDE),
-        Sample({"X": rand(5, 6), **_FOUND}, {"epsilon": 0.001}, name="epsilon"),
-        Sample({"X": rand(5, 6), **_WEIGHTS, **_FOUND}, _SCALED, name="scaled"),
-        Sample({**_slots(3), **_FOUND}, {"slot_dim": 3}, name="slots", dtypes=WIDE),
-        Sample({**_slots(2), **_WEIGHTS, **_FOUND}, {"slot_dim": 2, **_SCALED}, name="both"),
-    ],
-)

@@ -1,20 +1,12 @@
-"""Samples and references of fluidlite.operators.dist."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
 from fluidlite.tensor.tensor_spec import Dims
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Out": np.asarray([np.linalg.norm(np.ravel(inputs["X"] - inputs["Y"]), attrs["p"])])}
 
 
 def _case(name: str, x: Dims, y: Dims, p: float | None = None, dtypes: tuple[str, ...] = ("float32",)) -> Sample:
@@ -23,9 +15,8 @@ def _case(name: str, x: Dims, y: Dims, p: float | None = None, dtypes: tuple[str
     return Sample(inputs, attrs, ("X", "Y"), name=name, dtypes=dtypes)
 
 
-register_samples(
+@register_samples(
     "dist",
-    reference=_reference,
     samples=lambda: [
         _case("plain", (3, 4), (3, 4), None, EVERY),
         _case("one", (3, 4), (3, 4), 1.0, WIDE),
@@ -39,3 +30,5 @@ register_samples(
         Sample({"X": rand(3), "Y": rand(3)}, {"p": 3.0}, name="equal"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    return {"Out": np.asarray([np.linalg.norm(np.ravel(inputs["X"] - inputs["Y"]), attrs["p"])])}

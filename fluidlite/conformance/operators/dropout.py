@@ -1,36 +1,21 @@
-"""Samples and references of fluidlite.operators.dropout."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 _UPSCALE = "upscale_in_train"
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Only where chance has no part: at test, and with probabilities 0 and 1."""
-    x, p = inputs["X"], attrs["dropout_prob"]
-    upscale = attrs["dropout_implementation"] == _UPSCALE
-    if attrs["is_test"]:
-        return {"Out": x if upscale else x * (1 - p), "Mask": np.ones(x.shape, "uint8")}
-    if p not in (0.0, 1.0):
-        raise ValueError("dropout's reference is for what is not random")
-    return {"Out": x * (1 - p), "Mask": np.full(x.shape, 1 - p, "uint8")}
 
 
 def _sample(name: str, dims: tuple[int, ...], dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
     return Sample({"X": rand(*dims)}, attrs, ("X",) if 0 not in dims else (), name=name, dtypes=dtypes)
 
 
-register_samples(
+@register_samples(
     "dropout",
-    reference=_reference,
     samples=lambda: [
         _sample("test", (5, 7), EVERY, dropout_prob=0.3, is_test=True),
         _sample("test_default", (5, 7), is_test=True),
@@ -43,3 +28,12 @@ register_samples(
         _sample("empty", (0, 3), dropout_prob=0.0),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    """Only where chance has no part: at test, and with probabilities 0 and 1."""
+    x, p = inputs["X"], attrs["dropout_prob"]
+    upscale = attrs["dropout_implementation"] == _UPSCALE
+    if attrs["is_test"]:
+        return {"Out": x if upscale else x * (1 - p), "Mask": np.ones(x.shape, "uint8")}
+    if p not in (0.0, 1.0):
+        raise ValueError("dropout's reference is for what is not random")
+    return {"Out": x * (1 - p), "Mask": np.full(x.shape, 1 - p, "uint8")}

@@ -1,16 +1,12 @@
-"""Samples and the reference of fluidlite.operators.edit_distance."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import ints
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 
 def enumerated(a: Any, b: Any) -> int:
@@ -22,20 +18,6 @@ def enumerated(a: Any, b: Any) -> int:
         for right in combinations(b, k)
     )
     return int(min(costs))
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    def taken(slot: str) -> list[list[int]]:
-        x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
-        if f"{slot}Length" in inputs:
-            return [row[:n] for row, n in zip(x, inputs[f"{slot}Length"].reshape(-1), strict=True)]
-        return [[token for row in x[a:b] for token in row] for a, b in pairwise(lod[slot][-1])]
-
-    pairs = list(zip(taken("Hyps"), taken("Refs"), strict=True))
-    if attrs["normalized"] and not all(b for _, b in pairs):
-        raise ValueError("no reference")
-    out = [[enumerated(a, b) / (len(b) if attrs["normalized"] else 1)] for a, b in pairs]
-    return {"SequenceNum": np.array([len(pairs)]), "Out": np.asarray(out, "float64").reshape(-1, 1)}
 
 
 def _samples() -> list[Sample]:
@@ -57,4 +39,16 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("edit_distance", reference=_reference, samples=_samples)
+@register_samples("edit_distance", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    def taken(slot: str) -> list[list[int]]:
+        x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
+        if f"{slot}Length" in inputs:
+            return [row[:n] for row, n in zip(x, inputs[f"{slot}Length"].reshape(-1), strict=True)]
+        return [[token for row in x[a:b] for token in row] for a, b in pairwise(lod[slot][-1])]
+
+    pairs = list(zip(taken("Hyps"), taken("Refs"), strict=True))
+    if attrs["normalized"] and not all(b for _, b in pairs):
+        raise ValueError("no reference")
+    out = [[enumerated(a, b) / (len(b) if attrs["normalized"] else 1)] for a, b in pairs]
+    return {"SequenceNum": np.array([len(pairs)]), "Out": np.asarray(out, "float64").reshape(-1, 1)}

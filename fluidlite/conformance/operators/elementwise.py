@@ -1,15 +1,23 @@
-"""Samples and references of fluidlite.operators.elementwise."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, pairwise, rand, unary_samples
+from fluidlite.conformance.sample_helpers import (
+    EVERY,
+    WIDE,
+    Attrs,
+    Inputs,
+    Outputs,
+    ints,
+    pairwise,
+    rand,
+    unary_samples,
+)
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -100,22 +108,8 @@ register_samples(
 )
 
 
-def _reference_scale(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, s, b = inputs["X"], inputs.get("ScaleTensor", attrs["scale"]), attrs["bias"]
-    if x.dtype.kind == "i":  # Fluid casts both to the dtype of X
-        s, b = np.trunc(s), np.trunc(b)
-    out = x * s + b if attrs["bias_after_scale"] else (x + b) * s
-    return {"Out": np.asarray(out, x.dtype)}
-
-
-def _reference_increment(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, step = inputs["X"], attrs["step"]
-    return {"Out": np.asarray(x + (np.trunc(step) if x.dtype.kind == "i" else step), x.dtype)}
-
-
-register_samples(
+@register_samples(
     "scale",
-    reference=_reference_scale,
     samples=lambda: [
         Sample(
             {"X": rand(5, 7), "ScaleTensor": rand(1, low=2, high=3)},
@@ -142,14 +136,22 @@ register_samples(
         *(Sample({"X": ints(3, 4, low=-9, dtype=t)}, {"scale": 3.0, "bias": 2.0}, name=t, dtypes=(t,)) for t in INTS),
     ],
 )
+def _reference_scale(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, s, b = inputs["X"], inputs.get("ScaleTensor", attrs["scale"]), attrs["bias"]
+    if x.dtype.kind == "i":  # Fluid casts both to the dtype of X
+        s, b = np.trunc(s), np.trunc(b)
+    out = x * s + b if attrs["bias_after_scale"] else (x + b) * s
+    return {"Out": np.asarray(out, x.dtype)}
 
 
-register_samples(
+@register_samples(
     "increment",
-    reference=_reference_increment,
     samples=lambda: [
         Sample({"X": rand(1)}, {}, ("X",), name="one", dtypes=WIDE),
         Sample({"X": rand(1)}, {"step": -2.5}, ("X",), name="step"),
         *(Sample({"X": ints(1, dtype=t)}, {"step": 2.0}, name=t, dtypes=(t,)) for t in INTS),
     ],
 )
+def _reference_increment(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, step = inputs["X"], attrs["step"]
+    return {"Out": np.asarray(x + (np.trunc(step) if x.dtype.kind == "i" else step), x.dtype)}

@@ -1,28 +1,15 @@
-"""Samples and references of fluidlite.operators.expand."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 _TIMES = ("ExpandTimes", "expand_times_tensor")
 
 
-def _reference_expand(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["X"]
-    for axis, n in enumerate(stated(inputs, attrs, "expand_times", *_TIMES)):
-        out = np.concatenate([out] * n, axis)
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "expand",
-    reference=_reference_expand,
     samples=lambda: [
         Sample({"X": rand(2, 3)}, {"expand_times": [2, 1]}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(2, 3, 1)}, {"expand_times": [1, 2, 2]}, ("X",), name="rank3", dtypes=EVERY),
@@ -48,16 +35,15 @@ register_samples(
         Sample({"X": rand(0, 3)}, {"expand_times": [2, 2]}, name="empty"),
     ],
 )
+def _reference_expand(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["X"]
+    for axis, n in enumerate(stated(inputs, attrs, "expand_times", *_TIMES)):
+        out = np.concatenate([out] * n, axis)
+    return {"Out": out}
 
 
-def _reference_expand_as(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, target = inputs["X"], inputs["target_tensor"].shape
-    return {"Out": np.tile(x, [n // d if d else 1 for d, n in zip(x.shape, target, strict=True)]).reshape(target)}
-
-
-register_samples(
+@register_samples(
     "expand_as",
-    reference=_reference_expand_as,
     samples=lambda: [
         Sample({"X": rand(2, 3), "target_tensor": rand(4, 3)}, {}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(2, 3, 1), "target_tensor": rand(2, 6, 2)}, {}, ("X",), name="rank3", dtypes=WIDE),
@@ -67,6 +53,9 @@ register_samples(
         Sample({"X": rand(0, 3), "target_tensor": rand(0, 6)}, {}, name="empty"),
     ],
 )
+def _reference_expand_as(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, target = inputs["X"], inputs["target_tensor"].shape
+    return {"Out": np.tile(x, [n // d if d else 1 for d, n in zip(x.shape, target, strict=True)]).reshape(target)}
 
 
 register_samples(

@@ -1,18 +1,13 @@
-"""Samples and references of fluidlite.operators.flip."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _register_reverse(type: str, attr: str) -> None:
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         out = inputs["X"]
         for axis in {axis % out.ndim for axis in attrs[attr]}:
             out = np.take(out, np.arange(out.shape[axis] - 1, -1, -1), axis)
@@ -39,18 +34,8 @@ _register_reverse("reverse", "axis")
 _register_reverse("flip", "dims")
 
 
-def _reference_roll(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out, dims = inputs["X"], attrs["dims"]
-    if not dims:
-        return {"Out": np.roll(out, sum(attrs["shifts"]))}
-    for axis, shift in zip(dims, attrs["shifts"], strict=True):
-        out = np.roll(out, shift, axis)
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "roll",
-    reference=_reference_roll,
     samples=lambda: [
         Sample({"X": rand(4, 5)}, {"shifts": [1], "dims": [0]}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(4, 5)}, {"shifts": [-2], "dims": [-1]}, ("X",), name="columns", dtypes=EVERY),
@@ -64,20 +49,17 @@ register_samples(
         Sample({"X": rand(0, 3)}, {"shifts": [1, 1], "dims": [0, 1]}, name="empty"),
     ],
 )
-
-
-def _reference_triangle(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, diagonal = inputs["X"], attrs["diagonal"]
-    out = np.zeros_like(x)
-    for i, j in np.ndindex(x.shape[-2:]):
-        if (j - i <= diagonal) if attrs["lower"] else (j - i >= diagonal):
-            out[..., i, j] = x[..., i, j]
+def _reference_roll(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out, dims = inputs["X"], attrs["dims"]
+    if not dims:
+        return {"Out": np.roll(out, sum(attrs["shifts"]))}
+    for axis, shift in zip(dims, attrs["shifts"], strict=True):
+        out = np.roll(out, shift, axis)
     return {"Out": out}
 
 
-register_samples(
+@register_samples(
     "tril_triu",
-    reference=_reference_triangle,
     samples=lambda: [
         Sample({"X": rand(4, 5)}, {"lower": True}, ("X",), name="lower", dtypes=EVERY),
         Sample({"X": rand(4, 5)}, {"lower": False}, ("X",), name="upper", dtypes=EVERY),
@@ -91,3 +73,10 @@ register_samples(
         Sample({"X": rand(0, 3)}, {"lower": True}, name="empty"),
     ],
 )
+def _reference_triangle(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, diagonal = inputs["X"], attrs["diagonal"]
+    out = np.zeros_like(x)
+    for i, j in np.ndindex(x.shape[-2:]):
+        if (j - i <= diagonal) if attrs["lower"] else (j - i >= diagonal):
+            out[..., i, j] = x[..., i, j]
+    return {"Out": out}

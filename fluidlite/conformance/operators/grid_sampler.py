@@ -1,25 +1,11 @@
-"""Samples and references of fluidlite.operators.grid_sampler."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, grid = inputs["X"], inputs["Grid"]
-    height, width = x.shape[2:]
-    out = np.zeros((*x.shape[:2], *grid.shape[1:3]))
-    for n, i, j in np.ndindex(grid.shape[:3]):
-        column, row = (grid[n, i, j] + 1) / 2 * (width - 1, height - 1)
-        across = np.maximum(0, 1 - np.abs(column - np.arange(width)))  # a pixel counts by how near it is
-        out[n, :, i, j] = x[n] @ across @ np.maximum(0, 1 - np.abs(row - np.arange(height)))
-    return {"Output": out}
 
 
 def _places(images: int, rows: int, columns: int, height: int, width: int, seed: int = 3) -> Any:
@@ -36,9 +22,8 @@ def _places(images: int, rows: int, columns: int, height: int, width: int, seed:
 _BOTH = ("X", "Grid")
 
 
-register_samples(
+@register_samples(
     "grid_sampler",
-    reference=_reference,
     samples=lambda: [
         Sample({"X": rand(2, 3, 4, 5), "Grid": _places(2, 4, 5, 4, 5)}, {}, _BOTH, name="images", dtypes=WIDE),
         Sample({"X": rand(1, 2, 3, 4), "Grid": _places(1, 2, 6, 3, 4)}, {}, _BOTH, name="other_size"),
@@ -48,3 +33,12 @@ register_samples(
         Sample({"X": rand(0, 2, 3, 4), "Grid": rand(0, 3, 4, 2)}, {}, name="no_images"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, grid = inputs["X"], inputs["Grid"]
+    height, width = x.shape[2:]
+    out = np.zeros((*x.shape[:2], *grid.shape[1:3]))
+    for n, i, j in np.ndindex(grid.shape[:3]):
+        column, row = (grid[n, i, j] + 1) / 2 * (width - 1, height - 1)
+        across = np.maximum(0, 1 - np.abs(column - np.arange(width)))  # a pixel counts by how near it is
+        out[n, :, i, j] = x[n] @ across @ np.maximum(0, 1 - np.abs(row - np.arange(height)))
+    return {"Output": out}

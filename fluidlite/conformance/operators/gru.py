@@ -1,17 +1,13 @@
-"""Samples and references of fluidlite.operators.gru."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fluidlite.conformance.operators.lstm import ACT
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 NAMES = ("identity", "sigmoid", "tanh", "relu")
 
@@ -25,23 +21,6 @@ def _step(x: Any, h: Any, weight: Any, gate: Any, act: Any, origin: bool) -> tup
     candidate = act(x[2 * units :] + left @ flat[2 * units * units :].reshape(units, units))
     new = update * h + (1 - update) * candidate if origin else (1 - update) * h + update * candidate
     return np.concatenate([both, candidate]), left, new
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    """One sequence after another, one step after another."""
-    x, weight = inputs["Input"] + inputs.get("Bias", 0.0), inputs["Weight"]
-    units = len(weight)
-    gate, act = ACT[attrs["gate_activation"]], ACT[attrs["activation"]]
-    gates, lefts, hidden, order = np.zeros_like(x), np.zeros((len(x), units)), np.zeros((len(x), units)), []
-    for number, (begin, end) in enumerate(pairwise(lod["Input"][-1])):
-        h = inputs["H0"][number] if "H0" in inputs else np.zeros(units)
-        rows = range(begin, end)
-        for step, row in enumerate(reversed(rows) if attrs["is_reverse"] else rows):
-            gates[row], lefts[row], h = _step(x[row], h, weight, gate, act, attrs["origin_mode"])
-            hidden[row] = h
-            order.append((step, begin - end, number, row))
-    at = [row for *_, row in sorted(order)]
-    return {"BatchGate": gates[at], "BatchResetHiddenPrev": lefts[at], "BatchHidden": hidden[at], "Hidden": hidden}
 
 
 def _sample(
@@ -79,20 +58,22 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("gru", reference=_reference, samples=_samples)
-
-
-def _reference_unit(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["Input"] + inputs.get("Bias", 0.0)
-    gate, act = ACT[NAMES[attrs["gate_activation"]]], ACT[NAMES[attrs["activation"]]]
-    rows = [
-        _step(row, h, inputs["Weight"], gate, act, attrs["origin_mode"])
-        for row, h in zip(x, inputs["HiddenPrev"], strict=True)
-    ]
-    return {
-        slot: np.stack(part)
-        for slot, part in zip(("Gate", "ResetHiddenPrev", "Hidden"), zip(*rows, strict=True), strict=True)
-    }
+@register_samples("gru", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    """One sequence after another, one step after another."""
+    x, weight = inputs["Input"] + inputs.get("Bias", 0.0), inputs["Weight"]
+    units = len(weight)
+    gate, act = ACT[attrs["gate_activation"]], ACT[attrs["activation"]]
+    gates, lefts, hidden, order = np.zeros_like(x), np.zeros((len(x), units)), np.zeros((len(x), units)), []
+    for number, (begin, end) in enumerate(pairwise(lod["Input"][-1])):
+        h = inputs["H0"][number] if "H0" in inputs else np.zeros(units)
+        rows = range(begin, end)
+        for step, row in enumerate(reversed(rows) if attrs["is_reverse"] else rows):
+            gates[row], lefts[row], h = _step(x[row], h, weight, gate, act, attrs["origin_mode"])
+            hidden[row] = h
+            order.append((step, begin - end, number, row))
+    at = [row for *_, row in sorted(order)]
+    return {"BatchGate": gates[at], "BatchResetHiddenPrev": lefts[at], "BatchHidden": hidden[at], "Hidden": hidden}
 
 
 def _unit(name: str, rows: int, units: int, bias: bool = True, dtypes: Any = ("float32",), **attrs: Any) -> Sample:
@@ -106,12 +87,22 @@ def _unit(name: str, rows: int, units: int, bias: bool = True, dtypes: Any = ("f
     return Sample(inputs, attrs, tuple(inputs), name=name, dtypes=dtypes)
 
 
-register_samples(
+@register_samples(
     "gru_unit",
-    reference=_reference_unit,
     samples=lambda: [
         _unit("rows", 4, 3, dtypes=WIDE),
         _unit("origin", 1, 2, bias=False, origin_mode=True),
         _unit("activations", 3, 2, activation=3, gate_activation=0),
     ],
 )
+def _reference_unit(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["Input"] + inputs.get("Bias", 0.0)
+    gate, act = ACT[NAMES[attrs["gate_activation"]]], ACT[NAMES[attrs["activation"]]]
+    rows = [
+        _step(row, h, inputs["Weight"], gate, act, attrs["origin_mode"])
+        for row, h in zip(x, inputs["HiddenPrev"], strict=True)
+    ]
+    return {
+        slot: np.stack(part)
+        for slot, part in zip(("Gate", "ResetHiddenPrev", "Hidden"), zip(*rows, strict=True), strict=True)
+    }

@@ -1,14 +1,10 @@
-"""Samples and references of fluidlite.operators.hash."""
-
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import ints
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, ints
 from fluidlite.conformance.samples import Sample, register_samples
 
 _WORD = 2**64 - 1
@@ -48,15 +44,8 @@ def xxh64(data: bytes, seed: int) -> int:
     return found ^ found >> 32
 
 
-def _reference_hash(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    out = [[[xxh64(row.tobytes(), seed) % attrs["mod_by"]] for seed in range(attrs["num_hash"])] for row in x]
-    return {"Out": np.asarray(out, x.dtype).reshape(x.shape[0], attrs["num_hash"], 1)}
-
-
-register_samples(
+@register_samples(
     "hash",
-    reference=_reference_hash,
     samples=lambda: [
         Sample(
             {"X": ints(8, 1, dtype="int32")},
@@ -83,3 +72,7 @@ register_samples(
         Sample({"X": ints(0, 3)}, {}, name="no_rows", dtypes=("int64",)),
     ],
 )
+def _reference_hash(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    out = [[[xxh64(row.tobytes(), seed) % attrs["mod_by"]] for seed in range(attrs["num_hash"])] for row in x]
+    return {"Out": np.asarray(out, x.dtype).reshape(x.shape[0], attrs["num_hash"], 1)}

@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, w, bias = inputs["X"], inputs["W"], inputs.get("Bias")
-    classes = attrs["num_classes"]
-    longest = inputs["PathTable"].shape[1] if "PathTable" in inputs else int(np.ceil(np.log2(classes)))
-    scores, costs = np.zeros((len(x), longest)), np.full((len(x), 1), longest * np.log(2.0))
-    for i, label in enumerate(inputs["Label"].reshape(-1)):
-        if "PathTable" in inputs:
-            nodes = inputs["PathTable"][i].tolist()
-            nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
-            way = list(zip(nodes, inputs["PathCode"][i].tolist(), strict=False))
-        else:
-            digits = f"{classes + label:b}"  # from the root: 1, then a digit a turn
-            way = [(int(digits[:k], 2) - 1, int(digits[k])) for k in range(len(digits) - 1, 0, -1)]
-        for k, (node, turn) in enumerate(way):
-            scores[i, k] = x[i] @ w[node] + (0 if bias is None else bias.reshape(-1)[node])
-            chance = 1 / (1 + np.exp(-scores[i, k]))
-            costs[i] -= np.log(2.0) + np.log(chance if turn else 1 - chance)
-    return {"Out": costs, "PreOut": scores}
 
 
 def _samples() -> list[Sample]:
@@ -51,4 +28,22 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("hierarchical_sigmoid", reference=_reference, samples=_samples)
+@register_samples("hierarchical_sigmoid", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, w, bias = inputs["X"], inputs["W"], inputs.get("Bias")
+    classes = attrs["num_classes"]
+    longest = inputs["PathTable"].shape[1] if "PathTable" in inputs else int(np.ceil(np.log2(classes)))
+    scores, costs = np.zeros((len(x), longest)), np.full((len(x), 1), longest * np.log(2.0))
+    for i, label in enumerate(inputs["Label"].reshape(-1)):
+        if "PathTable" in inputs:
+            nodes = inputs["PathTable"][i].tolist()
+            nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
+            way = list(zip(nodes, inputs["PathCode"][i].tolist(), strict=False))
+        else:
+            digits = f"{classes + label:b}"  # from the root: 1, then a digit a turn
+            way = [(int(digits[:k], 2) - 1, int(digits[k])) for k in range(len(digits) - 1, 0, -1)]
+        for k, (node, turn) in enumerate(way):
+            scores[i, k] = x[i] @ w[node] + (0 if bias is None else bias.reshape(-1)[node])
+            chance = 1 / (1 + np.exp(-scores[i, k]))
+            costs[i] -= np.log(2.0) + np.log(chance if turn else 1 - chance)
+    return {"Out": costs, "PreOut": scores}

@@ -1,14 +1,12 @@
-"""Samples and references of fluidlite.operators.index."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -25,7 +23,7 @@ register_samples(
 )
 
 
-def _reference_lookup(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_lookup(inputs: Inputs, attrs: Attrs) -> Outputs:
     w, ids = inputs["W"], inputs["Ids"][..., 0]
     out = np.zeros((*ids.shape, w.shape[1]))
     for where in np.ndindex(ids.shape):
@@ -55,7 +53,7 @@ def _without_column(samples: list[Sample], slot: str) -> list[Sample]:
 
 
 def _with_column(reference: Callable[..., dict[str, Any]], slot: str) -> Callable[..., dict[str, Any]]:
-    def second(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def second(inputs: Inputs, attrs: Attrs) -> Outputs:
         return reference({**inputs, slot: inputs[slot][..., None]}, attrs)
 
     return second
@@ -69,7 +67,7 @@ register_samples(
 )
 
 
-def _reference_one_hot(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_one_hot(inputs: Inputs, attrs: Attrs) -> Outputs:
     kind = attrs["dtype"]
     depth = int(inputs["depth_tensor"][0]) if "depth_tensor" in inputs else attrs["depth"]
     if not attrs["allow_out_of_range"] and ((inputs["X"] < 0) | (inputs["X"] >= depth)).any():

@@ -1,13 +1,8 @@
-"""Samples and references of fluidlite.operators.index_select."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -50,18 +45,8 @@ register_samples(
 )
 
 
-def _reference_shard_index(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    if not ((inputs["X"] >= 0) & (inputs["X"] < attrs["index_num"])).all():
-        raise IndexError("an index that no shard has")
-    held = -(-attrs["index_num"] // attrs["nshards"])
-    low = held * attrs["shard_id"]
-    x = inputs["X"]
-    return {"Out": np.where((x >= low) & (x < low + held), x - low, attrs["ignore_value"]).astype(x.dtype)}
-
-
-register_samples(
+@register_samples(
     "shard_index",
-    reference=_reference_shard_index,
     samples=lambda: [
         Sample({"X": ints(9, 1, high=20)}, {"index_num": 20, "nshards": 2, "shard_id": 1}, name="second_half"),
         Sample(
@@ -73,3 +58,10 @@ register_samples(
         Sample({"X": ints(0, 1)}, {"index_num": 20, "nshards": 2, "shard_id": 1}, name="empty"),
     ],
 )
+def _reference_shard_index(inputs: Inputs, attrs: Attrs) -> Outputs:
+    if not ((inputs["X"] >= 0) & (inputs["X"] < attrs["index_num"])).all():
+        raise IndexError("an index that no shard has")
+    held = -(-attrs["index_num"] // attrs["nshards"])
+    low = held * attrs["shard_id"]
+    x = inputs["X"]
+    return {"Out": np.where((x >= low) & (x < low + held), x - low, attrs["ignore_value"]).astype(x.dtype)}

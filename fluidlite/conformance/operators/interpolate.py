@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.interpolate."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -8,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, MIXED, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, MIXED, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _line(n: int, m: int, attrs: Mapping[str, Any]) -> Any:
+def _line(n: int, m: int, attrs: Attrs) -> Any:
     """The matrix [m, n] of an axis."""
     method, corners = attrs["interp_method"], attrs["align_corners"]
     matrix = np.zeros((m, n))
@@ -36,7 +34,7 @@ def _line(n: int, m: int, attrs: Mapping[str, Any]) -> Any:
     return matrix
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     last = attrs["data_layout"] == "NHWC"
     x = np.moveaxis(inputs["X"], -1, 1) if last else inputs["X"]
     space = x.shape[2:]

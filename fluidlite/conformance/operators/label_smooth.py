@@ -1,18 +1,7 @@
-"""Samples and references of fluidlite.operators.label_smooth."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, e = inputs["X"], attrs["epsilon"]
-    prior = inputs["PriorDist"].reshape(-1) if "PriorDist" in inputs else 1 / x.shape[-1]
-    return {"Out": (1 - e) * x + e * prior}
 
 
 def _samples() -> list[Sample]:
@@ -28,4 +17,8 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("label_smooth", reference=_reference, samples=_samples)
+@register_samples("label_smooth", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, e = inputs["X"], attrs["epsilon"]
+    prior = inputs["PriorDist"].reshape(-1) if "PriorDist" in inputs else 1 / x.shape[-1]
+    return {"Out": (1 - e) * x + e * prior}

@@ -1,20 +1,17 @@
-"""Samples and references of fluidlite.operators.layer_norm."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES, NUMPY
-from fluidlite.conformance.sample_helpers import MIXED, WIDE, rand
+from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 Array = np.ndarray[Any, Any]
 
 
-def _normalised(x: Array, inputs: Mapping[str, Any], epsilon: float, param: tuple[int, ...]) -> tuple[Array, ...]:
+def _normalised(x: Array, inputs: Inputs, epsilon: float, param: tuple[int, ...]) -> tuple[Array, ...]:
     """Rows of a matrix normalised, then scaled and shifted in the shape of ``param``; with mean and variance."""
     mean = x.mean(axis=1)
     variance = ((x - mean[:, None]) ** 2).mean(axis=1)
@@ -41,16 +38,8 @@ FAR: dict[str, Any] = {"low": 998.3, "high": 1001.7}
 """Numbers of mean 1000 and deviation 1: their squares do not differ enough to be subtracted in float32."""
 
 
-def _reference_layer_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, begin = np.asarray(inputs["X"], "float64"), attrs["begin_norm_axis"]
-    length = int(np.prod(x.shape[begin:]))
-    y, mean, variance = _normalised(x.reshape(-1, length), inputs, attrs["epsilon"], (length,))
-    return {"Y": y.reshape(x.shape), "Mean": mean, "Variance": variance}
-
-
-register_samples(
+@register_samples(
     "layer_norm",
-    reference=_reference_layer_norm,
     samples=lambda: [
         Sample(_inputs((5, 7), 7), {}, _GRADS, name="matrix", dtypes=WIDE),
         Sample(_inputs((2, 3, 4), 12), {}, _GRADS, name="two_dims"),
@@ -68,9 +57,14 @@ register_samples(
         *(Sample(_inputs((5, 7), 7, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
     ],
 )
+def _reference_layer_norm(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, begin = np.asarray(inputs["X"], "float64"), attrs["begin_norm_axis"]
+    length = int(np.prod(x.shape[begin:]))
+    y, mean, variance = _normalised(x.reshape(-1, length), inputs, attrs["epsilon"], (length,))
+    return {"Y": y.reshape(x.shape), "Mean": mean, "Variance": variance}
 
 
-def _reference_group_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_group_norm(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, groups = np.asarray(inputs["X"], "float64"), attrs["groups"]
     first = np.moveaxis(x, -1, 1) if attrs["data_layout"] == "NHWC" else x
     batch, channels = first.shape[:2]
@@ -112,15 +106,8 @@ register_samples(
 )
 
 
-def _reference_instance_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    found = _reference_group_norm(inputs, {**attrs, "groups": inputs["X"].shape[1], "data_layout": "NCHW"})
-    deviation = np.sqrt(found["Variance"].reshape(-1) + attrs["epsilon"])
-    return {"Y": found["Y"], "SavedMean": found["Mean"].reshape(-1), "SavedVariance": 1 / deviation}
-
-
-register_samples(
+@register_samples(
     "instance_norm",
-    reference=_reference_instance_norm,
     samples=lambda: [
         Sample(_inputs((2, 3, 4, 2), 3), {}, _GRADS, name="images", dtypes=WIDE),
         Sample(_inputs((2, 3, 18), 3), {}, _GRADS, name="rank3"),
@@ -133,3 +120,7 @@ register_samples(
         *(Sample(_inputs((2, 3, 5), 3, dtype=half), {}, _GRADS, name=half, dtypes=MIXED) for half in HALVES),
     ],
 )
+def _reference_instance_norm(inputs: Inputs, attrs: Attrs) -> Outputs:
+    found = _reference_group_norm(inputs, {**attrs, "groups": inputs["X"].shape[1], "data_layout": "NCHW"})
+    deviation = np.sqrt(found["Variance"].reshape(-1) + attrs["epsilon"])
+    return {"Y": found["Y"], "SavedMean": found["Mean"].reshape(-1), "SavedVariance": 1 / deviation}

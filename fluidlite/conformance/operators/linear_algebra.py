@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.linear_algebra."""
-
 from __future__ import annotations
 
 from math import prod

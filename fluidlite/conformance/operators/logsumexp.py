@@ -1,25 +1,13 @@
-"""Samples and references of fluidlite.operators.logsumexp."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    axes = None if attrs["reduce_all"] else tuple(attrs["dim"])
-    found = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
-    return {"Out": np.asarray(found).reshape(np.shape(found) or (1,))}
-
-
-register_samples(
+@register_samples(
     "logsumexp",
-    reference=_reference,
     samples=lambda: [
         Sample({"X": rand(3, 4)}, {}, ("X",), name="columns", dtypes=EVERY),
         Sample({"X": rand(3, 4)}, {"dim": [-1], "keep_dim": True}, ("X",), name="rows", dtypes=WIDE),
@@ -32,3 +20,7 @@ register_samples(
         Sample({"X": rand(3, 0)}, {}, name="empty"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    axes = None if attrs["reduce_all"] else tuple(attrs["dim"])
+    found = np.logaddexp.reduce(inputs["X"], axes, keepdims=attrs["keep_dim"])
+    return {"Out": np.asarray(found).reshape(np.shape(found) or (1,))}

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.loss."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -25,14 +22,6 @@ def _one_hot(label: Any, classes: int, dtype: str = "float32") -> Any:
 def _probabilities(*dims: int, seed: int = 0) -> Any:
     p = rand(*dims, low=0.2, high=1.0, seed=seed, dtype="float64")
     return np.asarray(p / p.sum(-1, keepdims=True), "float32")
-
-
-def _reference_cross_entropy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    with np.errstate(divide="ignore"):
-        cost = np.minimum(-np.log(inputs["X"]), 1e20)
-    if attrs["soft_label"]:
-        return {"Y": np.sum(inputs["Label"] * cost, axis=-1, keepdims=True)}
-    return {"Y": _picked(cost, inputs["Label"], attrs["ignore_index"])}
 
 
 def _samples_cross_entropy() -> list[Sample]:
@@ -56,19 +45,13 @@ def _samples_cross_entropy() -> list[Sample]:
     ]
 
 
-register_samples("cross_entropy", reference=_reference_cross_entropy, samples=_samples_cross_entropy)
-
-
-def _reference_softmax(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    axis = attrs["axis"]
-    logits, label = (np.moveaxis(inputs[slot], axis, -1) for slot in ("Logits", "Label"))
-    shifted = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
-    log_p = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+@register_samples("cross_entropy", samples=_samples_cross_entropy)
+def _reference_cross_entropy(inputs: Inputs, attrs: Attrs) -> Outputs:
+    with np.errstate(divide="ignore"):
+        cost = np.minimum(-np.log(inputs["X"]), 1e20)
     if attrs["soft_label"]:
-        loss = -np.sum(label * log_p, axis=-1, keepdims=True)
-    else:
-        loss = -_picked(log_p, label, attrs["ignore_index"])
-    return {"Softmax": np.moveaxis(np.exp(log_p), -1, axis), "Loss": np.moveaxis(loss, -1, axis)}
+        return {"Y": np.sum(inputs["Label"] * cost, axis=-1, keepdims=True)}
+    return {"Y": _picked(cost, inputs["Label"], attrs["ignore_index"])}
 
 
 def _samples_axis() -> list[Sample]:
@@ -159,4 +142,14 @@ def _samples_softmax() -> list[Sample]:
     ]
 
 
-register_samples("softmax_with_cross_entropy", reference=_reference_softmax, samples=_samples_softmax)
+@register_samples("softmax_with_cross_entropy", samples=_samples_softmax)
+def _reference_softmax(inputs: Inputs, attrs: Attrs) -> Outputs:
+    axis = attrs["axis"]
+    logits, label = (np.moveaxis(inputs[slot], axis, -1) for slot in ("Logits", "Label"))
+    shifted = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
+    log_p = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    if attrs["soft_label"]:
+        loss = -np.sum(label * log_p, axis=-1, keepdims=True)
+    else:
+        loss = -_picked(log_p, label, attrs["ignore_index"])
+    return {"Softmax": np.moveaxis(np.exp(log_p), -1, axis), "Loss": np.moveaxis(loss, -1, axis)}

@@ -1,20 +1,18 @@
-"""Samples and references of fluidlite.operators.losses_binary."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, away_from, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _pairs(scores: str, labels: str) -> Callable[..., list[Sample]]:
     """Return samples of scores and labels in the usual dims and at the edges: 0 and 1, and numbers between them."""
 
-    def samples(*attrs: Mapping[str, Any], low: float = -3.0, high: float = 3.0, avoid: Any = ()) -> list[Sample]:
+    def samples(*attrs: Attrs, low: float = -3.0, high: float = 3.0, avoid: Any = ()) -> list[Sample]:
         def inputs(*dims: int) -> dict[str, Any]:
             x = away_from(rand(*dims, low=low, high=high, seed=3), *avoid)
             return {scores: x, labels: np.asarray(ints(*dims, high=2, seed=4), "float32")}
@@ -42,32 +40,20 @@ register_samples(
 )
 
 
-def _reference_log_loss(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples(
+    "log_loss",
+    samples=lambda: _pairs("Predicted", "Labels")({"epsilon": 1e-4}, {"epsilon": 0.2}, low=0.1, high=0.9),
+)
+def _reference_log_loss(inputs: Inputs, attrs: Attrs) -> Outputs:
     p, label, e = inputs["Predicted"], inputs["Labels"], attrs["epsilon"]
     return {"Loss": -label * np.log(p + e) - (1 - label) * np.log(1 - p + e)}
 
 
-register_samples(
-    "log_loss",
-    reference=_reference_log_loss,
-    samples=lambda: _pairs("Predicted", "Labels")({"epsilon": 1e-4}, {"epsilon": 0.2}, low=0.1, high=0.9),
-)
-
-
-def _reference_modified_huber(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples("modified_huber_loss", samples=lambda: _pairs("X", "Y")(avoid=(-1, 1)))
+def _reference_modified_huber(inputs: Inputs, attrs: Attrs) -> Outputs:
     value = inputs["X"] * (2 * inputs["Y"] - 1)
     loss = [-4 * v if v < -1 else (1 - v) ** 2 if v < 1 else 0.0 for v in value.reshape(-1)]
     return {"IntermediateVal": value, "Out": np.reshape(loss, value.shape)}
-
-
-register_samples(
-    "modified_huber_loss", reference=_reference_modified_huber, samples=lambda: _pairs("X", "Y")(avoid=(-1, 1))
-)
-
-
-def _reference_rank(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    apart = inputs["Left"] - inputs["Right"]
-    return {"Out": np.logaddexp(0, apart) - inputs["Label"] * apart}
 
 
 def _samples_rank() -> list[Sample]:
@@ -83,12 +69,10 @@ def _samples_rank() -> list[Sample]:
     ]
 
 
-register_samples("rank_loss", reference=_reference_rank, samples=_samples_rank)
-
-
-def _reference_margin_rank(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    loss = attrs["margin"] - inputs["Label"] * (inputs["X1"] - inputs["X2"])
-    return {"Activated": np.heaviside(loss, 0.0), "Out": np.maximum(loss, 0.0)}
+@register_samples("rank_loss", samples=_samples_rank)
+def _reference_rank(inputs: Inputs, attrs: Attrs) -> Outputs:
+    apart = inputs["Left"] - inputs["Right"]
+    return {"Out": np.logaddexp(0, apart) - inputs["Label"] * apart}
 
 
 def _samples_margin_rank() -> list[Sample]:
@@ -107,22 +91,10 @@ def _samples_margin_rank() -> list[Sample]:
     ]
 
 
-register_samples("margin_rank_loss", reference=_reference_margin_rank, samples=_samples_margin_rank)
-
-
-def _reference_teacher_student(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    def loss(x: float, label: float) -> float:
-        def cross_entropy(truth: float) -> float:
-            return float(np.logaddexp(0, x) - x * truth)
-
-        if label < 0:
-            return cross_entropy(0.0 if label < -1 else 1.0)
-        click = 0.0 if label < 1 else 1.0
-        return cross_entropy(click) + cross_entropy(label - click)
-
-    x = inputs["X"]
-    values = [loss(*pair) for pair in zip(x.reshape(-1), inputs["Label"].reshape(-1), strict=True)]
-    return {"Y": np.reshape(values, x.shape)}
+@register_samples("margin_rank_loss", samples=_samples_margin_rank)
+def _reference_margin_rank(inputs: Inputs, attrs: Attrs) -> Outputs:
+    loss = attrs["margin"] - inputs["Label"] * (inputs["X1"] - inputs["X2"])
+    return {"Activated": np.heaviside(loss, 0.0), "Out": np.maximum(loss, 0.0)}
 
 
 def _samples_teacher_student() -> list[Sample]:
@@ -138,16 +110,20 @@ def _samples_teacher_student() -> list[Sample]:
     ]
 
 
-register_samples("teacher_student_sigmoid_loss", reference=_reference_teacher_student, samples=_samples_teacher_student)
+@register_samples("teacher_student_sigmoid_loss", samples=_samples_teacher_student)
+def _reference_teacher_student(inputs: Inputs, attrs: Attrs) -> Outputs:
+    def loss(x: float, label: float) -> float:
+        def cross_entropy(truth: float) -> float:
+            return float(np.logaddexp(0, x) - x * truth)
 
+        if label < 0:
+            return cross_entropy(0.0 if label < -1 else 1.0)
+        click = 0.0 if label < 1 else 1.0
+        return cross_entropy(click) + cross_entropy(label - click)
 
-def _reference_sigmoid(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, label = inputs["X"], inputs["Label"]
-    loss = np.logaddexp(0, x) - x * label
-    loss[np.trunc(label) == attrs["ignore_index"]] = 0
-    if attrs["normalize"]:
-        loss = loss / max(np.count_nonzero(label != attrs["ignore_index"]), 1e-5)
-    return {"Out": loss}
+    x = inputs["X"]
+    values = [loss(*pair) for pair in zip(x.reshape(-1), inputs["Label"].reshape(-1), strict=True)]
+    return {"Y": np.reshape(values, x.shape)}
 
 
 def _samples_sigmoid() -> list[Sample]:
@@ -170,4 +146,11 @@ def _samples_sigmoid() -> list[Sample]:
     ]
 
 
-register_samples("sigmoid_cross_entropy_with_logits", reference=_reference_sigmoid, samples=_samples_sigmoid)
+@register_samples("sigmoid_cross_entropy_with_logits", samples=_samples_sigmoid)
+def _reference_sigmoid(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, label = inputs["X"], inputs["Label"]
+    loss = np.logaddexp(0, x) - x * label
+    loss[np.trunc(label) == attrs["ignore_index"]] = 0
+    if attrs["normalize"]:
+        loss = loss / max(np.count_nonzero(label != attrs["ignore_index"]), 1e-5)
+    return {"Out": loss}

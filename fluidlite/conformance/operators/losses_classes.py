@@ -1,28 +1,16 @@
-"""Samples and references of fluidlite.operators.losses_classes."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_bpr(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, label = inputs["X"], inputs["Label"]
-    classes = x.shape[-1]
-    rows = zip(x.reshape(prod(x.shape[:-1]), classes), label.reshape(-1), strict=True)
-    losses = [np.mean(np.logaddexp(0, np.delete(row, c) - row[c])) for row, c in rows]
-    return {"Y": np.asarray(losses, "float64").reshape(label.shape)}
-
-
-register_samples(
+@register_samples(
     "bpr_loss",
-    reference=_reference_bpr,
     samples=lambda: [
         Sample({"X": rand(5, 4, low=-3, high=3), "Label": ints(5, 1, high=4)}, {}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(5, 2), "Label": ints(5, 1, high=2, dtype="int32")}, {}, ("X",), name="pairs_int32"),
@@ -32,20 +20,12 @@ register_samples(
         Sample({"X": rand(0, 4), "Label": ints(0, 1)}, {}, name="empty"),
     ],
 )
-
-
-def _reference_two(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_bpr(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, label = inputs["X"], inputs["Label"]
-    table = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    match = [0.0 if c == attrs["ignore_index"] else table[i, c] for i, c in enumerate(label.reshape(-1))]
-    with np.errstate(divide="ignore"):
-        cost = np.minimum(-np.log(np.asarray(match, "float64")), 1e20)
-    cost[label.reshape(-1) == attrs["ignore_index"]] = 0
-    return {
-        "Y": cost.reshape(label.shape),
-        "MatchX": np.asarray(match, "float64").reshape(*x.shape[:-1], 1),
-        "XShape": np.zeros((*x.shape, 0)),
-    }
+    classes = x.shape[-1]
+    rows = zip(x.reshape(prod(x.shape[:-1]), classes), label.reshape(-1), strict=True)
+    losses = [np.mean(np.logaddexp(0, np.delete(row, c) - row[c])) for row, c in rows]
+    return {"Y": np.asarray(losses, "float64").reshape(label.shape)}
 
 
 def _samples_two() -> list[Sample]:
@@ -63,16 +43,19 @@ def _samples_two() -> list[Sample]:
     ]
 
 
-register_samples("cross_entropy2", reference=_reference_two, samples=_samples_two)
-
-
-def _reference_center(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    label, centers = inputs["Label"].reshape(-1), inputs["Centers"].copy()
-    diff = inputs["X"] - centers[label]
-    if attrs["need_update"]:
-        for c in range(len(centers)):
-            centers[c] += inputs["CenterUpdateRate"][0] * diff[label == c].sum(0) / (1 + (label == c).sum())
-    return {"CentersOut": centers, "SampleCenterDiff": diff, "Loss": (diff**2).sum(1, keepdims=True) / 2}
+@register_samples("cross_entropy2", samples=_samples_two)
+def _reference_two(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, label = inputs["X"], inputs["Label"]
+    table = x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    match = [0.0 if c == attrs["ignore_index"] else table[i, c] for i, c in enumerate(label.reshape(-1))]
+    with np.errstate(divide="ignore"):
+        cost = np.minimum(-np.log(np.asarray(match, "float64")), 1e20)
+    cost[label.reshape(-1) == attrs["ignore_index"]] = 0
+    return {
+        "Y": cost.reshape(label.shape),
+        "MatchX": np.asarray(match, "float64").reshape(*x.shape[:-1], 1),
+        "XShape": np.zeros((*x.shape, 0)),
+    }
 
 
 def _samples_center() -> list[Sample]:
@@ -93,4 +76,11 @@ def _samples_center() -> list[Sample]:
     ]
 
 
-register_samples("center_loss", reference=_reference_center, samples=_samples_center)
+@register_samples("center_loss", samples=_samples_center)
+def _reference_center(inputs: Inputs, attrs: Attrs) -> Outputs:
+    label, centers = inputs["Label"].reshape(-1), inputs["Centers"].copy()
+    diff = inputs["X"] - centers[label]
+    if attrs["need_update"]:
+        for c in range(len(centers)):
+            centers[c] += inputs["CenterUpdateRate"][0] * diff[label == c].sum(0) / (1 + (label == c).sum())
+    return {"CentersOut": centers, "SampleCenterDiff": diff, "Loss": (diff**2).sum(1, keepdims=True) / 2}

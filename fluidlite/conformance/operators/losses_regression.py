@@ -1,20 +1,11 @@
-"""Samples and references of fluidlite.operators.losses_regression."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, away_from, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_huber(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    residual, delta = inputs["Y"] - inputs["X"], attrs["delta"]
-    far = delta * (np.abs(residual) - delta / 2)
-    return {"Residual": residual, "Out": np.where(np.abs(residual) <= delta, residual**2 / 2, far)}
 
 
 def _samples_huber() -> list[Sample]:
@@ -30,17 +21,11 @@ def _samples_huber() -> list[Sample]:
     ]
 
 
-register_samples("huber_loss", reference=_reference_huber, samples=_samples_huber)
-
-
-def _reference_smooth(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    square = attrs["sigma"] ** 2
-    diff = (inputs["X"] - inputs["Y"]) * inputs.get("InsideWeight", 1.0)
-    distance = np.abs(diff)
-    loss = np.where(distance < 1 / square, square * diff**2 / 2, distance - 0.5 / square)
-    loss = loss * inputs.get("OutsideWeight", 1.0)
-    rows = diff.shape[0]
-    return {"Diff": diff, "Out": np.sum(loss.reshape(rows, int(np.prod(diff.shape[1:]))), axis=1).reshape(rows, 1)}
+@register_samples("huber_loss", samples=_samples_huber)
+def _reference_huber(inputs: Inputs, attrs: Attrs) -> Outputs:
+    residual, delta = inputs["Y"] - inputs["X"], attrs["delta"]
+    far = delta * (np.abs(residual) - delta / 2)
+    return {"Residual": residual, "Out": np.where(np.abs(residual) <= delta, residual**2 / 2, far)}
 
 
 def _samples_smooth() -> list[Sample]:
@@ -65,18 +50,15 @@ def _samples_smooth() -> list[Sample]:
     ]
 
 
-register_samples("smooth_l1_loss", reference=_reference_smooth, samples=_samples_smooth)
-
-
-def _reference_kldiv(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, target = inputs["X"], inputs["Target"]
-    loss = np.asarray(
-        [t * (np.log(t) - v) if t > 0 else 0.0 for v, t in zip(x.reshape(-1), target.reshape(-1), strict=True)]
-    )
-    if attrs["reduction"] == "none":
-        return {"Loss": loss.reshape(x.shape)}
-    count = {"mean": x.size, "batchmean": x.shape[0], "sum": 1}[attrs["reduction"]]
-    return {"Loss": np.sum(loss).reshape(1) / max(count, 1)}
+@register_samples("smooth_l1_loss", samples=_samples_smooth)
+def _reference_smooth(inputs: Inputs, attrs: Attrs) -> Outputs:
+    square = attrs["sigma"] ** 2
+    diff = (inputs["X"] - inputs["Y"]) * inputs.get("InsideWeight", 1.0)
+    distance = np.abs(diff)
+    loss = np.where(distance < 1 / square, square * diff**2 / 2, distance - 0.5 / square)
+    loss = loss * inputs.get("OutsideWeight", 1.0)
+    rows = diff.shape[0]
+    return {"Diff": diff, "Out": np.sum(loss.reshape(rows, int(np.prod(diff.shape[1:]))), axis=1).reshape(rows, 1)}
 
 
 def _samples_kldiv() -> list[Sample]:
@@ -106,4 +88,13 @@ def _samples_kldiv() -> list[Sample]:
     ]
 
 
-register_samples("kldiv_loss", reference=_reference_kldiv, samples=_samples_kldiv)
+@register_samples("kldiv_loss", samples=_samples_kldiv)
+def _reference_kldiv(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, target = inputs["X"], inputs["Target"]
+    loss = np.asarray(
+        [t * (np.log(t) - v) if t > 0 else 0.0 for v, t in zip(x.reshape(-1), target.reshape(-1), strict=True)]
+    )
+    if attrs["reduction"] == "none":
+        return {"Loss": loss.reshape(x.shape)}
+    count = {"mean": x.size, "batchmean": x.shape[0], "sum": 1}[attrs["reduction"]]
+    return {"Loss": np.sum(loss).reshape(1) / max(count, 1)}

@@ -1,16 +1,13 @@
-"""Samples and references of fluidlite.operators.lstm."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 ACT: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -24,7 +21,7 @@ def _cut(x: Any, limit: float) -> Any:
     return np.clip(x, -limit, limit) if limit else x
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     """One sequence after another, one step after another."""
     x, weight, bias, project = inputs["Input"], inputs["Weight"], inputs["Bias"][0], inputs.get("ProjWeight")
     units, width = weight.shape[1] // 4, weight.shape[0]

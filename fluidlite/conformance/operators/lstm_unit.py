@@ -1,24 +1,11 @@
-"""Samples and references of fluidlite.operators.lstm_unit."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import rand
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    enter, keep, out, candidate = np.split(inputs["X"], 4, axis=1)
-
-    def sigmoid(x: Any) -> Any:
-        return 1 / (1 + np.exp(-x))
-
-    cell = inputs["C_prev"] * sigmoid(keep + attrs["forget_bias"]) + sigmoid(enter) * np.tanh(candidate)
-    return {"C": cell, "H": sigmoid(out) * np.tanh(cell)}
 
 
 def _sample(name: str, rows: int, units: int, **more: Any) -> Sample:
@@ -26,8 +13,15 @@ def _sample(name: str, rows: int, units: int, **more: Any) -> Sample:
     return Sample(inputs, {"forget_bias": 0.5}, ("X", "C_prev"), name=name, **more)
 
 
-register_samples(
+@register_samples(
     "lstm_unit",
-    reference=_reference,
     samples=lambda: [_sample("rows", 4, 5, dtypes=("float32", "float64", "float16")), _sample("one", 1, 1)],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    enter, keep, out, candidate = np.split(inputs["X"], 4, axis=1)
+
+    def sigmoid(x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    cell = inputs["C_prev"] * sigmoid(keep + attrs["forget_bias"]) + sigmoid(enter) * np.tanh(candidate)
+    return {"C": cell, "H": sigmoid(out) * np.tanh(cell)}

@@ -1,31 +1,15 @@
-"""Samples and references of fluidlite.operators.matmul."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_mul(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, y = inputs["X"], inputs["Y"]
-    n = y.ndim - attrs["y_num_col_dims"]
-    left = x.shape[: attrs["x_num_col_dims"]]
-    flat = np.zeros((int(np.prod(left)), int(np.prod(y.shape[y.ndim - n :]))))
-    a = x.reshape(flat.shape[0], -1) if x.size else np.zeros((flat.shape[0], 0))
-    b = y.reshape(-1, flat.shape[1]) if y.size else np.zeros((0, flat.shape[1]))
-    for k in range(a.shape[1]):
-        flat += np.outer(a[:, k], b[k])
-    return {"Out": flat.reshape(left + y.shape[y.ndim - n :])}
-
-
-register_samples(
+@register_samples(
     "mul",
-    reference=_reference_mul,
     samples=lambda: [
         Sample({"X": rand(5, 7), "Y": rand(7, 3, seed=1)}, {}, ("X", "Y"), name="matrices", dtypes=EVERY),
         Sample({"X": rand(32, 65), "Y": rand(65, 33, seed=1)}, {}, name="tiles", dtypes=WIDE),
@@ -42,20 +26,16 @@ register_samples(
         Sample({"X": rand(3, 0), "Y": rand(0, 2)}, {}, name="no_columns"),
     ],
 )
-
-
-def _reference_matmul(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_mul(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, y = inputs["X"], inputs["Y"]
-    a = x[None, :] if x.ndim == 1 else x
-    b = y[:, None] if y.ndim == 1 else y
-    a = np.swapaxes(a, -1, -2) if attrs["transpose_X"] else a
-    b = np.swapaxes(b, -1, -2) if attrs["transpose_Y"] else b
-    out = attrs["alpha"] * np.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
-    if x.ndim == 1 and out.shape[-2] == 1:
-        out = out[..., 0, :]
-    if y.ndim == 1 and out.shape[-1] == 1:
-        out = out[..., 0]
-    return {"Out": out.reshape(out.shape or (1,))}
+    n = y.ndim - attrs["y_num_col_dims"]
+    left = x.shape[: attrs["x_num_col_dims"]]
+    flat = np.zeros((int(np.prod(left)), int(np.prod(y.shape[y.ndim - n :]))))
+    a = x.reshape(flat.shape[0], -1) if x.size else np.zeros((flat.shape[0], 0))
+    b = y.reshape(-1, flat.shape[1]) if y.size else np.zeros((0, flat.shape[1]))
+    for k in range(a.shape[1]):
+        flat += np.outer(a[:, k], b[k])
+    return {"Out": flat.reshape(left + y.shape[y.ndim - n :])}
 
 
 def _samples_matmul() -> list[Sample]:
@@ -99,4 +79,16 @@ def _samples_matmul() -> list[Sample]:
     ]
 
 
-register_samples("matmul", reference=_reference_matmul, samples=_samples_matmul)
+@register_samples("matmul", samples=_samples_matmul)
+def _reference_matmul(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, y = inputs["X"], inputs["Y"]
+    a = x[None, :] if x.ndim == 1 else x
+    b = y[:, None] if y.ndim == 1 else y
+    a = np.swapaxes(a, -1, -2) if attrs["transpose_X"] else a
+    b = np.swapaxes(b, -1, -2) if attrs["transpose_Y"] else b
+    out = attrs["alpha"] * np.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
+    if x.ndim == 1 and out.shape[-2] == 1:
+        out = out[..., 0, :]
+    if y.ndim == 1 and out.shape[-1] == 1:
+        out = out[..., 0]
+    return {"Out": out.reshape(out.shape or (1,))}

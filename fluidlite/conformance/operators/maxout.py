@@ -1,25 +1,13 @@
-"""Samples and references of fluidlite.operators.maxout."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, distinct, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, groups = np.moveaxis(inputs["X"], attrs["axis"], 1), attrs["groups"]
-    parts = [x[:, g::groups] for g in range(groups)]
-    return {"Out": np.moveaxis(np.maximum.reduce(parts), 1, attrs["axis"])}
-
-
-register_samples(
+@register_samples(
     "maxout",
-    reference=_reference,
     samples=lambda: [
         Sample({"X": distinct(2, 6, 3, 4)}, {"groups": 2}, ("X",), name="two", dtypes=WIDE),
         Sample({"X": distinct(2, 6, 2, 2)}, {"groups": 3}, ("X",), name="three"),
@@ -30,3 +18,7 @@ register_samples(
         Sample({"X": rand(0, 4, 2, 2)}, {"groups": 2}, name="empty"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, groups = np.moveaxis(inputs["X"], attrs["axis"], 1), attrs["groups"]
+    parts = [x[:, g::groups] for g in range(groups)]
+    return {"Out": np.moveaxis(np.maximum.reduce(parts), 1, attrs["axis"])}

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.metadata."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

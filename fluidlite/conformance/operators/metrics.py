@@ -1,24 +1,11 @@
-"""Samples and references of fluidlite.operators.metrics."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import MIXED, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_accuracy(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    right = sum(int(label[0] in row) for row, label in zip(inputs["Indices"], inputs["Label"], strict=True))
-    total = len(inputs["Label"])
-    return {
-        "Accuracy": np.asarray([right / total if total else 0.0]),
-        "Correct": np.asarray([right], "int32"),
-        "Total": np.asarray([total], "int32"),
-    }
 
 
 def _sample(name: str, rows: int, k: int, label_type: str = "int64") -> Sample:
@@ -36,9 +23,8 @@ def _hit(name: str, column: int) -> Sample:
     return Sample({"Out": rand(4, 3), "Indices": indices, "Label": label}, {}, name=name)
 
 
-register_samples(
+@register_samples(
     "accuracy",
-    reference=_reference_accuracy,
     samples=lambda: [
         _sample("top1", 10, 1),
         _sample("top3", 7, 3),
@@ -50,21 +36,13 @@ register_samples(
         _sample("no_rows", 0, 2),
     ],
 )
-
-
-def _reference_iou(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    classes, predicted, labels = range(attrs["num_classes"]), inputs["Predictions"], inputs["Labels"]
-    hit = predicted == labels
-    correct = np.asarray([np.sum(hit & (labels == c)) for c in classes])
-    wrong = np.asarray([np.sum(~hit & (labels == c)) + np.sum(~hit & (predicted == c)) for c in classes])
-    correct = correct + sum(inputs.get("InCorrects", ()))
-    wrong = wrong + sum(inputs.get("InWrongs", ()))
-    seen = (correct + wrong) > 0
-    mean = np.mean(correct[seen] / (correct + wrong)[seen]) if seen.any() else 0.0
+def _reference_accuracy(inputs: Inputs, attrs: Attrs) -> Outputs:
+    right = sum(int(label[0] in row) for row, label in zip(inputs["Indices"], inputs["Label"], strict=True))
+    total = len(inputs["Label"])
     return {
-        "OutMeanIou": np.asarray([mean + sum(float(a[0]) for a in inputs.get("InMeanIou", ()))]),
-        "OutWrong": np.asarray(wrong, "int32"),
-        "OutCorrect": np.asarray(correct, "int32"),
+        "Accuracy": np.asarray([right / total if total else 0.0]),
+        "Correct": np.asarray([right], "int32"),
+        "Total": np.asarray([total], "int32"),
     }
 
 
@@ -91,7 +69,21 @@ def _samples_iou() -> list[Sample]:
     ]
 
 
-register_samples("mean_iou", reference=_reference_iou, samples=_samples_iou)
+@register_samples("mean_iou", samples=_samples_iou)
+def _reference_iou(inputs: Inputs, attrs: Attrs) -> Outputs:
+    classes, predicted, labels = range(attrs["num_classes"]), inputs["Predictions"], inputs["Labels"]
+    hit = predicted == labels
+    correct = np.asarray([np.sum(hit & (labels == c)) for c in classes])
+    wrong = np.asarray([np.sum(~hit & (labels == c)) + np.sum(~hit & (predicted == c)) for c in classes])
+    correct = correct + sum(inputs.get("InCorrects", ()))
+    wrong = wrong + sum(inputs.get("InWrongs", ()))
+    seen = (correct + wrong) > 0
+    mean = np.mean(correct[seen] / (correct + wrong)[seen]) if seen.any() else 0.0
+    return {
+        "OutMeanIou": np.asarray([mean + sum(float(a[0]) for a in inputs.get("InMeanIou", ()))]),
+        "OutWrong": np.asarray(wrong, "int32"),
+        "OutCorrect": np.asarray(correct, "int32"),
+    }
 
 
 def _scores(states: Any) -> Any:
@@ -106,24 +98,6 @@ def _scores(states: Any) -> Any:
     mean = [float(np.mean([rate(row[0], row[k]) for row in states])) for k in (1, 3)]
     tp, fp, _, fn = states.sum(0)
     return np.asarray([*all_three(*mean), *all_three(rate(tp, fp), rate(tp, fn))])
-
-
-def _reference_precision(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    found, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
-    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(found))
-    states = np.zeros((attrs["class_number"], 4))
-    for c in range(len(states)):
-        for k, chosen in enumerate(
-            (
-                (found == c) & (labels == c),
-                (found == c) & (labels != c),
-                (found != c) & (labels != c),
-                (found != c) & (labels == c),
-            )
-        ):
-            states[c, k] = weights[chosen].sum()
-    total = states + inputs.get("StatesInfo", 0.0)
-    return {"BatchMetrics": _scores(states), "AccumMetrics": _scores(total), "AccumStatesInfo": total}
 
 
 def _samples_precision() -> list[Sample]:
@@ -144,4 +118,20 @@ def _samples_precision() -> list[Sample]:
     ]
 
 
-register_samples("precision_recall", reference=_reference_precision, samples=_samples_precision)
+@register_samples("precision_recall", samples=_samples_precision)
+def _reference_precision(inputs: Inputs, attrs: Attrs) -> Outputs:
+    found, labels = inputs["Indices"].reshape(-1), inputs["Labels"].reshape(-1)
+    weights = inputs["Weights"].reshape(-1) if "Weights" in inputs else np.ones(len(found))
+    states = np.zeros((attrs["class_number"], 4))
+    for c in range(len(states)):
+        for k, chosen in enumerate(
+            (
+                (found == c) & (labels == c),
+                (found == c) & (labels != c),
+                (found != c) & (labels != c),
+                (found != c) & (labels == c),
+            )
+        ):
+            states[c, k] = weights[chosen].sum()
+    total = states + inputs.get("StatesInfo", 0.0)
+    return {"BatchMetrics": _scores(states), "AccumMetrics": _scores(total), "AccumStatesInfo": total}

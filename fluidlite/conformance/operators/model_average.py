@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.model_average."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 MOST = 16384
@@ -17,20 +14,6 @@ MOST = 16384
 _SUMS = ("in_sum_1", "in_sum_2", "in_sum_3")
 _NUMBERS = ("in_num_accumulates", "in_old_num_accumulates", "in_num_updates")
 _ALIAS = {slot.replace("in_", "out_", 1): slot for slot in (*_SUMS, *_NUMBERS)}
-
-
-def _reference_average(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    one, two, three = (inputs[slot] for slot in _SUMS)
-    count, old, updates = (int(inputs[slot].reshape(())) for slot in _NUMBERS)
-    count, updates = count + 1, updates + 1
-    sums = [one + inputs["param"], two, three]
-    if updates % MOST == 0:
-        sums = [np.zeros_like(one), one + two, three]
-    if count >= attrs["min_average_window"] and count >= min(
-        attrs["max_average_window"], int(updates * attrs["average_window"])
-    ):
-        sums, count, old = [np.zeros_like(one), np.zeros_like(one), one + two], 0, count
-    return {**dict(zip(_ALIAS, (*sums, *(np.asarray([n], "int64") for n in (count, old, updates))), strict=True))}
 
 
 def _average_samples() -> list[Sample]:
@@ -53,19 +36,23 @@ def _average_samples() -> list[Sample]:
     ]
 
 
-register_samples("average_accumulates", reference=_reference_average, samples=_average_samples)
+@register_samples("average_accumulates", samples=_average_samples)
+def _reference_average(inputs: Inputs, attrs: Attrs) -> Outputs:
+    one, two, three = (inputs[slot] for slot in _SUMS)
+    count, old, updates = (int(inputs[slot].reshape(())) for slot in _NUMBERS)
+    count, updates = count + 1, updates + 1
+    sums = [one + inputs["param"], two, three]
+    if updates % MOST == 0:
+        sums = [np.zeros_like(one), one + two, three]
+    if count >= attrs["min_average_window"] and count >= min(
+        attrs["max_average_window"], int(updates * attrs["average_window"])
+    ):
+        sums, count, old = [np.zeros_like(one), np.zeros_like(one), one + two], 0, count
+    return {**dict(zip(_ALIAS, (*sums, *(np.asarray([n], "int64") for n in (count, old, updates))), strict=True))}
 
 
-def _reference_lookahead(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    fast, slow = inputs["Fast"], inputs["Slow"]
-    if int(inputs["Step"].reshape(())) % attrs["k"] == 0:
-        fast = slow = slow + attrs["alpha"] * (fast - slow)
-    return {"FastOut": fast, "SlowOut": slow}
-
-
-register_samples(
+@register_samples(
     "lookahead_update",
-    reference=_reference_lookahead,
     samples=lambda: [
         Sample(
             {"Fast": rand(5, 7, seed=1), "Slow": rand(5, 7, seed=2), "Step": np.asarray([step], dtype)},
@@ -81,3 +68,8 @@ register_samples(
         )
     ],
 )
+def _reference_lookahead(inputs: Inputs, attrs: Attrs) -> Outputs:
+    fast, slow = inputs["Fast"], inputs["Slow"]
+    if int(inputs["Step"].reshape(())) % attrs["k"] == 0:
+        fast = slow = slow + attrs["alpha"] * (fast - slow)
+    return {"FastOut": fast, "SlowOut": slow}

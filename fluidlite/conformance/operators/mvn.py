@@ -1,25 +1,13 @@
-"""Samples and the reference of fluidlite.operators.mvn."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = np.asarray(inputs["X"], "float64"), attrs["axis"]
-    inverse = 1 / np.sqrt(x.var(axis, keepdims=True) + attrs["epsilon"])
-    return {"Out": (x - x.mean(axis, keepdims=True)) * inverse, "Inverse": inverse}
-
-
-register_samples(
+@register_samples(
     "mvn",
-    reference=_reference,
     samples=lambda: [
         Sample({"X": rand(5, 7)}, {}, ("X",), name="last", dtypes=EVERY),
         Sample({"X": rand(4, 3)}, {"axis": 0, "epsilon": 1e-3}, ("X",), name="first", dtypes=EVERY),
@@ -30,3 +18,7 @@ register_samples(
         Sample({"X": rand(0, 3)}, {}, name="no_rows"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, axis = np.asarray(inputs["X"], "float64"), attrs["axis"]
+    inverse = 1 / np.sqrt(x.var(axis, keepdims=True) + attrs["epsilon"])
+    return {"Out": (x - x.mean(axis, keepdims=True)) * inverse, "Inverse": inverse}

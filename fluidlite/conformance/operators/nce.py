@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -22,25 +19,6 @@ register_samples(
         ),
     ],
 )
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, w, total, sampler = inputs["Input"], inputs["Weight"], attrs["num_total_classes"], attrs["sampler"]
-    if (sampler == "custom_dist") != ("CustomDistProbs" in inputs):
-        raise ValueError("no reference")
-    costs = np.zeros((len(x), 1))
-    for i, row in enumerate(x):
-        for slot in ("Label", "Samples"):
-            for k in inputs[slot][i]:
-                score = row @ w[k] + (inputs["Bias"].reshape(-1)[k] if "Bias" in inputs else 0)
-                o = 1 / (1 + np.exp(-score))
-                chance = {"uniform": 1 / total, "log_uniform": np.log((k + 2) / (k + 1)) / np.log(total + 1)}
-                b = chance[sampler] if sampler in chance else inputs["CustomDistProbs"][k]
-                b = b * inputs["Samples"].shape[1]
-                costs[i] -= np.log((o if slot == "Label" else b) / (o + b))
-        if "SampleWeight" in inputs:
-            costs[i] *= inputs["SampleWeight"].reshape(-1)[i]
-    return {"Cost": costs}
 
 
 def _samples() -> list[Sample]:
@@ -64,4 +42,21 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("nce", reference=_reference, samples=_samples)
+@register_samples("nce", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, w, total, sampler = inputs["Input"], inputs["Weight"], attrs["num_total_classes"], attrs["sampler"]
+    if (sampler == "custom_dist") != ("CustomDistProbs" in inputs):
+        raise ValueError("no reference")
+    costs = np.zeros((len(x), 1))
+    for i, row in enumerate(x):
+        for slot in ("Label", "Samples"):
+            for k in inputs[slot][i]:
+                score = row @ w[k] + (inputs["Bias"].reshape(-1)[k] if "Bias" in inputs else 0)
+                o = 1 / (1 + np.exp(-score))
+                chance = {"uniform": 1 / total, "log_uniform": np.log((k + 2) / (k + 1)) / np.log(total + 1)}
+                b = chance[sampler] if sampler in chance else inputs["CustomDistProbs"][k]
+                b = b * inputs["Samples"].shape[1]
+                costs[i] -= np.log((o if slot == "Label" else b) / (o + b))
+        if "SampleWeight" in inputs:
+            costs[i] *= inputs["SampleWeight"].reshape(-1)[i]
+    return {"Cost": costs}

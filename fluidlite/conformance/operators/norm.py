@@ -1,25 +1,15 @@
-"""Samples and references of fluidlite.operators.norm."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_norm(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    length = np.sqrt(np.sum(x * x, axis=attrs["axis"], keepdims=True) + attrs["epsilon"])
-    return {"Out": x / length, "Norm": length}
-
-
-register_samples(
+@register_samples(
     "norm",
-    reference=_reference_norm,
     samples=lambda: [
         Sample({"X": rand(5, 7)}, {"axis": 1}, ("X",), name="rows", dtypes=EVERY),
         Sample({"X": rand(5, 7)}, {"axis": 0}, ("X",), name="columns", dtypes=EVERY),
@@ -34,22 +24,14 @@ register_samples(
         Sample({"X": rand(2, 0, 3)}, {"axis": 1}, name="empty_axis"),
     ],
 )
+def _reference_norm(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    length = np.sqrt(np.sum(x * x, axis=attrs["axis"], keepdims=True) + attrs["epsilon"])
+    return {"Out": x / length, "Norm": length}
 
 
-def _reference_lrn(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, half = inputs["X"], attrs["n"] // 2
-    axis = 3 if attrs["data_format"] == "NHWC" else 1
-    middle = np.full(x.shape, attrs["k"])
-    for c in range(x.shape[axis]):
-        near = [j for j in range(x.shape[axis]) if abs(j - c) <= half]
-        here = tuple(c if d == axis else slice(None) for d in range(4))
-        middle[here] += attrs["alpha"] * np.sum(np.square(np.take(x, near, axis)), axis=axis)
-    return {"Out": x / middle ** attrs["beta"], "MidOut": middle}
-
-
-register_samples(
+@register_samples(
     "lrn",
-    reference=_reference_lrn,
     samples=lambda: [
         Sample({"X": rand(2, 7, 2, 3)}, {}, ("X",), name="images", dtypes=EVERY),
         Sample({"X": rand(2, 7, 2, 3, low=1, high=2)}, {"n": 3, "alpha": 0.5}, ("X",), name="three", dtypes=WIDE),
@@ -62,15 +44,15 @@ register_samples(
         Sample({"X": rand(0, 3, 2, 2)}, {}, name="no_samples"),
     ],
 )
-
-
-def _reference_affine(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    letters = "abcde"[: x.ndim]
-    channel = letters[1] if attrs["data_layout"] == "NCHW" else letters[-1]
-    ones = np.ones(x.shape)
-    out = np.einsum(f"{letters},{channel}->{letters}", x, inputs["Scale"])
-    return {"Out": out + np.einsum(f"{letters},{channel}->{letters}", ones, inputs["Bias"])}
+def _reference_lrn(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, half = inputs["X"], attrs["n"] // 2
+    axis = 3 if attrs["data_format"] == "NHWC" else 1
+    middle = np.full(x.shape, attrs["k"])
+    for c in range(x.shape[axis]):
+        near = [j for j in range(x.shape[axis]) if abs(j - c) <= half]
+        here = tuple(c if d == axis else slice(None) for d in range(4))
+        middle[here] += attrs["alpha"] * np.sum(np.square(np.take(x, near, axis)), axis=axis)
+    return {"Out": x / middle ** attrs["beta"], "MidOut": middle}
 
 
 def _affine(*dims: int, axis: int) -> dict[str, Any]:
@@ -81,9 +63,8 @@ _AFFINE_GRADS = ("X", "Scale", "Bias")
 _FIRST: dict[str, Any] = {"data_layout": "NCHW"}
 
 
-register_samples(
+@register_samples(
     "affine_channel",
-    reference=_reference_affine,
     samples=lambda: [
         Sample(_affine(2, 3, 4, 5, axis=1), _FIRST, _AFFINE_GRADS, name="first", dtypes=EVERY),
         Sample(_affine(2, 4, 5, 3, axis=3), {"data_layout": "NHWC"}, _AFFINE_GRADS, name="last", dtypes=WIDE),
@@ -92,3 +73,10 @@ register_samples(
         Sample(_affine(0, 3, 2, 2, axis=1), _FIRST, name="no_samples"),
     ],
 )
+def _reference_affine(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    letters = "abcde"[: x.ndim]
+    channel = letters[1] if attrs["data_layout"] == "NCHW" else letters[-1]
+    ones = np.ones(x.shape)
+    out = np.einsum(f"{letters},{channel}->{letters}", x, inputs["Scale"])
+    return {"Out": out + np.einsum(f"{letters},{channel}->{letters}", ones, inputs["Bias"])}

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.optimizer_update."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -8,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import HALVES, NUMPY
-from fluidlite.conformance.sample_helpers import MIXED, WIDE, rand
+from fluidlite.conformance.sample_helpers import MIXED, WIDE, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample
 
 Ranges = Mapping[str, "tuple[float, float]"]
@@ -28,7 +26,7 @@ def tensors(*dims: int, **ranges: tuple[float, float]) -> dict[str, Any]:
     return inputs
 
 
-def halved(inputs: Mapping[str, Any], dtype: str, *wide: str) -> dict[str, Any]:
+def halved(inputs: Inputs, dtype: str, *wide: str) -> Outputs:
     """Return inputs in a half type, but for those named."""
     return {slot: array if slot in wide else array.astype(NUMPY[dtype]) for slot, array in inputs.items()}
 

@@ -1,13 +1,11 @@
-"""Samples and references of fluidlite.operators.optimizers."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fluidlite.conformance.operators.optimizer_update import update_samples
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import register_samples
 
 register_samples(
@@ -17,18 +15,8 @@ register_samples(
 )
 
 
-def _reference_momentum(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    mu, grad, rate = attrs["mu"], inputs["Grad"], inputs["LearningRate"]
-    if attrs["regularization_method"] == "l2_decay":
-        grad = grad + inputs["Param"] * attrs["regularization_coeff"]
-    velocity = mu * inputs["Velocity"] + grad
-    step = grad * rate + mu * velocity * rate if attrs["use_nesterov"] else velocity * rate
-    return {"ParamOut": inputs["Param"] - step, "VelocityOut": velocity}
-
-
-register_samples(
+@register_samples(
     "momentum",
-    reference=_reference_momentum,
     samples=update_samples(
         {"Velocity": (-1, 1)},
         {
@@ -38,6 +26,13 @@ register_samples(
         },
     ),
 )
+def _reference_momentum(inputs: Inputs, attrs: Attrs) -> Outputs:
+    mu, grad, rate = attrs["mu"], inputs["Grad"], inputs["LearningRate"]
+    if attrs["regularization_method"] == "l2_decay":
+        grad = grad + inputs["Param"] * attrs["regularization_coeff"]
+    velocity = mu * inputs["Velocity"] + grad
+    step = grad * rate + mu * velocity * rate if attrs["use_nesterov"] else velocity * rate
+    return {"ParamOut": inputs["Param"] - step, "VelocityOut": velocity}
 
 
 def reference_shrunk(param: Any, rate: Any, l1: float, l2: float) -> Any:

@@ -1,18 +1,13 @@
-"""Samples and references of fluidlite.operators.optimizers_norms."""
-
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fluidlite.conformance.operators.optimizer_update import squares, update_samples
-from fluidlite.conformance.sample_helpers import rand
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-Inputs = Mapping[str, Any]
-Attrs = Mapping[str, Any]
 
 
 def _norm(value: Any) -> Any:
@@ -22,15 +17,6 @@ def _norm(value: Any) -> Any:
 _PAIR = {"Param": rand(4, 9, seed=1), "Grad": rand(4, 9, seed=2)}
 _ONE = np.asarray([1.3], "float32")
 _RATE = np.asarray([0.1], "float32")
-
-
-def _reference_lars(inputs: Inputs, attrs: Attrs) -> dict[str, Any]:
-    p, g = _norm(inputs["Param"]), _norm(inputs["Grad"])
-    decay, rate = attrs["lars_weight_decay"], inputs["LearningRate"]
-    if p[0] > 0 and g[0] > 0:
-        rate = rate * attrs["lars_coeff"] * p / (g + decay * p + attrs["epsilon"])
-    velocity = attrs["mu"] * inputs["Velocity"] + rate * (inputs["Grad"] + decay * inputs["Param"])
-    return {"ParamOut": inputs["Param"] - velocity, "VelocityOut": velocity}
 
 
 _LARS_USES = {
@@ -48,16 +34,14 @@ def _lars_samples() -> Iterable[Sample]:
         yield Sample(inputs, {"mu": 0.9, "lars_coeff": 0.3}, name=f"zero_{slot.lower()}")
 
 
-register_samples("lars_momentum", reference=_reference_lars, samples=_lars_samples)
-
-
-def _reference_lamb(inputs: Inputs, attrs: Attrs) -> dict[str, Any]:
-    first = inputs["Moment1"] * attrs["beta1"] + inputs["Grad"] * (1 - attrs["beta1"])
-    second = inputs["Moment2"] * attrs["beta2"] + np.square(inputs["Grad"]) * (1 - attrs["beta2"])
-    direction = first / (second**0.5 + attrs["epsilon"]) + attrs["weight_decay"] * inputs["Param"]
-    p, d = _norm(inputs["Param"]), _norm(direction)
-    step = inputs["LearningRate"] * (p / d if p[0] > 0 and d[0] > 0 else 1.0) * direction
-    return {"ParamOut": inputs["Param"] - step, "Moment1Out": first, "Moment2Out": second}
+@register_samples("lars_momentum", samples=_lars_samples)
+def _reference_lars(inputs: Inputs, attrs: Attrs) -> Outputs:
+    p, g = _norm(inputs["Param"]), _norm(inputs["Grad"])
+    decay, rate = attrs["lars_weight_decay"], inputs["LearningRate"]
+    if p[0] > 0 and g[0] > 0:
+        rate = rate * attrs["lars_coeff"] * p / (g + decay * p + attrs["epsilon"])
+    velocity = attrs["mu"] * inputs["Velocity"] + rate * (inputs["Grad"] + decay * inputs["Param"])
+    return {"ParamOut": inputs["Param"] - velocity, "VelocityOut": velocity}
 
 
 _LAMB_STATE = {"Moment1": (-1, 1), "Moment2": (0.1, 1), "Beta1Pow": (0.8, 0.82), "Beta2Pow": (0.9, 0.99)}
@@ -75,23 +59,27 @@ def _lamb_samples() -> Iterable[Sample]:
         yield Sample(inputs, {"weight_decay": 0.1}, name=f"zero_{slot.lower()}")
 
 
-register_samples("lamb", reference=_reference_lamb, samples=_lamb_samples)
+@register_samples("lamb", samples=_lamb_samples)
+def _reference_lamb(inputs: Inputs, attrs: Attrs) -> Outputs:
+    first = inputs["Moment1"] * attrs["beta1"] + inputs["Grad"] * (1 - attrs["beta1"])
+    second = inputs["Moment2"] * attrs["beta2"] + np.square(inputs["Grad"]) * (1 - attrs["beta2"])
+    direction = first / (second**0.5 + attrs["epsilon"]) + attrs["weight_decay"] * inputs["Param"]
+    p, d = _norm(inputs["Param"]), _norm(direction)
+    step = inputs["LearningRate"] * (p / d if p[0] > 0 and d[0] > 0 else 1.0) * direction
+    return {"ParamOut": inputs["Param"] - step, "Moment1Out": first, "Moment2Out": second}
 
 
-def _reference_dpsgd(inputs: Inputs, attrs: Attrs) -> dict[str, Any]:
-    norm = _norm(inputs["Grad"])
-    clipped = inputs["Grad"] * (attrs["clip"] / norm if norm[0] > attrs["clip"] else 1.0)
-    return {"ParamOut": inputs["Param"] - inputs["LearningRate"] * (clipped + inputs["Noise"] / attrs["batch_size"])}
-
-
-register_samples(
+@register_samples(
     "dpsgd_step",
-    reference=_reference_dpsgd,
     samples=lambda: [
         Sample({**_PAIR, "LearningRate": _RATE, "Noise": _ONE}, attrs, name=name)
         for name, attrs in (("matrix", {}), ("attributes", {"clip": 0.5, "batch_size": 4.0}))
     ],
 )
+def _reference_dpsgd(inputs: Inputs, attrs: Attrs) -> Outputs:
+    norm = _norm(inputs["Grad"])
+    clipped = inputs["Grad"] * (attrs["clip"] / norm if norm[0] > attrs["clip"] else 1.0)
+    return {"ParamOut": inputs["Param"] - inputs["LearningRate"] * (clipped + inputs["Noise"] / attrs["batch_size"])}
 
 
 register_samples("dpsgd", samples=lambda: [Sample({**_PAIR, "LearningRate": _RATE}, {}, name="matrix")])

@@ -1,25 +1,15 @@
-"""Samples and references of fluidlite.operators.pad."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_pad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    widths = np.reshape(attrs["paddings"], (-1, 2)).astype("int64")
-    return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype)) if x.ndim else x}
-
-
-register_samples(
+@register_samples(
     "pad",
-    reference=_reference_pad,
     samples=lambda: [
         Sample({"X": rand(2, 3)}, {"paddings": [0, 1, 1, 2]}, ("X",), name="matrix", dtypes=EVERY),
         Sample({"X": rand(2, 3)}, {"paddings": [1, 0, 2, 1], "pad_value": -1.5}, ("X",), name="value", dtypes=EVERY),
@@ -32,18 +22,14 @@ register_samples(
         Sample({"X": rand(0, 2)}, {"paddings": [1, 1, 0, 1], "pad_value": 2.0}, name="empty", dtypes=WIDE),
     ],
 )
+def _reference_pad(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    widths = np.reshape(attrs["paddings"], (-1, 2)).astype("int64")
+    return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype)) if x.ndim else x}
 
 
-def _reference_pad_like(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    y = inputs["Y"]
-    out = np.full(inputs["X"].shape, np.asarray(attrs["pad_value"]).astype(y.dtype))
-    out[np.ix_(*map(range, y.shape))] = y
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "pad_constant_like",
-    reference=_reference_pad_like,
     samples=lambda: [
         Sample({"X": rand(4, 3), "Y": rand(2, 2)}, {}, ("Y",), name="matrix", dtypes=EVERY),
         Sample({"X": rand(4, 3), "Y": rand(2, 2)}, {"pad_value": -1.0}, ("Y",), name="value", dtypes=EVERY),
@@ -54,15 +40,11 @@ register_samples(
         Sample({"X": rand(4, 3), "Y": rand(0, 2)}, {"pad_value": 2.0}, name="empty"),
     ],
 )
-
-
-def _reference_pad2d(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, (top, bottom, left, right) = inputs["X"], stated(inputs, attrs, "paddings", "Paddings")
-    inner = [(top, bottom), (left, right)]
-    widths = [(0, 0), (0, 0), *inner] if attrs["data_format"] == "NCHW" else [(0, 0), *inner, (0, 0)]
-    if attrs["mode"] == "constant":
-        return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype))}
-    return {"Out": np.pad(x, widths, attrs["mode"])}
+def _reference_pad_like(inputs: Inputs, attrs: Attrs) -> Outputs:
+    y = inputs["Y"]
+    out = np.full(inputs["X"].shape, np.asarray(attrs["pad_value"]).astype(y.dtype))
+    out[np.ix_(*map(range, y.shape))] = y
+    return {"Out": out}
 
 
 def _pad2d(
@@ -100,4 +82,11 @@ def _pad2d_samples() -> list[Sample]:
     return found
 
 
-register_samples("pad2d", reference=_reference_pad2d, samples=_pad2d_samples)
+@register_samples("pad2d", samples=_pad2d_samples)
+def _reference_pad2d(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, (top, bottom, left, right) = inputs["X"], stated(inputs, attrs, "paddings", "Paddings")
+    inner = [(top, bottom), (left, right)]
+    widths = [(0, 0), (0, 0), *inner] if attrs["data_format"] == "NCHW" else [(0, 0), *inner, (0, 0)]
+    if attrs["mode"] == "constant":
+        return {"Out": np.pad(x, widths, constant_values=np.asarray(attrs["pad_value"]).astype(x.dtype))}
+    return {"Out": np.pad(x, widths, attrs["mode"])}

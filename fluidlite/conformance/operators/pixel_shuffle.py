@@ -1,17 +1,22 @@
-"""Samples and references of fluidlite.operators.pixel_shuffle."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_pixel(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples(
+    "pixel_shuffle",
+    samples=lambda: [
+        Sample({"X": rand(2, 8, 3, 2)}, {"upscale_factor": 2}, ("X",), name="two", dtypes=EVERY),
+        Sample({"X": rand(1, 18, 2, 3)}, {"upscale_factor": 3}, ("X",), name="three", dtypes=WIDE),
+        Sample({"X": rand(2, 3, 2, 2)}, {}, ("X",), name="one"),
+        Sample({"X": ints(1, 4, 2, 2)}, {"upscale_factor": 2}, name="int64", dtypes=("int64",)),
+        Sample({"X": rand(0, 4, 2, 2)}, {"upscale_factor": 2}, name="no_images"),
+    ],
+)
+def _reference_pixel(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, r = inputs["X"], attrs["upscale_factor"]
     n, c, h, w = x.shape
     out = np.zeros((n, c // (r * r), h * r, w * r), x.dtype)
@@ -21,20 +26,17 @@ def _reference_pixel(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dic
     return {"Out": out}
 
 
-register_samples(
-    "pixel_shuffle",
-    reference=_reference_pixel,
+@register_samples(
+    "space_to_depth",
     samples=lambda: [
-        Sample({"X": rand(2, 8, 3, 2)}, {"upscale_factor": 2}, ("X",), name="two", dtypes=EVERY),
-        Sample({"X": rand(1, 18, 2, 3)}, {"upscale_factor": 3}, ("X",), name="three", dtypes=WIDE),
-        Sample({"X": rand(2, 3, 2, 2)}, {}, ("X",), name="one"),
-        Sample({"X": ints(1, 4, 2, 2)}, {"upscale_factor": 2}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(0, 4, 2, 2)}, {"upscale_factor": 2}, name="no_images"),
+        Sample({"X": rand(2, 8, 4, 2)}, {}, ("X",), name="two", dtypes=EVERY),
+        Sample({"X": rand(1, 9, 3, 6)}, {"blocksize": 3}, ("X",), name="three", dtypes=WIDE),
+        Sample({"X": rand(1, 16, 12, 4)}, {"blocksize": 4}, ("X",), name="four"),
+        Sample({"X": ints(1, 4, 2, 2)}, {}, name="int64", dtypes=("int64",)),
+        Sample({"X": rand(0, 4, 2, 2)}, {}, name="no_images"),
     ],
 )
-
-
-def _reference_depth(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_depth(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, s = inputs["X"], attrs["blocksize"]
     n, c, h, w = x.shape
     larger = np.zeros((n, c // (s * s), h * s, w * s), x.dtype)
@@ -44,28 +46,8 @@ def _reference_depth(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dic
     return {"Out": larger.reshape(n, c * s * s, h // s, w // s)}
 
 
-register_samples(
-    "space_to_depth",
-    reference=_reference_depth,
-    samples=lambda: [
-        Sample({"X": rand(2, 8, 4, 2)}, {}, ("X",), name="two", dtypes=EVERY),
-        Sample({"X": rand(1, 9, 3, 6)}, {"blocksize": 3}, ("X",), name="three", dtypes=WIDE),
-        Sample({"X": rand(1, 16, 12, 4)}, {"blocksize": 4}, ("X",), name="four"),
-        Sample({"X": ints(1, 4, 2, 2)}, {}, name="int64", dtypes=("int64",)),
-        Sample({"X": rand(0, 4, 2, 2)}, {}, name="no_images"),
-    ],
-)
-
-
-def _reference_channel(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, group = inputs["X"], attrs["group"]
-    size = x.shape[1] // group
-    return {"Out": x[:, [g * size + k for k in range(size) for g in range(group)]]}
-
-
-register_samples(
+@register_samples(
     "shuffle_channel",
-    reference=_reference_channel,
     samples=lambda: [
         Sample({"X": rand(2, 6, 3, 2)}, {"group": 2}, ("X",), name="two", dtypes=EVERY),
         Sample({"X": rand(1, 6, 2, 3)}, {"group": 3}, ("X",), name="three", dtypes=WIDE),
@@ -73,9 +55,23 @@ register_samples(
         Sample({"X": rand(0, 4, 2, 2)}, {"group": 2}, name="no_images"),
     ],
 )
+def _reference_channel(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, group = inputs["X"], attrs["group"]
+    size = x.shape[1] // group
+    return {"Out": x[:, [g * size + k for k in range(size) for g in range(group)]]}
 
 
-def _reference_shift(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples(
+    "temporal_shift",
+    samples=lambda: [
+        Sample({"X": rand(6, 4, 3, 2)}, {"seg_num": 3}, ("X",), name="quarter", dtypes=EVERY),
+        Sample({"X": rand(4, 7, 2, 2)}, {"seg_num": 2, "shift_ratio": 0.4}, ("X",), name="ratio", dtypes=WIDE),
+        Sample({"X": rand(3, 8, 1, 2)}, {"seg_num": 1}, ("X",), name="one_step"),
+        Sample({"X": rand(4, 3, 2, 2)}, {"seg_num": 4, "shift_ratio": 0.1}, ("X",), name="no_channel"),
+        Sample({"X": rand(0, 4, 2, 2)}, {"seg_num": 2}, name="no_images"),
+    ],
+)
+def _reference_shift(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, steps = inputs["X"], attrs["seg_num"]
     first = int(np.float32(x.shape[1]) * np.float32(attrs["shift_ratio"]))
     second = int(np.float32(x.shape[1]) * 2 * np.float32(attrs["shift_ratio"]))
@@ -85,16 +81,3 @@ def _reference_shift(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dic
         out[image, :first] = x[image - 1, :first] if step > 0 else 0
         out[image, first:second] = x[image + 1, first:second] if step < steps - 1 else 0
     return {"Out": out}
-
-
-register_samples(
-    "temporal_shift",
-    reference=_reference_shift,
-    samples=lambda: [
-        Sample({"X": rand(6, 4, 3, 2)}, {"seg_num": 3}, ("X",), name="quarter", dtypes=EVERY),
-        Sample({"X": rand(4, 7, 2, 2)}, {"seg_num": 2, "shift_ratio": 0.4}, ("X",), name="ratio", dtypes=WIDE),
-        Sample({"X": rand(3, 8, 1, 2)}, {"seg_num": 1}, ("X",), name="one_step"),
-        Sample({"X": rand(4, 3, 2, 2)}, {"seg_num": 4, "shift_ratio": 0.1}, ("X",), name="no_channel"),
-        Sample({"X": rand(0, 4, 2, 2)}, {"seg_num": 2}, name="no_images"),
-    ],
-)

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.placement."""
-
 from __future__ import annotations
 
 from fluidlite.conformance.sample_helpers import EVERY, ints, rand

@@ -1,19 +1,17 @@
-"""Samples and references of fluidlite.operators.pool."""
-
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from math import ceil, floor, prod
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_windows(size: int, axis: int, attrs: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _reference_windows(size: int, axis: int, attrs: Attrs) -> list[tuple[int, int]]:
     """Windows along a spatial dim, unclipped; of adaptive pooling they never leave X."""
     k, spatial = attrs["ksize"], len(attrs["strides"])
     if attrs["global_pooling"]:
@@ -33,7 +31,7 @@ def _reference_windows(size: int, axis: int, attrs: Mapping[str, Any]) -> list[t
     return [(o * step - before, o * step - before + k[axis]) for o in range(count)]
 
 
-def _reference_parts(x: Any, attrs: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], Any, tuple[slice, ...], int]]:
+def _reference_parts(x: Any, attrs: Attrs) -> Iterator[tuple[tuple[int, ...], Any, tuple[slice, ...], int]]:
     """Yield (where in Out, the window of every image and channel, where that is, its size with the padding)."""
     space = x.shape[2:]
     windows = [_reference_windows(n, axis, attrs) for axis, n in enumerate(space)]
@@ -43,11 +41,11 @@ def _reference_parts(x: Any, attrs: Mapping[str, Any]) -> Iterator[tuple[tuple[i
         yield where, x[(..., *inside)], inside, prod(b - a for a, b in bounds)
 
 
-def _counts(x: Any, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+def _counts(x: Any, attrs: Attrs) -> tuple[int, ...]:
     return tuple(len(_reference_windows(n, axis, attrs)) for axis, n in enumerate(x.shape[2:]))
 
 
-def _reference_pool(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_pool(inputs: Inputs, attrs: Attrs) -> Outputs:
     last = attrs["data_format"] in ("NHWC", "NDHWC")
     x = np.moveaxis(inputs["X"], -1, 1) if last else inputs["X"]
     out: Any = np.zeros((*x.shape[:2], *_counts(x, attrs)))
@@ -60,7 +58,7 @@ def _reference_pool(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict
     return {"Out": np.moveaxis(out, 1, -1) if last else out}
 
 
-def _reference_indexed(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_indexed(inputs: Inputs, attrs: Attrs) -> Outputs:
     x = inputs["X"]
     dims = (*x.shape[:2], *_counts(x, attrs))
     out: Any = np.zeros(dims)

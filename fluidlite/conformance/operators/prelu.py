@@ -1,26 +1,11 @@
-"""Samples and references of fluidlite.operators.prelu."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, away_from, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, Attrs, Inputs, Outputs, away_from, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, slopes, mode = inputs["X"], inputs["Alpha"].reshape(-1), attrs["mode"]
-    out = np.array(x)
-    flat = out.reshape(-1)
-    inner = int(np.prod(x.shape[2:])) if x.ndim > 1 else 1
-    for i, value in enumerate(x.reshape(-1)):
-        which = {"all": 0, "channel": i // inner % x.shape[1] if x.ndim > 1 else 0, "element": i % slopes.size}[mode]
-        if value <= 0:
-            flat[i] = slopes[which] * value
-    return {"Out": out}
 
 
 def _samples() -> list[Sample]:
@@ -47,4 +32,14 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("prelu", reference=_reference, samples=_samples)
+@register_samples("prelu", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, slopes, mode = inputs["X"], inputs["Alpha"].reshape(-1), attrs["mode"]
+    out = np.array(x)
+    flat = out.reshape(-1)
+    inner = int(np.prod(x.shape[2:])) if x.ndim > 1 else 1
+    for i, value in enumerate(x.reshape(-1)):
+        which = {"all": 0, "channel": i // inner % x.shape[1] if x.ndim > 1 else 0, "element": i % slopes.size}[mode]
+        if value <= 0:
+            flat[i] = slopes[which] * value
+    return {"Out": out}

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.random_crop."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -22,28 +19,12 @@ class _Engine:
         return self.state
 
 
-def _reference_random_crop(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, shape, seed = inputs["X"], attrs["shape"], int(inputs["Seed"][0])
-    batch = x.shape[: -len(shape)]
-    out = np.zeros((*batch, *shape), x.dtype)
-    engine = _Engine(seed)
-    for where in np.ndindex(batch):
-        window = []
-        for whole, part in zip(x.shape[-len(shape) :], shape, strict=True):
-            share = 2147483645 // (whole - part + 1)
-            start = (engine.draw() - 1) // share
-            window.append(slice(start, start + part))
-        out[where] = x[(*where, *window)]
-    return {"Out": out, "SeedOut": np.array([engine.draw()])}
-
-
 def _seed(number: int) -> Any:
     return np.array([number])
 
 
-register_samples(
+@register_samples(
     "random_crop",
-    reference=_reference_random_crop,
     samples=lambda: [
         Sample({"X": rand(7, 3, 9, 8), "Seed": _seed(11)}, {"shape": [3, 5, 4]}, name="images", dtypes=EVERY),
         Sample({"X": rand(3, 4, 6), "Seed": _seed(-3)}, {"shape": [2], "startup_seed": 5}, name="last_dim"),
@@ -57,3 +38,16 @@ register_samples(
         ),
     ],
 )
+def _reference_random_crop(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, shape, seed = inputs["X"], attrs["shape"], int(inputs["Seed"][0])
+    batch = x.shape[: -len(shape)]
+    out = np.zeros((*batch, *shape), x.dtype)
+    engine = _Engine(seed)
+    for where in np.ndindex(batch):
+        window = []
+        for whole, part in zip(x.shape[-len(shape) :], shape, strict=True):
+            share = 2147483645 // (whole - part + 1)
+            start = (engine.draw() - 1) // share
+            window.append(slice(start, start + part))
+        out[where] = x[(*where, *window)]
+    return {"Out": out, "SeedOut": np.array([engine.draw()])}

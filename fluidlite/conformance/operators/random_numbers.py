@@ -1,13 +1,8 @@
-"""Samples and references of fluidlite.operators.random_numbers."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 # Of operators that draw numbers samples only say what a call looks like: no reference tells what it gives.
@@ -33,16 +28,8 @@ register_samples(
 )
 
 
-def _reference_sampling_id(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The class that every number from min to max gives: samples leave no choice."""
-    sums = np.cumsum(inputs["X"], axis=1)
-    out = [min(int((row <= (attrs["min"] + attrs["max"]) / 2).sum()), row.size - 1) for row in sums]
-    return {"Out": np.asarray(out, "int64")}
-
-
-register_samples(
+@register_samples(
     "sampling_id",
-    reference=_reference_sampling_id,
     samples=lambda: [
         Sample({"X": np.eye(5, dtype="float32")[[2, 0, 4]]}, {}, name="certain", dtypes=EVERY),
         Sample({"X": np.full((3, 4), 0.25, "float32")}, {"min": 0.5, "max": 0.75}, name="third", dtypes=EVERY),
@@ -51,3 +38,8 @@ register_samples(
         Sample({"X": rand(0, 4)}, {}, name="empty"),
     ],
 )
+def _reference_sampling_id(inputs: Inputs, attrs: Attrs) -> Outputs:
+    """The class that every number from min to max gives: samples leave no choice."""
+    sums = np.cumsum(inputs["X"], axis=1)
+    out = [min(int((row <= (attrs["min"] + attrs["max"]) / 2).sum()), row.size - 1) for row in sums]
+    return {"Out": np.asarray(out, "int64")}

@@ -1,28 +1,19 @@
-"""Samples and references of fluidlite.operators.ranges."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_range(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    start, end, step = (inputs[slot][0] for slot in ("Start", "End", "Step"))
-    return {"Out": np.arange(start, end, step, dtype=inputs["Start"].dtype)}
 
 
 def _range_of(dtype: str, start: float, end: float, step: float) -> dict[str, Any]:
     return {slot: np.array([n], dtype) for slot, n in (("Start", start), ("End", end), ("Step", step))}
 
 
-register_samples(
+@register_samples(
     "range",
-    reference=_reference_range,
     samples=lambda: [
         Sample(_range_of("float32", 0, 10, 2.5), {}, name="floats", dtypes=("float32", "float64")),
         Sample(_range_of("float32", 1, -1, -0.25), {}, name="falling"),
@@ -32,6 +23,9 @@ register_samples(
         Sample(_range_of("int64", 4, 4, 1), {}, name="empty", dtypes=("int64",)),
     ],
 )
+def _reference_range(inputs: Inputs, attrs: Attrs) -> Outputs:
+    start, end, step = (inputs[slot][0] for slot in ("Start", "End", "Step"))
+    return {"Out": np.arange(start, end, step, dtype=inputs["Start"].dtype)}
 
 
 def _linspace_of(dtype: str, start: float, stop: float, count: int) -> dict[str, Any]:

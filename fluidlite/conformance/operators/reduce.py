@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.reduce."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -8,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import INTS
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, bools, distinct, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Array, Attrs, Inputs, Outputs, bools, distinct, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -25,7 +23,7 @@ register_samples(
 
 
 def _reference(function: Callable[..., Any]) -> Callable[..., Mapping[str, Any]]:
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         x = inputs["X"]
         axes = tuple(range(x.ndim)) if attrs["reduce_all"] else tuple(attrs["dim"])
         out = np.asarray(function(x, axis=axes, keepdims=attrs["keep_dim"]), x.dtype)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
     "sample_negatives", samples=lambda: [Sample({"Labels": ints(3, 2, high=9)}, {"num_samples": 4, "num_classes": 9})]
 )
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    logits, true = inputs["Logits"], inputs["Labels"].shape[1]
-    found = np.zeros(inputs["Samples"].shape)
-    for i, samples in enumerate(inputs["Samples"]):
-        for j, k in enumerate(samples):
-            found[i, j] = logits[i, k] - np.log(inputs["Probabilities"][i, j])
-            if attrs["remove_accidental_hits"] and j >= true and k in samples[:true]:
-                found[i, j] -= float(np.float32(1e20))
-    return {"SampledLogits": found, "SampledLabels": np.tile(np.arange(true), (len(found), 1))}
 
 
 def _samples() -> list[Sample]:
@@ -42,4 +28,13 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("sample_logits", reference=_reference, samples=_samples)
+@register_samples("sample_logits", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    logits, true = inputs["Logits"], inputs["Labels"].shape[1]
+    found = np.zeros(inputs["Samples"].shape)
+    for i, samples in enumerate(inputs["Samples"]):
+        for j, k in enumerate(samples):
+            found[i, j] = logits[i, k] - np.log(inputs["Probabilities"][i, j])
+            if attrs["remove_accidental_hits"] and j >= true and k in samples[:true]:
+                found[i, j] -= float(np.float32(1e20))
+    return {"SampledLogits": found, "SampledLabels": np.tile(np.arange(true), (len(found), 1))}

@@ -1,24 +1,11 @@
-"""Samples and references of fluidlite.operators.scatter."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_scatter(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1).tolist()
-    if not attrs["overwrite"]:
-        for row in ids:
-            out[row] = 0
-    for row, update in zip(ids, inputs["Updates"], strict=True):
-        out[row] = update if attrs["overwrite"] else out[row] + update
-    return {"Out": out}
 
 
 def _scatter_samples() -> list[Sample]:
@@ -48,20 +35,19 @@ def _scatter_samples() -> list[Sample]:
     ]
 
 
-register_samples("scatter", reference=_reference_scatter, samples=_scatter_samples)
-
-
-def _reference_gather_nd(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, index = inputs["X"], inputs["Index"]
-    out = np.zeros((*index.shape[:-1], *x.shape[index.shape[-1] :]), x.dtype)
-    for where in np.ndindex(index.shape[:-1]):
-        out[where] = x[tuple(index[where])]
+@register_samples("scatter", samples=_scatter_samples)
+def _reference_scatter(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out, ids = inputs["X"].copy(), inputs["Ids"].reshape(-1).tolist()
+    if not attrs["overwrite"]:
+        for row in ids:
+            out[row] = 0
+    for row, update in zip(ids, inputs["Updates"], strict=True):
+        out[row] = update if attrs["overwrite"] else out[row] + update
     return {"Out": out}
 
 
-register_samples(
+@register_samples(
     "gather_nd",
-    reference=_reference_gather_nd,
     samples=lambda: [
         Sample(
             {"X": rand(5, 4), "Index": np.array([[1, 2], [0, 3], [1, 2]])}, {}, ("X",), name="elements", dtypes=EVERY
@@ -74,12 +60,11 @@ register_samples(
         Sample({"X": rand(3, 2), "Index": ints(0, 2)}, {}, name="none"),
     ],
 )
-
-
-def _reference_scatter_nd_add(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out, index = inputs["X"].copy(), inputs["Index"]
+def _reference_gather_nd(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, index = inputs["X"], inputs["Index"]
+    out = np.zeros((*index.shape[:-1], *x.shape[index.shape[-1] :]), x.dtype)
     for where in np.ndindex(index.shape[:-1]):
-        out[tuple(index[where])] += inputs["Updates"][where]
+        out[where] = x[tuple(index[where])]
     return {"Out": out}
 
 
@@ -103,4 +88,9 @@ def _scatter_nd_samples() -> list[Sample]:
     ]
 
 
-register_samples("scatter_nd_add", reference=_reference_scatter_nd_add, samples=_scatter_nd_samples)
+@register_samples("scatter_nd_add", samples=_scatter_nd_samples)
+def _reference_scatter_nd_add(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out, index = inputs["X"].copy(), inputs["Index"]
+    for where in np.ndindex(index.shape[:-1]):
+        out[tuple(index[where])] += inputs["Updates"][where]
+    return {"Out": out}

@@ -1,26 +1,14 @@
-"""Samples and references of fluidlite.operators.selected_rows."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _rows_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    ids, grads = inputs["Ids"].reshape(-1), inputs["OutGrad"].reshape(-1, inputs["OutGrad"].shape[-1])
-    rows, values = ids.copy(), grads.copy()
-    for i, one in enumerate(ids):
-        if one == attrs["padding_idx"] != -1:
-            rows[i], values[i] = min(one, attrs["height"] - 1), 0
-    return {"Rows": rows, "Values": values}
-
-
-def _added(to: str, count: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _added(to: str, count: int, inputs: Inputs) -> Outputs:
     out = np.zeros((count, inputs["Values"].shape[1]))
     for at, row in zip(inputs[to], inputs["Values"], strict=True):
         out[at] += row
@@ -42,16 +30,8 @@ def _at(positions: Any, values: Any) -> dict[str, Any]:
     return {"Out": out}
 
 
-def _set(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["X"].copy()
-    for at, row in zip(inputs["Rows"], inputs["Values"], strict=True):
-        out[at] = row
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "lookup_table_rows_grad",
-    reference=_rows_grad,
     samples=lambda: [
         Sample({"Ids": np.array([[2], [0], [2]]), "OutGrad": rand(3, 4)}, {"height": 3}, name="rows", dtypes=EVERY),
         Sample(
@@ -61,6 +41,15 @@ register_samples(
         ),
     ],
 )
+def _rows_grad(inputs: Inputs, attrs: Attrs) -> Outputs:
+    ids, grads = inputs["Ids"].reshape(-1), inputs["OutGrad"].reshape(-1, inputs["OutGrad"].shape[-1])
+    rows, values = ids.copy(), grads.copy()
+    for i, one in enumerate(ids):
+        if one == attrs["padding_idx"] != -1:
+            rows[i], values[i] = min(one, attrs["height"] - 1), 0
+    return {"Rows": rows, "Values": values}
+
+
 register_samples(
     "sum_rows",
     reference=lambda inputs, attrs: _added("Index", len(inputs["Rows"]), inputs),
@@ -93,11 +82,17 @@ register_samples(
         Sample({"Positions": np.array([-1, -1]), "Values": rand(0, 3)}, {}, name="none"),
     ],
 )
-register_samples(
+
+
+@register_samples(
     "set_rows",
-    reference=_set,
     samples=lambda: [
         Sample({"X": rand(6, 3), "Rows": np.array([4, 0]), "Values": rand(2, 3)}, {}, name="rows", dtypes=EVERY),
         Sample({"X": rand(6, 3), "Rows": ints(0), "Values": rand(0, 3)}, {}, name="none"),
     ],
 )
+def _set(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["X"].copy()
+    for at, row in zip(inputs["Rows"], inputs["Values"], strict=True):
+        out[at] = row
+    return {"Out": out}

@@ -1,21 +1,16 @@
-"""Samples and references of fluidlite.operators.sequence_expand."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 _ONE = {"X": ((0, 2, 2, 7),)}
 
 
-def _reference_expand(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+def _reference_expand(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     x = inputs["X"]
     parts = [x[a:b] for a, b in pairwise(lod["X"][0])] if lod.get("X") else [x[i : i + 1] for i in range(len(x))]
     counts = [b - a for a, b in pairwise(lod["Y"][attrs.get("ref_level", -1)])]
@@ -48,15 +43,12 @@ register_samples(
 )
 
 
-def _reference_reverse(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    return {"Y": np.concatenate([inputs["X"][a:b][::-1] for a, b in pairwise(lod["X"][-1])])}
-
-
-register_samples(
+@register_samples(
     "sequence_reverse",
-    reference=_reference_reverse,
     samples=lambda: [
         Sample({"X": rand(7, 2)}, {}, ("X",), _ONE, name="sequences", dtypes=WIDE),
         Sample({"X": rand(7)}, {}, ("X",), {"X": ((0, 1, 3), (0, 3, 3, 7))}, name="two_levels"),
     ],
 )
+def _reference_reverse(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    return {"Y": np.concatenate([inputs["X"][a:b][::-1] for a, b in pairwise(lod["X"][-1])])}

@@ -1,32 +1,17 @@
-"""Samples and references of fluidlite.operators.sequence_pad."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import MIXED, WIDE, rand
+from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
-
-
-def _reference_pad(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, lengths = inputs["X"], np.diff(lod["X"][-1])
-    steps = max(lengths) if attrs["padded_length"] < 0 else attrs["padded_length"]
-    out = np.zeros((len(lengths), steps, *x.shape[1:]))
-    out[...] = inputs["PadValue"]
-    for row, (a, b) in zip(out, pairwise(lod["X"][-1]), strict=True):
-        row[: b - a] = x[a:b]
-    return {"Out": out, "Length": lengths.astype("int64")}
-
 
 _VALUE = np.asarray([0.5], "float32")
-register_samples(
+
+
+@register_samples(
     "sequence_pad",
-    reference=_reference_pad,
     samples=lambda: [
         Sample({"X": rand(7, 2), "PadValue": _VALUE}, {}, ("X",), {"X": ((0, 2, 2, 7),)}, name="longest", dtypes=WIDE),
         Sample(
@@ -39,34 +24,29 @@ register_samples(
         Sample({"X": rand(3), "PadValue": _VALUE}, {}, ("X",), {"X": ((0, 3),)}, name="numbers"),
     ],
 )
+def _reference_pad(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, lengths = inputs["X"], np.diff(lod["X"][-1])
+    steps = max(lengths) if attrs["padded_length"] < 0 else attrs["padded_length"]
+    out = np.zeros((len(lengths), steps, *x.shape[1:]))
+    out[...] = inputs["PadValue"]
+    for row, (a, b) in zip(out, pairwise(lod["X"][-1]), strict=True):
+        row[: b - a] = x[a:b]
+    return {"Out": out, "Length": lengths.astype("int64")}
 
 
-def _reference_unpad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Out": np.concatenate([x[:n] for x, n in zip(inputs["X"], inputs["Length"].reshape(-1), strict=True)])}
-
-
-register_samples(
+@register_samples(
     "sequence_unpad",
-    reference=_reference_unpad,
     samples=lambda: [
         Sample({"X": rand(3, 4, 2), "Length": np.array([2, 0, 4])}, {}, ("X",), name="steps", dtypes=MIXED),
         Sample({"X": rand(1, 3), "Length": np.array([3])}, {}, ("X",), name="one", dtypes=MIXED),
     ],
 )
+def _reference_unpad(inputs: Inputs, attrs: Attrs) -> Outputs:
+    return {"Out": np.concatenate([x[:n] for x, n in zip(inputs["X"], inputs["Length"].reshape(-1), strict=True)])}
 
 
-def _reference_mask(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    steps = int(inputs["MaxLenTensor"].reshape(-1)[0]) if "MaxLenTensor" in inputs else attrs["maxlen"]
-    return {
-        "Y": (np.arange(steps) < inputs["X"][..., None]).astype(
-            "float64" if "float" in attrs["out_dtype"] else attrs["out_dtype"]
-        )
-    }
-
-
-register_samples(
+@register_samples(
     "sequence_mask",
-    reference=_reference_mask,
     samples=lambda: [
         Sample({"X": np.array([2, 0, 5])}, {"maxlen": 4}, name="lengths", dtypes=MIXED),
         Sample(
@@ -77,3 +57,10 @@ register_samples(
         ),
     ],
 )
+def _reference_mask(inputs: Inputs, attrs: Attrs) -> Outputs:
+    steps = int(inputs["MaxLenTensor"].reshape(-1)[0]) if "MaxLenTensor" in inputs else attrs["maxlen"]
+    return {
+        "Y": (np.arange(steps) < inputs["X"][..., None]).astype(
+            "float64" if "float" in attrs["out_dtype"] else attrs["out_dtype"]
+        )
+    }

@@ -1,22 +1,36 @@
-"""Samples and references of fluidlite.operators.sequence_pool."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Lods, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 _ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 2, 3), (0, 3, 3, 7))}
 _THREE = {"X": ((0, 1, 2), (0, 0, 3), (0, 1, 1, 7))}
 
 
-def _reference_pool(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
+def _pool(kind: str, lod: Lods, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
+    name = f"{kind.lower()}_{len(lod['X'])}"
+    return Sample({"X": distinct(7, 3)}, {"pooltype": kind, **attrs}, ("X",), dict(lod), name=name, dtypes=dtypes)
+
+
+@register_samples(
+    "sequence_pool",
+    samples=lambda: [
+        _pool("AVERAGE", _ONE, WIDE),
+        _pool("SUM", _TWO),
+        _pool("SQRT", _THREE, pad_value=2.5),
+        _pool("LAST", _ONE, pad_value=-1.0),
+        _pool("FIRST", _TWO),
+        _pool("MAX", _ONE, EVERY, pad_value=0.5),
+        Sample({"X": distinct(1, 2, 2)}, {"pooltype": "MAX"}, ("X",), {"X": ((0, 1),)}, name="one_row"),
+        Sample({"X": rand(0, 3)}, {"pooltype": "LAST"}, lod={"X": ((0, 0),)}, name="no_rows"),
+    ],
+)
+def _reference_pool(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     x, kind, outs, places = inputs["X"], attrs["pooltype"], [], []
     for a, b in pairwise(lod["X"][-1]):
         part, place = x[a:b], np.full(x.shape[1:], -1)
@@ -34,39 +48,15 @@ def _reference_pool(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Ma
     return {"Out": np.reshape(outs, dims), "MaxIndex": np.reshape(places, dims).astype("int32")}
 
 
-def _pool(kind: str, lod: Mapping[str, Lod], dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
-    name = f"{kind.lower()}_{len(lod['X'])}"
-    return Sample({"X": distinct(7, 3)}, {"pooltype": kind, **attrs}, ("X",), dict(lod), name=name, dtypes=dtypes)
-
-
-register_samples(
-    "sequence_pool",
-    reference=_reference_pool,
-    samples=lambda: [
-        _pool("AVERAGE", _ONE, WIDE),
-        _pool("SUM", _TWO),
-        _pool("SQRT", _THREE, pad_value=2.5),
-        _pool("LAST", _ONE, pad_value=-1.0),
-        _pool("FIRST", _TWO),
-        _pool("MAX", _ONE, EVERY, pad_value=0.5),
-        Sample({"X": distinct(1, 2, 2)}, {"pooltype": "MAX"}, ("X",), {"X": ((0, 1),)}, name="one_row"),
-        Sample({"X": rand(0, 3)}, {"pooltype": "LAST"}, lod={"X": ((0, 0),)}, name="no_rows"),
-    ],
-)
-
-
-def _reference_softmax(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    out = np.exp(inputs["X"])
-    for a, b in pairwise(lod["X"][-1]):
-        out[a:b] /= out[a:b].sum()
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "sequence_softmax",
-    reference=_reference_softmax,
     samples=lambda: [
         Sample({"X": rand(7, 1)}, {}, ("X",), _ONE, name="sequences", dtypes=EVERY),
         Sample({"X": rand(7)}, {}, ("X",), _THREE, name="three_levels"),
     ],
 )
+def _reference_softmax(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    out = np.exp(inputs["X"])
+    for a, b in pairwise(lod["X"][-1]):
+        out[a:b] /= out[a:b].sum()
+    return {"Out": out}

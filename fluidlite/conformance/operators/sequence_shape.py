@@ -1,13 +1,8 @@
-"""Samples and references of fluidlite.operators.sequence_shape."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import MIXED, WIDE, rand
+from fluidlite.conformance.sample_helpers import MIXED, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -20,13 +15,8 @@ register_samples(
 )
 
 
-def _reference_reset(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Out": inputs["X"]}
-
-
-register_samples(
+@register_samples(
     "lod_reset",
-    reference=_reference_reset,
     samples=lambda: [
         Sample({"X": rand(5, 2)}, {"target_lod": [0, 2, 5]}, ("X",), name="attribute", dtypes=WIDE),
         Sample({"X": rand(5, 2), "Y": rand(5, 1)}, {}, ("X",), {"Y": ((0, 2), (0, 1, 5))}, name="lod"),
@@ -34,3 +24,5 @@ register_samples(
         Sample({"X": rand(1, 2)}, {"target_lod": [0, 1]}, ("X",), {"X": ((0, 1, 1),)}, name="one"),
     ],
 )
+def _reference_reset(inputs: Inputs, attrs: Attrs) -> Outputs:
+    return {"Out": inputs["X"]}

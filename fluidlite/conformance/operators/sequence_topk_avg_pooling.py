@@ -1,32 +1,11 @@
-"""Samples and the reference of fluidlite.operators.sequence_topk_avg_pooling."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, topks, channels = inputs["X"].reshape(-1), attrs["topks"], attrs["channel_num"]
-    out, pos = [], []
-    pairs = [list(pairwise(lod[slot][0])) for slot in ("X", "ROW", "COLUMN")]
-    for (begin, _), (top, bottom), (left, right) in zip(*pairs, strict=True):
-        for row in range(bottom - top):
-            averages: list[float] = []
-            for channel in range(channels):
-                start = begin + (channel * (bottom - top) + row) * (right - left)
-                places = sorted(range(start, start + right - left), key=lambda at: (-x[at], at))
-                averages += [sum(x[at] for at in places[:k]) / k for k in topks]
-                pos += (places + [-1] * topks[-1])[: topks[-1]]
-            out.append(averages)
-    return {"Out": np.array(out, np.float64).reshape(-1, channels * len(topks)), "pos": np.array(pos, "int32")}
 
 
 def _samples() -> list[Sample]:
@@ -40,4 +19,18 @@ def _samples() -> list[Sample]:
     return [Sample(inputs, {"topks": [1, 3], "channel_num": channels}, ("X",), lod, "ragged", WIDE)]
 
 
-register_samples("sequence_topk_avg_pooling", reference=_reference, samples=_samples)
+@register_samples("sequence_topk_avg_pooling", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, topks, channels = inputs["X"].reshape(-1), attrs["topks"], attrs["channel_num"]
+    out, pos = [], []
+    pairs = [list(pairwise(lod[slot][0])) for slot in ("X", "ROW", "COLUMN")]
+    for (begin, _), (top, bottom), (left, right) in zip(*pairs, strict=True):
+        for row in range(bottom - top):
+            averages: list[float] = []
+            for channel in range(channels):
+                start = begin + (channel * (bottom - top) + row) * (right - left)
+                places = sorted(range(start, start + right - left), key=lambda at: (-x[at], at))
+                averages += [sum(x[at] for at in places[:k]) / k for k in topks]
+                pos += (places + [-1] * topks[-1])[: topks[-1]]
+            out.append(averages)
+    return {"Out": np.array(out, np.float64).reshape(-1, channels * len(topks)), "pos": np.array(pos, "int32")}

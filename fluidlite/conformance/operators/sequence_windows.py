@@ -1,32 +1,17 @@
-"""Samples and references of fluidlite.operators.sequence_windows."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 _ONE, _TWO = {"X": ((0, 2, 2, 7),)}, {"X": ((0, 1, 2), (0, 3, 7))}
 
 
-def _reference_conv(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, rows = inputs["X"], []
-    for a, b in pairwise(lod["X"][-1]):
-        for t in range(a, b):
-            steps = [t + attrs["contextStart"] + k for k in range(attrs["contextLength"])]
-            rows.append(np.concatenate([x[s] if a <= s < b else np.zeros(x.shape[1]) for s in steps]))
-    return {"Out": np.asarray(rows) @ inputs["Filter"]}
-
-
-register_samples(
+@register_samples(
     "sequence_conv",
-    reference=_reference_conv,
     samples=lambda: [
         Sample(
             {"X": rand(7, 2), "Filter": rand(6, 3, seed=1)},
@@ -45,21 +30,25 @@ register_samples(
         ),
     ],
 )
-
-
-def _reference_windows(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, rows = inputs["X"].reshape(-1), []
+def _reference_conv(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, rows = inputs["X"], []
     for a, b in pairwise(lod["X"][-1]):
         for t in range(a, b):
-            rows.append([x[s] if s < b else attrs["pad_value"] for s in range(t, t + attrs["win_size"])])
-    return {"Out": np.asarray(rows, inputs["X"].dtype)}
+            steps = [t + attrs["contextStart"] + k for k in range(attrs["contextLength"])]
+            rows.append(np.concatenate([x[s] if a <= s < b else np.zeros(x.shape[1]) for s in steps]))
+    return {"Out": np.asarray(rows) @ inputs["Filter"]}
 
 
-register_samples(
+@register_samples(
     "sequence_enumerate",
-    reference=_reference_windows,
     samples=lambda: [
         Sample({"X": ints(7, 1)}, {"win_size": 3, "pad_value": -4}, lod=_ONE, name="words", dtypes=("int64",)),
         Sample({"X": ints(7, dtype="int32")}, {"win_size": 2}, lod=_TWO, name="two_levels", dtypes=("int32",)),
     ],
 )
+def _reference_windows(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, rows = inputs["X"].reshape(-1), []
+    for a, b in pairwise(lod["X"][-1]):
+        for t in range(a, b):
+            rows.append([x[s] if s < b else attrs["pad_value"] for s in range(t, t + attrs["win_size"])])
+    return {"Out": np.asarray(rows, inputs["X"].dtype)}

@@ -1,38 +1,22 @@
-"""Samples and references of fluidlite.operators.shape."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 _SHAPES = ("ShapeTensor", "Shape")
-
-
-def _reference_reshape(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x = inputs["X"]
-    stated_dims = stated(inputs, attrs, "shape", *_SHAPES)
-    dims = [x.shape[i] if d == 0 else d for i, d in enumerate(stated_dims)]
-    if not x.size and -1 in dims:  # what the dims that are copied leave: NumPy cannot tell beside a 0
-        copied = {i for i, d in enumerate(stated_dims) if d == 0}
-        left = [d for i, d in enumerate(x.shape) if i not in copied]
-        rest = [d for i, d in enumerate(dims) if i not in copied and d != -1]
-        dims[dims.index(-1)] = int(np.prod(left)) // int(np.prod(rest)) if np.prod(rest) else 0
-    return {"Out": x.reshape(dims)}
 
 
 def _numbers(*values: int) -> list[Any]:
     return [np.asarray([value], "int32") for value in values]
 
 
-register_samples(
+@register_samples(
     "reshape",
     "reshape2",
-    reference=_reference_reshape,
     samples=lambda: [
         Sample({"X": rand(4, 6)}, {"shape": [3, 8]}, ("X",), name="plain", dtypes=EVERY),
         Sample({"X": rand(4, 6)}, {"shape": [0, 2, -1]}, ("X",), name="copied_and_inferred"),
@@ -52,6 +36,16 @@ register_samples(
         Sample({"X": rand(4, 6), "ShapeTensor": _numbers(0, -1, 2)}, {}, ("X",), name="shapes_alone"),
     ],
 )
+def _reference_reshape(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x = inputs["X"]
+    stated_dims = stated(inputs, attrs, "shape", *_SHAPES)
+    dims = [x.shape[i] if d == 0 else d for i, d in enumerate(stated_dims)]
+    if not x.size and -1 in dims:  # what the dims that are copied leave: NumPy cannot tell beside a 0
+        copied = {i for i, d in enumerate(stated_dims) if d == 0}
+        left = [d for i, d in enumerate(x.shape) if i not in copied]
+        rest = [d for i, d in enumerate(dims) if i not in copied and d != -1]
+        dims[dims.index(-1)] = int(np.prod(left)) // int(np.prod(rest)) if np.prod(rest) else 0
+    return {"Out": x.reshape(dims)}
 
 
 register_samples(

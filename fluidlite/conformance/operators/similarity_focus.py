@@ -1,31 +1,11 @@
-"""Samples and references of fluidlite.operators.similarity_focus."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, distinct
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, distinct
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], attrs["axis"]
-    out = np.zeros(x.shape)
-    for n in range(len(x)):
-        mask = np.moveaxis(out[n], axis - 1, 0)
-        for index in attrs["indexes"]:
-            plane = np.moveaxis(x[n], axis - 1, 0)[index]
-            rows, columns = set[int](), set[int]()
-            for cell in np.argsort(-plane, axis=None, kind="stable"):
-                row, column = divmod(int(cell), plane.shape[1])
-                if row not in rows and column not in columns:
-                    rows.add(row)
-                    columns.add(column)
-                    mask[:, row, column] = 1
-    return {"Out": out}
 
 
 def _case(name: str, dims: tuple[int, ...], axis: int, *indexes: int, **options: Any) -> Sample:
@@ -50,4 +30,19 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("similarity_focus", reference=_reference, samples=_samples)
+@register_samples("similarity_focus", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, axis = inputs["X"], attrs["axis"]
+    out = np.zeros(x.shape)
+    for n in range(len(x)):
+        mask = np.moveaxis(out[n], axis - 1, 0)
+        for index in attrs["indexes"]:
+            plane = np.moveaxis(x[n], axis - 1, 0)[index]
+            rows, columns = set[int](), set[int]()
+            for cell in np.argsort(-plane, axis=None, kind="stable"):
+                row, column = divmod(int(cell), plane.shape[1])
+                if row not in rows and column not in columns:
+                    rows.add(row)
+                    columns.add(column)
+                    mask[:, row, column] = 1
+    return {"Out": out}

@@ -1,44 +1,11 @@
-"""Samples and references of fluidlite.operators.slicing."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_slice(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    for axis, start, end, flag in zip(attrs["axes"], starts, ends, [*attrs["infer_flags"], *starts], strict=False):
-        if (start, end, flag) == (-1, 0, -1) and axis in attrs["decrease_axis"]:
-            end = out.shape[axis]
-        keep = range(out.shape[axis])[start:end]
-        out = np.take(out, list(keep), axis) if keep else np.delete(out, np.s_[:], axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
-
-
-def _reference_strided(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
-    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
-        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
-            kept = [out.shape[axis] - 1]
-        else:
-            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
-        out = np.take(out, np.asarray(kept, "int64"), axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,))}
 
 
 def _cut(
@@ -65,9 +32,13 @@ def _vector(*numbers: int, dtype: str = "int32") -> Any:
     return np.asarray(numbers, dtype)
 
 
-register_samples(
+_LAST: dict[str, Any] = {"drop": [0], "flags": [-1]}
+_LAST |= {"StartsTensorList": [_vector(-1)], "EndsTensorList": [_vector(0)]}
+"""Of a cut whose bounds are read from tensors: the last row, without its dim."""
+
+
+@register_samples(
     "slice",
-    reference=_reference_slice,
     samples=lambda: [
         _cut("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
         _cut("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
@@ -88,26 +59,27 @@ register_samples(
             EndsTensorList=[_vector(4, dtype="int64"), _vector(-1)],
             flags=[-1, -1],
         ),
-        _cut(
-            "last_by_tensor",
-            (5, 6),
-            [0],
-            [7],
-            [8],
-            drop=[0],
-            flags=[-1],
-            StartsTensorList=[_vector(-1)],
-            EndsTensorList=[_vector(0)],
-        ),
+        _cut("last_by_tensor", (5, 6), [0], [7], [8], **_LAST),
         Sample({"Input": ints(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="int64", dtypes=("int64",)),
         Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
     ],
 )
+def _reference_slice(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["Input"]
+    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
+    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
+    for axis, start, end, flag in zip(attrs["axes"], starts, ends, [*attrs["infer_flags"], *starts], strict=False):
+        if (start, end, flag) == (-1, 0, -1) and axis in attrs["decrease_axis"]:
+            end = out.shape[axis]
+        keep = range(out.shape[axis])[start:end]
+        out = np.take(out, list(keep), axis) if keep else np.delete(out, np.s_[:], axis)
+    if attrs["decrease_axis"]:
+        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
+    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
 
 
-register_samples(
+@register_samples(
     "strided_slice",
-    reference=_reference_strided,
     samples=lambda: [
         _cut("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
         _cut("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
@@ -117,18 +89,7 @@ register_samples(
         _cut("three", (3, 4, 5), [2, 0, 1], [4, 1, 0], [0, 3, 4], [-2, 1, 3]),
         _cut("decreased", (5, 6), [0, 1], [2, 0], [3, 6], [1, 4], drop=[0]),
         _cut("decreased_all", (5, 6), [0, 1], [2, 3], [3, 2], [1, -1], drop=[0, 1]),
-        _cut(
-            "last_by_tensor",
-            (5, 6),
-            [0],
-            [7],
-            [8],
-            [1],
-            drop=[0],
-            flags=[-1],
-            StartsTensorList=[_vector(-1)],
-            EndsTensorList=[_vector(0)],
-        ),
+        _cut("last_by_tensor", (5, 6), [0], [7], [8], [1], **_LAST),
         _cut(
             "by_tensors",
             (5, 6),
@@ -159,3 +120,17 @@ register_samples(
         ),
     ],
 )
+def _reference_strided(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["Input"]
+    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
+    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
+    strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
+    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
+        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
+            kept = [out.shape[axis] - 1]
+        else:
+            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
+        out = np.take(out, np.asarray(kept, "int64"), axis)
+    if attrs["decrease_axis"]:
+        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
+    return {"Out": out.reshape(out.shape or (1,))}

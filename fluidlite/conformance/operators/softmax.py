@@ -1,28 +1,9 @@
-"""Samples and references of fluidlite.operators.softmax."""
-
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], attrs["axis"]
-    if not x.size:
-        return {"Out": x}
-    e = np.exp(np.maximum(x - np.max(x, axis=axis, keepdims=True), -64))
-    return {"Out": e / np.sum(e, axis=axis, keepdims=True)}
-
-
-def _reference_log(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, axis = inputs["X"], attrs["axis"]
-    return {"Out": x - np.logaddexp.reduce(x, axis=axis, keepdims=True)}
-
 
 _apart = np.asarray([[0, 100, -300], [-63, 0, -65], [3e4, -3e4, 2e4], [-64, 1, 64]], "float32")
 """Rows in which the least number is below the maximum by more than 64."""
@@ -51,5 +32,16 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("softmax", reference=_reference, samples=_samples)
-register_samples("log_softmax", reference=_reference_log, samples=_samples)
+@register_samples("softmax", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, axis = inputs["X"], attrs["axis"]
+    if not x.size:
+        return {"Out": x}
+    e = np.exp(np.maximum(x - np.max(x, axis=axis, keepdims=True), -64))
+    return {"Out": e / np.sum(e, axis=axis, keepdims=True)}
+
+
+@register_samples("log_softmax", samples=_samples)
+def _reference_log(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, axis = inputs["X"], attrs["axis"]
+    return {"Out": x - np.logaddexp.reduce(x, axis=axis, keepdims=True)}

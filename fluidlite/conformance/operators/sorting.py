@@ -1,25 +1,12 @@
-"""Samples and references of fluidlite.operators.sorting."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, distinct, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_argsort(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    lines = np.moveaxis(inputs["X"], attrs["axis"], -1)
-    order = np.zeros(lines.shape, "int64")
-    for where in np.ndindex(lines.shape[:-1]):
-        line = lines[where].tolist()
-        sign = -1 if attrs["descending"] else 1
-        order[where] = sorted(range(len(line)), key=lambda j: (line[j] != line[j], sign * line[j], j))
-    out = np.take_along_axis(lines, order, -1)
-    return {"Out": np.moveaxis(out, -1, attrs["axis"]), "Indices": np.moveaxis(order, -1, attrs["axis"])}
 
 
 def _argsort_samples() -> list[Sample]:
@@ -61,21 +48,20 @@ def _argsort_samples() -> list[Sample]:
     ]
 
 
-register_samples("argsort", reference=_reference_argsort, samples=_argsort_samples)
+@register_samples("argsort", samples=_argsort_samples)
+def _reference_argsort(inputs: Inputs, attrs: Attrs) -> Outputs:
+    lines = np.moveaxis(inputs["X"], attrs["axis"], -1)
+    order = np.zeros(lines.shape, "int64")
+    for where in np.ndindex(lines.shape[:-1]):
+        line = lines[where].tolist()
+        sign = -1 if attrs["descending"] else 1
+        order[where] = sorted(range(len(line)), key=lambda j: (line[j] != line[j], sign * line[j], j))
+    out = np.take_along_axis(lines, order, -1)
+    return {"Out": np.moveaxis(out, -1, attrs["axis"]), "Indices": np.moveaxis(order, -1, attrs["axis"])}
 
 
-def _reference_top_k(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, k = inputs["X"], int(inputs["K"][0]) if "K" in inputs else attrs["k"]
-    order = np.zeros((*x.shape[:-1], k), "int64")
-    for where in np.ndindex(x.shape[:-1]):
-        row = x[where].tolist()
-        order[where] = sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
-    return {"Out": np.take_along_axis(x, order, -1), "Indices": order}
-
-
-register_samples(
+@register_samples(
     "top_k",
-    reference=_reference_top_k,
     samples=lambda: [
         Sample({"X": distinct(5, 7)}, {}, ("X",), name="largest", dtypes=EVERY),
         Sample({"X": distinct(5, 7)}, {"k": 3}, ("X",), name="three", dtypes=EVERY),
@@ -89,10 +75,17 @@ register_samples(
         Sample({"X": rand(0, 5)}, {"k": 2}, name="no_rows"),
     ],
 )
+def _reference_top_k(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, k = inputs["X"], int(inputs["K"][0]) if "K" in inputs else attrs["k"]
+    order = np.zeros((*x.shape[:-1], k), "int64")
+    for where in np.ndindex(x.shape[:-1]):
+        row = x[where].tolist()
+        order[where] = sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
+    return {"Out": np.take_along_axis(x, order, -1), "Indices": order}
 
 
 def _reference_arg(better: Callable[[Any, Any], bool]) -> Callable[..., dict[str, Any]]:
-    def reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         x = inputs["X"].reshape(-1) if attrs["flatten"] else np.moveaxis(inputs["X"], attrs["axis"], -1)
         out = np.zeros(x.shape[:-1], attrs["dtype"] or "int64")
         for where in np.ndindex(out.shape):

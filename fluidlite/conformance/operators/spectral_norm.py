@@ -1,18 +1,15 @@
-"""Samples and references of fluidlite.operators.spectral_norm."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _iterated(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+def _iterated(inputs: Inputs, attrs: Attrs) -> tuple[Any, Any, Any, Any]:
     """The matrix, its singular value and vectors, in NumPy."""
     matrix = np.moveaxis(inputs["Weight"], attrs["dim"], 0)
     matrix = matrix.reshape(len(matrix), -1)
@@ -23,18 +20,6 @@ def _iterated(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> tuple[Any,
         u = matrix @ v
         u = u / (np.sqrt(u @ u) + attrs["eps"])
     return matrix, u @ matrix @ v, u, v
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Out": inputs["Weight"] / _iterated(inputs, attrs)[1]}
-
-
-def _reference_grad(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    _, sigma, u, v = _iterated(inputs, attrs)
-    weight, given = inputs["Weight"], inputs["Out@GRAD"]
-    others = [d for i, d in enumerate(weight.shape) if i != attrs["dim"]]
-    of_sigma = np.moveaxis(np.outer(u, v).reshape(len(u), *others), 0, attrs["dim"])
-    return {"Weight@GRAD": given / sigma - np.sum(given * weight) / sigma**2 * of_sigma}
 
 
 def _inputs(dims: tuple[int, ...], dim: int, *, columns: bool = False) -> dict[str, Any]:
@@ -49,9 +34,8 @@ _GRAD = ("Weight",)
 _AS_GIVEN: dict[str, Any] = {"power_iters": 0}
 
 
-register_samples(
+@register_samples(
     "spectral_norm",
-    reference=_reference,
     samples=lambda: [
         Sample(_inputs((5, 7), 0), {}, name="rows", dtypes=WIDE),
         Sample(_inputs((5, 7), 1), {"dim": 1}, name="columns", dtypes=WIDE),
@@ -64,11 +48,12 @@ register_samples(
         Sample(_inputs((1, 1), 0), {}, name="one"),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    return {"Out": inputs["Weight"] / _iterated(inputs, attrs)[1]}
 
 
-register_samples(
+@register_samples(
     "spectral_norm_grad",
-    reference=_reference_grad,
     samples=lambda: [
         Sample({**_inputs((5, 7), 0), "Out@GRAD": rand(5, 7, seed=3)}, {}, name="rows", dtypes=WIDE),
         Sample({**_inputs((5, 7), 1), "Out@GRAD": rand(5, 7, seed=3)}, {"dim": 1}, name="columns"),
@@ -76,3 +61,9 @@ register_samples(
         Sample({**_inputs((4, 3, 2), 0), "Out@GRAD": rand(4, 3, 2, seed=3)}, {"eps": 0.5}, name="eps"),
     ],
 )
+def _reference_grad(inputs: Inputs, attrs: Attrs) -> Outputs:
+    _, sigma, u, v = _iterated(inputs, attrs)
+    weight, given = inputs["Weight"], inputs["Out@GRAD"]
+    others = [d for i, d in enumerate(weight.shape) if i != attrs["dim"]]
+    of_sigma = np.moveaxis(np.outer(u, v).reshape(len(u), *others), 0, attrs["dim"])
+    return {"Weight@GRAD": given / sigma - np.sum(given * weight) / sigma**2 * of_sigma}

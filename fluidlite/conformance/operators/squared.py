@@ -1,13 +1,11 @@
-"""Samples and references of fluidlite.operators.squared."""
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, away_from, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, rand
 from fluidlite.conformance.samples import Reference, Sample, register_samples
 
 
@@ -33,15 +31,8 @@ register_samples("l1_norm", reference=_one(lambda x: np.abs(x).sum()), samples=_
 register_samples("squared_l2_norm", reference=_one(lambda x: (x * x).sum()), samples=_samples_norm)
 
 
-def _reference_clip(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, most = inputs["X"], attrs["max_norm"]
-    norm = np.sqrt(np.sum(x * x))
-    return {"Out": x if norm <= most else x * most / norm}
-
-
-register_samples(
+@register_samples(
     "clip_by_norm",
-    reference=_reference_clip,
     samples=lambda: [
         Sample({"X": rand(5, 7)}, {"max_norm": 1.0}, name="clipped", dtypes=EVERY),
         Sample({"X": rand(5, 7)}, {"max_norm": 100.0}, name="kept", dtypes=EVERY),
@@ -53,18 +44,14 @@ register_samples(
         Sample({"X": rand(0, 3)}, {"max_norm": 2.0}, name="empty"),
     ],
 )
+def _reference_clip(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, most = inputs["X"], attrs["max_norm"]
+    norm = np.sqrt(np.sum(x * x))
+    return {"Out": x if norm <= most else x * most / norm}
 
 
-def _reference_distance(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, y = inputs["X"], inputs["Y"]
-    width = int(np.prod(x.shape[1:]))
-    apart = x.reshape(-1, width) - y.reshape(-1, width)
-    return {"sub_result": apart, "Out": np.asarray([[row @ row] for row in apart]).reshape(-1, 1)}
-
-
-register_samples(
+@register_samples(
     "squared_l2_distance",
-    reference=_reference_distance,
     samples=lambda: [
         Sample({"X": rand(5, 7), "Y": rand(5, 7, seed=1)}, {}, ("X", "Y"), name="rows", dtypes=EVERY),
         Sample({"X": rand(5, 7), "Y": rand(1, 7, seed=1)}, {}, ("X", "Y"), name="one_row", dtypes=EVERY),
@@ -76,3 +63,8 @@ register_samples(
         Sample({"X": rand(0, 3), "Y": rand(0, 3)}, {}, name="empty"),
     ],
 )
+def _reference_distance(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, y = inputs["X"], inputs["Y"]
+    width = int(np.prod(x.shape[1:]))
+    apart = x.reshape(-1, width) - y.reshape(-1, width)
+    return {"sub_result": apart, "Out": np.asarray([[row @ row] for row in apart]).reshape(-1, 1)}

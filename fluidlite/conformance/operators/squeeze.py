@@ -1,25 +1,16 @@
-"""Samples and references of fluidlite.operators.squeeze."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand, stated
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, bools, ints, rand, stated
 from fluidlite.conformance.samples import Sample, register_samples
 
 
-def _reference_squeeze(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Out": np.squeeze(inputs["X"], tuple({axis % inputs["X"].ndim for axis in attrs["axes"]}) or None)}
-
-
-register_samples(
+@register_samples(
     "squeeze",
     "squeeze2",
-    reference=_reference_squeeze,
     samples=lambda: [
         Sample({"X": rand(1, 3, 1, 5)}, {"axes": [0]}, ("X",), name="first", dtypes=EVERY),
         Sample({"X": rand(1, 3, 1, 5)}, {"axes": [-2, 0]}, ("X",), name="negative"),
@@ -32,22 +23,16 @@ register_samples(
         Sample({"X": rand(0, 1, 4)}, {"axes": [1]}, name="empty"),
     ],
 )
+def _reference_squeeze(inputs: Inputs, attrs: Attrs) -> Outputs:
+    return {"Out": np.squeeze(inputs["X"], tuple({axis % inputs["X"].ndim for axis in attrs["axes"]}) or None)}
 
 
 _AXES = ("AxesTensorList", "AxesTensor")
 
 
-def _reference_unsqueeze(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    out = inputs["X"]
-    for axis in stated(inputs, attrs, "axes", *_AXES):
-        out = np.expand_dims(out, axis)
-    return {"Out": out}
-
-
-register_samples(
+@register_samples(
     "unsqueeze",
     "unsqueeze2",
-    reference=_reference_unsqueeze,
     samples=lambda: [
         Sample({"X": rand(3, 5)}, {"axes": [0]}, ("X",), name="first", dtypes=EVERY),
         Sample({"X": rand(3, 4, 5)}, {"axes": [0, 4]}, ("X",), name="both_ends"),
@@ -66,6 +51,11 @@ register_samples(
         Sample({"X": rand(0, 4)}, {"axes": [1]}, name="empty"),
     ],
 )
+def _reference_unsqueeze(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["X"]
+    for axis in stated(inputs, attrs, "axes", *_AXES):
+        out = np.expand_dims(out, axis)
+    return {"Out": out}
 
 
 register_samples(

@@ -1,5 +1,3 @@
-"""Samples and references of fluidlite.operators.stack."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,26 +1,11 @@
-"""Samples and references of fluidlite.operators.unfold."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, (kh, kw), (sh, sw), (dh, dw) = inputs["X"], attrs["kernel_sizes"], attrs["strides"], attrs["dilations"]
-    up, left, down, right = attrs["paddings"]
-    padded = np.pad(x, ((0, 0), (0, 0), (up, down), (left, right)))
-    found = []
-    for top in range(0, padded.shape[2] - dh * (kh - 1), sh):
-        for side in range(0, padded.shape[3] - dw * (kw - 1), sw):
-            window = padded[:, :, top : top + dh * (kh - 1) + 1 : dh, side : side + dw * (kw - 1) + 1 : dw]
-            found.append(window.reshape(x.shape[0], x.shape[1] * kh * kw))
-    return {"Y": np.stack(found, axis=-1)}
 
 
 def _sample(name: str, x: Any, *sizes: Any, dtypes: tuple[str, ...] = ("float32",)) -> Sample:
@@ -28,9 +13,8 @@ def _sample(name: str, x: Any, *sizes: Any, dtypes: tuple[str, ...] = ("float32"
     return Sample({"X": x}, attrs, ("X",) if 0 < x.size < 500 else (), name=name, dtypes=dtypes)
 
 
-register_samples(
+@register_samples(
     "unfold",
-    reference=_reference,
     samples=lambda: [
         _sample("plain", rand(2, 3, 4, 5), [2, 2], [1, 1], [0, 0, 0, 0], [1, 1], dtypes=EVERY),
         _sample("padded", rand(1, 2, 4, 5), [3, 3], [1, 1], [1, 1, 1, 1], [1, 1], dtypes=EVERY),
@@ -44,3 +28,13 @@ register_samples(
         _sample("no_images", rand(0, 3, 4, 4), [2, 2], [2, 2], [0, 0, 0, 0], [1, 1]),
     ],
 )
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, (kh, kw), (sh, sw), (dh, dw) = inputs["X"], attrs["kernel_sizes"], attrs["strides"], attrs["dilations"]
+    up, left, down, right = attrs["paddings"]
+    padded = np.pad(x, ((0, 0), (0, 0), (up, down), (left, right)))
+    found = []
+    for top in range(0, padded.shape[2] - dh * (kh - 1), sh):
+        for side in range(0, padded.shape[3] - dw * (kw - 1), sw):
+            window = padded[:, :, top : top + dh * (kh - 1) + 1 : dh, side : side + dw * (kw - 1) + 1 : dw]
+            found.append(window.reshape(x.shape[0], x.shape[1] * kh * kw))
+    return {"Y": np.stack(found, axis=-1)}

@@ -1,23 +1,11 @@
-"""Samples and references of fluidlite.operators.unpool."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, distinct, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _reference_unpool(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, indices = inputs["X"], inputs["Indices"]
-    numbers = zip(x.shape[2:], attrs["ksize"], attrs["strides"], attrs["paddings"], strict=True)
-    out = np.zeros((*x.shape[:2], *((n - 1) * step - 2 * pad + k for n, k, step, pad in numbers)))
-    for n, c, h, w in np.ndindex(*x.shape):
-        out[n, c].flat[indices[n, c, h, w]] = x[n, c, h, w]
-    return {"Out": out}
 
 
 def _unpooled(n: int, c: int, h: int, w: int, size: int, dtype: str = "int32") -> dict[str, Any]:
@@ -27,9 +15,8 @@ def _unpooled(n: int, c: int, h: int, w: int, size: int, dtype: str = "int32") -
     return {"X": rand(n, c, h, w), "Indices": places.astype(dtype)}
 
 
-register_samples(
+@register_samples(
     "unpool",
-    reference=_reference_unpool,
     samples=lambda: [
         Sample(
             _unpooled(2, 3, 3, 2, 24),
@@ -59,26 +46,17 @@ register_samples(
         ),
     ],
 )
+def _reference_unpool(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, indices = inputs["X"], inputs["Indices"]
+    numbers = zip(x.shape[2:], attrs["ksize"], attrs["strides"], attrs["paddings"], strict=True)
+    out = np.zeros((*x.shape[:2], *((n - 1) * step - 2 * pad + k for n, k, step, pad in numbers)))
+    for n, c, h, w in np.ndindex(*x.shape):
+        out[n, c].flat[indices[n, c, h, w]] = x[n, c, h, w]
+    return {"Out": out}
 
 
-def _reference_spp(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    x, parts = inputs["X"], []
-    images, channels, height, width = x.shape
-    for level in range(attrs["pyramid_height"]):
-        bins = 2**level
-        kh, kw = int(np.ceil(height / bins)), int(np.ceil(width / bins))
-        top, left = (kh * bins - height + 1) // 2, (kw * bins - width + 1) // 2
-        padded = np.full((images, channels, kh * bins, kw * bins), np.nan)
-        padded[:, :, top : top + height, left : left + width] = x
-        windows = padded.reshape(images, channels, bins, kh, bins, kw)
-        how = np.nanmax if attrs["pooling_type"] == "max" else np.nanmean
-        parts.append(how(windows, axis=(3, 5)).reshape(images, channels * bins * bins))
-    return {"Out": np.concatenate(parts, 1)}
-
-
-register_samples(
+@register_samples(
     "spp",
-    reference=_reference_spp,
     samples=lambda: [
         Sample(
             {"X": distinct(2, 3, 4, 4)}, {"pyramid_height": 3, "pooling_type": "max"}, ("X",), name="max", dtypes=EVERY
@@ -91,3 +69,16 @@ register_samples(
         Sample({"X": distinct(1, 2, 3, 3)}, {"pyramid_height": 1, "pooling_type": "avg"}, ("X",), name="one_level"),
     ],
 )
+def _reference_spp(inputs: Inputs, attrs: Attrs) -> Outputs:
+    x, parts = inputs["X"], []
+    images, channels, height, width = x.shape
+    for level in range(attrs["pyramid_height"]):
+        bins = 2**level
+        kh, kw = int(np.ceil(height / bins)), int(np.ceil(width / bins))
+        top, left = (kh * bins - height + 1) // 2, (kw * bins - width + 1) // 2
+        padded = np.full((images, channels, kh * bins, kw * bins), np.nan)
+        padded[:, :, top : top + height, left : left + width] = x
+        windows = padded.reshape(images, channels, bins, kh, bins, kw)
+        how = np.nanmax if attrs["pooling_type"] == "max" else np.nanmean
+        parts.append(how(windows, axis=(3, 5)).reshape(images, channels * bins * bins))
+    return {"Out": np.concatenate(parts, 1)}

@@ -1,19 +1,34 @@
-"""Samples and references of fluidlite.operators.vision."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 
-def _reference_unfold(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _unfold(name: str, x: Any, y: Any = None, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
+    inputs = {"X": x} if y is None else {"X": x, "Y": np.asarray(y, "float32")}
+    return Sample(inputs, attrs, ("X",), name=name, dtypes=dtypes)
+
+
+@register_samples(
+    "im2sequence",
+    samples=lambda: [
+        _unfold("plain", rand(2, 2, 3, 3), kernels=[2, 2], dtypes=EVERY),
+        _unfold("strides", rand(2, 3, 4, 5), kernels=[2, 1], strides=[2, 1], paddings=[2, 1, 2, 1], dtypes=WIDE),
+        _unfold("uneven", rand(1, 2, 4, 5), kernels=[3, 2], strides=[2, 3], paddings=[0, 1, 2, 0]),
+        _unfold("one_pixel", rand(3, 4, 2, 2), kernels=[1, 1]),
+        _unfold("sizes", rand(2, 2, 3, 3), [[6, 6], [4, 3]], kernels=[2, 2], paddings=[1, 0, 1, 0], out_stride=[2, 2]),
+        _unfold("sizes_beyond", rand(3, 1, 4, 5), [[8, 10], [5, 8], [5, 8]], kernels=[2, 1]),
+        _unfold("sizes_between", rand(2, 1, 4, 4), [[8.75, 6.25], [5.5, 8]], kernels=[2, 2], out_stride=[2, 2]),
+        _unfold("sizes_of_one", rand(1, 3, 4, 5), [[8, 10]], kernels=[2, 1], strides=[2, 1], out_stride=[2, 2]),
+        Sample({"X": rand(0, 2, 3, 3)}, {"kernels": [2, 2]}, name="no_images"),
+    ],
+)
+def _reference_unfold(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, (kh, kw), (sh, sw) = inputs["X"], attrs["kernels"], attrs["strides"]
     up, left, down, right = attrs["paddings"]
     if min(attrs["out_stride"]) < 1:
@@ -32,41 +47,8 @@ def _reference_unfold(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> di
     return {"Out": np.asarray(rows).reshape(len(rows), x.shape[1] * kh * kw)}
 
 
-def _unfold(name: str, x: Any, y: Any = None, dtypes: tuple[str, ...] = ("float32",), **attrs: Any) -> Sample:
-    inputs = {"X": x} if y is None else {"X": x, "Y": np.asarray(y, "float32")}
-    return Sample(inputs, attrs, ("X",), name=name, dtypes=dtypes)
-
-
-register_samples(
-    "im2sequence",
-    reference=_reference_unfold,
-    samples=lambda: [
-        _unfold("plain", rand(2, 2, 3, 3), kernels=[2, 2], dtypes=EVERY),
-        _unfold("strides", rand(2, 3, 4, 5), kernels=[2, 1], strides=[2, 1], paddings=[2, 1, 2, 1], dtypes=WIDE),
-        _unfold("uneven", rand(1, 2, 4, 5), kernels=[3, 2], strides=[2, 3], paddings=[0, 1, 2, 0]),
-        _unfold("one_pixel", rand(3, 4, 2, 2), kernels=[1, 1]),
-        _unfold("sizes", rand(2, 2, 3, 3), [[6, 6], [4, 3]], kernels=[2, 2], paddings=[1, 0, 1, 0], out_stride=[2, 2]),
-        _unfold("sizes_beyond", rand(3, 1, 4, 5), [[8, 10], [5, 8], [5, 8]], kernels=[2, 1]),
-        _unfold("sizes_between", rand(2, 1, 4, 4), [[8.75, 6.25], [5.5, 8]], kernels=[2, 2], out_stride=[2, 2]),
-        _unfold("sizes_of_one", rand(1, 3, 4, 5), [[8, 10]], kernels=[2, 1], strides=[2, 1], out_stride=[2, 2]),
-        Sample({"X": rand(0, 2, 3, 3)}, {"kernels": [2, 2]}, name="no_images"),
-    ],
-)
-
-
-def _reference_rows(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    x, weights = inputs["X"], inputs["Filter"]
-    sequences = list(x) if x.ndim == 3 else [x[a:b] for a, b in pairwise(lod["X"][-1])]
-    outs = []
-    for sequence in sequences:
-        ahead = np.concatenate([sequence, np.zeros_like(weights)])
-        outs += [(ahead[t : t + len(weights)] * weights).sum(0) for t in range(len(sequence))]
-    return {"Out": np.asarray(outs).reshape(x.shape)}
-
-
-register_samples(
+@register_samples(
     "row_conv",
-    reference=_reference_rows,
     samples=lambda: [
         Sample(
             {"X": rand(7, 4), "Filter": rand(3, 4, seed=1)},
@@ -92,3 +74,11 @@ register_samples(
         Sample({"X": rand(0, 2), "Filter": rand(2, 2)}, {}, (), {"X": ((0,),)}, name="no_rows"),
     ],
 )
+def _reference_rows(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    x, weights = inputs["X"], inputs["Filter"]
+    sequences = list(x) if x.ndim == 3 else [x[a:b] for a, b in pairwise(lod["X"][-1])]
+    outs = []
+    for sequence in sequences:
+        ahead = np.concatenate([sequence, np.zeros_like(weights)])
+        outs += [(ahead[t : t + len(weights)] * weights).sum(0) for t in range(len(sequence))]
+    return {"Out": np.asarray(outs).reshape(x.shape)}

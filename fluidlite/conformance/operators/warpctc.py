@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import groupby, pairwise, product
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
-from fluidlite.tensor.tensor_spec import Lod
 
 
 def enumerated(logits: Any, label: list[int], blank: int) -> tuple[float, Any]:
@@ -27,23 +25,6 @@ def enumerated(logits: Any, label: list[int], blank: int) -> tuple[float, Any]:
     if total == 0 or not len(logits):
         return 0.0, np.zeros_like(chances)
     return -float(np.log(total)), chances - through / total
-
-
-def _reference(inputs: Mapping[str, Any], attrs: Mapping[str, Any], lod: Mapping[str, Lod]) -> dict[str, Any]:
-    logits, label = inputs["Logits"], inputs["Label"]
-    if not attrs["blank"] < logits.shape[-1]:
-        raise ValueError("no reference")
-    derivative, costs = np.zeros_like(logits), []
-    if "LogitsLength" in inputs:
-        sizes = zip(inputs["LogitsLength"].reshape(-1), inputs["LabelLength"].reshape(-1), strict=True)
-        for i, (steps, labels) in enumerate(sizes):
-            cost, derivative[:steps, i] = enumerated(logits[:steps, i], label[i, :labels].tolist(), attrs["blank"])
-            costs.append(cost)
-    else:
-        for (a, b), (c, d) in zip(pairwise(lod["Logits"][0]), pairwise(lod["Label"][0]), strict=True):
-            cost, derivative[a:b] = enumerated(logits[a:b], label[c:d].reshape(-1).tolist(), attrs["blank"])
-            costs.append(cost)
-    return {"WarpCTCGrad": derivative, "Loss": np.array(costs).reshape(-1, 1)}
 
 
 def _samples() -> list[Sample]:
@@ -64,4 +45,19 @@ def _samples() -> list[Sample]:
     ]
 
 
-register_samples("warpctc", reference=_reference, samples=_samples)
+@register_samples("warpctc", samples=_samples)
+def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
+    logits, label = inputs["Logits"], inputs["Label"]
+    if not attrs["blank"] < logits.shape[-1]:
+        raise ValueError("no reference")
+    derivative, costs = np.zeros_like(logits), []
+    if "LogitsLength" in inputs:
+        sizes = zip(inputs["LogitsLength"].reshape(-1), inputs["LabelLength"].reshape(-1), strict=True)
+        for i, (steps, labels) in enumerate(sizes):
+            cost, derivative[:steps, i] = enumerated(logits[:steps, i], label[i, :labels].tolist(), attrs["blank"])
+            costs.append(cost)
+    else:
+        for (a, b), (c, d) in zip(pairwise(lod["Logits"][0]), pairwise(lod["Label"][0]), strict=True):
+            cost, derivative[a:b] = enumerated(logits[a:b], label[c:d].reshape(-1).tolist(), attrs["blank"])
+            costs.append(cost)
+    return {"WarpCTCGrad": derivative, "Loss": np.array(costs).reshape(-1, 1)}

@@ -1,13 +1,10 @@
-"""Samples and references of fluidlite.operators.where."""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, bools, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, Attrs, Inputs, Outputs, bools, ints, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -47,7 +44,7 @@ register_samples(
 )
 
 
-def _reference_unique(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _reference_unique(inputs: Inputs, attrs: Attrs) -> Outputs:
     values: list[float] = []
     counts: list[int] = []
     index = []
@@ -78,9 +75,9 @@ def _unique_samples() -> list[Sample]:
     ]
 
 
-def _reference_values(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+@register_samples("unique", samples=_unique_samples)
+def _reference_values(inputs: Inputs, attrs: Attrs) -> Outputs:
     return {slot: value for slot, value in _reference_unique(inputs, attrs).items() if slot != "Count"}
 
 
-register_samples("unique", reference=_reference_values, samples=_unique_samples)
 register_samples("unique_with_counts", reference=_reference_unique, samples=_unique_samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any
 
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
@@ -14,15 +13,14 @@ from fluidlite.layers import (
     dropout,
     reverse,
     sequence_mask,
-    shape,
     slice,
     squeeze,
     stack,
     transpose,
 )
-from fluidlite.layers.common import append
+from fluidlite.layers.recurrent_cells import kept, renamed
+from fluidlite.layers.shape import shape
 from fluidlite.layers.static_rnn import StaticRNN
-from fluidlite.param_attr import ParamAttr
 from fluidlite.program.variable import Variable
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -240,20 +238,11 @@ def _units(
     directions = (("", "fw"), ("reverse_", "bw"))[: 2 if bidirectional else 1]
     return [
         [
-            unit(f"{name}_{turned}layers_{i}", _named(weight, f"_{way}_w_{i}"), _named(bias, f"_{way}_b_{i}"))
+            unit(f"{name}_{turned}layers_{i}", renamed(weight, f"_{way}_w_{i}"), renamed(bias, f"_{way}_b_{i}"))
             for i in range(count)
         ]
         for turned, way in directions
     ]
-
-
-def _named(attr: Any, suffix: str) -> Any:
-    """What was said of a parameter, under a name of its own."""
-    if not isinstance(attr, ParamAttr) or attr.name is None:
-        return attr
-    attr = copy(attr)
-    attr.name += suffix
-    return attr
 
 
 def _layers(
@@ -327,7 +316,7 @@ def _one_way(
             ]
             after = step(unit, now, before)
             if there is not None:
-                after = tuple(_kept(old, new, there) for old, new in zip(before, after, strict=True))
+                after = tuple(kept(old, new, there) for old, new in zip(before, after, strict=True))
             for old, new in zip(before, after, strict=True):
                 rnn.update_memory(old, new)
                 rnn.step_output(new)
@@ -337,16 +326,6 @@ def _one_way(
     assert isinstance(made, list)
     last = [_row(each, -1) for each in made[:-1]]
     return made[-1], [last[i : i + states] for i in range(0, len(last), states)]
-
-
-def _kept(old: Variable, new: Variable, there: Variable) -> Variable:
-    """The new state of sequences that have the step, the old one of others."""
-    passed, left = (
-        append("elementwise_mul", "elementwise_mul", {"X": x, "Y": y}, {"axis": 0})
-        for x, y in ((new, there), (old, 1.0 - there))
-    )
-    made: Variable = passed + left
-    return made
 
 
 def _row(x: Variable, at: int) -> Variable:

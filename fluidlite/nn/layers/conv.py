@@ -27,6 +27,7 @@ class Conv2D(Layer):
     """
 
     kind = "conv2d"
+    configured = ("filters", "size", "stride", "padding", "dilation", "groups", "activation")
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Conv2D(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append a convolution, the bias and the activation."""
-        out: Variable = conv2d(
+        return conv2d(
             x,
             self.filters,
             self.size,
@@ -67,16 +68,3 @@ class Conv2D(Layer):
             act=self.activation,
             name=self.name,
         )
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """What ``conv2d`` is told."""
-        return {
-            "filters": self.filters,
-            "size": self.size,
-            "stride": self.stride,
-            "padding": self.padding,
-            "dilation": self.dilation,
-            "groups": self.groups,
-            "activation": self.activation,
-        }

@@ -25,6 +25,7 @@ class Dense(Layer):
     """
 
     kind = "dense"
+    configured = ("units", "activation")
 
     def __init__(
         self, units: int, activation: str | None = None, weight: Any = None, bias: Any = None, name: str | None = None
@@ -40,7 +41,7 @@ class Dense(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append a product, the bias and the activation."""
-        out: Variable = fc(
+        return fc(
             x,
             self.units,
             param_attr=self.attr(self._weight),
@@ -48,8 +49,3 @@ class Dense(Layer):
             act=self.activation,
             name=self.name,
         )
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """Units and activation."""
-        return {"units": self.units, "activation": self.activation}

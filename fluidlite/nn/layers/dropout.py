@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fluidlite.layers import dropout
 from fluidlite.nn.layer import Layer
 from fluidlite.program.variable import Variable
@@ -20,6 +18,7 @@ class Dropout(Layer):
     """
 
     kind = "dropout"
+    configured = ("rate",)
 
     def __init__(self, rate: float, name: str | None = None) -> None:
         super().__init__(name)
@@ -27,9 +26,4 @@ class Dropout(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append a dropout."""
-        out: Variable = dropout(x, self.rate, name=self.name, dropout_implementation="upscale_in_train")
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """The rate."""
-        return {"rate": self.rate}
+        return dropout(x, self.rate, name=self.name, dropout_implementation="upscale_in_train")

@@ -28,6 +28,7 @@ class Embedding(Layer):
     """
 
     kind = "embedding"
+    configured = ("vocabulary", "width", "padding")
 
     def __init__(
         self, vocabulary: int, width: int, padding: int | None = None, weight: Any = None, name: str | None = None
@@ -45,9 +46,4 @@ class Embedding(Layer):
         if attr.name is None:
             attr = attr.copy()
             attr.name = f"{self.name}.w_0"
-        out: Variable = embedding(x, [self.vocabulary, self.width], padding_idx=self.padding, param_attr=attr)
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """Dims of the table."""
-        return {"vocabulary": self.vocabulary, "width": self.width, "padding": self.padding}
+        return embedding(x, [self.vocabulary, self.width], padding_idx=self.padding, param_attr=attr)

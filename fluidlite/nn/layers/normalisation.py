@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fluidlite.base.dtypes import is_float
 from fluidlite.layers import batch_norm, layer_norm
 from fluidlite.nn.layer import Layer
@@ -24,6 +22,7 @@ class BatchNorm(Layer):
     """
 
     kind = "batch_norm"
+    configured = ("momentum", "epsilon", "activation")
 
     def __init__(
         self, momentum: float = 0.9, epsilon: float = 1e-5, activation: str | None = None, name: str | None = None
@@ -39,7 +38,7 @@ class BatchNorm(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append the normalisation."""
-        out: Variable = batch_norm(
+        return batch_norm(
             x,
             act=self.activation,
             momentum=self.momentum,
@@ -48,11 +47,6 @@ class BatchNorm(Layer):
             moving_mean_name=f"{self.name}.mean",
             moving_variance_name=f"{self.name}.variance",
         )
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """What ``batch_norm`` is told."""
-        return {"momentum": self.momentum, "epsilon": self.epsilon, "activation": self.activation}
 
 
 class LayerNorm(Layer):
@@ -66,6 +60,7 @@ class LayerNorm(Layer):
     """
 
     kind = "layer_norm"
+    configured = ("epsilon", "activation")
 
     def __init__(self, epsilon: float = 1e-5, activation: str | None = None, name: str | None = None) -> None:
         super().__init__(name)
@@ -79,9 +74,4 @@ class LayerNorm(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append the normalisation."""
-        out: Variable = layer_norm(x, epsilon=self.epsilon, act=self.activation, name=self.name)
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """What ``layer_norm`` is told."""
-        return {"epsilon": self.epsilon, "activation": self.activation}
+        return layer_norm(x, epsilon=self.epsilon, act=self.activation, name=self.name)

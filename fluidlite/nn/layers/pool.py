@@ -43,10 +43,9 @@ class Pool2D(Layer):
     def build(self, x: Variable) -> Variable:
         """Append the pooling."""
         whole = self.size is None
-        out: Variable = pool2d(
+        return pool2d(
             x, -1 if whole else self.size, self.pooling, self.stride, self.padding, global_pooling=whole, name=self.name
         )
-        return out
 
     def config(self) -> dict[str, Any]:
         """What ``pool2d`` is told."""

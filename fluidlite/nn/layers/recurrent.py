@@ -39,6 +39,7 @@ class LSTM(Layer):
     """
 
     kind = "lstm"
+    configured = ("units", "layers", "both_ways", "steps", "dropout")
 
     def __init__(
         self,
@@ -81,18 +82,6 @@ class LSTM(Layer):
             "cudnn_lstm", {"Input": transpose(x, [1, 0, 2]), "W": weight}, {**made, "Reserve": kept}, attrs
         )
         if self.steps:
-            found: Variable = transpose(made["Out"], [1, 0, 2])
-            return found
+            return transpose(made["Out"], [1, 0, 2])
         last = slice(made["last_h"], [0], [(self.layers - 1) * ways], [self.layers * ways])
-        flat: Variable = reshape(transpose(last, [1, 0, 2]), [-1, ways * self.units])
-        return flat
-
-    def config(self) -> dict[str, Any]:
-        """What the operator is told, and which result is taken."""
-        return {
-            "units": self.units,
-            "layers": self.layers,
-            "both_ways": self.both_ways,
-            "steps": self.steps,
-            "dropout": self.dropout,
-        }
+        return reshape(transpose(last, [1, 0, 2]), [-1, ways * self.units])

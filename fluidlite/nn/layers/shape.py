@@ -25,8 +25,7 @@ class Flatten(Layer):
 
     def build(self, x: Variable) -> Variable:
         """Append a reshape, which moves nothing."""
-        out: Variable = reshape(x, [0, prod(x.shape[1:])], name=self.name)
-        return out
+        return reshape(x, [0, prod(x.shape[1:])], name=self.name)
 
 
 class Reshape(Layer):
@@ -40,6 +39,7 @@ class Reshape(Layer):
     """
 
     kind = "reshape"
+    configured = ("dims",)
 
     def __init__(self, dims: Sequence[int], name: str | None = None) -> None:
         super().__init__(name)
@@ -59,12 +59,7 @@ class Reshape(Layer):
         inner = prod(x.shape[1:])
         known = prod(d for d in self.dims if d >= 0)
         dims = [inner // known if d < 0 else d for d in self.dims]
-        out: Variable = reshape(x, [0, *dims], name=self.name)
-        return out
-
-    def config(self) -> dict[str, Any]:
-        """The dims."""
-        return {"dims": self.dims}
+        return reshape(x, [0, *dims], name=self.name)
 
 
 class Activation(Layer):
@@ -78,6 +73,7 @@ class Activation(Layer):
     """
 
     kind = "activation"
+    configured = ("function",)
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name)
@@ -86,10 +82,6 @@ class Activation(Layer):
     def build(self, x: Variable) -> Variable:
         """Append the activation."""
         return LayerHelper(self.function, name=self.name, act=self.function).append_activation(x)
-
-    def config(self) -> dict[str, Any]:
-        """The function's name."""
-        return {"function": self.function}
 
 
 class Function(Layer):

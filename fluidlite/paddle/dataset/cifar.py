@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +20,31 @@ _PIXELS = 3 * 32 * 32
 
 def train10(cycle: bool = False) -> Callable[[], Iterator[Sample]]:
     """A reader of the training images of 10 classes; ``cycle``: again and again."""
-    return _reader(10, "data_batch", cycle)
+    return partial(_samples, 10, "data_batch", cycle)
 
 
 def test10(cycle: bool = False) -> Callable[[], Iterator[Sample]]:
     """A reader of the test images of 10 classes."""
-    return _reader(10, "test_batch", cycle)
+    return partial(_samples, 10, "test_batch", cycle)
 
 
 def train100() -> Callable[[], Iterator[Sample]]:
     """A reader of the training images of 100 classes."""
-    return _reader(100, "train", False)
+    return partial(_samples, 100, "train", False)
 
 
 def test100() -> Callable[[], Iterator[Sample]]:
     """A reader of the test images of 100 classes."""
-    return _reader(100, "test", False)
+    return partial(_samples, 100, "test", False)
 
 
-def _reader(classes: int, part: str, cycle: bool) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        while True:
-            for images, labels in _batches(classes, part):
-                for image, label in zip(images, labels, strict=True):
-                    yield (image / 255.0).astype("float32"), int(label)
-            if not cycle:
-                return
-
-    return samples
+def _samples(classes: int, part: str, cycle: bool) -> Iterator[Sample]:
+    while True:
+        for images, labels in _batches(classes, part):
+            for image, label in zip(images, labels, strict=True):
+                yield (image / 255.0).astype("float32"), int(label)
+        if not cycle:
+            return
 
 
 def _batches(classes: int, part: str) -> Iterator[tuple[Any, Any]]:

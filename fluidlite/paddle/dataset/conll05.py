@@ -64,16 +64,13 @@ def get_embedding() -> str:
 
 def test() -> Callable[[], Iterator[tuple[list[int], ...]]]:
     """A reader: words, those two before to two after the verb (each repeated), verb, mark of the five, labels."""
-    return _reader(_tagged)
+    return _samples
 
 
-def _reader(tagged: Callable[[], Iterator[Tagged]]) -> Callable[[], Iterator[tuple[list[int], ...]]]:
-    def samples() -> Iterator[tuple[list[int], ...]]:
-        words, verbs, labels = get_dict()
-        for sentence, verb, tags in tagged():
-            yield _sample(sentence, verb, tags, words, verbs, labels)
-
-    return samples
+def _samples() -> Iterator[tuple[list[int], ...]]:
+    words, verbs, labels = get_dict()
+    for sentence, verb, tags in _tagged():
+        yield _sample(sentence, verb, tags, words, verbs, labels)
 
 
 def _sample(

@@ -11,10 +11,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import Any, TypeVar
 
 from fluidlite.base.errors import LoaderError
 
+Read = TypeVar("Read")
 VARIABLE = "FLUIDLITE_DATASETS"
 MAX_FILE_BYTES = 1 << 30
 """A larger file, compressed or not, is refused."""
@@ -151,6 +152,26 @@ def zip_members(path: Path, prefix: str, most: int = MAX_MEMBER_BYTES) -> Iterat
                 yield entry.filename, content
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
         raise LoaderError(f"{path} cannot be read: {exc}") from exc
+
+
+def read_once(
+    held: dict[Any, Read],
+    dataset: str,
+    name: str,
+    read: Callable[[Path], Read],
+    generate: Callable[[], Read],
+    instead: str,
+) -> Read:
+    """What a file holds, kept until it changes; what is generated, and said, where the user has none."""
+    path = find(name)
+    key = None if path is None else (str(path), path.stat().st_mtime)
+    if key not in held:
+        found = generate() if path is None else read(path)
+        held.clear()
+        held[key] = found
+    if path is None:
+        say_instead(dataset, name, instead)
+    return held[key]
 
 
 class Samples:

@@ -52,37 +52,34 @@ def train(
     cycle : bool
         Again and again.
     """
-    return _reader("train", mapper, buffered_size, use_xmap, cycle)
+    return partial(_samples, "train", mapper, buffered_size, use_xmap, cycle)
 
 
 def test(
     mapper: Mapper = test_mapper, buffered_size: int = 1024, use_xmap: bool = True, cycle: bool = False
 ) -> Callable[[], Iterator[Any]]:
     """A reader of the test images; see :func:`train`."""
-    return _reader("test", mapper, buffered_size, use_xmap, cycle)
+    return partial(_samples, "test", mapper, buffered_size, use_xmap, cycle)
 
 
 def valid(
     mapper: Mapper = test_mapper, buffered_size: int = 1024, use_xmap: bool = True
 ) -> Callable[[], Iterator[Any]]:
     """A reader of the images for validation; see :func:`train`."""
-    return _reader("valid", mapper, buffered_size, use_xmap, False)
+    return partial(_samples, "valid", mapper, buffered_size, use_xmap, False)
 
 
-def _reader(part: str, mapper: Mapper, ahead: int, use_xmap: bool, cycle: bool) -> Callable[[], Iterator[Any]]:
-    def samples() -> Iterator[Any]:
-        if None in (files.find(name) for name in (_IMAGES, _LABELS, _SETS)):
-            mapped: Callable[[], Iterable[Any]] = partial(_generated, part)
-        elif use_xmap:
-            mapped = xmap_readers(mapper, partial(_files, part), 4, max(1, ahead))
-        else:
-            mapped = map_readers(mapper, partial(_files, part))
-        while True:
-            yield from mapped()
-            if not cycle:
-                return
-
-    return samples
+def _samples(part: str, mapper: Mapper, ahead: int, use_xmap: bool, cycle: bool) -> Iterator[Any]:
+    if None in (files.find(name) for name in (_IMAGES, _LABELS, _SETS)):
+        mapped: Callable[[], Iterable[Any]] = partial(_generated, part)
+    elif use_xmap:
+        mapped = xmap_readers(mapper, partial(_files, part), 4, max(1, ahead))
+    else:
+        mapped = map_readers(mapper, partial(_files, part))
+    while True:
+        yield from mapped()
+        if not cycle:
+            return
 
 
 def _numbers(path: Path, name: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,18 @@ _TEST_ROWS = 297
 
 def train() -> Callable[[], Iterator[Sample]]:
     """A reader of the training images."""
-    return _reader("train")
+    return partial(_samples, "train")
 
 
 def test() -> Callable[[], Iterator[Sample]]:
     """A reader of the test images."""
-    return _reader("t10k")
+    return partial(_samples, "t10k")
 
 
-def _reader(part: str) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        images, labels = _arrays(part)
-        for image, label in zip(images, labels, strict=True):
-            yield image, int(label)
-
-    return samples
+def _samples(part: str) -> Iterator[Sample]:
+    images, labels = _arrays(part)
+    for image, label in zip(images, labels, strict=True):
+        yield image, int(label)
 
 
 def _arrays(part: str) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,16 +71,8 @@ _read: dict[tuple[str, float] | None, _Tables] = {}
 
 
 def _tables() -> _Tables:
-    path = files.find(_FILE)
-    key = None if path is None else (str(path), path.stat().st_mtime)
-    found = _read.get(key)
-    if found is None:
-        found = _generated() if path is None else _from_file(path)
-        _read.clear()
-        _read[key] = found
-    if path is None:
-        files.say_instead("movielens", _FILE, "5,000 generated ratings of 120 movies by 200 users")
-    return found
+    instead = "5,000 generated ratings of 120 movies by 200 users"
+    return files.read_once(_read, "movielens", _FILE, _from_file, _generated, instead)
 
 
 def _from_file(path: Path) -> _Tables:
@@ -130,26 +123,23 @@ def _generated() -> _Tables:
     return _Tables(movies, users, ratings)
 
 
-def _reader(is_test: bool) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        tables, chance = _tables(), random.Random(0)
-        users = {index: user.value() for index, user in tables.users.items()}
-        movies = {index: movie.value() for index, movie in tables.movies.items()}
-        for user, movie, rating in tables.ratings:
-            if (chance.random() < _TEST_SHARE) == is_test:
-                yield [*users[user], *movies[movie], [rating * 2 - 5.0]]
-
-    return samples
+def _samples(is_test: bool) -> Iterator[Sample]:
+    tables, chance = _tables(), random.Random(0)
+    users = {index: user.value() for index, user in tables.users.items()}
+    movies = {index: movie.value() for index, movie in tables.movies.items()}
+    for user, movie, rating in tables.ratings:
+        if (chance.random() < _TEST_SHARE) == is_test:
+            yield [*users[user], *movies[movie], [rating * 2 - 5.0]]
 
 
 def train() -> Callable[[], Iterator[Sample]]:
     """A reader of nine tenths of the ratings: user, gender, age, job, movie, categories, title, [rating] in -3..5."""
-    return _reader(False)
+    return partial(_samples, False)
 
 
 def test() -> Callable[[], Iterator[Sample]]:
     """A reader of the other tenth."""
-    return _reader(True)
+    return partial(_samples, True)
 
 
 def get_movie_title_dict() -> dict[str, int]:

@@ -24,16 +24,8 @@ _read: dict[tuple[str, float] | None, list[tuple[list[str], int]]] = {}
 
 def _reviews() -> list[tuple[list[str], int]]:
     """All reviews, a negative and a positive one in turn."""
-    path = files.find(_FILE)
-    key = None if path is None else (str(path), path.stat().st_mtime)
-    found = _read.get(key)
-    if found is None:
-        found = _small() if path is None else _from_file(path)
-        _read.clear()
-        _read[key] = found
-    if path is None:
-        files.say_instead("sentiment", _FILE, "1,000 generated reviews of 5 to 25 words")
-    return found
+    instead = "1,000 generated reviews of 5 to 25 words"
+    return files.read_once(_read, "sentiment", _FILE, _from_file, _small, instead)
 
 
 def _from_file(path: Path) -> list[tuple[list[str], int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,19 @@ _TRAIN_RATIO = 0.8
 
 def train() -> Callable[[], Iterator[Sample]]:
     """A reader of the first four fifths."""
-    return _reader(True)
+    return partial(_samples, True)
 
 
 def test() -> Callable[[], Iterator[Sample]]:
     """A reader of the last fifth."""
-    return _reader(False)
+    return partial(_samples, False)
 
 
-def _reader(train: bool) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        rows = _rows()
-        split = int(len(rows) * _TRAIN_RATIO)
-        for row in rows[:split] if train else rows[split:]:
-            yield row[:-1].astype("float32"), row[-1:].astype("float32")
-
-    return samples
+def _samples(train: bool) -> Iterator[Sample]:
+    rows = _rows()
+    split = int(len(rows) * _TRAIN_RATIO)
+    for row in rows[:split] if train else rows[split:]:
+        yield row[:-1].astype("float32"), row[-1:].astype("float32")
 
 
 def _rows() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,38 +19,35 @@ _ROOT = "VOCdevkit/VOC2012"
 
 def train() -> Callable[[], Iterator[Sample]]:
     """A reader of the images of both sets, which Paddle trains with."""
-    return _reader("trainval")
+    return partial(_samples, "trainval")
 
 
 def test() -> Callable[[], Iterator[Sample]]:
     """A reader of the set called train, which Paddle tests with."""
-    return _reader("train")
+    return partial(_samples, "train")
 
 
 def val() -> Callable[[], Iterator[Sample]]:
     """A reader of the images for validation."""
-    return _reader("val")
+    return partial(_samples, "val")
 
 
-def _reader(part: str) -> Callable[[], Iterator[Sample]]:
-    def samples() -> Iterator[Sample]:
-        path = files.find(_FILE)
-        if path is None:
-            yield from _generated(part)
-            return
-        with files.Archive(path) as archive:
-            names = archive.read(f"{_ROOT}/ImageSets/Segmentation/{part}.txt").decode("ascii", "replace").split()
-            for name in names:
-                if not name.replace("_", "").isalnum():
-                    raise LoaderError(f"{path}: {name!r:.60} is no name of an image")
-                image, classes = f"{_ROOT}/JPEGImages/{name}.jpg", f"{_ROOT}/SegmentationClass/{name}.png"
-                pixels = np.array(decoded(archive.read(image), f"{path}: {image}").convert("RGB"))
-                drawn = decoded(archive.read(classes), f"{path}: {classes}")
-                if drawn.mode not in ("P", "L") or drawn.size != pixels.shape[1::-1]:
-                    raise LoaderError(f"{path}: {classes} has not one class for each pixel of {image}")
-                yield pixels, np.array(drawn)
-
-    return samples
+def _samples(part: str) -> Iterator[Sample]:
+    path = files.find(_FILE)
+    if path is None:
+        yield from _generated(part)
+        return
+    with files.Archive(path) as archive:
+        names = archive.read(f"{_ROOT}/ImageSets/Segmentation/{part}.txt").decode("ascii", "replace").split()
+        for name in names:
+            if not name.replace("_", "").isalnum():
+                raise LoaderError(f"{path}: {name!r:.60} is no name of an image")
+            image, classes = f"{_ROOT}/JPEGImages/{name}.jpg", f"{_ROOT}/SegmentationClass/{name}.png"
+            pixels = np.array(decoded(archive.read(image), f"{path}: {image}").convert("RGB"))
+            drawn = decoded(archive.read(classes), f"{path}: {classes}")
+            if drawn.mode not in ("P", "L") or drawn.size != pixels.shape[1::-1]:
+                raise LoaderError(f"{path}: {classes} has not one class for each pixel of {image}")
+            yield pixels, np.array(drawn)
 
 
 def _generated(part: str) -> Iterator[Sample]:

@@ -114,11 +114,6 @@ class Builder:
         """The dtype of a value."""
         return dtype_name(self.at[0].values[name].value.dtype)
 
-    def is_open(self, name: str) -> bool:
-        """Whether its first dim is the batch."""
-        dims = self.dims(name)
-        return bool(dims[0]) and name in self.open
-
     def range(self, name: str) -> tuple[float, float]:
         """The minimum and the maximum, whatever the batch."""
         arrays = [wide(e.values[name].value) for e in self.at if e.values[name].value.size]

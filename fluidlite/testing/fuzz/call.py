@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from fluidlite.codegen import philox
+from fluidlite.conformance.reference import call_reference as of_reference, with_lod
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import reference_of
 from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.tolerance import Array
@@ -22,7 +23,7 @@ def _numbers(dims: Any, seed: int) -> Array:
     return found.reshape(tuple(dims))
 
 
-def _uniform(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _uniform(inputs: Inputs, attrs: Attrs) -> Outputs:
     dims = list(attrs["shape"])
     if "Input" in inputs:
         dims[attrs["output_dim_idx"]] = inputs["Input"].shape[attrs["input_dim_idx"]]
@@ -30,7 +31,7 @@ def _uniform(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, A
     return {"Out": low + np.float32(attrs["max"] - attrs["min"]) * _numbers(dims, attrs["seed"]) if low < high else low}
 
 
-def _dropout(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _dropout(inputs: Inputs, attrs: Attrs) -> Outputs:
     x, p = inputs["X"], attrs["dropout_prob"]
     mask = _numbers(x.shape, attrs["seed"]) >= np.float32(p)
     kept = x / (1 - p) if attrs["dropout_implementation"] == "upscale_in_train" else x
@@ -43,21 +44,8 @@ RANDOM = {"uniform_random": _uniform, "uniform_random_batch_size_like": _uniform
 
 def call_reference(op: OpDef, inputs: Mapping[str, list[Array]], attrs: Mapping[str, Any], lod: Any) -> dict[str, Any]:
     """Call a definition's reference: arrays by slot, lists where the slot takes several."""
-    reference = reference_of(op.type)
-    given = {}
-    for slot, arrays in inputs.items():
-        declared = op.input(slot)
-        given[slot] = list(arrays) if declared is not None and declared.duplicable else arrays[0]
-    if op.type in RANDOM and attrs.get("seed"):
-        reference = RANDOM[op.type]
+    reference = RANDOM[op.type] if op.type in RANDOM and attrs.get("seed") else reference_of(op.type)
     assert reference is not None
-    arguments: list[Any] = [given, dict(attrs)]
-    if len(inspect.signature(reference).parameters) > 2:
-        arguments.append(lod)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
-        results = reference(*arguments)
-    return {
-        slot: [np.asarray(a) for a in (value if isinstance(value, (list, tuple)) else [value])]
-        for slot, value in results.items()
-    }
+        return of_reference(with_lod(reference), op, inputs, dict(attrs), lod)

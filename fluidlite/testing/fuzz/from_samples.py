@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
-from fluidlite.conformance.cases import Case, cases
+from fluidlite.conformance.cases import Case, canonical, cases
 from fluidlite.program.opdef import Attr, OpDef
 from fluidlite.testing.fuzz.adapt import fitted
 from fluidlite.testing.fuzz.builder import MAX_ELEMENTS, Builder
@@ -234,7 +234,7 @@ def _varies(each: Sequence[Array], b: Builder) -> bool:
 def _counts(b: Builder, use: _Use) -> dict[str, int] | None:
     """How many variables each output slot gets; None if the reference, which knows it of lists, refuses the inputs."""
     op = use.case.op
-    wanted = use.case.sample.outputs or tuple(slot.name for slot in op.outputs)
+    wanted = use.case.wanted()
     lists = {slot.name for slot in op.outputs if slot.duplicable}
     if not lists.intersection(wanted):
         return dict.fromkeys(wanted, 1)
@@ -245,8 +245,7 @@ def _counts(b: Builder, use: _Use) -> dict[str, int] | None:
         b.refused["too large"] += 1
         return None
     try:
-        attrs = {a.name: None if (v := use.attrs.get(a.name, a.default)) is None else a.check(v) for a in op.attrs}
-        results = call_reference(op, use.arrays[0], attrs, use.case.sample.lod)
+        results = call_reference(op, use.arrays[0], canonical(op, use.attrs), use.case.sample.lod)
     except Exception:  # whatever NumPy says of what the reference was not written for
         b.refused[f"reference: {op.type}"] += 1
         return None

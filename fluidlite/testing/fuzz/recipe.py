@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
+from fluidlite.conformance.cases import canonical
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
@@ -55,10 +56,7 @@ class Step:
 
     def canonical(self) -> dict[str, Any]:
         """Every attribute of the definition in canonical form."""
-        return {
-            attr.name: None if (value := self.attrs.get(attr.name, attr.default)) is None else attr.check(value)
-            for attr in self.op.attrs
-        }
+        return canonical(self.op, self.attrs)
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def test_a_loop_with_independent_steps() -> None:
         ('_Pragma("independent") ', "for (int s = 0; s < i[1]; ++s)", 2),  # that around, not that within
     ):
         text, _ = c_to_llvm(kernel(before + loop.format(inside)), "k")
-        assert text.count(", !5}") == marks
+        assert text.count(", !5}") + text.count(", !9}") == marks
 
 
 def test_a_pointer_that_may_come_to_a_variable_of_the_item_is_not_marked() -> None:
@@ -287,6 +287,33 @@ def test_a_row_written_over_what_it_reads_is_computed_in_vectors(language: LLVML
     text, _ = c_to_llvm(source, "k")
     unmarked, _ = c_to_llvm(source.replace('_Pragma("independent") ', ""), "k")
     assert "vector.memcheck" in optimised(unmarked) and "vector.memcheck" not in optimised(text)
+
+
+KEPT = f"""void k(const float* x, const float* w, float* y, const long n, const long items) {{
+{GIDS} {{
+float t[64]; for (int v = 0; v < 64; ++v) {{ t[v] = w[v]; }}
+_Pragma("independent") for (int v = 0; v < 64; ++v) {{ y[gid * n + v] = x[gid * n + v] * w[v] + t[v]; }}
+}} }}
+"""
+
+
+def test_independent_lanes_read_an_array_of_the_item(language: LLVMLanguage) -> None:
+    """What was computed for all rows is kept in it: without a mark on it, lanes that the text counts go one by one."""
+    made = language.compile(Context(), KEPT, "k", ("buffer", "buffer", "buffer", "int64", "int64"))
+    values, row = np.arange(320, dtype="float32").reshape(5, 64), np.arange(64, dtype="float32")
+    expected = values * row + row
+    language.launch(Context(), made, 5, [values, row, values, 64, 5])
+    np.testing.assert_array_equal(values, expected)
+    text, unmarked = (c_to_llvm(each, "k")[0] for each in (KEPT, KEPT.replace('_Pragma("independent") ', "")))
+    assert text.count("!llvm.access.group !10") == 2
+    assert "fmul float" in optimised(unmarked) and "fmul float" not in optimised(text)
+
+
+def test_an_array_within_independent_steps_is_the_same_memory_at_each() -> None:
+    assert ", !9}" in c_to_llvm(KEPT, "k")[0]
+    within = KEPT.replace("64; ++v) { y", "64; ++v) { float s[2]; s[0] = 1; y")
+    text, _ = c_to_llvm(within, "k")
+    assert within != KEPT and ", !9}" not in text
 
 
 def optimised(text: str) -> str:

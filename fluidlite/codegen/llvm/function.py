@@ -33,6 +33,8 @@ class FunctionText:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.slots: list[str] = []
+        self.arrays: list[str] = []
+        """Those of the slots that hold arrays."""
         self.pointers = Pointers()
         self.block = "entry"
         self.ended = False
@@ -78,6 +80,8 @@ class FunctionText:
         """Return memory for a variable."""
         where = "%" + self.fresh(f"{name}.")
         self.slots.append(f"  {where} = alloca {kind.text}")
+        if kind.kind == "array":
+            self.arrays.append(where)
         return where
 
     # Memory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-MARK = ", !llvm.access.group !6"
+OUTSIDE, OWN = ", !llvm.access.group !6", ", !llvm.access.group !10"
+"""Marks on what goes through a kernel's arguments, and on what goes to arrays of its own."""
 
 
 class Access(str):
@@ -48,6 +49,11 @@ class Pointers:
         return found
 
 
-def marked(lines: Sequence[str], outside: set[str]) -> list[str]:
-    """Return lines with a mark on those that read or write outside the function's own variables."""
-    return [line + MARK if isinstance(line, Access) and line.pointer in outside else line for line in lines]
+def marked(lines: Sequence[str], outside: set[str], own: set[str]) -> list[str]:
+    """Return lines with a mark on those that read or write outside the function, or in its own arrays."""
+
+    def mark(line: str) -> str:
+        pointer = line.pointer if isinstance(line, Access) else ""
+        return OUTSIDE if pointer in outside else OWN if pointer in own else ""
+
+    return [line + mark(line) for line in lines]

@@ -149,7 +149,8 @@ class Statements(Expressions):
             items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
             outer = _has_lanes(body)
             counted = _steps(cond) > 0 and (outer or _has(body, ("Pragma",)))
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, counted, items or independent)
+            own = independent and not _has(body, ("ArrayDecl",))  # one in the loop is the same memory at each step
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, counted, items or independent, own)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:

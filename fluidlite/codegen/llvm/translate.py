@@ -42,9 +42,12 @@ _MARKS = (
     "!6 = distinct !{}",
     "!7 = !{i32 1}",
     '!8 = !{!"llvm.loop.vectorize.followup_all", !0, !2}',
+    '!9 = !{!"llvm.loop.parallel_accesses", !6, !10}',
+    "!10 = distinct !{}",
 )
 """Hints on loops: what a loop of vectors is, what loops over lanes, around others and over items are; !6: on what each
-item reads and writes outside its own variables; !7: on what goes past the caches; !8: what a long loop over lanes is.
+item reads and writes outside its own variables; !7: on what goes past the caches; !8: what a long loop over lanes is;
+!9: on loops whose steps are independent, in what they read and write outside and (!10) in arrays of the item's own.
 """
 MAX_UNROLLED = 64
 """Steps of a loop over lanes that are written one by one: compiling takes more than linear time."""
@@ -116,7 +119,7 @@ class Module:
         marks = [*_MARKS, *self.marks]
         return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
 
-    def loop(self, lanes: int, outer: bool, counted: bool, items: bool) -> str:
+    def loop(self, lanes: int, outer: bool, counted: bool, items: bool, independent: bool) -> str:
         """Return the end of a loop's last branch, which says how LLVM may make vectors of it.
 
         A loop over lanes becomes vectors before anything unrolls it; a loop around others stays a loop: unrolled
@@ -124,11 +127,16 @@ class Module:
         Nor is one whose steps the text counts written out around these: it takes seconds, and gains nothing.
         Items do not read what other items write, even where an output lies on an input.
         """
-        hints = f"!2, {'!3' if lanes <= MAX_UNROLLED else '!8'}" if lanes else "!4" if outer else "!5" if items else ""
-        if counted:
-            hints = f"{hints}, !2" if hints else "!2"
-        if not hints:
+        found = ["!2", "!3" if lanes <= MAX_UNROLLED else "!8"] if lanes else ["!4"] if outer else []
+        if independent:
+            found.append("!9")
+        elif items and not found:
+            found.append("!5")
+        if counted and "!2" not in found:
+            found.append("!2")
+        if not found:
             return ""
+        hints = ", ".join(found)
         number = f"!{len(self.marks) + len(_MARKS)}"
         self.marks.append(f"{number} = distinct !{{{number}, {hints}}}")
         return f", !llvm.loop {number}"
@@ -198,7 +206,8 @@ class Module:
         if not writer.ended:
             writer.emit("ret void" if result.kind == "void" else "unreachable")
         if main:
-            writer.lines = marked(writer.lines, writer.pointers.from_only(f"%{name}" for name in names))
+            outside, own = (f"%{name}" for name in names), writer.arrays
+            writer.lines = marked(writer.lines, *map(writer.pointers.from_only, (outside, own)))
         head = f"define {'' if main else 'internal '}{result.text} @{name}({', '.join(parameters)})"
         marks = "nounwind" if main else "alwaysinline nounwind"
         self.bodies.append("\n".join([f"{head} {marks} {{", "entry:", *writer.slots, *writer.lines, "}"]))

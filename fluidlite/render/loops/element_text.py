@@ -218,7 +218,7 @@ class ElementWriter:
             return self._constant(x)
         needs = self.elements.needs(x)
         level, tile = self._level(needs), self._tiled(needs)
-        if tile and _plain(x):  # it costs less than to be kept for each of a tile
+        if tile and (_plain(x) or self._lies_along(x)):  # it costs less than to be kept for each of a tile
             level = into
         known = self._named(x, level, into)
         if known is not None:
@@ -241,6 +241,15 @@ class ElementWriter:
         if tile and level != into and x not in self.crossing:
             self.crossing.add(x)
         return name
+
+    def _lies_along(self, x: Element) -> bool:
+        """Whether an element is loaded as it is from where nothing is written, side by side along the tile."""
+        if x.op != "load" or x in self.staged or x in self.saved:
+            return False
+        source, place, guard = x.params
+        if guard or source[0] != "in" or source in self.late.values() or self.dtypes[source] == "bool":
+            return False
+        return step_is_one(place, self.schedule.lane)
 
     def _check(self, x: Element, level: int, tile: bool) -> None:
         """Record an index that is out of range."""

@@ -8,6 +8,7 @@ from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRange
 from fluidlite.base.exports import export as _export
 from fluidlite.base.fork import hold_at_fork as hold_at_fork, new_lock as new_lock, new_rlock as new_rlock
 from fluidlite.base.lru_cache import CacheInfo as CacheInfo, LRUCache as LRUCache
+from fluidlite.base.opt_level import MOST_OPTIMISED as MOST_OPTIMISED, opt_level as opt_level
 from fluidlite.codegen import philox as _philox
 from fluidlite.codegen.epilogue import Accumulation as Accumulation, accumulation as accumulation
 from fluidlite.codegen.epilogue_text import (

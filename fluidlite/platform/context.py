@@ -17,6 +17,7 @@ from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidEr
 from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
 from fluidlite.base.invalidation import epoch
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
+from fluidlite.base.opt_level import opt_level
 from fluidlite.platform.device import DoneEvent, Event, Span, Stamp
 from fluidlite.platform.device_registry import Unit
 
@@ -245,7 +246,7 @@ class Context:
             except CompileError as exc:
                 raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
 
-        return self._compiled.get((source, entry, parameters), make)
+        return self._compiled.get((source, entry, parameters, opt_level()), make)
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """What its caches tell of themselves: prepared kernels, compiled ones, and the kernel language's own caches."""

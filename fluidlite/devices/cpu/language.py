@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fluidlite.kernel_support import CacheInfo, c_to_llvm
+from fluidlite.kernel_support import CacheInfo, c_to_llvm, opt_level
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
 from .cache import MOST_BYTES, DiskCache
@@ -138,14 +138,15 @@ class LLVMLanguage(KernelLanguageBase):
             # internal: it is compiled once, in the one function that calls it
             return text.replace(f"define void @{entry}(", f"define internal void @{entry}(", 1) + _packed(entry, kinds)
 
-        found = self._kernels.get((source, entry, parameters))
+        key = (source, entry, parameters, opt_level())
+        found = self._kernels.get(key)
         if found is not None:
             return found
         try:
             found = Kernel(self.compiler.load(make, source, entry, _translator()), entry, parameters)
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
-        self._kernels[source, entry, parameters] = found
+        self._kernels[key] = found
         return found
 
     def image(self, recordings: Any, memory: Any, registers: int) -> Image | None:

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-from fluidlite.kernel_support import hold_at_fork, new_rlock
+from fluidlite.kernel_support import MOST_OPTIMISED, hold_at_fork, new_rlock, opt_level
 
 from .cache import DiskCache
 
@@ -103,9 +103,9 @@ class Compiler:
         self.seconds = 0.0
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
-    def _machine(self) -> Any:
+    def _machine(self, level: int) -> Any:
         target = llvm.Target.from_default_triple()
-        return target.create_target_machine(cpu=self._cpu, features=self._text, opt=3, jit=True)
+        return target.create_target_machine(cpu=self._cpu, features=self._text, opt=level, jit=True)
 
     def load(self, make: str | Callable[[], str], *key: str) -> Code:
         """Compile a module, or find it.
@@ -122,8 +122,10 @@ class Compiler:
         RuntimeError
             With LLVM's reason, if it refuses the text.
         """
-        key = (*self._version, *key)
-        kept = self.cache.get(*key) if self.cache is not None and len(key) > 3 else None
+        level = opt_level()
+        cache = self.cache if key else None
+        key = (*self._version, str(level), *key)
+        kept = cache.get(*key) if cache is not None else None
         with _compiling:
             if kept is not None:
                 try:
@@ -131,21 +133,21 @@ class Compiler:
                 except RuntimeError:  # made by a machine that this one is not
                     pass
             began = perf_counter()
-            code = self._object(make if isinstance(make, str) else make())
+            code = self._object(make if isinstance(make, str) else make(), level)
             self.compiled += 1
             self.seconds += perf_counter() - began
             loaded = self._loaded(code)
-        if self.cache is not None and len(key) > 3:
-            self.cache.put(code, *key)
+        if cache is not None:
+            cache.put(code, *key)
         return loaded
 
-    def _object(self, text: str) -> bytes:
-        machine = self._machine()
+    def _object(self, text: str, level: int) -> bytes:
+        machine = self._machine(level)
         module = llvm.parse_assembly(text)
         module.verify()
-        options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization = True
-        options.slp_vectorization = len(text) <= MOST_FOR_NEIGHBOURS
+        options = llvm.create_pipeline_tuning_options(speed_level=level)
+        options.loop_vectorization = level > 1
+        options.slp_vectorization = level > 1 and len(text) <= MOST_FOR_NEIGHBOURS
         builder = llvm.create_pass_builder(machine, options)
         passes = builder.getModulePassManager()
         try:
@@ -156,7 +158,7 @@ class Compiler:
         return code
 
     def _loaded(self, code: bytes) -> Code:
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine())
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine(MOST_OPTIMISED))
         engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return Code(engine, len(code))

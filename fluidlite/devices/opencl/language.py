@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.devices.opencl import pocl
-from fluidlite.kernel_support import CacheInfo, LRUCache, new_lock
+from fluidlite.kernel_support import CacheInfo, LRUCache, new_lock, opt_level
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
 # Without a group, the number of work items is rounded up to a multiple of this. The driver picks a divisor of
@@ -143,8 +143,10 @@ class OpenCLLanguage(KernelLanguageBase):
         CompileError
             With the compiler's log, or naming an entry or parameters that the source does not have.
         """
+        options = self._options if opt_level() else [*self._options, "-cl-opt-disable"]
         try:
-            program = self._programs.get(source, lambda: self._build(context.board.context, source))
+            key = (source, *options)
+            program = self._programs.get(key, lambda: self._build(context.board.context, source, options))
             call = self._cl.Kernel(program, entry)
             # telling the types once makes a launch with Python numbers as cheap as one with prepared arguments
             call.set_scalar_arg_dtypes([_scalar(name) for name in parameters])
@@ -152,15 +154,15 @@ class OpenCLLanguage(KernelLanguageBase):
             raise CompileError(f"OpenCL refuses kernel {entry!r}: {exc}", source) from exc
         return Kernel(call)
 
-    def _build(self, context: Any, source: str) -> Any:
+    def _build(self, context: Any, source: str, options: list[str]) -> Any:
         """Build a program; without the driver's header if it begins as those of the framework and needs no more."""
         if self._reads_header and source.startswith(self.keywords["prologue"]):
             declared = pocl.declarations(source, self.types, self.math)
             try:
-                return self._cl.Program(context, declared + source).build([*self._options, pocl.WITHOUT_HEADER])
+                return self._cl.Program(context, declared + source).build([*options, pocl.WITHOUT_HEADER])
             except self._cl.Error:
                 pass  # it takes more from the header, or is wrong: then the log shall be that of its own text
-        return self._cl.Program(context, source).build(self._options)
+        return self._cl.Program(context, source).build(options)
 
     def cache_info(self) -> Mapping[str, CacheInfo]:
         """What its cache of programs tells of itself."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from operator_checks import CHECKS, MODES, PAIRWISE, WRITTEN, by_operator, case_of, parsed, path_of, run_checks
+from unoptimised import EVERY, most_unoptimised
 
 import fluidlite as fluid
+from fluidlite.base.opt_level import VARIABLE, opt_level
 from fluidlite.cli.kernel_matrix import kernel_matrix
 from fluidlite.platform.device_registry import devices
 from fluidlite.testing import Check
@@ -36,8 +38,8 @@ def test_conforms_on_the_cpu(group: list[Check]) -> None:
     assert run_checks(group, "cpu")
 
 
-@pytest.mark.parametrize("place", [parameter for parameter in USABLE if parameter.values != ("cpu",)])
-@pytest.mark.parametrize("group", by_operator(PAIRWISE))
+@pytest.mark.parametrize("place", [each for each in USABLE if fluid.Place.parse(each.values[0]).kind != "cpu"])
+@pytest.mark.parametrize("group", by_operator(most_unoptimised(PAIRWISE)))
 def test_conforms(group: list[Check], place: str) -> None:
     assert run_checks(group, place)
 
@@ -65,6 +67,25 @@ def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
         {subject.removesuffix(".grad"), f"{subject.removesuffix('.grad')}_grad"}.isdisjoint(WRITTEN)
         for subject, _ in both
     )
+
+
+def test_some_checks_of_each_subject_are_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    levels: dict[str, list[int]] = {"relu": [], "relu.grad": []}
+    checks = [
+        Check(f"{subject}[{i}:float32]", lambda place, seen=seen: seen.append(opt_level()))
+        for subject, seen in levels.items()
+        for i in range(2 * EVERY)
+    ]
+    for check in most_unoptimised(checks):
+        check("cpu")
+    assert levels["relu"] == [3, *[0] * (EVERY - 1), 3, *[0] * (EVERY - 1)]
+    assert levels["relu.grad"][0] == 3 in levels["relu.grad"][1:] and 0 in levels["relu.grad"]
+    monkeypatch.setenv(VARIABLE, "3")
+    levels["relu"].clear()
+    for check in most_unoptimised(checks[: 2 * EVERY]):
+        check("cpu")
+    assert set(levels["relu"]) == {3}
 
 
 def test_a_failure_names_each_check_that_fails() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from operator_checks import PAIRWISE, by_operator, run_checks
+from unoptimised import most_unoptimised
 
 import fluidlite as fluid
 from fluidlite.testing import Check
@@ -20,6 +21,6 @@ def llvm(load_plugin: Callable[[str, str], None]) -> None:
     load_plugin("llvm", "llvm_device")
 
 
-@pytest.mark.parametrize("group", by_operator(PAIRWISE))
+@pytest.mark.parametrize("group", by_operator(most_unoptimised(PAIRWISE)))
 def test_conforms(group: list[Check], no_fallback: None) -> None:
     assert run_checks(group, PLACE)

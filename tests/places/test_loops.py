@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from operator_checks import CHECKS as ALL_CHECKS, by_operator, pairwise, run_checks
+from unoptimised import most_unoptimised
 
 import fluidlite as fluid
 from fluidlite import expr as e, layers
@@ -51,7 +52,7 @@ def loops(load_plugin: Callable[[str, str], None]) -> None:
     load_plugin("loops", "loop_kernels")
 
 
-@pytest.mark.parametrize("group", by_operator(CHECKS))
+@pytest.mark.parametrize("group", by_operator(most_unoptimised(CHECKS)))
 def test_conforms(group: list[Check], no_fallback: None) -> None:
     assert run_checks(group, PLACE)
 

@@ -118,7 +118,8 @@ def _samples_decoding() -> list[Sample]:
         inputs = _inputs(offsets[-1], tags)
         if not label:
             del inputs["Label"]
-        return Sample(inputs, {}, lod=dict.fromkeys(set(inputs) - {"Transition"}, (offsets,)), name=name, dtypes=WIDE)
+        lod = {slot: (offsets,) for slot in inputs if slot != "Transition"}
+        return Sample(inputs, {}, lod=lod, name=name, dtypes=WIDE)
 
     return [
         case("sequences", 3, 0, 3, 4, 8),

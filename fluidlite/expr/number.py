@@ -119,19 +119,22 @@ class Number(Overloads["Number", "Numeric", "Condition"]):
         Whether it is an integer.
     key : str
         Equal keys are equal numbers.
+    leaves : list of Number or None
+        What loops found it to be computed of; see ``render.loops.indices.leaves_of``.
     """
 
-    __slots__ = ("args", "key", "op", "value", "whole")
+    __slots__ = ("args", "key", "leaves", "op", "value", "whole")
     args: tuple[Number, ...]
     key: str
+    leaves: list[Number] | None
     op: str
     value: Any
     whole: bool
 
     def __init__(self, op: str, args: tuple[Number, ...] = (), value: Any = None, whole: bool = True) -> None:
-        self.op, self.args, self.value, self.whole = op, args, value, whole
+        self.op, self.args, self.value, self.whole, self.leaves = op, args, value, whole, None
         if args:
-            self.key = f"{op}({','.join(arg.key for arg in args)})"
+            self.key = f"{op}({','.join([arg.key for arg in args])})"
         else:
             self.key = repr(value) if op == "const" else f"{op}:{value}"
 
@@ -207,11 +210,17 @@ def number(value: Any) -> Number:
     """
     if isinstance(value, Number):
         return value
+    if type(value) is int and value in _SMALL:
+        return _SMALL[value]
     if hasattr(value, "item"):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
         raise ProgramError(f"{value!r:.80} is no number")
     return Number("const", (), value, not isinstance(value, float))
+
+
+_SMALL = {value: Number("const", (), value) for value in range(-16, 1025)}
+"""Integers that most arithmetic is with: one object each."""
 
 
 def size(name: str) -> Number:
@@ -256,11 +265,11 @@ def attribute(name: str) -> Number:
 
 def _make(op: str, *args: Numeric) -> Number:
     given = tuple([arg if isinstance(arg, Number) else number(arg) for arg in args])
-    if all([arg.op == "const" for arg in given]):
+    a, b = given[0], given[-1]
+    if a.op == b.op == "const" and (len(given) < 3 or given[1].op == "const"):
         return number(FUNCTIONS[op](*[arg.value for arg in given]))
-    whole = op == "whole" or (op in _WHOLE and all([arg.whole for arg in given]))
+    whole = op == "whole" or (op in _WHOLE and a.whole and b.whole)
     if whole:  # exact of integers; of floats -0.0 and NaN would be lost
-        a, b = given if len(given) == 2 else (given[0], given[0])
         if op in ("add", "sub") and b.key == "0":
             return a
         if op == "add" and a.key == "0":
@@ -328,5 +337,6 @@ def product(values: Any) -> Number:
     """The product of numbers; 1 of none."""
     total = number(1)
     for value in values:
-        total = total * value
+        first = total.key == "1" and isinstance(value, Number) and value.whole
+        total = value if first else total * value
     return total

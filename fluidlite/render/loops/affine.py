@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.expr.number import Condition, Number, number, product
@@ -14,6 +15,7 @@ _Terms = dict[tuple[str, ...], tuple[int, tuple[Number, ...]]]
 
 
 _known: LRUCache[_Terms] = LRUCache(4096, "polynomials")
+_key = attrgetter("key")
 
 
 def _terms(n: Number) -> _Terms:
@@ -31,8 +33,8 @@ def _expanded(n: Number) -> _Terms:
         found: _Terms = {}
         for count, factors in _terms(n.args[0]).values():
             for times, others in _terms(n.args[1]).values():
-                both = tuple(sorted((*factors, *others), key=lambda each: each.key))
-                found = _sum(found, {tuple(each.key for each in both): (count * times, both)}, 1)
+                both = tuple(sorted((*factors, *others), key=_key))
+                found = _sum(found, {tuple([each.key for each in both]): (count * times, both)}, 1)
         return found
     if n.op == "mod" and n.whole:  # so that it meets its quotient, and both are one again
         a, b = n.args
@@ -51,6 +53,12 @@ def _sum(a: _Terms, b: _Terms, sign: int) -> _Terms:
     return found
 
 
+def _step(count: int, factors: tuple[Number, ...]) -> tuple[tuple[Number, ...], Number]:
+    """Of a term the axes, and what a step along them is worth."""
+    bound = tuple([each for each in factors if leaves_of(each)])
+    return bound, product([each for each in factors if not leaves_of(each)]) * count
+
+
 def _number(terms: _Terms) -> Number:
     total = number(0)
     for key in sorted(terms):
@@ -62,7 +70,8 @@ def _number(terms: _Terms) -> Number:
 def normal(n: Number, sized: Callable[[Number], Number]) -> Number:
     """An index as a sum of axes by steps, which do not depend on any."""
     terms = _terms(n)
-    if any(factor.op not in ("axis", "element") and leaves_of(factor) for _, each in terms.values() for factor in each):
+    factors = [factor for _, each in terms.values() for factor in each]
+    if any([factor.op not in ("axis", "element") and leaves_of(factor) for factor in factors]):
         return n
     return _steps(terms, sized)
 
@@ -70,10 +79,9 @@ def normal(n: Number, sized: Callable[[Number], Number]) -> Number:
 def _steps(terms: _Terms, sized: Callable[[Number], Number]) -> Number:
     steps: dict[tuple[str, ...], tuple[tuple[Number, ...], Number]] = {}
     for count, factors in terms.values():
-        bound = tuple(each for each in factors if leaves_of(each))
-        key = tuple(each.key for each in bound)
-        step = steps.get(key, ((), number(0)))[1] + product(each for each in factors if not leaves_of(each)) * count
-        steps[key] = bound, step
+        bound, step = _step(count, factors)
+        key = tuple([each.key for each in bound])
+        steps[key] = bound, steps.get(key, ((), number(0)))[1] + step
     total = number(0)
     for key in sorted(steps):  # those of inner loops last
         bound, step = steps[key]
@@ -90,8 +98,7 @@ def divided(
     rest: _Terms = {}
     most = 0
     for key, (count, factors) in _terms(n).items():
-        bound = tuple(each for each in factors if leaves_of(each))
-        step = product(each for each in factors if not leaves_of(each)) * count
+        bound, step = _step(count, factors)
         size = size_of(step, values)
         if len(bound) > 1 or any(each.op != "axis" for each in bound) or size < 0 or divisor <= 0:
             return n // by, n % by
@@ -109,10 +116,10 @@ def span_of(n: Number, values: Sizes, sizes: Mapping[str, int]) -> tuple[int, in
     """The least and the greatest that an index can be in the call at hand; None if it is no sum of axes by steps."""
     least = most = 0
     for count, factors in _terms(n).values():
-        bound = tuple(each for each in factors if leaves_of(each))
-        if len(bound) > 1 or any(each.op != "axis" or each.value not in sizes for each in bound):
+        bound, one = _step(count, factors)
+        if len(bound) > 1 or any([each.op != "axis" or each.value not in sizes for each in bound]):
             return None
-        step = size_of(product(each for each in factors if not leaves_of(each)) * count, values)
+        step = size_of(one, values)
         end = step * (sizes[bound[0].value] - 1) if bound else step
         start = 0 if bound else step
         least, most = least + (start if start < end else end), most + (end if start < end else start)
@@ -133,9 +140,9 @@ def axis_to_split(n: Number, by: Number, values: Sizes, sizes: Mapping[str, int]
         return None
     divisor, longest, name = size_of(by, values), 0, ""
     for count, factors in _terms(n).values():
-        bound = tuple(each for each in factors if leaves_of(each))
-        step = size_of(product(each for each in factors if not leaves_of(each)) * count, values)
-        if len(bound) > 1 or any(each.op != "axis" for each in bound) or step < 0:
+        bound, one = _step(count, factors)
+        step = size_of(one, values)
+        if len(bound) > 1 or any([each.op != "axis" for each in bound]) or step < 0:
             return None
         if bound and divisor > 0 and step % divisor != 0 and step > longest:
             longest, name = step, bound[0].value
@@ -156,7 +163,7 @@ def step_of(n: Number, axis: str) -> Number | None:
             return None
         if mine:
             rest = tuple(each for each in factors if each is not mine[0])
-            found = _sum(found, {tuple(each.key for each in rest): (count, rest)}, 1)
+            found = _sum(found, {tuple([each.key for each in rest]): (count, rest)}, 1)
     return _number(found)
 
 
@@ -167,7 +174,7 @@ def step_is_one(n: Number, axis: str) -> bool:
 
 
 def _has(n: Number, axis: str) -> bool:
-    return any(leaf.value == axis for leaf in leaves_of(n) if leaf.op == "axis")
+    return any([leaf.value == axis for leaf in leaves_of(n) if leaf.op == "axis"])
 
 
 def same(a: Number, b: Number, values: Sizes) -> bool:

@@ -54,6 +54,8 @@ class Elements:
         The axes that each is computed of.
     sizes : list of (int, Number)
         Sizes that are equal in the call at hand are one number.
+    stands : dict of str to Number
+        By key, the number that stands for one that was asked for.
     lengths : list of int
         Which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
     extents : dict of str to int
@@ -75,6 +77,7 @@ class Elements:
     names: dict[Element, str] = field(default_factory=dict)
     needed: dict[Element, frozenset[str]] = field(default_factory=dict)
     sizes: list[tuple[int, Number]] = field(default_factory=list)
+    stands: dict[str, Number] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
     extents: dict[str, int] = field(default_factory=dict)
     facts: dict[tuple[str, Element], bool] = field(default_factory=dict)
@@ -112,6 +115,12 @@ class Elements:
 
     def sized(self, d: Number) -> Number:
         """The number that stands for all sizes that are equal to one."""
+        found = self.stands.get(d.key)
+        if found is None:
+            found = self.stands[d.key] = self._stand(d)
+        return found
+
+    def _stand(self, d: Number) -> Number:
         length = size_of(d, self.values)
         if d.op == "const" or 0 <= length <= 1:
             return number(int(length))

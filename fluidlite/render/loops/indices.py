@@ -21,7 +21,9 @@ def element_leaf(name: str) -> Number:
 
 
 def leaves_of(n: Number) -> list[Number]:
-    """The axes and elements that a number is computed of."""
+    """The axes and elements that a number is computed of; found once for each number."""
+    if n.leaves is not None:
+        return n.leaves
     found: dict[str, Number] = {}
     pending = [n]
     while pending:
@@ -29,7 +31,8 @@ def leaves_of(n: Number) -> list[Number]:
         if one.op in ("axis", "element"):
             found[one.key] = one
         pending.extend(one.args)
-    return list(found.values())
+    n.leaves = list(found.values())
+    return n.leaves
 
 
 def linear(index: Sequence[Number], dims: Sequence[Number]) -> Number:

@@ -25,8 +25,9 @@ class Guards:
 
     def note(self, function: str, a: Number, b: Number, answer: bool) -> bool:
         """Keep an answer, and return it."""
-        if a.op != "const" or b.op != "const":
-            self.asked[function, a.key, b.key] = Condition(function, a, b), answer
+        key = function, a.key, b.key
+        if key not in self.asked and (a.op != "const" or b.op != "const"):
+            self.asked[key] = Condition(function, a, b), answer
         return answer
 
     def hold(self, values: Values) -> bool:
@@ -56,7 +57,8 @@ def _comparison(function: str) -> Callable[[Size, Any], Any]:
     def compared(self: Size, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self.guards.note(function, self.n, _as_number(other), bool(apply(_plain(self), _plain(other))))
+        known = other.n if isinstance(other, Size) else number(other)
+        return self.guards.note(function, self.n, known, bool(apply(_plain(self), _plain(other))))
 
     return compared
 
@@ -129,10 +131,11 @@ def _as_number(value: int) -> Number:
 
 @dataclass(frozen=True)
 class Noted:
-    """What the leaves of numbers are in a call, of which it is noted what is asked."""
+    """What the leaves of numbers are in a call, of which it is noted what is asked; what numbers were found to be."""
 
     values: Values
     guards: Guards
+    known: dict[str, int] = field(default_factory=dict)
 
 
 Sizes = Values | Noted
@@ -143,7 +146,10 @@ def size_of(n: Number, sizes: Sizes) -> int:
     if not isinstance(sizes, Noted):
         found: int = n.evaluate(sizes)
         return found
-    return Size.of(int(n.evaluate(sizes.values)), n, sizes.guards)
+    value = sizes.known.get(n.key)
+    if value is None:
+        value = sizes.known[n.key] = int(n.evaluate(sizes.values))
+    return Size.of(value, n, sizes.guards)
 
 
 def holds(c: Condition, sizes: Sizes) -> bool:

@@ -378,6 +378,28 @@ def test_bad_options(
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.parametrize("size", [32, 64])
+def test_what_lies_outside_of_the_arena_is_read_and_written_in_layouts(tmp_path: Path, size: int) -> None:
+    """Feeds, weights and results are taken to the layout of convolutions, and from it, where they lie themselves."""
+    main_, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main_, startup), fluid.unique_name.guard():
+        x = layers.data("x", [2, 3, size, size], append_batch_size=False)
+        first = layers.relu(layers.conv2d(x, 16, 7, 2, 3, bias_attr=False))
+        second = layers.conv2d(first, 16, 3, 1, 1, bias_attr=False)
+        mean = layers.pool2d(second, pool_type="avg", global_pooling=True)
+    exe, scope = fluid.Executor("cpu"), fluid.Scope()
+    exe.run(startup, scope=scope)
+    given = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("float32")
+    expected = exe.run(main_, {"x": given}, [mean, second], scope=scope)
+    texts = exe.sources()
+    assert "NHWC" in texts["steps.txt"]
+    exe.write_sources(tmp_path)
+    weights = {name.replace(".", "_"): scope.find_var(name).get_tensor().numpy()
+               for name in ("conv2d_0.w_0", "conv2d_1.w_0")}  # fmt: skip
+    for found, wanted in zip(module_of(tmp_path).run(given, **weights), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 # What a program that was loaded may be called
 
 

@@ -189,8 +189,10 @@ class ProgramText:
         specs = [spec for group in step.call.outs.values() for spec in group]
 
         def plain(name: str, key: str, spec: Spec) -> str:
-            start = self.bound.memory.at[self.bound.live_ranges.of[key]]
-            return f"arena[{start}:{start + spec.nbytes}].view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
+            there = self._bytes_of(self.bound.live_ranges.of.get(key), spec)
+            if not there:  # it is fed, fetched or state, and lies as its dims say
+                return f"{name}.reshape({spec.dims!r})"
+            return f"{there}.view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
 
         read = [
             None if name is None or key is None else plain(name, key, spec)
@@ -378,13 +380,23 @@ class ProgramText:
                 continue
             at = j - len(step.ins)
             held = stand_in(spec, self.context)
-            aside = at >= 0 and (index, at) in self.bound.live_ranges.copied
-            names[id(held.span().handle)] = self._names[f"{key}@{index}" if aside else key]
+            aside = self.bound.live_ranges.copied.get((index, at)) if at >= 0 else None
+            name = self._names[f"{key}@{index}" if aside is not None else key]
+            life = self.bound.live_ranges.of.get(key) if aside is None else aside
+            fixed = self.bound.fixed.get(key)  # what is read blindly is said to be plain
+            layout = spec.layout if fixed is None or fixed.spec is None else fixed.spec.layout
+            there = "" if layout is PLAIN else self._bytes_of(life, spec)
+            names[id(held.span().handle)] = there or name
             tensors.append(held)
         if step.blind:
             seen = [spec for group in (*step.call.ins.values(), *step.call.outs.values()) for spec in group]
             tensors = [relaid(tensor, spec) for tensor, spec in zip(tensors, seen, strict=True)]
         return tensors, names
+
+    def _bytes_of(self, life: LiveRange | None, spec: Spec) -> str:
+        """The bytes of a value, in the order in which they lie in the arena; ``""`` of one that does not."""
+        start = self.bound.memory.at.get(life) if life is not None else None
+        return "" if start is None else f"arena[{start}:{start + spec.nbytes}]"
 
     def _result(self, key: str) -> str:
         life = self.bound.live_ranges.of.get(key)

@@ -72,7 +72,7 @@ def test_a_processor_is_free_where_each_process_has_two() -> None:
 
 
 def test_four_processes_train_digits_to_the_losses_of_one_with_the_whole_batch(mpirun: Run, tmp_path: Path) -> None:
-    """By a network, and by a program that Executor.run takes compiled."""
+    """By a network, by a program that Executor.run takes compiled, and by one whose gradients are rows of a table."""
     pytest.importorskip("sklearn")
     script = Path(__file__).with_name("mpi_digits.py")
     alone = subprocess.run(

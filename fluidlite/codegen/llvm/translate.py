@@ -49,7 +49,7 @@ _MARKS = (
 item reads and writes outside its own variables; !7: on what goes past the caches; !8: what a long loop over lanes is;
 !9: on loops whose steps are independent, in what they read and write outside and (!10) in arrays of the item's own.
 """
-MAX_UNROLLED = 64
+MAX_UNROLLED = 128
 """Steps of a loop over lanes that are written one by one: compiling takes more than linear time."""
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS
+from fluidlite.base.errors import ProgramError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
@@ -324,6 +325,8 @@ class _Writer(PrimitiveWriter):
     def _constant(self, x: Tensor, numbers: list[float]) -> tuple[Expr, str]:
         """A number of its own dtype: floats are arguments, of which the kernel does not depend; so are most sizes."""
         value = self.number(x.params[0])
+        if value is None:
+            raise ProgramError(f"{x.params[0].key} is a number that only the run knows")
         if x.dtype not in FLOATS:
             value = bool(value) if x.dtype == "bool" else int(value)
             if x.dtype != "int64" or not MAX_LITERAL < abs(value) < MAX_EXACT_INTEGER:

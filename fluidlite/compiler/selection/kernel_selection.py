@@ -379,9 +379,11 @@ def _decomposed(
         refused.append(("decomposition", str(exc)))
         return None
     except Exception as exc:
-        if not open_sizes and all(spec.known for specs in call.outs.values() for spec in specs):
+        read = [spec for slot in (*call.op.stated, *call.op.tables) for spec in call.ins.get(slot, ())]
+        known = not open_sizes and all([spec.value is not None for spec in read])
+        if known and all(spec.known for specs in call.outs.values() for spec in specs):
             raise
-        refused.append(("decomposition", f"its dims or LoD are not known yet ({type(exc).__name__}: {exc})"))
+        refused.append(("decomposition", f"its dims, LoD or numbers are not known yet ({type(exc).__name__}: {exc})"))
         return None
     if isinstance(parts, str):
         refused.append(("decomposition", parts))

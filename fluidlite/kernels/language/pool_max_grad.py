@@ -1,4 +1,4 @@
-"""The gradient of a pooling by the greatest element: looked for once a window, and added there.
+"""The gradient of a pooling by the maximum: looked for once a window, and added there.
 
 An item owns a band of a plane. Runs go along the last spatial dim, or the channels where they come last, which no
 window spans. Outside of a run there are always three dims, those that are missing being of size 1; of each dim the
@@ -22,7 +22,7 @@ RUN = 64
 SHARED = 64
 """Items that are enough; more of them would look for more of the same elements."""
 FIXED = 4
-"""Greatest stride of windows side by side, and greatest kernel that is compared at once: both are in the text."""
+"""Largest stride of windows side by side, and largest kernel that is compared at once: both are in the text."""
 
 # An item owns a band of a plane. It goes through the windows that reach into the band in order, so that sums repeat.
 _BANDS = """
@@ -133,18 +133,18 @@ def _supports(call: Call) -> str | None:
 
 @register_kernel("pool2d_grad", "language", supports=_supports)
 def pool2d_grad(call: Call, context: Context) -> Any:
-    """The gradient goes to the first greatest element of a window."""
+    """The gradient goes to the first maximum of a window."""
     return greatest_grad(call, context, Frame(call))
 
 
 @register_kernel("pool3d_grad", "language", supports=_supports)
 def pool3d_grad(call: Call, context: Context) -> Any:
-    """The gradient goes to the first greatest element of a window."""
+    """The gradient goes to the first maximum of a window."""
     return greatest_grad(call, context, Frame(call))
 
 
 def greatest_grad(call: Call, context: Context, frame: Frame) -> Any:
-    """Return the run that adds each element of Out@GRAD to the first greatest element of its window.
+    """Return the run that adds each element of Out@GRAD to the first maximum of its window.
 
     Half types are added in a workspace of float32, and rounded once.
     """

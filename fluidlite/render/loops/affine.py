@@ -113,7 +113,7 @@ def divided(
 
 
 def span_of(n: Number, values: Sizes, sizes: Mapping[str, int]) -> tuple[int, int] | None:
-    """The least and the greatest that an index can be in the call at hand; None if it is no sum of axes by steps."""
+    """The minimum and the maximum that an index can be in the call at hand; None if it is no sum of axes by steps."""
     least = most = 0
     for count, factors in _terms(n).values():
         bound, one = _step(count, factors)

@@ -296,7 +296,7 @@ class Elements:
         return self.made("checked", (self.cast(x, "int64"),), (self.sized(size), unknown), "int64")
 
     def _span(self, x: Element) -> tuple[int, int] | None:
-        """The least and the greatest that an integer can be in the call at hand, if it is made of what was checked."""
+        """The minimum and the maximum that an integer can be in the call at hand, if it is made of what was checked."""
         if x.op == "checked":
             return 0, size_of(x.params[0], self.values) - 1
         if x.op == "number" and x.dtype == "int64":

@@ -66,9 +66,8 @@ def run_plan(
     for tensor in feeds.values():  # before a lock is held: two runs that wait for each other would wait for ever
         if tensor.place is not None:
             transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
-    with ExitStack() as stack:
-        contexts = list(frame.contexts.values())
-        stack.enter_context(turn(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)))
+    contexts = list(frame.contexts.values())
+    with turn(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)), ExitStack() as stack:
         for context in contexts:
             if type(context.raw).activate is not ContextBase.activate:
                 stack.enter_context(context.raw.activate())

@@ -8,8 +8,7 @@ the device for what they have enqueued. Those that were concerned see at their n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from fluidlite.base.invalidation import epoch
@@ -109,12 +108,17 @@ def hold_all(contexts: Iterable[Context]) -> None:
         wanted = wanted[len(taken) :] + wanted[: len(taken)]
 
 
-@contextmanager
-def turn(contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> Iterator[None]:
+class turn:
     """Hold queues, and have the turn of all that is used, inside the block: see :func:`hold`."""
-    hold(contexts, uses)
-    try:
-        yield
-    finally:
-        for context in contexts:
+
+    __slots__ = "_contexts", "_uses"
+
+    def __init__(self, contexts: Collection[Context], uses: Callable[[], Iterable[Use]]) -> None:
+        self._contexts, self._uses = contexts, uses
+
+    def __enter__(self) -> None:
+        hold(self._contexts, self._uses)
+
+    def __exit__(self, *error: object) -> None:
+        for context in self._contexts:
             context.lock.release()

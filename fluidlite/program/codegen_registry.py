@@ -42,6 +42,9 @@ def _unable(traced: Any, values: Any) -> Any:
 evaluated: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = _unable
 """NumPy arrays by output slot of a trace that reads no operand; ``fluidlite.render`` puts its own here."""
 
+elementwise: Callable[[Call], bool] = _never
+"""Whether an expression only computes element by element; ``fluidlite.render`` puts its own here."""
+
 has_steps: Callable[[Call], bool] = _never
 """Whether an expression runs another one step by step; ``fluidlite.expr`` puts its own here."""
 

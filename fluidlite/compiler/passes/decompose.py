@@ -9,7 +9,7 @@ from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.selection.kernel_selection import choose
+from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value, decompose
 from fluidlite.program.op_call import Call
@@ -85,7 +85,8 @@ def _note(op: GraphOp, reason: str) -> None:
 def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     """What the place decomposes an operator into, or why that stays together; None: the place has a kernel for it."""
     assert op.operator is not None
-    place = devices.unit(op.operator.hints.get("op_device") or graph.place).place
+    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+    place = unit.place
     ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     outs = {
         slot: tuple(v.spec for v in values if v is not None and v.spec is not None)
@@ -95,6 +96,8 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     call = Call(op.operator.definition, ins, outs, op.attrs).at(place)
     try:
         choice = choose(call, place, graph.policy)
+        if choice.how == "generated" and choice.capability == "language":
+            choice = fusible_choice(call, unit, graph.policy) or choice
         if choice.how != "decomposed" or choice.place != place:
             return None
         parts = decompose(call)

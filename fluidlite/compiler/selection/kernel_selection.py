@@ -435,7 +435,7 @@ def _in_parts(
     """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
     the whole is large, all that are large enough for it), or if it is large and what is not elementwise of it is not.
 
-    Elementwise parts are then one kernel each, and can be fused with what is around them.
+    Elementwise parts are then one kernel each.
     """
     compiled = unit.language is not None and unused("language", call, unit, policy) is None
     elements = largest(call) if call.known else 0
@@ -484,6 +484,11 @@ def _widened(
 def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
     """The call in a wider data type on the place, or None, whatever else could run it."""
     return _widened(call, unit, policy, (), [])
+
+
+def fusible_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
+    """The call said with elementwise operators, which can be fused with what is around them, or None."""
+    return _in_parts(call, unit, policy, (), []) if generated.elementwise(call) else None
 
 
 def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:

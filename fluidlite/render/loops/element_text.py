@@ -295,8 +295,9 @@ class ElementWriter:
             return self._random(x, level)
         if x.op == "checked":
             at, size = self.value(x.args[0], level), self._number(x.params[0], level)
-            none = "" if size_of(x.params[0], self.elements.values) else f" || {size} == 0"
-            return f"{at} < 0{none} ? 0 : {at} < {size} ? {at} : {size} - 1"
+            none = "" if size_of(x.params[0], self.elements.values) else f"{size} == 0 ? 0 : "
+            # the maximum within the minimum: ptxas 12.9 and 13.0 compare the other order with its end wrongly on sm_90
+            return f"{none}{at} < {size} ? {at} < 0 ? 0 : {at} : {size} - 1"
         if x.op == "select":
             a, b = self._operands(x, level)
             if _is_there(x):

@@ -298,24 +298,35 @@ def _results(call: Call) -> list[Tensor]:
 
 
 def parts_first(call: Call) -> bool:
-    """Whether other operators are to compute the parts of an expression, if they can: elementwise ones are fused with
-    what is around them, which was done where operators were put together, and products of matrices have kernels of
-    their own.
+    """Whether other operators are to compute the parts of an expression, if they can: products of matrices have kernels
+    of their own.
     """
-    if call.op.must_alias or (call.op.expression is not None and call.op.expression.operators):
-        return False
-    try:
-        return call.once("parts first", _parts_first)
-    except ProgramError:
-        return True
+    return _computed_by_parts(call) and call.once("parts first", _parts_first)
+
+
+def elementwise(call: Call) -> bool:
+    """Whether an expression only computes element by element: its parts can be fused with what is around them."""
+    return _computed_by_parts(call) and call.once("elementwise", _elementwise)
+
+
+def _computed_by_parts(call: Call) -> bool:
+    return not call.op.must_alias and call.op.expression is not None and not call.op.expression.operators
 
 
 def _parts_first(call: Call) -> bool:
-    every = traced_of(call).every
-    ops = {x.op for x in every}
-    if "steps" in ops or ("contract" in ops and any(x.op == "contract" and _is_product(x) for x in every)):
+    try:
+        every = traced_of(call).every
+    except ProgramError:
         return True
-    return ops <= _ELEMENTWISE
+    ops = {x.op for x in every}
+    return "steps" in ops or ("contract" in ops and any(x.op == "contract" and _is_product(x) for x in every))
+
+
+def _elementwise(call: Call) -> bool:
+    try:
+        return {x.op for x in traced_of(call).every} <= _ELEMENTWISE
+    except ProgramError:
+        return False
 
 
 def _is_product(x: Tensor) -> bool:
@@ -324,4 +335,5 @@ def _is_product(x: Tensor) -> bool:
     return not set(mine) <= set(theirs) and not set(theirs) <= set(mine)
 
 
-generators["language"], generated.parts_first = LoopKernels(generators["language"]), parts_first
+generators["language"] = LoopKernels(generators["language"])
+generated.parts_first, generated.elementwise = parts_first, elementwise

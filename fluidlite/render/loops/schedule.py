@@ -226,7 +226,7 @@ def schedule_of(
     if not reduces and not any(x.op == "running" for x in every):
         total = others * size * prod(inner.values())
         ordered = any(store.ordered for store in nest.stores)
-        wanted, lanes = min(LINE // 4 if ordered else max(total // 64, 64), LINE, size), TILE
+        wanted, lanes = min(LINE // 4 if ordered else max(total // 64, 128), LINE, size), TILE
         while lanes < wanted:  # few widths, so that other sizes have the same text
             lanes *= 2
     else:

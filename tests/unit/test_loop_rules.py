@@ -126,3 +126,20 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
             assert written(at(*mine)) == alone, (before, mine)
             written(at(*before))
             assert written(at(*mine)) == alone, (before, mine)
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(32, 2), (2, 1)])
+def test_sums_of_columns_are_stored_where_a_sum_reads_them(rows: int, stored: int) -> None:
+    """Neighbours are then computed side by side; of few numbers only what is read twice is stored."""
+    call = call_of("affine_grid_grad", {"Output@GRAD": ((256, rows, 32, 2), "float32")}, {}, "Theta@GRAD")
+    stores = [store for nest in nests(call) for store in nest.stores if store.target[0] == "made"]
+    assert len([store for store in stores if store.value.op == "reduce"]) == stored
+
+
+def test_products_that_sum_nothing_are_loops() -> None:
+    """Each element of both meets several of the other, yet there is no product of matrices."""
+    for interpolation in ("bilinear_interp_grad", "trilinear_interp_grad"):
+        dims = (2, 3, 8, 8) if interpolation.startswith("bi") else (2, 3, 8, 8, 8)
+        given = {"X": (dims, "float32"), "Out@GRAD": ((*dims[:2], *(2 * d for d in dims[2:])), "float32")}
+        attrs = {"interp_method": interpolation.removesuffix("_interp_grad"), "scale": 2.0}
+        assert not kernels.parts_first(call_of(interpolation, given, attrs, "X@GRAD"))

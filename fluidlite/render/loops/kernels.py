@@ -330,9 +330,9 @@ def _elementwise(call: Call) -> bool:
 
 
 def _is_product(x: Tensor) -> bool:
-    """Whether each element of either operand meets several of the other."""
-    mine, theirs, _ = x.params
-    return not set(mine) <= set(theirs) and not set(theirs) <= set(mine)
+    """Whether each element of either operand meets several of the other, and sums are taken."""
+    mine, theirs, out = (set(axes) for axes in x.params)
+    return not mine <= theirs and not theirs <= mine and not mine | theirs <= out
 
 
 generators["language"] = LoopKernels(generators["language"])

@@ -409,15 +409,27 @@ def _kept(results: list[Tensor], rounded: Container[int], values: Sizes) -> list
     costly = {x for x in order if x in own or (x.op in REDUCING and x.op != "scan" and readers[x])}
     kept: set[Tensor] = set()
     repeated: dict[Tensor, bool] = {}
+    summed: dict[Tensor, bool] = {}
     for x in reversed(order):
         reads = readers[x]
+        summed[x] = any(r.op == "reduce" or (summed[r] and r not in kept) for r in reads)
         often = any(r.op in REPEATING or repeated[r] for r in reads)  # it is read for other elements than its own
         count = len(reads) + written[id(x)]
         root = x in own and (reads or id(x) in rounded or written[id(x)] > 1)
-        if (count > 1 or often or root) and x in costly:
+        if (count > 1 or often or root or (summed[x] and _of_columns(x, values))) and x in costly:
             kept.add(_narrow(x, readers, written))
         repeated[x] = often and x not in kept
     return [x for x in order if x in kept]
+
+
+def _of_columns(x: Tensor, values: Sizes) -> bool:
+    """Whether what is reduced lies apart, and neighbours side by side: in loops of its own, lanes go through them."""
+    if x.op != "reduce":
+        return False
+    (source,), (_, gone) = x.args, x.params
+    lengths = [size_of(d, values) for d in source.dims]
+    last = max((k for k, length in enumerate(lengths) if length != 1), default=-1)
+    return last not in gone and prod(lengths) > MUCH
 
 
 def _narrow(x: Tensor, readers: Mapping[Tensor, list[Tensor]], written: Mapping[int, int]) -> Tensor:

@@ -60,7 +60,7 @@ class Kernel:
         ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
     inplace : bool
         Outputs may share memory with inputs where the definition allows.
-    kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, vectors
+    kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, written_for
         As :class:`~fluidlite.program.kernel_options.KernelOptions` says.
     origin, plugin : str
         File and line; the plugin that brought it, "" for a script's.
@@ -84,7 +84,7 @@ class Kernel:
     predicated: bool = False
     library_backed: bool = False
     epilogue: bool = False
-    vectors: bool = False
+    written_for: str = ""
 
     def __post_init__(self) -> None:
         parameters = len(inspect.signature(self.function).parameters)

@@ -49,7 +49,7 @@ def _kernels(vectors: bool) -> dict[str, Kernel]:
     """Those that need vector registers, or all others."""
     found: list[Kernel] = []
     plugin.register_kernels(lambda module: found.extend(kernels_of(module)))
-    return {kernel.op: kernel for kernel in found if kernel.vectors == vectors}
+    return {kernel.op: kernel for kernel in found if (kernel.written_for == "registers") == vectors}
 
 
 KERNELS, IN_VECTORS = _kernels(False), _kernels(True)

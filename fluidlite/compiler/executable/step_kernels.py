@@ -219,7 +219,7 @@ def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
                 between[_key(value)] = value.spec, room.take(value.spec.nbytes)
         space = (room.take(kernel.workspace), kernel.workspace) if kernel.workspace else None
         reads, writes = tuple(map(_key, part.ins)), tuple(map(_key, part.outs))
-        records = how.capability == "language" or (how.kernel is not None and how.kernel.vectors)
+        records = how.capability == "language" or (how.kernel is not None and how.kernel.written_for == "registers")
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
         launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space, records))
     return OneStep(one, choice, tuple(launches), between, room.end)

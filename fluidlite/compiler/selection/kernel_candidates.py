@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, choose, decomposed_choice, widened_choice
 from fluidlite.compiler.selection.policy import HOWS, Policy
-from fluidlite.compiler.selection.refusals import device_refusal, device_veto, language_refusal, refuse
+from fluidlite.compiler.selection.refusals import (
+    device_refusal,
+    device_veto,
+    language_refusal,
+    of_other_devices,
+    refuse,
+)
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
@@ -65,7 +71,7 @@ def _native(call: Call, unit: Unit) -> list[Found]:
     mine = [k for k in kernels.of(call.op.type) if any(matches(place, unit.place.kind) for place in k.places)]
     found: list[Found] = []
     for kernel in sorted(mine, key=_rank):
-        reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+        reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
         choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
         found.append(("native", kernel.library, choice, reason))
     return found
@@ -88,7 +94,7 @@ def _generic(call: Call, unit: Unit) -> list[Found]:
     found: list[Found] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
-            reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+            reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
             if not reason and capability == "language":
                 reason = language_refusal(call, unit) or ""
             if not reason and capability != "memory":
@@ -115,13 +121,6 @@ def _widened(call: Call, unit: Unit, policy: Policy) -> list[Found]:
 
 def _rank(kernel: Kernel) -> int:
     return -kernels.library(kernel.library).rank
-
-
-def _vectors(kernel: Kernel, unit: Unit) -> str:
-    """Why a kernel that is written in vectors of the kernel language cannot be used, or ""."""
-    if kernel.vectors and getattr(unit.language, "registers", None) is None:
-        return f"{unit.place.kind} has no kernel language that names vector registers"
-    return ""
 
 
 def _judged(how: str, name: str, choice: Choice | None, reason: str, chosen: Choice) -> Candidate:

@@ -211,7 +211,7 @@ class ProgramText:
         if choice.kernel is None and choice.capability == "array":
             self.array(step.call.op.type, run, [*ins, *outs], extra)
             return
-        if choice.capability == "language" or (choice.kernel is not None and choice.kernel.vectors):
+        if choice.capability == "language" or (choice.kernel is not None and choice.kernel.written_for == "registers"):
             launches = self._recorded(index, step, run)
             if launches is not None:
                 self.lines += launches

@@ -77,7 +77,9 @@ class _Root:
         return tuple(self.sizes[axis.name] for axis in axes)
 
 
-def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Sizes) -> tuple[Nest, ...]:
+def nests_of(
+    traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Sizes, side_by_side: bool = False
+) -> tuple[Nest, ...]:
     """The nests of an expression, those that others read first.
 
     Parameters
@@ -87,6 +89,8 @@ def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Size
         The outputs that are wanted, and as what they are stored.
     values : mapping
         The sizes at hand.
+    side_by_side : bool
+        Whether the device runs work-items side by side.
     """
     results = [(slot, i, _as_it_lies(traced.outputs[slot][i], values)) for slot, i in dtypes]
     rounded = {id(x) for slot, i, x in results if x.dtype != dtypes[slot, i]}
@@ -109,7 +113,7 @@ def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Size
         homes = Counter(x for group in groups for x in set().union(*(root.inlined for root in group)))
         more |= {x for x, count in homes.items() if count > 1}
         if not more:
-            return tuple(nest for group in groups for nest in _nests(group, stored, values))
+            return tuple(nest for group in groups for nest in _nests(group, stored, values, side_by_side))
         stored = {x: ("made", k) for k, x in enumerate(kept) if x in stored or x in more}
 
 
@@ -343,13 +347,15 @@ def _fits(members: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) 
     return bool(shared)
 
 
-def _nests(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) -> list[Nest]:
+def _nests(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes, side_by_side: bool) -> list[Nest]:
     """The nests that compute a group."""
     main = group[0]
     first = main.x
     mine = {x: source for x, source in stored.items() if x is not first or main.target[0] != "made"}
     if in_order(first, values) and first not in mine:
-        return [(running if first.op == "scan" else scattered)(first, main.target, mine, values)]
+        if first.op == "scan":
+            return [running(first, main.target, mine, values)]
+        return [scattered(first, main.target, mine, values, side_by_side)]
     return [_together(group, stored, values)]
 
 

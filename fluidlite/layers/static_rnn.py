@@ -63,7 +63,7 @@ class StaticRNN:
                 rnn._block = super().__enter__()
                 return rnn._block
 
-        return Step(program, self.recurrent)
+        return Step(program, self._append_recurrent)
 
     def _inside(self, method: str) -> tuple[Block, Block]:
         if self._block is None or self._outer is None or self._done:
@@ -165,7 +165,7 @@ class StaticRNN:
         wholes = [whole for _, whole in self._outputs]
         return wholes[0] if len(wholes) == 1 else wholes
 
-    def recurrent(self, outer: Block, block: Block) -> None:
+    def _append_recurrent(self, outer: Block, block: Block) -> None:
         """Append the operator that runs the step; the end of the block does it."""
         if not self._inputs or not self._outputs:
             raise ProgramError("the step of StaticRNN has no step_input or no step_output; it needs one of each")

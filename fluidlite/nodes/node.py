@@ -13,7 +13,7 @@ from fluidlite.nodes.precedence import common_device
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.place import PlaceLike
-from fluidlite.program.source_location import _PACKAGE, _USERS, Line
+from fluidlite.program.source_location import Line, in_package
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -35,7 +35,7 @@ def where_made(frame: FrameType) -> WhereMade:
             file = code.co_filename
             if len(_ours) > MAX_FILES:
                 _ours.clear()
-            ours = _ours[file] = file.startswith(_PACKAGE) and not file.startswith(_USERS)
+            ours = _ours[file] = in_package(file)
         back = frame.f_back
         if not ours or back is None:
             return code, frame.f_lasti

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from fluidlite import unique_name
 from fluidlite.base.dtypes import compute_dtype
 from fluidlite.base.errors import ProgramError
 from fluidlite.clip import BaseGradientClipAttr, append_error_clip_ops, append_gradient_clip_ops
 from fluidlite.initializer import Constant
-from fluidlite.layer_helper import LayerHelper
+from fluidlite.layer_helper import LayerHelper, refuse
 from fluidlite.layers import tensor
 from fluidlite.layers.selected_rows import dense, merge_rows, put_rows, take_rows
 from fluidlite.optimizer.argument_order import either_order
@@ -64,11 +64,11 @@ class Optimizer:
         if isinstance(learning_rate, (bool, str)) or not (
             isinstance(learning_rate, Variable) or hasattr(learning_rate, "__float__")
         ):
-            self._refuse("learning_rate", learning_rate, "a number, or a Variable that a schedule made")
+            refuse("learning_rate", learning_rate, "a number, or a Variable that a schedule made")
         if regularization is not None and not isinstance(regularization, WeightDecayRegularizer):
-            self._refuse("regularization", regularization, "one of fluid.regularizer's, such as L2Decay(1e-4)")
+            refuse("regularization", regularization, "one of fluid.regularizer's, such as L2Decay(1e-4)")
         if grad_clip is not None and not isinstance(grad_clip, BaseGradientClipAttr):
-            self._refuse("grad_clip", grad_clip, "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)")
+            refuse("grad_clip", grad_clip, "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)")
         self._learning_rate = learning_rate
         self.regularization = regularization
         self._name = name
@@ -80,13 +80,9 @@ class Optimizer:
         self._opti_name_list: list[str] = []
         self.helper = LayerHelper(type(self).__name__, name="optimizer")
 
-    def _refuse(self, argument: str, value: Any, expected: str) -> NoReturn:
-        shown = f"{type(value).__name__} {value!r}"
-        raise ProgramError(f"optimizer.{type(self).__name__}: argument {argument!r} is {shown}; expected {expected}.")
-
     def _number(self, argument: str, value: Any) -> float:
         if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-            self._refuse(argument, value, "a number")
+            refuse(argument, value, "a number")
         return float(value)
 
     # Learning rate
@@ -102,7 +98,7 @@ class Optimizer:
             if isinstance(self._learning_rate, Variable):
                 rate = self._learning_rate
                 if rate.block.program is not program:
-                    self._refuse("learning_rate", rate, "a Variable of the program that has the loss")
+                    refuse("learning_rate", rate, "a Variable of the program that has the loss")
             else:
                 rate = tensor.create_global_var(
                     [1],
@@ -203,7 +199,7 @@ class Optimizer:
     ) -> ParamsGrads:
         """Append the gradients of the loss; return (parameter, gradient) pairs."""
         if not isinstance(loss, Variable):
-            self._refuse("loss", loss, "a Variable, such as layers.mean(cost)")
+            refuse("loss", loss, "a Variable, such as layers.mean(cost)")
         wanted = parameter_list if parameter_list is not None else self._parameter_list
         pairs = append_backward(loss, wanted, no_grad_set, callbacks, by_rows=True)
         append_error_clip_ops(loss.block)
@@ -272,9 +268,9 @@ class Optimizer:
         list of Operator, list of (Parameter, gradient)
         """
         if grad_clip is not None and not isinstance(grad_clip, BaseGradientClipAttr):
-            self._refuse("grad_clip", grad_clip, "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)")
+            refuse("grad_clip", grad_clip, "one of fluid.clip's, such as GradientClipByGlobalNorm(1.0)")
         if not isinstance(loss, Variable):
-            self._refuse("loss", loss, "a Variable, such as layers.mean(cost)")
+            refuse("loss", loss, "a Variable, such as layers.mean(cost)")
         with program_guard(loss.block.program, startup_program or default_startup_program()):
             pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
             return self.apply_gradients(pairs, grad_clip), pairs

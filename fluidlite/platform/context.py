@@ -15,7 +15,7 @@ import numpy as np
 
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError, OutOfRangeError
 from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.base.opt_level import opt_level
 from fluidlite.platform.device import DoneEvent, Event, Span, Stamp
@@ -381,7 +381,7 @@ class Context:
                 return
             if self.unit.inherited:
                 self.closed = True
-                epoch.begin()
+                cache_version.invalidate()
                 keep_for_ever(self)
                 return
             try:
@@ -389,7 +389,7 @@ class Context:
                     self.raw.wait()
             finally:
                 self.closed = True
-                epoch.begin()
+                cache_version.invalidate()
                 self._let_go()
         finally:
             if held:

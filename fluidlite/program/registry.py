@@ -11,7 +11,7 @@ from types import FrameType
 
 from fluidlite.base.errors import OperatorNotFoundError, RegistryError
 from fluidlite.base.fork import new_rlock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.program.opdef import Attr, GradRule, OpDef, Slot
@@ -79,7 +79,7 @@ class OpRegistry:
                 self._hidden[op] = other
             self._ops[op.type] = op
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def remove(self, op: OpDef) -> None:
         """Take a definition out again."""
@@ -90,7 +90,7 @@ class OpRegistry:
                 if hidden is not None:  # what it overrode is back
                     self._ops[op.type] = hidden
                 self.generation += 1
-                epoch.begin()
+                cache_version.invalidate()
 
     def note(self, op: OpDef) -> None:
         """Know a definition that programs hold and no place runs: it is found by its type, and listed nowhere."""

@@ -166,7 +166,7 @@ def _locked(form: CallSignature) -> list[str]:
     lines = ["    if get_ident() != thread:", "        return None", *(f"    acquire_{name}()" for name in locks)]
     lines += [
         "    try:",
-        "        if storage.busy or epoch.now is not watch.epoch and not watch.unchanged():",
+        "        if storage.busy or cache_version.current is not watch.version and not watch.unchanged():",
         "            return None",
         *_state_guard(form),
         "        storage.busy = True",

@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 
 from fluidlite.base.errors import OutOfMemoryError, ProgramError
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.executable.linker import Action, Linker, MakeTensor
 from fluidlite.compiler.executable.state_binding import StateBinding
@@ -154,7 +154,7 @@ class Executable:
         self.attached = 0
         self._bound = False
         self._turn: object = None
-        """The epoch in which it was its turn to use the memory of its state."""
+        """The cache version at which it was its turn to use the memory of its state."""
         self._uses: list[Use] = []
         self._touched = plan.touched
         self._changed: list[Tensor] = []
@@ -209,7 +209,7 @@ class Executable:
 
     def in_turn(self, scope: Scope) -> bool:
         """Whether it may use the memory of its state without waiting for another; its contexts are held."""
-        now = epoch.now  # before the look
+        now = cache_version.current  # before the look
         if self._turn is now:
             return True
         uses = self._uses if self.plan.pending is None else list(self._uses_of_state(scope))
@@ -352,7 +352,7 @@ class Executable:
             with context.lock, context.raw.activate():
                 if self.busy or not self.ready(scope):
                     return None
-                if self._turn is epoch.now or self.in_turn(scope):
+                if self._turn is cache_version.current or self.in_turn(scope):
                     return self._call(feeds, scope, latest)
         while True:
             with held(self.contexts, lambda: self._uses_of_state(scope)):

@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.call_signature import (
     CALL,
     CHAIN,
@@ -39,17 +39,17 @@ from fluidlite.tensor.transfer import borrow
 
 
 class Guards:
-    """What a fast path asks where a look at the epoch is not enough.
+    """What a fast path asks where a look at the cache version is not enough.
 
     Attributes
     ----------
     bound : Executable
-    epoch : object
+    version : object
         In which all was seen to be as it was when the fast path was made.
     """
 
     def __init__(self, bound: Executable, scope: Scope) -> None:
-        self.epoch = epoch.now  # before the look
+        self.version = cache_version.current  # before the look
         self.bound = bound
         (self._context,) = bound.contexts
         self._scope = ref(scope)
@@ -57,7 +57,7 @@ class Guards:
 
     def unchanged(self) -> bool:
         """Look at registries, policy, observers, the device and the scope."""
-        now, bound, scope = epoch.now, self.bound, self._scope()
+        now, bound, scope = cache_version.current, self.bound, self._scope()
         if scope is None or self._world != (generation(), policy()) or observers():
             return False
         if bound.timed is not (timer() is not None):
@@ -68,7 +68,7 @@ class Guards:
             return False
         if not bound.in_turn(scope):
             return False
-        self.epoch = now
+        self.version = now
         return True
 
     def valid(self) -> bool:
@@ -251,7 +251,7 @@ def _names_of_run(bound: Executable, scope: Scope, latest: Latest) -> dict[str, 
         "bound": bound,
         "context": context,
         "counts": context.counts,
-        "epoch": epoch,
+        "cache_version": cache_version,
         "frame": bound.frame,
         "get_ident": get_ident,
         "host_array": host_array,

@@ -333,13 +333,13 @@ class Transformer:
     def cache_info(self) -> CacheReport:
         """What the caches tell of themselves: those of its computations together, and those of its place.
 
-        "bound programs" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
+        "executables" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
         thread's context, and what the device keeps itself ("kernels on disk"). A call of what ran last asks none.
         """
         with self.lock:
             runners = [c.executor for c in self.computations if isinstance(c.executor, Runner)]
         found = CacheReport()
-        found["bound programs"] = total(runner.executables.info() for runner in runners)
+        found["executables"] = total(runner.executables.info() for runner in runners)
         found["plans"] = total(runner.plans.info() for runner in runners)
         found.update(get_context(self.place).cache_info())
         return found

@@ -294,8 +294,8 @@ class Executor:
             plan = self._executables.last_plan
         if plan is None:
             raise ProgramError("this executor has run nothing yet")
-        bound = self._executables.last if self._executables is not None else None
-        memory = bound.memory if bound is not None and bound.plan is plan else None
+        executable = self._executables.last if self._executables is not None else None
+        memory = executable.memory if executable is not None and executable.plan is plan else None
         return Report(plan, lambda: memory)
 
     @property
@@ -340,13 +340,13 @@ class Executor:
     def cache_info(self) -> CacheReport:
         """What the caches tell of themselves: this executor's, and those of its place, which others share.
 
-        From the outside in, "bound programs" (programs with their memory), "plans", "graphs" (of programs),
+        From the outside in, "executables" (programs with their memory), "plans", "graphs" (of programs),
         "prepared kernels" and "compiled kernels" of this thread's context, and what the device keeps itself
         ("kernels on disk"). What is found in one is not looked for in the next; a call of what ran last asks none.
         """
         found = CacheReport()
         if self._executables is not None:
-            found["bound programs"] = self._executables.info()
+            found["executables"] = self._executables.info()
         found["plans"] = self._runner.plans.info()
         found["graphs"] = self._graphs.info()
         found.update((self._context or get_context(self.place)).cache_info())

@@ -88,7 +88,7 @@ def test_every_cache_has_a_bound() -> None:
         y = layers.softmax(layers.data("x", [4]))
         fluid.Executor("cpu").run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[y])
     found = all_caches()
-    assert {"bound programs", "plans", "graphs", "choices", "prepared kernels", "specs in use"} <= set(found)
+    assert {"executables", "plans", "graphs", "choices", "prepared kernels", "specs in use"} <= set(found)
     for name, info in found.items():
         if name not in WEAK:
             assert info.most is not None or info.most_bytes is not None, name

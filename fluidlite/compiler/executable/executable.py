@@ -52,17 +52,17 @@ class Latest:
 
     Attributes
     ----------
-    bound : Executable or None
+    executable : Executable or None
     """
 
-    __slots__ = ("bound",)
+    __slots__ = ("executable",)
 
     def __init__(self) -> None:
-        self.bound: Executable | None = None
+        self.executable: Executable | None = None
 
 
 class Storages(Protocol):
-    """Where a bound program asks for its memory.
+    """Where an executable asks for its memory.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class Executable:
             self.frame.bodies = storages.bodies
             self.frame.contexts = {place: get_context(place) for place in plan.places}
         self.contexts: list[Context] = list(self.frame.contexts.values())
-        given = before.given() if before is not None else {}
+        dynamic_keys = before.dynamic_keys() if before is not None else {}
         self.arenas = arenas_of(plan.places)
         self.begun = storages.of(self.frame.contexts[plan.place])
         self.fast_path: ref[Any] | None = None
@@ -142,17 +142,17 @@ class Executable:
         self._prepared: dict[int, Prepared] = {}
         self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
         with held(self.contexts):
-            self.live_ranges = LiveRanges(plan, self._prepare(), self._feeds, given, storages.copy)
+            self.live_ranges = LiveRanges(plan, self._prepare(), self._feeds, dynamic_keys, storages.copy)
         self.memory = MemoryPlan(plan, self.live_ranges)
         self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
         self._allocate = storages.allocate
         self._written = plan.written
-        self._state = StateBinding(sorted(self.live_ranges.state), self._written, plan.given)
+        self._state = StateBinding(sorted(self.live_ranges.state), self._written, plan.state_specs)
         self._next: OrderedDict[Plan, Executable | None] = OrderedDict()
         self._stamps: list[tuple[DeviceBufferStorage, int]] = []
-        self._given: Mapping[str, Tensor] | None = None
+        self._earlier: Mapping[str, Tensor] | None = None
         self.attached = 0
-        self._bound = False
+        self._linked = False
         self._turn: object = None
         """The cache version at which it was its turn to use the memory of its state."""
         self._uses: list[Use] = []
@@ -185,7 +185,7 @@ class Executable:
         """The stage that ran behind it last, if that was bound."""
         return next(reversed(self._next.values()), None)
 
-    def given(self) -> dict[str, bool]:
+    def dynamic_keys(self) -> dict[str, bool]:
         """What a later stage finds: whether the memory of each value is another at each call."""
         return {key: life.loose for key, life in self.live_ranges.of.items()}
 
@@ -238,18 +238,18 @@ class Executable:
 
     def valid(self, scope: Scope) -> bool:
         """Whether it is bound, and to the memory that its state and temporaries have now."""
-        if not self._bound:
+        if not self._linked:
             return False
         for storage, generation in self._stamps:
             if storage.generation != generation:
                 return False
-        if self.before is not None and self._given is not self.before.fixed:
+        if self.before is not None and self._earlier is not self.before.fixed:
             return False
         return self._state.valid(scope)
 
     def _attach(self) -> None:
         self.close_fast_path()
-        self._bound = False
+        self._linked = False
         for place, storage in self._storages.items():
             storage.needed = self.memory.arenas[place]
         try:
@@ -268,8 +268,8 @@ class Executable:
                 )
             storage.users.add(self)
         self._stamps = [(storage, storage.generation) for storage in self._storages.values()]
-        self._given = self.before.fixed if self.before is not None else {}
-        binder = Linker(
+        self._earlier = self.before.fixed if self.before is not None else {}
+        linker = Linker(
             self.plan,
             self.live_ranges,
             self.memory,
@@ -278,11 +278,11 @@ class Executable:
             self._storages,
             self._state.tensors,
             self._feeds,
-            self._given,
+            self._earlier,
             self.make_tensor,
             self.timed,
         )
-        self.actions, self.owners, self.fixed = binder.actions, binder.owners, binder.fixed
+        self.actions, self.owners, self.fixed = linker.actions, linker.owners, linker.fixed
         self._changed = [self._state.tensors[name] for name in self._written]
         self._turn = None
         keys = [(name, self.plan.feed_keys[name]) for name in self._feeds]
@@ -292,12 +292,12 @@ class Executable:
         if self.before is None:
             self.frame.values = dict(self.fixed)
         self.attached += 1
-        self._bound = True
+        self._linked = True
 
     def detach(self) -> None:
         """Let go of the memory; the next call binds again."""
         self.close_fast_path()
-        self._bound = False
+        self._linked = False
         self.actions, self.owners, self.fixed = [], [], {}
         self._copies = []
         if self.before is None:
@@ -363,7 +363,7 @@ class Executable:
 
     def _call(self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None) -> tuple[Fetched, Plan]:
         if latest is not None:
-            latest.bound = self
+            latest.executable = self
         ran: list[Executable] = []
         self.begin(scope)
         try:

@@ -99,7 +99,7 @@ class _Planner(Values):
         self.picked: Picked = {}  # what was chosen for the sake of the whole plan
         self.out.pruned = self.graph.pruned
         plan = self._best_plan(self.graph.operators, 0)
-        plan.given = {name: self.state[name] for name in plan.state if name in self.state}
+        plan.state_specs = {name: self.state[name] for name in plan.state if name in self.state}
         return plan
 
     def _best_plan(self, ops: list[GraphOp], start: int) -> Plan:
@@ -414,8 +414,10 @@ class _Planner(Values):
         if found is None:
             return None
         laid, slots = found
-        read = [(s, given) for s, given in op.inputs.items() if not ((slot := op.definition.input(s)) and slot.unread)]
-        if hint is None and any(lie[value] != layout for slot, given in read if slot in slots for value in given):
+        read = [
+            (s, values) for s, values in op.inputs.items() if not ((slot := op.definition.input(s)) and slot.unread)
+        ]
+        if hint is None and any(lie[value] != layout for slot, values in read if slot in slots for value in values):
             return None
         outputs = [value for slot in slots for value in op.outputs.get(slot, ())]
         if any(value is not None and value.state is not None for value in outputs):
@@ -497,7 +499,7 @@ class _Planner(Values):
     ) -> tuple[int, Known | None]:
         """Index of the part's input that is the output's own variable, updated in place; no later part reads it."""
         pair = part.call.op.must_alias.get(slot)
-        own = next((given for given in op.args if made is not None and given.name == made.name), None)
+        own = next((value for value in op.args if made is not None and value.name == made.name), None)
         if pair is None or not part.call.has(pair) or own is None:
             return -1, None
         position = part.call.index[pair]

@@ -98,10 +98,10 @@ def timer() -> Timer | None:
     return _timer
 
 
-def set_timer(found: Timer | None) -> None:
+def set_timer(new_timer: Timer | None) -> None:
     """Let a timer read clocks between the launches of all threads; None: nobody does."""
     global _timer
-    _timer = found
+    _timer = new_timer
     cache_version.invalidate()
 
 

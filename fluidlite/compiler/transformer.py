@@ -238,9 +238,9 @@ class Transformer:
             self._initialised = False
             raise
 
-    def _initialize(self, computation: Computation, given: frozenset[str]) -> None:
+    def _initialize(self, computation: Computation, arguments: frozenset[str]) -> None:
         computation.transform()
-        self.allocate([v for v in computation.state if v.name not in given])
+        self.allocate([v for v in computation.state if v.name not in arguments])
 
     def _has(self, name: str) -> bool:
         variable = self.scope.find_var(name)

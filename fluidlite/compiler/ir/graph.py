@@ -33,7 +33,7 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
 READ, WRITE = "read_state", "write_state"
-MadeOf = list[Any]
+Fingerprint = list[Any]
 
 
 class GraphValue:
@@ -252,10 +252,10 @@ class Graph:
         for op in self.block.ops:
             self._add(op)
         self.results = [self._value(name) for name in fetches]
-        self._whole: MadeOf | None = None
+        self._whole: Fingerprint | None = None
         kept = self._needed()
         if len(kept) == len(self.ops):
-            self._whole = made_of(self)
+            self._whole = fingerprint(self)
         self.written = tuple([op.source for op in kept if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
@@ -424,7 +424,7 @@ class Graph:
 
     def prune(self) -> int:
         """Take out operators that no result and no effect needs; return how many."""
-        now = made_of(self)
+        now = fingerprint(self)
         if now == self._whole:
             return 0
         kept = self._needed()
@@ -432,7 +432,7 @@ class Graph:
         if gone:
             self.ops = kept
             self.touch()
-        self._whole = made_of(self) if gone else now
+        self._whole = fingerprint(self) if gone else now
         return gone
 
     def _needed(self) -> list[GraphOp]:
@@ -466,9 +466,9 @@ class Graph:
         return "\n".join(map(repr, self.ops))
 
 
-def made_of(graph: Graph) -> MadeOf:
+def fingerprint(graph: Graph) -> Fingerprint:
     """What a graph is made of; the same before and after a pass that found nothing."""
-    found: MadeOf = []  # one list: many small ones are many rounds of garbage collection
+    found: Fingerprint = []  # one list: many small ones are many rounds of garbage collection
     for op in graph.ops:
         found.append(op)
         for slot, given in op.inputs.items():

@@ -27,7 +27,7 @@ def index_checks(graph: Graph) -> set[int]:
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
         if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
             found.add(id(op))
-        looked[op.type].append(reads | _made(op))
+        looked[op.type].append(reads | _outputs(op))
     return found
 
 
@@ -49,5 +49,5 @@ def _looks(op: GraphOp) -> bool:
     return op.looks[2]
 
 
-def _made(op: GraphOp) -> set[tuple[str, int]]:
+def _outputs(op: GraphOp) -> set[tuple[str, int]]:
     return {(slot, id(value)) for slot, values in op.outputs.items() for value in values}

@@ -38,14 +38,14 @@ from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 _PLACEHOLDER = Spec.of((), "float32")
 
 
-def _left_out(made: OpDef, outs: Collection[str]) -> list[str]:
+def _left_out(definition: OpDef, outs: Collection[str]) -> list[str]:
     """Outputs that an operator must have and a program leaves out: kernels may count on them, so they are made."""
-    if made.scalar is not None or made.infer is None or made.dynamic or made.run is not None:
+    if definition.scalar is not None or definition.infer is None or definition.dynamic or definition.run is not None:
         return []  # those of a scalar expression are independent
     return [
         slot.name
-        for slot in made.outputs
-        if not (slot.name in outs or slot.dispensable or slot.duplicable or slot.name in made.must_alias)
+        for slot in definition.outputs
+        if not (slot.name in outs or slot.dispensable or slot.duplicable or slot.name in definition.must_alias)
     ]
 
 
@@ -495,11 +495,11 @@ class _Planner(Values):
                     self._home(out, self.known[out])
 
     def _updates(
-        self, op: GraphOp, part: Part, slot: str, made: GraphValue | None, spec: Spec, choice: Choice
+        self, op: GraphOp, part: Part, slot: str, output: GraphValue | None, spec: Spec, choice: Choice
     ) -> tuple[int, Known | None]:
         """Index of the part's input that is the output's own variable, updated in place; no later part reads it."""
         pair = part.call.op.must_alias.get(slot)
-        own = next((value for value in op.args if made is not None and value.name == made.name), None)
+        own = next((value for value in op.args if output is not None and value.name == output.name), None)
         if pair is None or not part.call.has(pair) or own is None:
             return -1, None
         position = part.call.index[pair]

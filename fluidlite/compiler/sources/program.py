@@ -323,13 +323,13 @@ class ProgramText:
         given = IO(step.call, tensors, context, step.op_index, words, workspace)  # type: ignore[arg-type]
         return self.launches(run, given, names)
 
-    def launches(self, run: Any, given: IO, names: dict[int, str]) -> list[str] | None:
+    def launches(self, run: Any, io: IO, names: dict[int, str]) -> list[str] | None:
         """What a kernel launches, as text; None if that is not all that it does."""
         context = self.context
         recorder: Any = Recorder(context, False)
         suspected = context.suspect
         try:
-            if run(recorder, given) is not None:
+            if run(recorder, io) is not None:
                 return None
         except (Unrecordable, TypeError, FluidError):
             return None

@@ -41,11 +41,11 @@ def definition(
     number_names = [kinds(f"n{k}", kinds.KEYWORD_ONLY) for k in range(numbers)]
     function.__signature__ = inspect.Signature([*operand_names, *number_names])  # type: ignore[attr-defined]
 
-    def of_tensors(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    def of_tensors(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
         dims = tuple(map(number, attrs["dims"]))
         found = tensor_function(elementwise)
         assert found is not None
-        return {slot: _of_dims(x, dims) for slot, x in found(given, attrs).items()}
+        return {slot: _of_dims(x, dims) for slot, x in found(inputs, attrs).items()}
 
     elementwise = OpDef(
         type="elementwise_part",

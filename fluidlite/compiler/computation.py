@@ -271,7 +271,7 @@ def _block(items: Sequence[Root]) -> Block:
     for item in items[1:]:
         if item.block.program is not items[0].block.program:
             both = " and ".join(
-                each.made_at() if isinstance(each, Variable) else str(each) for each in (items[0], item)
+                each.name_and_line() if isinstance(each, Variable) else str(each) for each in (items[0], item)
             )
             raise ProgramError(f"{both}, results or arguments of one computation, belong to different programs")
     return (items[0].block.program if items else Program()).global_block()

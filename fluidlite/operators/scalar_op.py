@@ -114,7 +114,7 @@ def scalar_op(
     chosen = Options(f"operator {type!r}", options, Elementwise)
     chosen.refuse(Differentiation, ("rule", "reads", "dispensable", "doc"), "give grad=")
     own, inference, differentiation = chosen.get(Elementwise), chosen.get(Inference), chosen.get(Differentiation)
-    aliasing = chosen.given(Aliasing)
+    aliasing = chosen.find(Aliasing)
     names, _ = parameters(function)
     special, outputs = _by_name(own.slots), own.outputs
     inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
@@ -182,7 +182,7 @@ def binary(
     A gradient is written as if no dim were broadcast: the sum over broadcast dims is the framework's.
     """
     chosen = Options(f"operator {type!r}", options, Elementwise)
-    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.given(Aliasing)
+    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.find(Aliasing)
     if aliasing is None:
         aliasing = Aliasing(may={"Out": "X"} if own.out_dtype is None and inference.infer is None else {})
     others = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]

@@ -156,8 +156,8 @@ def _facts(call: Call) -> Any:
     return call.op.type, given, repr(sorted(call.attrs.items()))
 
 
-def _values(given: Any) -> list[Value]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _values(value: Any) -> list[Value]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def decompose(call: Call) -> list[Part] | str:

@@ -331,19 +331,19 @@ def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
 
 
 def check_slots(
-    definition: OpDef, given: Mapping[str, Any] | None, side: str, line: Line, block: Block
+    definition: OpDef, values: Mapping[str, Any] | None, side: str, line: Line, block: Block
 ) -> dict[str, list[str]]:
     """Turn what the user gave for slots into names, or raise ProgramError."""
     slots = definition.inputs if side == "input" else definition.outputs
     known = {slot.name: slot for slot in slots}
     what = f"operator {definition.type} ({line})"
     clean: dict[str, list[str]] = {}
-    given = mapped(f"{what}: {side}s", given or {}, "a mapping of slots to variables")
-    for name in given:
+    values = mapped(f"{what}: {side}s", values or {}, "a mapping of slots to variables")
+    for name in values:
         if name not in known:
             raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
     for slot in slots:
-        names = _names(given.get(slot.name), slot, side, what, block)
+        names = _names(values.get(slot.name), slot, side, what, block)
         if not names:
             if side == "input" and not slot.dispensable:
                 raise ProgramError(
@@ -383,22 +383,22 @@ def check_own(known: Any, item: Any, what: str) -> None:
     stands_for = getattr(item, "stands_for", None)
     if stands_for is not None and not stands_for(known):
         raise ProgramError(
-            f"{what} got {item.made_at()} of another program; {known.made_at()} of this one is another value"
-            "\n  Do: build both in one program, or give the variable of this one: block.var(name)"
+            f"{what} got {item.name_and_line()} of another program; {known.name_and_line()} of this one is another "
+            "value\n  Do: build both in one program, or give the variable of this one: block.var(name)"
         )
 
 
 def check_attrs(
-    definition: OpDef, given: Mapping[str, Any] | None, line: Line
+    definition: OpDef, values: Mapping[str, Any] | None, line: Line
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Canonical attributes of the definition, and hints; or AttributeValueError."""
     what = f"operator {definition.type} ({line})"
-    if given is not None and not isinstance(given, Mapping):
-        raise ProgramError(f"{what}: attrs is {type(given).__name__}; expected a mapping of names to values")
-    given = renamed(definition.type, dict(given or {}))
+    if values is not None and not isinstance(values, Mapping):
+        raise ProgramError(f"{what}: attrs is {type(values).__name__}; expected a mapping of names to values")
+    values = renamed(definition.type, dict(values or {}))
     clean: dict[str, Any] = {}
     for attr in definition.attrs:
-        value = given.pop(attr.name, None)
+        value = values.pop(attr.name, None)
         if value is None:
             if attr.required:
                 raise AttributeValueError(f"{what}: attribute {attr.name!r} ({attr.type}) is missing")
@@ -408,8 +408,8 @@ def check_attrs(
             clean[attr.name] = attr.check(value)
         except ProgramError as exc:
             raise located(exc, what) from None
-    hints = {name: value for name, value in given.items() if name in HINTS}
-    unknown = [name for name in given if name not in HINTS]
+    hints = {name: value for name, value in values.items() if name in HINTS}
+    unknown = [name for name in values if name not in HINTS]
     if unknown:
         raise AttributeValueError(
             f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"

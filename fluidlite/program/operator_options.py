@@ -330,7 +330,7 @@ class Options:
                 raise RegistryError(f"{what} has {type(option).__name__} twice\n  Do: say all of it in one")
             self._by_class[type(option)] = option
 
-    def given(self, kind: type[Kind]) -> Kind | None:
+    def find(self, kind: type[Kind]) -> Kind | None:
         """The option of a class, or None."""
         return self._by_class.get(kind)
 

@@ -125,7 +125,7 @@ class Variable:
         """Whether it names the same value: itself, its counterpart in a copy of the program, or state of that name."""
         return self.identity == other.identity or (self.persistable and other.persistable and self.name == other.name)
 
-    def made_at(self) -> str:
+    def name_and_line(self) -> str:
         """Its name, and the line that made it."""
         lines = [op.line for op in self.block.ops if self.name in op.output_arg_names]
         line = lines[0] if lines else self.line

@@ -340,26 +340,26 @@ class Context:
         except DeviceError:
             self._suspect = True
 
-    def check_index(self, indices: Any, bound: int, io: Any) -> Any:
+    def check_index(self, indices: Any, size: int, io: Any) -> Any:
         """Return indices made safe: one out of range raises at once on eager places, else is recorded and clipped."""
         xp = self.xp
         if 0 in indices.shape:  # not `size`: a method of some arrays
             return indices
         if self.array.eager:
-            if int(xp.min(indices)) < 0 or int(xp.max(indices)) >= bound:
+            if int(xp.min(indices)) < 0 or int(xp.max(indices)) >= size:
                 flat = xp.reshape(indices, (-1,))
-                bad = next(int(v) for v in flat if v < 0 or v >= bound)
-                raise OutOfRangeError(f"index {bad} is out of range; expected 0 to {bound - 1}")
+                bad = next(int(v) for v in flat if v < 0 or v >= size)
+                raise OutOfRangeError(f"index {bad} is out of range; expected 0 to {size - 1}")
             return indices
         status = self.status_array()
         flat = xp.reshape(indices, (-1,))
-        wrong = (flat < 0) | (flat >= bound)
+        wrong = (flat < 0) | (flat >= size)
         first = xp.argmax(xp.astype(wrong, xp.int32), keepdims=True)
         value = xp.astype(xp.take(flat, first, axis=0), xp.int64)[0]
         failed = (status[0] == 0) & xp.any(wrong)
-        for word, found in ((1, value), (2, bound), (0, io.op_id + 1)):
+        for word, found in ((1, value), (2, size), (0, io.op_id + 1)):
             status[word] = xp.where(failed, xp.asarray(found, dtype=xp.int64), status[word])
-        return xp.clip(indices, 0, max(bound - 1, 0))
+        return xp.clip(indices, 0, max(size - 1, 0))
 
     def drop_idle(self) -> None:
         """Let go of the tensors that runs keep; their memory goes back to the pool."""

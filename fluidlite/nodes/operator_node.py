@@ -10,7 +10,7 @@ from typing import Any
 
 from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
-from fluidlite.nodes.node import Held, Node, _device_of, _ours, where_made
+from fluidlite.nodes.node import Held, Node, _device_of, _ours, code_location
 from fluidlite.nodes.node_program import Attrs, Kind, NodeProgram, program_of
 from fluidlite.nodes.seeds import next_seed
 from fluidlite.nodes.tensor import Tensor
@@ -268,7 +268,7 @@ def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked
     node._over = node._seen = None
     frame = _getframe(2)
     code = frame.f_code
-    node._location = where_made(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
+    node._location = code_location(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
     if kind.random:
         node._seed, node._drawn = next_seed(), 0
     key: tuple[Any, ...]

@@ -13,10 +13,12 @@ from fluidlite.base.fork import first_in_child, holds, keep_for_ever, new_lock
 from fluidlite.base.lru_cache import CacheInfo, count_cache, total
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.body_executors import MakeExecutor
-from fluidlite.compiler.executable.executable import Executable, Fetched, Latest, arenas_of, held, refusal
+from fluidlite.compiler.executable.executable import Executable, Fetched, Latest
 from fluidlite.compiler.executable.fast_path import Signature, direct
 from fluidlite.compiler.executable.fast_path_cache import FastPathCache
+from fluidlite.compiler.executable.linked_plan import refusal
 from fluidlite.compiler.executable.linker import MakeTensor
+from fluidlite.compiler.executable.run_resources import arenas_of, held
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import run_plan
 from fluidlite.compiler.kernel_checks import one_by_one

@@ -23,7 +23,8 @@ from fluidlite.compiler.executable.call_signature import (
     texts,
 )
 from fluidlite.compiler.executable.command_buffer import Launches
-from fluidlite.compiler.executable.executable import Executable, Latest, arenas_of
+from fluidlite.compiler.executable.executable import Executable, Latest
+from fluidlite.compiler.executable.run_resources import arenas_of
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.run_errors import fail, raise_late

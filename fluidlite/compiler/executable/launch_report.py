@@ -81,7 +81,7 @@ def pieces(executable: Executable) -> Pieces:
         found.append(Piece(names, len(action.launches), getattr(action.chain, "how", "one call")))
     if executable.plan.pending is not None:
         new = Piece(("what follows",), 0, "interpreted, for it depends on values that are new")
-        found += pieces(executable.later) if executable.later is not None else [new]
+        found += pieces(executable.following) if executable.following is not None else [new]
     return Pieces(found)
 
 

@@ -30,7 +30,7 @@ from fluidlite.geometry import (
     pool_planes as pool_planes,
     random_windows as random_windows,
 )
-from fluidlite.platform.device import DoneEvent as DoneEvent
+from fluidlite.platform.device_context import DoneEvent as DoneEvent
 from fluidlite.program.kernel_registry import Kernel as Kernel
 from fluidlite.program.opdef import GradRule as GradRule
 

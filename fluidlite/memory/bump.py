@@ -12,7 +12,7 @@ from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 
 
 class Piece(Allocation):

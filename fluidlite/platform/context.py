@@ -18,7 +18,8 @@ from fluidlite.base.fork import is_new_child, keep_for_ever, new_rlock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.base.opt_level import opt_level
-from fluidlite.platform.device import DoneEvent, Event, Span, Stamp
+from fluidlite.platform.device_context import DoneEvent, Event, Stamp
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import Unit
 
 _STATUS_BYTES = 32  # long[4]: 0 or operator id + 1, value, bound, unused

@@ -12,7 +12,7 @@ from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.arena import arenas_in_use, current_arena
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.tensor.layout import PLAIN, Layout

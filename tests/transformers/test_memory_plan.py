@@ -20,7 +20,7 @@ from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.memory.offset_allocator import best, by_size, by_time, lower_bound
 from fluidlite.compiler.passes import FuseEpilogues, GraphPass, PassList, ScheduleUpdates, default_passes
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.transformers import Transformer
 

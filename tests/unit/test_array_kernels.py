@@ -24,8 +24,10 @@ from fluidlite.devices.cpu import CPUContext, CPUDevice, NumPyArrays
 from fluidlite.expr.calls import has_steps
 from fluidlite.kernels import opaque
 from fluidlite.operators.math import Functor
+from fluidlite.platform.array_namespace import ArrayBase
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import ArrayBase, DeviceInfo, Span
+from fluidlite.platform.device import DeviceInfo
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import Kernel, kernels_of

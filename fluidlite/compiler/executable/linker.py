@@ -19,7 +19,7 @@ from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan, Step
 from fluidlite.compiler.run_errors import before_state
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared, Run

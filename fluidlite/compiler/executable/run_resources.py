@@ -9,7 +9,7 @@ from fluidlite.memory import memory_of
 from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
 from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import ContextBase
+from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.place import Place
 
 

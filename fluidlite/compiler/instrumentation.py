@@ -23,7 +23,7 @@ from fluidlite.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from fluidlite.compiler.frame import Frame
-    from fluidlite.compiler.ir.graph import GraphValue
+    from fluidlite.compiler.ir.graph_nodes import GraphValue
     from fluidlite.compiler.planning.plan import Launch, Step
     from fluidlite.platform.context import Context
 

@@ -16,7 +16,8 @@ from fluidlite.compiler.computation import Computation
 from fluidlite.compiler.executable.arguments import Argument, fitted
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.executable.runner import Runner
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.ir.node import Node
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor, allocate_buffers
 from fluidlite.compiler.passes import GraphPass, PassList, default_passes

@@ -12,7 +12,8 @@ from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
 from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.compiler.ir.fused import Part, Structure, fused_op
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.joined import lines_of, made_of

@@ -10,7 +10,7 @@ from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
 from fluidlite.compiler.passes.joined import Member, inputs_by_slot, is_number, may_join

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.program import codegen_registry as generators
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call

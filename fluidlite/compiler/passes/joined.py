@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.dtypes import is_float
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
 from fluidlite.compiler.ir.fused import RUNTIME, Part, Structure, fused_op, runtime_attrs
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups
 from fluidlite.compiler.selection.placement import DRAWS, own_seed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fluidlite.base.errors import KernelNotFoundError
-from fluidlite.compiler.ir.graph import GraphOp
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
 from fluidlite.compiler.selection.least_moves import nbytes

@@ -12,7 +12,7 @@ from fluidlite.base.errors import (
     ProgramError,
     SupportsError,
 )
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.planning.layout_choice import LayoutChoice, named_layouts
 from fluidlite.compiler.planning.plan import Control, Line, Output
 from fluidlite.compiler.selection.choice import Choice

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fluidlite.base.lru_cache import LRUCache, weight_of
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.planning.operator_steps import OperatorSteps
 from fluidlite.compiler.planning.plan import Control, Launch, Line, Pending, Plan
 from fluidlite.compiler.planning.plan_liveness import finish_lifetimes

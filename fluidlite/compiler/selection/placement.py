@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.planning.plan import Launch, Line, Move, Output, Plan
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose

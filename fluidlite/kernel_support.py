@@ -32,7 +32,7 @@ from fluidlite.geometry import (
 )
 from fluidlite.platform.device_context import DoneEvent as DoneEvent
 from fluidlite.program.kernel_registry import Kernel as Kernel
-from fluidlite.program.opdef import GradRule as GradRule
+from fluidlite.program.rules import GradRule as GradRule
 
 philox_uniform = _philox.uniform
 _export(__name__)

@@ -22,9 +22,10 @@ from fluidlite.memory.strategies import NamedStrategy, strategies
 from fluidlite.platform.device_registry import devices
 from fluidlite.program import kernel_registry as kernel_room, registry as operator_room
 from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, Library, kernels, kernels_of, matches
-from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.pass_registry import passes
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 API = 1
 GROUP = f"fluidlite.v{API}"

@@ -26,7 +26,8 @@ from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
 from fluidlite.program.decompose import Build, Value
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import ExpressionRule, OpDef
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.rules import ExpressionRule
 
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
 MOST_OPERANDS = 12

@@ -11,7 +11,8 @@ from fluidlite.expr.number import Number, number
 from fluidlite.expr.reductions import sum_to
 from fluidlite.expr.scalars import tensor_function
 from fluidlite.expr.tensor import Tensor, broadcast_to
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 

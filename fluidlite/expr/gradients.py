@@ -18,7 +18,8 @@ from fluidlite.expr.tracing import spelled_out
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
-from fluidlite.program.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
+from fluidlite.program.opdef import GRAD, Infer, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, GradRule
 
 
 def function_of(op: OpDef) -> Function | None:

@@ -13,7 +13,8 @@ from fluidlite.expr.number import Number, apply, number
 from fluidlite.expr.reductions import sum_to
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, constant, function, joint_dims, tensor, wide
 from fluidlite.expr.views import reshape
-from fluidlite.program.opdef import GRAD, OpDef, ScalarRule
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.rules import ScalarRule
 
 Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping[str, Any]]
 

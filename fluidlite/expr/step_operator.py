@@ -15,7 +15,8 @@ from fluidlite.expr.steps import Step
 from fluidlite.expr.tensor import Tensor, ordered, replaced
 from fluidlite.program.decompose import Build, Value
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, Slot, StepsRule
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, StepsRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Facts = tuple[tuple[tuple[int, ...], str], ...]

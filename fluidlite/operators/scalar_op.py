@@ -15,7 +15,7 @@ from typing import Any, Union
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, GradRule, Infer, OpDef, Operands, ScalarRule, Slot
+from fluidlite.program.opdef import GRAD, Attr, Infer, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -27,6 +27,7 @@ from fluidlite.program.operator_options import (
     Registration,
 )
 from fluidlite.program.registry import declared_at, register_op
+from fluidlite.program.rules import GradRule, Operands, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]

@@ -24,11 +24,11 @@ from fluidlite.program.gradient_paths import (
     refuse_missing_output,
     stopped,
 )
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
 from fluidlite.program.rows_gradients import look_up_by_rows
+from fluidlite.program.rules import GradRule
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import (
     Parameter,

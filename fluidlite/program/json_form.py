@@ -12,7 +12,8 @@ from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.program.block import Block
 from fluidlite.program.edit import sub_blocks
-from fluidlite.program.operator import Operator, check_attrs, check_slots
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_arguments import check_attrs, check_slots
 from fluidlite.program.program import FORMAT_VERSION, TRAINING_ROLES, Program
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import Line

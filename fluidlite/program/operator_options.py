@@ -14,7 +14,8 @@ from typing import Any, TypeVar, Union
 
 from fluidlite.base.errors import RegistryError
 from fluidlite.program.layout_rewrite import Rule
-from fluidlite.program.opdef import Constant, ExpressionRule, GradRule, Infer, ScalarRule
+from fluidlite.program.opdef import Constant, Infer
+from fluidlite.program.rules import ExpressionRule, GradRule, ScalarRule
 
 
 def check_fields(

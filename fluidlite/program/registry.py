@@ -14,7 +14,7 @@ from fluidlite.base.fork import new_rlock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.base.plugin_modules import plugin_modules
-from fluidlite.program.opdef import Attr, GradRule, OpDef, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -25,6 +25,7 @@ from fluidlite.program.operator_options import (
     Options,
     Registration,
 )
+from fluidlite.program.rules import GradRule
 
 _TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
 

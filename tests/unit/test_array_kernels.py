@@ -32,8 +32,9 @@ from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import Kernel, kernels_of
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.render import blocks
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 

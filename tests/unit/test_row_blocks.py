@@ -16,8 +16,9 @@ from fluidlite.compiler.sources.running import host_context
 from fluidlite.expr.calls import infer
 from fluidlite.expr.traced import trace, values_of
 from fluidlite.plugin import Inference, Lowering
-from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import ops, register_op
+from fluidlite.program.rules import ExpressionRule
 from fluidlite.render import array_functions, blocks
 from fluidlite.render.arrays import array_code
 from fluidlite.render.blocks import Part, Sum, blocks_of, makes_large

@@ -24,11 +24,12 @@ from fluidlite.codegen.typed import Typed
 from fluidlite.expr.called import meaning
 from fluidlite.expr.tensor import Tensor, cast
 from fluidlite.expr.views import full
+from fluidlite.program.inference import check_inputs
 from fluidlite.program.layout_rewrite import Relaid, relaid_call
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, ScalarRule, Slot
-from fluidlite.program.operator import check_inputs
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.tensor.layout import Layout
 from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 

@@ -22,7 +22,8 @@ from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
 from fluidlite.program.edit import closed, sub_blocks
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import EMPTY, Operator, check_attrs
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops as registry
 from fluidlite.tensor.tensor_spec import Spec

@@ -14,7 +14,7 @@ from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Dims, Spec

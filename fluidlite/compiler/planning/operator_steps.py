@@ -21,9 +21,10 @@ from fluidlite.compiler.selection.least_moves import Picked
 from fluidlite.compiler.selection.placement import Known
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value
+from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import Call, located
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import EMPTY, Operator, check_inputs, inferred
+from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable import copy_operator
 from fluidlite.tensor.layout import PLAIN

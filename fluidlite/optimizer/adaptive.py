@@ -7,7 +7,8 @@ from typing import Any
 
 from fluidlite.layer_helper import refuse
 from fluidlite.optimizer.argument_order import hyperparameters
-from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
+from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate
+from fluidlite.optimizer.updater import State, Updater
 from fluidlite.program.variable import Parameter, Variable
 
 

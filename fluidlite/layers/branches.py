@@ -13,7 +13,8 @@ from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program
-from fluidlite.program.variable import Variable, copy_operator
+from fluidlite.program.variable import Variable
+from fluidlite.program.variable_metadata import copy_operator
 
 
 class ConditionalBlock:

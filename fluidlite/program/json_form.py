@@ -17,7 +17,8 @@ from fluidlite.program.operator_arguments import check_attrs, check_slots
 from fluidlite.program.program import FORMAT_VERSION, TRAINING_ROLES, Program
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import Line
-from fluidlite.program.variable import Parameter, SelectedRowsOf, Variable
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, dims_problem
 
 FORMAT = "fluidlite.program"

@@ -14,7 +14,7 @@ from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.program.selected_rows import SelectedRows
-from fluidlite.program.variable import ROWS
+from fluidlite.program.variable_metadata import ROWS
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 

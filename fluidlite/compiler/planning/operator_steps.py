@@ -26,7 +26,7 @@ from fluidlite.program.op_call import Call, located
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.registry import ops as registry
-from fluidlite.program.variable import copy_operator
+from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.layout import PLAIN
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 

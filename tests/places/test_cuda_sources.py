@@ -31,8 +31,8 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import AllocatorBase, CompileError, ContextBase, DeviceBase, DeviceInfo, Span, numpy_dtype
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.testing import ConformanceError, checks
 
 ARCHITECTURE = "compute_80"

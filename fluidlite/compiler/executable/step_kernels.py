@@ -148,7 +148,7 @@ class StepKernels:
             spots |= {("out", "O", k): x for k, x in enumerate(operands.rows("O", begin))}
             spots |= {("in", "S", k): x for k, x in enumerate(self._states(operands, before, one, io.context, found))}
             for each in one.launches:
-                found.append(_bound(each, spots, context, io, stay))
+                found.append(_bind_launch(each, spots, context, io, stay))
             before = t
         return found
 
@@ -229,7 +229,7 @@ def _key(value: Value) -> Key:
     return value.role, value.slot, value.index
 
 
-def _bound(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:
+def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:
     """What launches a kernel of a step on its buffers."""
     lie = [spots[key] if at is None else spots[SPACE].after(at) for key, _, at in each.operands]
     lie += [spots[SPACE].after(each.space[0])] if each.space is not None else []

@@ -64,12 +64,12 @@ def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[C
     return [_judged(how, name, choice, reason, chosen) for how, name, choice, reason in found]
 
 
-Found = tuple[str, str, Choice | None, str]
+CandidateRow = tuple[str, str, Choice | None, str]
 
 
-def _native(call: Call, unit: Unit) -> list[Found]:
+def _native(call: Call, unit: Unit) -> list[CandidateRow]:
     mine = [k for k in kernels.of(call.op.type) if any(matches(place, unit.place.kind) for place in k.places)]
-    found: list[Found] = []
+    found: list[CandidateRow] = []
     for kernel in sorted(mine, key=_rank):
         reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
         choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
@@ -77,10 +77,10 @@ def _native(call: Call, unit: Unit) -> list[Found]:
     return found
 
 
-def _generated(call: Call, unit: Unit) -> list[Found]:
+def _generated(call: Call, unit: Unit) -> list[CandidateRow]:
     if call.op.scalar is None and call.op.expression is None:
         return []
-    found: list[Found] = []
+    found: list[CandidateRow] = []
     for capability in GENERATED_FOR:
         if getattr(unit, capability) is None or capability not in generators:
             continue
@@ -90,8 +90,8 @@ def _generated(call: Call, unit: Unit) -> list[Found]:
     return found
 
 
-def _generic(call: Call, unit: Unit) -> list[Found]:
-    found: list[Found] = []
+def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
+    found: list[CandidateRow] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
             reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
@@ -104,7 +104,7 @@ def _generic(call: Call, unit: Unit) -> list[Found]:
     return found
 
 
-def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
     if call.op.decompose is None:
         return []
     choice, reason = decomposed_choice(call, unit, policy)
@@ -112,7 +112,7 @@ def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[Found]:
     return [("decomposed", name, choice, reason)]
 
 
-def _widened(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+def _widened(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
     choice = widened_choice(call, unit, policy)
     if choice is None:
         return []

@@ -236,8 +236,8 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
     return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
 
 
-def _ordered(found: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
-    return sorted(found, key=_rank(policy, kind))
+def _ordered(candidates: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
+    return sorted(candidates, key=_rank(policy, kind))
 
 
 def _rank(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:

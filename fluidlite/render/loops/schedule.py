@@ -28,6 +28,8 @@ SEVERAL = 4
 """So many lines an item goes through at once, where what is computed along one waits for what was before."""
 MAX_WIDE_ELEMENTS = 16
 """Nests that compute more elements go through fewer neighbours: text and registers grow with both."""
+MAX_BARE_ELEMENTS = 3
+"""Of nests that compute no more, twice as many results stay in registers: what is read lies in longer runs."""
 MANY_ROWS = 4096
 """So many items keep a device busy, each with a row of its own."""
 MAX_TOGETHER = 8
@@ -233,5 +235,5 @@ def schedule_of(
         itemsize = min((ITEMSIZE[dtypes[source]] for _, source in accesses if source in dtypes), default=4)
         lanes = TILE * max(1, 4 // itemsize)
         if others * (size // (4 * lanes)) >= FEW and len(every) <= MAX_WIDE_ELEMENTS:
-            lanes *= 4
+            lanes *= 8 if len(every) <= MAX_BARE_ELEMENTS and others * (size // (8 * lanes)) >= FEW else 4
     return Schedule(best, lanes, frozenset(), long)

@@ -362,6 +362,8 @@ class NestWriter(ElementWriter):
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
         rest = [line.replace("@]", "0]") for line in lines]
+        branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
+        side_by_side = "" if branches else f"{self.independent} "
         before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(TILE // 4 + 1), "1"))
 
         def both(begin: str, end: str) -> list[str]:
@@ -369,7 +371,7 @@ class NestWriter(ElementWriter):
                 f"index_t {start} = {begin};",
                 f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
                 *before,
-                f"for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
+                f"{side_by_side}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
                 *main,
                 "}",
                 "}",

@@ -161,7 +161,7 @@ def spp_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pyramid_height: int,
         dims: tuple[e.Number, ...] = (*x.dims[:2], e.number(down.outs), e.number(1), e.number(across.outs), e.number(1))
         best, d = (e.reshape(e.slice_axis(each, 1, at, width), dims) for each in (out, e.wide(dout)))
         if pooling_type == "max":
-            d = _to_first(_windows(e.wide(x), down, across, -float("inf")), best, d)
+            d = _to_first(_windows(e.wide(x), down, across, float("nan")), best, d)
         else:
             d = d / e.reshape(_counts(x, down, across), dims[2:])
             d = e.broadcast(d, (*dims[:3], down.taps, dims[4], across.taps))
@@ -175,9 +175,7 @@ def spp_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, *, pyramid_height: int,
 
 def _to_first(windows: e.Tensor, best: e.Tensor, d: e.Tensor) -> e.Tensor:
     """``d`` at the first maximum of each window, else 0; nothing of a window of NaN equals its maximum."""
-    order = (0, 1, 2, 4, 3, 5)  # its own inverse
-    beside = e.transpose(windows == best, order)
-    equal = e.reshape(beside, (*beside.dims[:4], beside.dims[4] * beside.dims[5]))
-    first = e.argmax(e.cast(equal, "int32"), -1, keep=True) == e.iota(equal.dims[-1:], 0)
-    chosen = e.reshape(e.logical_and(first, equal), beside.dims)
-    return e.where(e.transpose(chosen, order), d, 0)
+    down, across = windows.dims[3], windows.dims[5]
+    at = e.reshape(e.iota((down,), 0) * across, (down, 1, 1)) + e.iota((across,), 0)
+    first = e.reduce_min(e.where(windows == best, at, down * across), (3, 5), keep=True)
+    return e.where(at == first, d, 0)

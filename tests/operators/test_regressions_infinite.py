@@ -74,3 +74,18 @@ def test_a_slope_gets_nothing_of_positive_elements(place: str) -> None:
     block.append_op("prelu_grad", inputs, {"Alpha@GRAD": block.create_var("found")})
     (found,) = fluid.Executor(place).run(program, feed, ["found"])
     assert found.tolist() == [-12]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_padding_of_spp_is_no_maximum_of_a_window(place: str) -> None:
+    """Rows and columns of 3 are padded to 4 for windows of 2: the first maximum is an element of X."""
+    program = fluid.Program()
+    block = program.global_block()
+    x = block.create_var("x", (1, 1, 3, 3), "float32", is_data=True, stop_gradient=False)
+    out = block.create_var("out")
+    block.append_op("spp", {"X": x}, {"Out": out}, {"pyramid_height": 2, "pooling_type": "max"})
+    (gradient,) = fluid.gradients([out], [x])
+    lowest = np.full((1, 1, 3, 3), -INF, "float32")
+    (dx,) = fluid.Executor(place).run(program, {"x": lowest}, [gradient])
+    assert dx.sum() == 5
+    assert dx[0, 0, 0, 0] == 2

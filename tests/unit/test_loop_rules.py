@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import fluidlite as fluid
+from fluidlite import expr as e
 from fluidlite.expr.calls import infer, leaves, traced_of
+from fluidlite.expr.declare import operator as declare
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
@@ -74,6 +76,43 @@ def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> N
     given = {"X": ((64, 32), "float32"), "Index": ((4096, 2), "int64")}
     (nest,) = nests(call_of("gather_nd", given, {}, "Out"))
     assert sum(x.op == "checked" for x in elements_of(nest)) == 2
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scans_are_in_the_nest_that_reads_them(axis: int) -> None:
+    """What is in front of an element is not stored, and what is behind it is near."""
+    given = {"X": ((64, 96), "float32"), "Out@GRAD": (((96, 64)[axis],), "float32")}
+    (body,) = texts(call_of("reduce_prod_grad", given, {"dim": (axis,)}, "X@GRAD"))
+    assert "made_1[" in body
+    assert "made_0[" not in body
+
+
+@pytest.mark.parametrize(("function", "count"), [(e.floor, 1), (e.exp, 2)])
+def test_scans_whose_reader_costs_functions_stay_apart(function: Any, count: int) -> None:
+    @declare("of_running_sums", doc="Out = a function of running sums")
+    def of_running_sums(x: Any) -> Any:
+        return function(e.scan("sum", x, 1))
+
+    try:
+        assert len(texts(call_of("of_running_sums", {"X": ((64, 96), "float32")}, {}, "Out"))) == count
+    finally:
+        ops.remove(ops.get("of_running_sums"))
+
+
+def test_lines_that_lie_apart_are_scanned_a_block_at_a_time() -> None:
+    (body,) = texts(call_of("cumsum", {"X": ((64, 96), "float32")}, {"axis": 1}, "Out"))
+    assert body.index("i1_at += 16") < body.index("int v = 0; v < 4; ++v) { const index_t i0") < body.index("++i1")
+
+
+def test_truth_values_of_a_row_are_joined_in_bytes() -> None:
+    (body,) = texts(call_of("reduce_all", {"X": ((64, 1000), "bool")}, {"dim": (1,)}, "Out"))
+    assert f"{get_context(fluid.CPUPlace()).language.types['uint8']} a1[16];" in body
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(2048, 128), (512, 64)])
+def test_bare_reductions_of_many_columns_are_wide(columns: int, lanes: int) -> None:
+    (body,) = texts(call_of("reduce_max", {"X": ((64, columns), "float32")}, {"dim": (0,)}, "Out"))
+    assert f"tile * {lanes};" in body
 
 
 def test_rows_of_nothing_are_no_reason_to_divide() -> None:

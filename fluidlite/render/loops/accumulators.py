@@ -37,7 +37,8 @@ class Accumulators:
         values: Sizes,
     ) -> None:
         self.x, self.name, self.types, self.math = x, f"a{number}", types, math
-        self.which, self.kind = x.params[0], held(x.dtype, types)
+        self.which = x.params[0]
+        self.kind = types["uint8"] if x.dtype == "bool" else held(x.dtype, types)  # as many beside each other as load
         self.size = schedule.lanes if tile else TILE if partial else 0
         self.tile, self.partial = tile, partial
         self.at = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name
@@ -147,4 +148,4 @@ def stepped(kind: str, a: str, b: str, dtype: str, types: Mapping[str, str], mat
     """One step of a reduction."""
     if kind in _STEPS:
         return primitive(_STEPS[kind], [a, b], dtype, types, math)
-    return f"{a} {'&' if kind == 'all' else '|'} {b}"
+    return f"{b} ? {a} : 0" if kind == "all" else f"{a} | {b}"

@@ -26,6 +26,7 @@ from fluidlite.render.loops.nests import nests_of
 from fluidlite.render.loops.parts import in_parts
 from fluidlite.render.loops.past_caches import past_caches
 from fluidlite.render.loops.rules import ELEMENTS
+from fluidlite.render.loops.scans import with_scans
 from fluidlite.render.loops.schedule import heavy, schedule_of, tiled
 from fluidlite.render.loops.sharing import in_turn
 from fluidlite.render.loops.sizes import Guards, Noted, Sizes
@@ -115,8 +116,8 @@ def _readable(call: Call) -> bool:
 def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
     """The nests of a call, before their items are cut into tiles."""
     found: list[Nest] = []
-    nests = nests_of(traced_of(call), _wanted(call), values, side_by_side)
-    made = len({store.target for nest in nests for store in nest.stores if store.target[0] == "made"})
+    nests = with_scans(nests_of(traced_of(call), _wanted(call), values, side_by_side))
+    made = 1 + max((s.target[1] for nest in nests for s in nest.stores if s.target[0] == "made"), default=-1)
     for nest in map(merged, nests):
         parts = in_parts(nest, made)
         made += len(parts[0].stores) if len(parts) > 1 else 0

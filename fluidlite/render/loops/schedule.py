@@ -28,6 +28,8 @@ SEVERAL = 4
 """So many lines an item goes through at once, where what is computed along one waits for what was before."""
 MAX_WIDE_ELEMENTS = 16
 """Nests that compute more elements go through fewer neighbours: text and registers grow with both."""
+MAX_BARE_ELEMENTS = 3
+"""Of nests that compute no more, and of scans, twice as many results stay in registers: what is read is longer runs."""
 MANY_ROWS = 4096
 """So many items keep a device busy, each with a row of its own."""
 MAX_TOGETHER = 8
@@ -213,7 +215,8 @@ def schedule_of(
     if nest.square:
         best = next(name for name in sizes if any(step_is_one(store.place, name) for store in nest.stores))
         return Schedule(best, SQUARE, square=True)
-    if best not in sizes and any(x.op == "running" for x in every) and nest.items:  # each step waits for the one before
+    runs = any(x.op == "running" for x in every)
+    if best not in sizes and runs and nest.items:  # each step waits for the one before
         last = nest.items[-1].name
         if sizes[last] >= SEVERAL:
             return Schedule(last, SEVERAL, frozenset(), long)
@@ -223,7 +226,7 @@ def schedule_of(
     size = sizes[best]
     if size <= TILE:
         return Schedule(best, int(size), frozenset(), long, whole=True)
-    if not reduces and not any(x.op == "running" for x in every):
+    if not reduces and not runs:
         total = others * size * prod(inner.values())
         ordered = any(store.ordered for store in nest.stores)
         wanted, lanes = min(LINE // 4 if ordered else max(total // 64, 128), LINE, size), TILE
@@ -233,5 +236,6 @@ def schedule_of(
         itemsize = min((ITEMSIZE[dtypes[source]] for _, source in accesses if source in dtypes), default=4)
         lanes = TILE * max(1, 4 // itemsize)
         if others * (size // (4 * lanes)) >= FEW and len(every) <= MAX_WIDE_ELEMENTS:
-            lanes *= 4
+            bare = runs or len(every) <= MAX_BARE_ELEMENTS
+            lanes *= 8 if bare and others * (size // (8 * lanes)) >= FEW else 4
     return Schedule(best, lanes, frozenset(), long)

@@ -12,7 +12,7 @@ from fluidlite.codegen.language_text import literal
 from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.render.loops.accumulators import BLOCK, Accumulators, stepped
-from fluidlite.render.loops.affine import with_axes
+from fluidlite.render.loops.affine import step_is_one, with_axes
 from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
@@ -249,10 +249,11 @@ class NestWriter(ElementWriter):
                 self.saved[store.value] = store
         if reduces and level == 0 and not together:
             self._save(axes, inner, tile)
+        blocks = self._blocks(last.name, bounds, stores)
         self._flush()
         scope = self.scopes.pop()
         self._flush()
-        self.scopes[-1].lines += self._loop(last.name, bounds, scope, partial, summed, together)
+        self.scopes[-1].lines += blocks or self._loop(last.name, bounds, scope, partial, summed, together)
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
@@ -362,6 +363,8 @@ class NestWriter(ElementWriter):
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
         rest = [line.replace("@]", "0]") for line in lines]
+        branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
+        side_by_side = "" if branches else f"{self.independent} "
         before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(TILE // 4 + 1), "1"))
 
         def both(begin: str, end: str) -> list[str]:
@@ -369,7 +372,7 @@ class NestWriter(ElementWriter):
                 f"index_t {start} = {begin};",
                 f"for (; {start} + {TILE} <= {end}; {start} += {TILE}) {{",
                 *before,
-                f"for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
+                f"{side_by_side}for (int v = 0; v < {TILE}; ++v) {{ const index_t {name} = {start} + v;",
                 *main,
                 "}",
                 "}",
@@ -389,6 +392,29 @@ class NestWriter(ElementWriter):
             f"const index_t {stop} = {end} - {block} < {BLOCK * TILE} ? {end} : {block} + {BLOCK * TILE};",
             *both(block, stop),
             *kept,
+            "}",
+        ]
+
+    def _blocks(self, name: str, bounds: tuple[str, str], stores: Sequence[Store]) -> list[str]:
+        """The loop of scans along lines that lie apart, a block of each at a time: what is near is read and written at
+        once, however many lines there are. No lines for another loop.
+        """
+        scope, lane = self.scopes[-1], self.schedule.lane
+        scans = any(x.op == "running" for store in stores for x in elements_behind(store.value, self.elements))
+        apart = not any(step_is_one(store.place, lane) for store in stores)
+        loops = any(line.endswith("{") for line in scope.lines)
+        if not (lane and scans and apart and scope.tile) or scope.checks or loops:
+            return []
+        (begin, end), body = bounds, [*scope.lines, *scope.tile]
+        scope.tile = []
+        return [
+            f"for (index_t {name}_at = {begin}; {name}_at < {end}; {name}_at += {TILE}) {{",
+            f"const index_t {name}_stop = {end} - {name}_at < {TILE} ? {end} : {name}_at + {TILE};",
+            f"for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;",
+            f"for (index_t {name} = {name}_at; {name} < {name}_stop; ++{name}) {{",
+            *body,
+            "}",
+            "}",
             "}",
         ]
 

@@ -16,6 +16,7 @@ from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import nests_of
 from fluidlite.render.loops.sizes import Guards, Noted
+from fluidlite.render.loops.text import ROWS
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 
@@ -68,6 +69,12 @@ def test_indices_of_a_tile_are_looked_at_behind_its_loop() -> None:
     loop, _, behind = body.rpartition("}\nif (")
     assert "bad_index" not in loop.split("for (int v", 1)[1].split("}\n", 1)[0]
     assert "bad_index(" in behind
+
+
+def test_rows_of_a_whole_square_are_written_out_side_by_side() -> None:
+    (body,) = texts(call_of("transpose", {"X": ((100, 200), "float32")}, {"axis": (1, 0)}, "Out"))
+    whole, _, rest = body.partition("} else {")
+    assert [text.count("out_Out_0[") for text in (whole, rest)] == [ROWS, 1]
 
 
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:

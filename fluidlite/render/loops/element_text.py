@@ -90,6 +90,7 @@ class ElementWriter:
         self.staged: dict[Element, str] = {}
         self.past: list[tuple[Store, str]] = []
         self.staging = False
+        self.rows: list[tuple[str, str]] = []
         self.draws = False
         self.flushes = 0
         self.count = 0

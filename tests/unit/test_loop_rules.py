@@ -77,6 +77,13 @@ def test_rows_of_a_whole_square_are_written_out_side_by_side() -> None:
     assert [text.count("out_Out_0[") for text in (whole, rest)] == [ROWS, 1]
 
 
+@pytest.mark.parametrize(("images", "size", "steps"), [(64, 64, 2), (1, 8, 0)])
+def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: int, size: int, steps: int) -> None:
+    attrs = {"pooling_type": "max", "ksize": (2, 2), "strides": (2, 2)}
+    *_, body = texts(call_of("pool2d", {"X": ((images, 1, size, size), "float32")}, attrs, "Out"))
+    assert body.count(" + 2L * v;") == steps
+
+
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:
     given = {"X": ((64, 32), "float32"), "Index": ((4096, 2), "int64")}
     (nest,) = nests(call_of("gather_nd", given, {}, "Out"))

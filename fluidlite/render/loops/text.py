@@ -482,7 +482,7 @@ class NestWriter(ElementWriter):
         if uniform:  # the same for all of a tile
             self._flush()
             self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
-        value, place = self.value(store.value, level), self._number(store.place, level)
+        value, place = self.value(store.value, level), self._place(store.place, level, store.there)
         target = f"{self._buffer(store.target, dtype, True)}[{place}]"
         if store.combine == "add":
             value = primitive("add", [target, value], store.dtype, self.types, self.math)

@@ -84,6 +84,12 @@ def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: 
     assert body.count(" + 2L * v;") == steps
 
 
+@pytest.mark.parametrize(("width", "count"), [(64, 1), (1024, 3)])
+def test_narrow_borders_of_short_rows_have_no_loops_of_their_own(width: int, count: int) -> None:
+    attrs = {"paddings": (1, 1, 2, 2), "mode": "edge"}
+    assert len(nests(call_of("pad2d", {"X": ((4, 16, 64, width), "float32")}, attrs, "Out"))) == count
+
+
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:
     given = {"X": ((64, 32), "float32"), "Index": ((4096, 2), "int64")}
     (nest,) = nests(call_of("gather_nd", given, {}, "Out"))

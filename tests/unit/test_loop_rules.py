@@ -18,6 +18,7 @@ from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import nests_of
 from fluidlite.render.loops.sizes import Guards, Noted
+from fluidlite.render.loops.text import ROWS
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 
@@ -70,6 +71,25 @@ def test_indices_of_a_tile_are_looked_at_behind_its_loop() -> None:
     loop, _, behind = body.rpartition("}\nif (")
     assert "bad_index" not in loop.split("for (int v", 1)[1].split("}\n", 1)[0]
     assert "bad_index(" in behind
+
+
+def test_rows_of_a_whole_square_are_written_out_side_by_side() -> None:
+    (body,) = texts(call_of("transpose", {"X": ((100, 200), "float32")}, {"axis": (1, 0)}, "Out"))
+    whole, _, rest = body.partition("} else {")
+    assert [text.count("out_Out_0[") for text in (whole, rest)] == [ROWS, 1]
+
+
+@pytest.mark.parametrize(("images", "size", "steps"), [(64, 64, 2), (1, 8, 0)])
+def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: int, size: int, steps: int) -> None:
+    attrs = {"pooling_type": "max", "ksize": (2, 2), "strides": (2, 2)}
+    *_, body = texts(call_of("pool2d", {"X": ((images, 1, size, size), "float32")}, attrs, "Out"))
+    assert body.count(" + 2L * v;") == steps
+
+
+@pytest.mark.parametrize(("width", "count"), [(64, 1), (1024, 3)])
+def test_narrow_borders_of_short_rows_have_no_loops_of_their_own(width: int, count: int) -> None:
+    attrs = {"paddings": (1, 1, 2, 2), "mode": "edge"}
+    assert len(nests(call_of("pad2d", {"X": ((4, 16, 64, width), "float32")}, attrs, "Out"))) == count
 
 
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:

@@ -35,6 +35,8 @@ STEPS, MANY_STEPS, READ, WORTH = 4, 12, 32, 1 << 14
 """What costs so many steps an element is stored where each is read so often, and all that is computed is worth it."""
 NEAR, MEMBERS = 4, 8
 """With so many nests before a root is compared, and so many roots are one nest: of hundreds each costs the same."""
+SHORT, NARROW = 256, 8
+"""The elements of a row that lies in few lines of memory, and which part of it narrow borders are."""
 MUCH = 1 << 16
 """So much work is not shared by few items."""
 
@@ -126,13 +128,13 @@ def _as_it_lies(x: Tensor, values: Sizes) -> Tensor:
 
 
 def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
-    """A result, or the parts of a concatenation, each a loop without conditions: those of long rows, whose elements
-    would be chosen one by one; and parts that are computed, and alike in dims.
+    """A result, or the parts of a concatenation, each a loop without conditions: those of rows, whose elements would be
+    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims.
     """
     if x.op != "concat" or len(x.args) > MEMBERS or any(in_order(arg, values) for arg in x.args):
         return [(x, None)]
     (axis,), at = x.params, number(0)
-    if not (_is_long_row(x, axis, values) or _are_alike(x.args, axis, values)):
+    if not (_goes_by_parts(x, axis, values) or _are_alike(x.args, axis, values)):
         return [(x, None)]
     found: list[tuple[Tensor, _Part | None]] = []
     for k, arg in enumerate(x.args):
@@ -141,10 +143,15 @@ def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
     return found
 
 
-def _is_long_row(x: Tensor, axis: int, values: Sizes) -> bool:
-    """Whether elements that lie side by side are of several parts, and many."""
+def _goes_by_parts(x: Tensor, axis: int, values: Sizes) -> bool:
+    """Whether elements that lie side by side are of several parts, and many; of a short row with narrow borders a loop
+    over these would go through most of the lines of memory again.
+    """
     inner = all(size_of(d, values) == 1 for d in x.dims[axis + 1 :])
-    return inner and prod(size_of(d, values) for d in x.dims) >= WORTH
+    if not inner or prod(size_of(d, values) for d in x.dims) < WORTH:
+        return False
+    row = size_of(x.dims[axis], values)
+    return row > SHORT or row - max(size_of(arg.dims[axis], values) for arg in x.args) > row // NARROW
 
 
 def _are_alike(parts: Sequence[Tensor], axis: int, values: Sizes) -> bool:

@@ -258,7 +258,7 @@ class NestWriter(ElementWriter):
         if reduces and level == 0 and not together:
             self._save(axes, inner, tile)
         square = self.schedule.square
-        blocks = None if square else self._blocks(last.name, bounds, stores)
+        blocks = [] if square else self._blocks(last.name, bounds, stores)
         rows = self._rows(last.name, bounds[0]) if square and self.flushes == flushed else ""
         self._flush()
         scope = self.scopes.pop()

@@ -35,7 +35,9 @@ def plain(fast: Any) -> Callable[..., Any]:
     assert not form.loose and not form.timed and form.blocks == 1 and set(form.results) == {COPIED}
     scope_of, edits, operators, name_of = (world[name] for name in ("scope_of", "edits", "operators", "name_of"))
     context, thread, get_ident, storage = (world[name] for name in ("context", "thread", "get_ident", "storage"))
-    epoch, watch, latest, bound, frame = (world[name] for name in ("epoch", "watch", "latest", "bound", "frame"))
+    cache_version, watch, latest, executable, frame = (
+        world[name] for name in ("cache_version", "watch", "latest", "executable", "frame")
+    )
     counts, launches, copies, copied = (world[name] for name in ("counts", "launches", "copies", "copied"))
     acquire, release, activate, mark = (world[name] for name in ("acquire_queue", "release_queue", "activate", "mark"))
     host_array, native, ndarray = world["host_array"], form.native, np.ndarray
@@ -82,7 +84,7 @@ def plain(fast: Any) -> Callable[..., Any]:
         if locked:
             acquire()
         try:
-            if storage.busy or (epoch.now is not watch.epoch and not watch.unchanged()):
+            if storage.busy or (cache_version.current is not watch.version and not watch.unchanged()):
                 return None
             for tensor, allocation, block, spec, offset in state:
                 if (
@@ -94,7 +96,7 @@ def plain(fast: Any) -> Callable[..., Any]:
                 ):
                     return None
             storage.busy = True
-            latest.bound = bound
+            latest.executable = executable
             at = -1
             try:
                 if not native:
@@ -129,7 +131,7 @@ def plain(fast: Any) -> Callable[..., Any]:
                     for tensor in written:
                         tensor.version += 1
                 else:
-                    bound.end((bound,))
+                    executable.end((executable,))
         finally:
             if locked:
                 release()

@@ -105,7 +105,7 @@ from fluidlite.program.block import Block as Block
 from fluidlite.program.kernel_registry import Library as Library, register_kernel as register_kernel
 from fluidlite.program.op_guards import device_guard as device_guard, name_scope as name_scope
 from fluidlite.program.op_proto import op_proto as op_proto
-from fluidlite.program.opdef import Attr as Attr, GradRule as GradRule, ScalarRule as ScalarRule, Slot as Slot
+from fluidlite.program.opdef import Attr as Attr, Slot as Slot
 from fluidlite.program.operator import Operator as Operator
 from fluidlite.program.program import (
     Program as Program,
@@ -114,6 +114,7 @@ from fluidlite.program.program import (
     program_guard as program_guard,
 )
 from fluidlite.program.registry import register_op as register_op
+from fluidlite.program.rules import GradRule as GradRule, ScalarRule as ScalarRule
 from fluidlite.program.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 from fluidlite.program.variable import Parameter as Parameter, Variable as Variable
 from fluidlite.tensor.tensor import LoDTensor as LoDTensor, Tensor as Tensor

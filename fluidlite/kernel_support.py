@@ -30,9 +30,9 @@ from fluidlite.geometry import (
     pool_planes as pool_planes,
     random_windows as random_windows,
 )
-from fluidlite.platform.device import DoneEvent as DoneEvent
+from fluidlite.platform.device_context import DoneEvent as DoneEvent
 from fluidlite.program.kernel_registry import Kernel as Kernel
-from fluidlite.program.opdef import GradRule as GradRule
+from fluidlite.program.rules import GradRule as GradRule
 
 philox_uniform = _philox.uniform
 _export(__name__)

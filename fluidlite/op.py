@@ -45,8 +45,8 @@ class Operator:
         self.attrs = {name: value for name, value in given.items() if name not in slots}
 
     @staticmethod
-    def _of(slots: Iterable[Any], given: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {slot.name: _names(given[slot.name]) for slot in slots if slot.name in given}
+    def _of(slots: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[str]]:
+        return {slot.name: _names(values[slot.name]) for slot in slots if slot.name in values}
 
     def run(self, scope: Scope, place: PlaceLike) -> None:
         """Run it on a place; its outputs are then in the scope.

@@ -30,20 +30,14 @@ from fluidlite.memory.strategies import (
 )
 from fluidlite.operators.math import fill_number as fill_number
 from fluidlite.operators.scalar_op import binary as binary, unary as unary
+from fluidlite.platform.array_namespace import ArrayBase as ArrayBase, ArrayNamespace as ArrayNamespace
 from fluidlite.platform.context import Context as Context
-from fluidlite.platform.device import (
-    Allocator as Allocator,
-    AllocatorBase as AllocatorBase,
-    ArrayBase as ArrayBase,
-    ArrayNamespace as ArrayNamespace,
-    ContextBase as ContextBase,
-    Device as Device,
-    DeviceBase as DeviceBase,
-    DeviceInfo as DeviceInfo,
-    Event as Event,
+from fluidlite.platform.device import Device as Device, DeviceBase as DeviceBase, DeviceInfo as DeviceInfo
+from fluidlite.platform.device_context import ContextBase as ContextBase, Event as Event
+from fluidlite.platform.device_memory import Allocator as Allocator, AllocatorBase as AllocatorBase, Span as Span
+from fluidlite.platform.kernel_language import (
     KernelLanguage as KernelLanguage,
     KernelLanguageBase as KernelLanguageBase,
-    Span as Span,
 )
 from fluidlite.platform.place import Place as Place
 from fluidlite.program.kernel_io import IO as IO

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -18,13 +17,13 @@ from fluidlite.base import plugin_callback
 from fluidlite.base.errors import PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.plugin_modules import plugin_modules
-from fluidlite.memory.strategies import NamedStrategy, strategies
+from fluidlite.memory.strategies import NamedStrategy
 from fluidlite.platform.device_registry import devices
+from fluidlite.plugin_stage import Stage, commit, take_device, take_kernels, take_library, take_operators
 from fluidlite.program import kernel_registry as kernel_room, registry as operator_room
-from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, Library, kernels, kernels_of, matches
-from fluidlite.program.opdef import GradRule, OpDef
-from fluidlite.program.pass_registry import passes
+from fluidlite.program.kernel_registry import CAPABILITIES, Kernel, kernels, matches
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 API = 1
 GROUP = f"fluidlite.v{API}"
@@ -77,30 +76,6 @@ class PluginRecord:
     def notes(self) -> list[str]:
         """What is odd: while it was loaded, and now, such as a kernel for an operator that nobody declares."""
         return [*self.odd, *(_odd_now(self) if self.state == "loaded" else ())]
-
-
-@dataclass
-class _Stage:
-    """What one plugin's hooks registered, before anything is kept."""
-
-    devices: list[Any] = field(default_factory=list)
-    libraries: list[Library] = field(default_factory=list)
-    operators: list[tuple[OpDef, bool]] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    passes: list[Any] = field(default_factory=list)
-    samples: list[str] = field(default_factory=list)
-    strategies: list[NamedStrategy] = field(default_factory=list)
-
-    def names(self) -> dict[str, list[str]]:
-        return {
-            "devices": [device.kind for device in self.devices],
-            "libraries": [library.name for library in self.libraries],
-            "operators": [op.type for op, _ in self.operators],
-            "samples": self.samples,
-            "kernels": sorted(kernel.op for kernel in self.kernels),
-            "passes": [getattr(item, "name", repr(item)) for item in self.passes],
-            "strategies": [strategy.name for strategy in self.strategies],
-        }
 
 
 _lock = new_rlock()
@@ -207,7 +182,7 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
             stage = _call_hooks(name, target, record)
             for kernel in stage.kernels:
                 kernel.plugin = name
-            _undo[name] = _commit(stage, record)
+            _undo[name] = commit(stage, name, record.origin)
             record.brought = stage.names()
         except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
             root: BaseException = exc
@@ -244,8 +219,8 @@ def _keep(record: PluginRecord) -> None:
         )
 
 
-def _call_hooks(name: str, target: Any, record: PluginRecord) -> _Stage:
-    stage = _Stage()
+def _call_hooks(name: str, target: Any, record: PluginRecord) -> Stage:
+    stage = Stage()
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     kernel_room.collecting.active = True
@@ -256,10 +231,10 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> _Stage:
         manager.check_pending()  # a misspelt hook is an error, not silence
         record.odd += _unmarked_hooks(plugin, manager)
         takers: dict[str, Callable[[Any], None]] = {
-            "register_devices": lambda item: _take_device(stage, item),
-            "register_libraries": lambda item: _take_library(stage, item, name),
-            "register_operators": lambda item: _take_operators(stage, item, name),
-            "register_kernels": lambda item: _take_kernels(stage, item),
+            "register_devices": lambda item: take_device(stage, item),
+            "register_libraries": lambda item: take_library(stage, item, name),
+            "register_operators": lambda item: take_operators(stage, item, name),
+            "register_kernels": lambda item: take_kernels(stage, item),
             "register_passes": stage.passes.append,
         }
         for hook, take in takers.items():
@@ -272,7 +247,7 @@ def _call_hooks(name: str, target: Any, record: PluginRecord) -> _Stage:
     return stage
 
 
-def _take_declared(stage: _Stage, name: str, record: PluginRecord) -> None:
+def _take_declared(stage: Stage, name: str, record: PluginRecord) -> None:
     """Take operators and strategies that the plugin's modules declare; note the kernels that it leaves."""
     staged = {id(op) for op, _ in stage.operators} | {id(kernel) for kernel in stage.kernels}
     for thing in plugin_modules.declared(name):
@@ -301,83 +276,6 @@ def _resolve(target: str) -> Any:
     for part in filter(None, attribute.split(".")):
         module = getattr(module, part)
     return module
-
-
-def _take_device(stage: _Stage, item: Any) -> None:
-    if isinstance(item, type) or not isinstance(getattr(item, "kind", None), str):
-        raise RegistryError(f"register_devices got {item!r}; expected a device: an object that has a kind, probe, ...")
-    stage.devices.append(item)
-
-
-def _take_library(stage: _Stage, item: Any, plugin: str) -> None:
-    if not isinstance(item, Library):
-        raise RegistryError(f"register_libraries got {item!r}; expected a Library(name, places, rank)")
-    stage.libraries.append(item if item.origin else replace(item, origin=f"plugin {plugin!r}"))
-
-
-def _take_operators(stage: _Stage, item: Any, plugin: str) -> None:
-    if isinstance(item, str):
-        if plugin_modules.owner(item) != plugin:
-            raise RegistryError(
-                f"register_operators got {item!r} as a module of samples; expected one of the plugin's own package, "
-                "outside of its tests"
-            )
-        stage.samples.append(item)
-        return
-    if isinstance(item, OpDef):
-        found = [item]
-    elif isinstance(item, ModuleType):
-        every = (value for value in vars(item).values() if isinstance(value, OpDef))
-        found = [op for op in every if ops.find(op.type) is not op or _declared_in(item, op)]
-    else:
-        raise RegistryError(
-            f"register_operators got {item!r}; expected what register_op returns, a module, or a module's name"
-        )
-    known = {id(op) for op, _ in stage.operators}
-    stage.operators.extend((op, False) for op in found if id(op) not in known)
-
-
-def _declared_in(module: ModuleType, thing: OpDef | Kernel) -> bool:
-    """Whether a module, or one of its package, declares what it holds; else it imports that from others."""
-    folders = [f"{path}{os.sep}" for path in getattr(module, "__path__", ())]
-    return thing.origin.startswith((f"{module.__file__}:", *folders))
-
-
-def _take_kernels(stage: _Stage, item: Any) -> None:
-    if isinstance(item, Kernel):
-        found = [item]
-    elif isinstance(item, ModuleType):
-        found = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
-    else:
-        raise RegistryError(f"register_kernels got {item!r}; expected what @register_kernel returns, or a module")
-    stage.kernels.extend(kernel for kernel in found if kernel not in stage.kernels)
-
-
-def _commit(stage: _Stage, record: PluginRecord) -> list[Callable[[], None]]:
-    done: list[Callable[[], None]] = []
-
-    def keep(add: Callable[[], None], remove: Callable[[], None]) -> None:
-        add()
-        done.append(remove)
-
-    try:
-        for device in stage.devices:
-            keep(lambda d=device: devices.add(d, record.origin), lambda d=device: devices.remove(d))  # type: ignore[misc]
-        for library in stage.libraries:
-            keep(lambda x=library: kernels.add_library(x), lambda x=library: kernels.remove_library(x))  # type: ignore[misc]
-        for op, override in stage.operators:
-            keep(lambda o=op, v=override: ops.add(o, v), lambda o=op: ops.remove(o))  # type: ignore[misc]
-        for kernel in stage.kernels:
-            keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
-        for strategy in stage.strategies:
-            keep(lambda s=strategy: strategies.add(s), lambda s=strategy: strategies.remove(s))  # type: ignore[misc]
-        for item in stage.passes:
-            keep(lambda p=item: passes.add(p, record.name), lambda p=item: passes.remove(p))  # type: ignore[misc]
-    except Exception:
-        for undo in reversed(done):
-            undo()
-        raise
-    return done
 
 
 def _odd_now(record: PluginRecord) -> list[str]:

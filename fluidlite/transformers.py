@@ -13,7 +13,8 @@ from fluidlite.compiler.factory import (
     set_transformer_factory as set_transformer_factory,
     transformer_choices as transformer_choices,
 )
-from fluidlite.compiler.ir.graph import Graph as Graph, GraphOp as GraphOp, GraphValue as GraphValue
+from fluidlite.compiler.ir.graph import Graph as Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp as GraphOp, GraphValue as GraphValue
 from fluidlite.compiler.memory.memory_plan import MemoryPlan as MemoryPlan
 from fluidlite.compiler.memory.storage import DeviceBufferStorage as DeviceBufferStorage, DeviceTensor as DeviceTensor
 from fluidlite.compiler.passes import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -76,14 +77,26 @@ def _default(value: Any) -> str:
 
 
 def members(each: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties that a class of fluidlite says itself, in their order."""
-    for name, value in vars(each).items():
+    """Public methods and properties of a class: its own in their order, then those of bases that no page describes."""
+    elsewhere = [base for base in each.__mro__[1:] if base in _described()]
+    parts = [base for base in each.__mro__ if ours(base) and not any(issubclass(known, base) for known in elsewhere)]
+    found: dict[str, Any] = {}
+    for base in parts:
+        found = {**found, **{name: value for name, value in vars(base).items() if name not in found}}
+    for name, value in found.items():
         if name.startswith("_"):
             continue
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
         if inspect.isfunction(value) or isinstance(value, property):
             yield name, value
+
+
+@cache
+def _described() -> frozenset[type]:
+    """The classes that the pages describe."""
+    every = [value for name in MODULES for value in named(import_module(name)).values()]
+    return frozenset(value for value in every if inspect.isclass(value))
 
 
 def ours(each: Any) -> bool:

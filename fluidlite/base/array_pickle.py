@@ -87,7 +87,7 @@ class _Dtype:
     def __init__(self, code: str) -> None:
         self.code, self.order = code, "="
 
-    def made(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[Any]:
         found = np.dtype(self.code)
         if found.kind not in _KINDS:
             raise SavedModelError(f"it holds an array of {self.code!r:.20}; expected numbers or texts")
@@ -156,7 +156,7 @@ def _run(content: bytes, budget: _Budget) -> Any:
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, called = stack.pop(), stack.pop()
             budget.take(0, sum(len(item) for item in _expect(arguments, tuple) if isinstance(item, (str, bytes))))
-            stack.append(_made(called, arguments))
+            stack.append(_call(called, arguments))
         elif name == "BUILD":
             state = stack.pop()
             budget.take(0, sum(len(item) for item in _expect(state, tuple) if isinstance(item, (str, bytes))))
@@ -222,7 +222,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-def _made(called: Any, arguments: Any) -> Any:
+def _call(called: Any, arguments: Any) -> Any:
     """What a call that a pickle asks for would give; nothing is called."""
     meaning = called.meaning if isinstance(called, _Named) else None
     arguments = _expect(arguments, tuple)
@@ -248,22 +248,22 @@ def _made(called: Any, arguments: Any) -> Any:
     raise SavedModelError("it calls something that is no part of arrays")
 
 
-def _build(made: Any, state: Any) -> None:
+def _build(part: Any, state: Any) -> None:
     state = _expect(state, tuple)
-    if isinstance(made, _Dtype):
+    if isinstance(part, _Dtype):
         if state[1] not in ("<", ">", "|", "=") or any(item not in (None, ()) for item in state[2:5]):
             raise SavedModelError("it holds a dtype of fields; expected numbers or texts")
-        made.order = state[1]
-    elif isinstance(made, _Array):
+        part.order = state[1]
+    elif isinstance(part, _Array):
         _, dims, dtype, fortran, data = state
-        made.value = _numbers(data, dtype, dims, bool(fortran))
+        part.value = _numbers(data, dtype, dims, bool(fortran))
     else:
-        raise SavedModelError(f"it sets the state of {type(made).__name__}, which is no part of arrays")
+        raise SavedModelError(f"it sets the state of {type(part).__name__}, which is no part of arrays")
 
 
 def _numbers(data: Any, dtype: Any, dims: Any, fortran: bool) -> Any:
     """An array of its parts, whose sizes have to agree."""
-    kind = _expect(dtype, _Dtype).made()
+    kind = _expect(dtype, _Dtype).dtype()
     content, dims = _bytes(data), _expect(dims, tuple)
     if len(dims) > 32 or not all(type(dim) is int and dim >= 0 for dim in dims):
         raise SavedModelError(f"it holds an array of dims {dims!r:.60}")

@@ -23,8 +23,9 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.backward import gradients
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 

@@ -13,8 +13,9 @@ from typing import Any
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, ALL_INTS
 from fluidlite.cli.kernel_matrix import gradient_types
 from fluidlite.operators import __name__ as own
-from fluidlite.program.opdef import Attr, GradRule, OpDef, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 GROUPS = {
     "every dtype": ALL,

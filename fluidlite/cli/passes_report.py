@@ -11,7 +11,8 @@ from typing import Any
 from fluidlite.base.errors import ProgramError
 from fluidlite.cli.model_runs import fetched_names
 from fluidlite.compiler.factory import make_transformer_factory
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.ir.lower import lower
 from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
 from fluidlite.compiler.passes import GraphPass, PassList

@@ -13,7 +13,8 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.codegen.expr import Expr, Traced
 from fluidlite.codegen.typed import Typed, typed
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Infer, OpDef, Operands, ScalarRule, Slot
+from fluidlite.program.opdef import Infer, OpDef, Slot
+from fluidlite.program.rules import Operands, ScalarRule
 from fluidlite.tensor.tensor_spec import Dims
 
 _made: WeakKeyDictionary[OpDef, dict[int, OpDef]] = WeakKeyDictionary()

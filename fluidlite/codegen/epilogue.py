@@ -15,7 +15,8 @@ from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
 from fluidlite.program.epilogue import THEN, Epilogue
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Pairs = tuple[tuple[str, str], ...]

@@ -15,7 +15,8 @@ from typing import Any, Union
 
 from fluidlite.base.errors import RegistryError
 from fluidlite.base.overloads import Overloads
-from fluidlite.program.opdef import GRAD, OpDef, ScalarRule
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.rules import ScalarRule
 
 
 class Expr(Overloads["Expr", "Operand", "Expr"]):

@@ -19,12 +19,14 @@ from fluidlite.codegen.typed import Typed
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
-PART = 8192
-"""Elements that are worth a part of their own when few sums are long."""
+PART, SHORT_PART = 8192, 256
+"""Elements that are worth a part of their own when few sums are long; of a device that runs items side by side."""
 MANY = 1 << 17
 """Elements with operands that are broadcast that are worth several threads, where items are long runs."""
-PARTS = 64
-"""At most so many items share one reduction's work."""
+PARTS, MANY_PARTS = 64, 1 << 14
+"""At most so many items share one reduction's work; of a device that runs items side by side."""
+JOINED = 1024
+"""At most so many parts of one sum are added by one item."""
 
 _sources: WeakKeyDictionary[Any, LRUCache[tuple[Source, ...]]] = WeakKeyDictionary()
 
@@ -176,7 +178,9 @@ class _Plan:
         rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
         items = rows * (-(-dims[kept[-1]] // COLUMNS) if by_column else 1)
         work = size * prod(dims[k] for k in summed)
-        parts = max(1, min(dims[summed[0]], -(-PARTS // max(items, 1)), work // PART))
+        side_by_side = getattr(context.language, "group", None) is not None
+        most, part = (MANY_PARTS, SHORT_PART) if side_by_side else (PARTS, PART)
+        parts = max(1, min(dims[summed[0]], -(-most // max(items, 1)), work // part, JOINED))
         name = f"{entry}_sum_{slot.partition('@')[0].lower()}"
         key = self._key(guarded, name, output, parts > 1)
 
@@ -186,7 +190,7 @@ class _Plan:
             return (writer.reduction(name + "_parts", output, True), writer.finish(name, output))
 
         sources = cache.get(key, make)
-        self._add(sources[0], context, items * parts, 1 if items * parts <= 256 else None, parts)
+        self._add(sources[0], context, items * parts, 1 if items * parts <= 256 and not side_by_side else None, parts)
         if parts > 1:
             compute = writer.code.instrs[value].dtype
             held = "int64" if compute in ALL_INTS or compute == "bool" else compute_dtype(compute)

@@ -14,7 +14,7 @@ from fluidlite.compiler.executable.runner import Runner
 from fluidlite.compiler.graph_cache import check_places
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.lower import lower
-from fluidlite.compiler.ir.node import may_be_given
+from fluidlite.compiler.ir.node import may_be_argument
 from fluidlite.compiler.ir.order import Root
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.selection.policy import policy
@@ -130,9 +130,9 @@ class Computation:
             if self._alone and values is not None:
                 return values
         if values is None:
-            given = self._arguments(args, feed_dict)
+            arguments = self._arguments(args, feed_dict)
             with self.transformer.lock:
-                values = self.transformer.run(self, given, self._lowered.unset)
+                values = self.transformer.run(self, arguments, self._lowered.unset)
             if len(values) != len(self.fetches):
                 raise ProgramError(f"its executor gave {len(values)} arrays for {len(self.fetches)} results")
         found = dict(zip(self.fetches, values, strict=True))
@@ -256,7 +256,7 @@ def _parameters(parameters: Sequence[Any]) -> tuple[Variable, ...]:
     for item in parameters:
         if not isinstance(item, Variable):
             raise ProgramError(f"an argument of a computation is {item!r}; expected a value of the graph")
-        if not may_be_given(item):
+        if not may_be_argument(item):
             raise ProgramError(
                 f"{item.name!r} cannot be an argument of a computation: it is no placeholder, variable or persistent "
                 "tensor\n  Do: set its is_input to True, if it is to be given instead of computed"
@@ -271,7 +271,7 @@ def _block(items: Sequence[Root]) -> Block:
     for item in items[1:]:
         if item.block.program is not items[0].block.program:
             both = " and ".join(
-                each.made_at() if isinstance(each, Variable) else str(each) for each in (items[0], item)
+                each.name_and_line() if isinstance(each, Variable) else str(each) for each in (items[0], item)
             )
             raise ProgramError(f"{both}, results or arguments of one computation, belong to different programs")
     return (items[0].block.program if items else Program()).global_block()

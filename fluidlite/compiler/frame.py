@@ -105,6 +105,6 @@ def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:
         variable = scope.find_var(name)
         tensor = variable.tensor if variable is not None else None
         there = tensor is not None and tensor.allocation is not None and tensor.contiguous
-        if tensor is None or not there or plan.given[name] != (tensor.spec, tensor.place):
+        if tensor is None or not there or plan.state_specs[name] != (tensor.spec, tensor.place):
             raise StateMovedError(f"state {name!r} became another while a run of it was planned")
         values[name] = tensor

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from os import path
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import FallbackWarning
@@ -25,6 +24,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
+from fluidlite.program.source_location import PACKAGE_FOLDER
 from fluidlite.program.state import state_of
 from fluidlite.tensor.tensor import Tensor
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # imported by who compiles: it is a fifth of the time of the 
     from fluidlite.compiler.executable.executable_cache import ExecutableCache, Sign
 
 _MOST_PLANS = 64
-_PACKAGE = path.dirname(path.dirname(path.abspath(__file__))) + path.sep
 
 
 class GraphRunner:
@@ -180,7 +179,7 @@ class GraphRunner:
 def warn_of_fallback(what: str, place: Place, types: list[str]) -> None:
     """Warn, at the user's line, that operators of some types run on the host for want of a kernel."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         frame, level = frame.f_back, level + 1
     warnings.warn(
         f"{what} have no kernel for {place} and run on {devices.host()}: {', '.join(sorted(set(types)))}. "

@@ -17,13 +17,13 @@ import numpy as np
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NonFiniteError
 from fluidlite.base.fork import first_in_child
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.program.operator import Operator
 from fluidlite.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from fluidlite.compiler.frame import Frame
-    from fluidlite.compiler.ir.graph import GraphValue
+    from fluidlite.compiler.ir.graph_nodes import GraphValue
     from fluidlite.compiler.planning.plan import Launch, Step
     from fluidlite.platform.context import Context
 
@@ -57,7 +57,7 @@ def everywhere(observer: Observer, on: bool) -> None:
         _everywhere.append(observer)
     elif not on and observer in _everywhere:
         _everywhere.remove(observer)
-    epoch.begin()
+    cache_version.invalidate()
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def observing(observer: Observer) -> Iterator[None]:
     """Call ``observer`` after each operator that this thread runs inside the block."""
     stack: list[Observer] = _local.__dict__.setdefault("observers", [])
     stack.append(observer)
-    epoch.begin()
+    cache_version.invalidate()
     try:
         yield
     finally:
@@ -98,11 +98,11 @@ def timer() -> Timer | None:
     return _timer
 
 
-def set_timer(found: Timer | None) -> None:
+def set_timer(new_timer: Timer | None) -> None:
     """Let a timer read clocks between the launches of all threads; None: nobody does."""
     global _timer
-    _timer = found
-    epoch.begin()
+    _timer = new_timer
+    cache_version.invalidate()
 
 
 @first_in_child

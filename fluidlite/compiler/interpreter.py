@@ -28,7 +28,7 @@ from fluidlite.compiler.run_errors import _kernel_text, before_state, fail, rais
 from fluidlite.memory.sharing import turn
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import ContextBase
+from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.scope import Scope

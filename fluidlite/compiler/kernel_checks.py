@@ -34,7 +34,12 @@ class CheckKernels:
         """Nothing is left to do after the launch."""
 
     def launch(
-        self, step: Launch, context: Context, tensors: Sequence[Tensor], made: Sequence[Tensor], run: Callable[[], Any]
+        self,
+        step: Launch,
+        context: Context,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        run: Callable[[], Any],
     ) -> None:
         """Run a kernel.
 
@@ -50,11 +55,11 @@ class CheckKernels:
         KernelError
             Naming the slot, and how much of it is unwritten, or was changed.
         """
-        here = [(at, t) for at, t in enumerate(tensors) if t.allocation is not None and t.place == context.place]
+        here = [(at, t) for at, t in enumerate(inputs) if t.allocation is not None and t.place == context.place]
         fresh = [
-            (len(tensors) + at, tensor)
-            for at, tensor in enumerate(made)
-            if _fillable(tensor, context) and not any(_share(tensor, given) for _, given in here)
+            (len(inputs) + at, tensor)
+            for at, tensor in enumerate(outputs)
+            if _fillable(tensor, context) and not any(_share(tensor, read) for _, read in here)
         ]
         for _, tensor in here:
             transfer.ready(tensor, context)
@@ -65,7 +70,7 @@ class CheckKernels:
         if _late(context):
             return  # an index out of range is raised where the host looks for that; kernels behind it write nothing
         for (at, tensor), value in zip(here, before, strict=True):
-            if not any(_share(tensor, out) for out in made):
+            if not any(_share(tensor, out) for out in outputs):
                 _see_input(step, at, tensor, value, context)
         unwritten = [
             _equal(found, mark, tensor) if tensor.allocation is owner else np.zeros(0, bool)
@@ -74,7 +79,7 @@ class CheckKernels:
         if not any(map(np.any, unwritten)):
             return
         for (_, tensor), value in zip(here, before, strict=True):
-            if any(_share(tensor, out) for out in made):
+            if any(_share(tensor, out) for out in outputs):
                 context.copy_in(tensor.span(), value.data)
         others = [~mark for mark in marks]
         second = _filled_run(fresh, others, context, run)

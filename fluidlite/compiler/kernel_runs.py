@@ -43,10 +43,10 @@ def relaid(tensor: Tensor, spec: Spec) -> Tensor:
     return shared
 
 
-def see_as_plain(made: list[Tensor], call: Call) -> None:
+def see_as_plain(outputs: list[Tensor], call: Call) -> None:
     """Give outputs the metadata that a kernel computes with, while it runs."""
     specs = [spec for group in call.outs.values() for spec in group]
-    for tensor, spec in zip(made, specs, strict=True):
+    for tensor, spec in zip(outputs, specs, strict=True):
         tensor.spec, tensor._array = spec, None
 
 
@@ -71,21 +71,21 @@ def prepared(choice: Choice, call: Call, context: Context) -> Prepared:
     return found
 
 
-def run_kernel(run: Run, context: Context, io: IO, made: Sequence[Tensor]) -> None:
+def run_kernel(run: Run, context: Context, io: IO, outputs: Sequence[Tensor]) -> None:
     """Run a prepared kernel, and take the arrays that it returns."""
     result = run(context, io)
     if result is not None:
-        take_arrays(result, made, context)
+        take_arrays(result, outputs, context)
 
 
-def take_arrays(result: Any, made: Sequence[Tensor], context: Context) -> None:
+def take_arrays(result: Any, outputs: Sequence[Tensor], context: Context) -> None:
     """Take arrays that a kernel returned: adopt them, or copy where memory is already bound."""
     arrays = result if isinstance(result, (tuple, list)) else (result,)
-    if len(arrays) != len(made):
-        raise DeviceError(f"the kernel returned {len(arrays)} arrays for {len(made)} outputs")
+    if len(arrays) != len(outputs):
+        raise DeviceError(f"the kernel returned {len(arrays)} arrays for {len(outputs)} outputs")
     alone = _FRESH[isinstance(result, (tuple, list))]
     fresh = [count <= alone for count in _references(result)]  # one that a kernel keeps (a table) is copied
-    for tensor, array, mine in zip(made, arrays, fresh, strict=True):
+    for tensor, array, mine in zip(outputs, arrays, fresh, strict=True):
         spec = tensor.spec
         if array is None or spec is None:
             continue

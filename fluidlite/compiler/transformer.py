@@ -16,7 +16,8 @@ from fluidlite.compiler.computation import Computation
 from fluidlite.compiler.executable.arguments import Argument, fitted
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.executable.runner import Runner
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.ir.node import Node
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor, allocate_buffers
 from fluidlite.compiler.passes import GraphPass, PassList, default_passes
@@ -238,9 +239,9 @@ class Transformer:
             self._initialised = False
             raise
 
-    def _initialize(self, computation: Computation, given: frozenset[str]) -> None:
+    def _initialize(self, computation: Computation, arguments: frozenset[str]) -> None:
         computation.transform()
-        self.allocate([v for v in computation.state if v.name not in given])
+        self.allocate([v for v in computation.state if v.name not in arguments])
 
     def _has(self, name: str) -> bool:
         variable = self.scope.find_var(name)
@@ -333,13 +334,13 @@ class Transformer:
     def cache_info(self) -> CacheReport:
         """What the caches tell of themselves: those of its computations together, and those of its place.
 
-        "bound programs" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
+        "executables" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
         thread's context, and what the device keeps itself ("kernels on disk"). A call of what ran last asks none.
         """
         with self.lock:
             runners = [c.executor for c in self.computations if isinstance(c.executor, Runner)]
         found = CacheReport()
-        found["bound programs"] = total(runner.executables.info() for runner in runners)
+        found["executables"] = total(runner.executables.info() for runner in runners)
         found["plans"] = total(runner.plans.info() for runner in runners)
         found.update(get_context(self.place).cache_info())
         return found

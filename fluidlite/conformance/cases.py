@@ -11,8 +11,9 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
-from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.memory import Allocation
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context, new_context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.render.array_functions import lacking

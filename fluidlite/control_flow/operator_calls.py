@@ -8,7 +8,8 @@ from typing import Any
 from fluidlite.compiler.frame import Frame
 from fluidlite.control_flow.bodies import call_of
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import Operator, check_attrs
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
 from fluidlite.program.variable import Variable

@@ -25,10 +25,11 @@ from fluidlite.control_flow.sequence_units import (
 from fluidlite.control_flow.tensor_arrays import array_slot, context_of, named, read_array
 from fluidlite.operators.inference import Inferred
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, Slot
+from fluidlite.program.opdef import GRAD, Slot
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec
 from fluidlite.tensor.tensor_spec import Lod, Spec

@@ -23,10 +23,11 @@ from fluidlite.control_flow.sequence_units import (
 from fluidlite.control_flow.tensor_arrays import context_of
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, GradRule, Slot
+from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
 

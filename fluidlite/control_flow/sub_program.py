@@ -17,7 +17,8 @@ from fluidlite.program.edit import bring_blocks
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.program import Program
-from fluidlite.program.variable import Variable, copy_operator, sum_operator, zeros_operator
+from fluidlite.program.variable import Variable
+from fluidlite.program.variable_metadata import copy_operator, sum_operator, zeros_operator
 
 STEP = "@STEP" + GRAD
 """Suffix of the state that holds the gradient of a name between the steps of a backward loop."""

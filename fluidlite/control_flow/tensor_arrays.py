@@ -20,10 +20,11 @@ from fluidlite.control_flow.second_gradients import forward_again_of_array, grad
 from fluidlite.operators.inference import Inferred
 from fluidlite.platform.context import Context
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, GradRule, Slot
+from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator import Operator
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray, array_spec, joined_spec

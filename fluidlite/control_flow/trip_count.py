@@ -78,7 +78,7 @@ def find_trip_count(block: Block, condition: str) -> TripCount | None:
 
     copies: dict[str, tuple[str, Sum, Sum] | None] = {}  # comparisons by the variable that holds them
     for op in block.ops:
-        made, compared = _made(op, value), None
+        made, compared = _counter(op, value), None
         if op.type in _SIGNS:
             x, y = (value(op.input(slot)[0]) for slot in ("X", "Y"))
             compared = (op.type, x, y) if x is not None and y is not None else None
@@ -104,7 +104,7 @@ def _change(value: Sum, now: Mapping[str, Sum | None]) -> int | None:
     return after.constant if after is not None and after.name == value.name else None
 
 
-def _made(op: Operator, value: Callable[[str], Sum | None]) -> Sum | None:
+def _counter(op: Operator, value: Callable[[str], Sum | None]) -> Sum | None:
     """What an operator makes, if it is a counter."""
     if op.type == "fill_constant":
         number = float(op.attrs["str_value"] or op.attrs["value"])

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fluidlite.base.errors import CollectiveError
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 
 Array = np.ndarray[Any, Any]
 

@@ -29,7 +29,7 @@ from fluidlite.distributed.machine import free_processors, shared_reductions
 from fluidlite.distributed.pending import Begun, Queued
 from fluidlite.loaders.trace import Span
 from fluidlite.memory import memory_of
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 from fluidlite.platform.device_registry import devices
 
 TIMEOUT_VARIABLE = "FLUIDLITE_COLLECTIVE_TIMEOUT"

@@ -12,7 +12,7 @@ import numpy as np
 from fluidlite.base.errors import CollectiveError
 from fluidlite.base.fork import new_lock
 from fluidlite.distributed.groups import Array, Group, check_reduction
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 
 TIMEOUT_SECONDS = 600.0
 _REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}

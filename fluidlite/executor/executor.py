@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fluidlite.base.arguments import listed
 from fluidlite.base.errors import FetchError, PlaceError, ProgramError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport
@@ -21,21 +19,18 @@ from fluidlite.compiler.kernel_checks import one_by_one
 from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries, policy
 from fluidlite.executor.default_place import resolved
 from fluidlite.executor.feeds import feed_tensors
+from fluidlite.executor.fetches import fetch_names, fetched_arrays, fetched_tensor
 from fluidlite.executor.unread_feeds import check_read
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context, new_context, using
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.codegen_registry import generator_capability
-from fluidlite.program.opdef import GRAD
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope, global_scope
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.tensor_array import TensorArray
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
-from fluidlite.tensor.transfer import borrow
 
 if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
     from fluidlite.compiler.executable.executable import Fetched
@@ -234,7 +229,7 @@ class Executor:
             feed = feed[0] if feed else None
         if feed is not None and not isinstance(feed, Mapping):
             raise ProgramError(f"the feed is {type(feed).__name__}; expected a mapping of names to arrays")
-        names = _fetch_names(program, fetch_list)
+        names = fetch_names(program, fetch_list)
         block = program.global_block()
         tensors = feed_tensors(block, feed, get_context(self._host)) if feed else {}
         fetched = self._run(program, tensors, names, scope)
@@ -246,9 +241,9 @@ class Executor:
                         "which a NumPy array cannot"
                         "\n  Do: exe.run(..., return_numpy=False)"
                     )
-            return [_arrays_of(name, array, spec) for name, (array, spec) in zip(names, fetched, strict=True)]
+            return [fetched_arrays(name, array, spec) for name, (array, spec) in zip(names, fetched, strict=True)]
         host = get_context(self._host)
-        return [_tensor_of(array, spec, host) for array, spec in fetched]
+        return [fetched_tensor(array, spec, host) for array, spec in fetched]
 
     def _run(self, program: Program, feeds: dict[str, Tensor], names: tuple[str, ...], scope: Scope) -> Fetched:
         """Run it as the mode says."""
@@ -294,8 +289,8 @@ class Executor:
             plan = self._executables.last_plan
         if plan is None:
             raise ProgramError("this executor has run nothing yet")
-        bound = self._executables.last if self._executables is not None else None
-        memory = bound.memory if bound is not None and bound.plan is plan else None
+        executable = self._executables.last if self._executables is not None else None
+        memory = executable.memory if executable is not None and executable.plan is plan else None
         return Report(plan, lambda: memory)
 
     @property
@@ -340,13 +335,13 @@ class Executor:
     def cache_info(self) -> CacheReport:
         """What the caches tell of themselves: this executor's, and those of its place, which others share.
 
-        From the outside in, "bound programs" (programs with their memory), "plans", "graphs" (of programs),
+        From the outside in, "executables" (programs with their memory), "plans", "graphs" (of programs),
         "prepared kernels" and "compiled kernels" of this thread's context, and what the device keeps itself
         ("kernels on disk"). What is found in one is not looked for in the next; a call of what ran last asks none.
         """
         found = CacheReport()
         if self._executables is not None:
-            found["bound programs"] = self._executables.info()
+            found["executables"] = self._executables.info()
         found["plans"] = self._runner.plans.info()
         found["graphs"] = self._graphs.info()
         found.update((self._context or get_context(self.place)).cache_info())
@@ -381,53 +376,3 @@ def _context_of(place: Place, context: Context | int | None) -> Context | None:
 def _sizes(program: Program) -> tuple[int, ...]:
     """Operators of each block: they tell of edits of ``block.ops`` itself."""
     return tuple([len(block.ops) for block in program.blocks])
-
-
-def _hint(program: Program, name: str) -> str:
-    base = program.global_block().find_var(name.removesuffix(GRAD))
-    if name.endswith(GRAD) and base is not None and base.stop_gradient:
-        return f"; {base.name!r} has stop_gradient=True"
-    near = difflib.get_close_matches(name, program.global_block().vars, n=2)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _arrays_of(name: str, value: Any, spec: Spec) -> Any:
-    """What a fetch gives: a NumPy array; of a tensor array, a list of them."""
-    if spec.kind != TENSOR_ARRAY:
-        return value
-    if any(each.lod for _, each in value):
-        raise FetchError(
-            f"elements of the tensor array {name!r} hold LoD, which a NumPy array cannot"
-            "\n  Do: exe.run(..., return_numpy=False)"
-        )
-    return [array for array, _ in value]
-
-
-def _tensor_of(value: Any, spec: Spec, host: Context) -> Tensor:
-    """What a fetch gives as a tensor, or as an array of tensors."""
-    if spec.kind != TENSOR_ARRAY:
-        return borrow(value, spec, host)
-    made = TensorArray(spec.dtype, host.place)
-    for array, each in value:
-        made.append(borrow(array, each, host))
-    return made
-
-
-def _fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
-    if fetch_list is None:
-        return ()
-    items = (
-        [fetch_list]
-        if isinstance(fetch_list, (str, Variable))
-        else listed("fetch_list", fetch_list, "variables or names", FetchError)
-    )
-    names = []
-    for item in items:
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if not isinstance(name, str):
-            equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""
-            raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
-        if program.global_block().find_var(name) is None:
-            raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
-        names.append(name)
-    return tuple(names)

@@ -74,7 +74,7 @@ def explain(
     block = program.global_block()
     feeds = {name: (feed_spec(block.var(name), value), host) for name, value in (feed or {}).items()}
     fetches: Sequence[str] = (
-        _made(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
+        _results(block) if fetch_list is None else [f if isinstance(f, str) else f.name for f in fetch_list]
     )
     if graph is None:
         from fluidlite.compiler.graph_cache import GraphCache
@@ -113,7 +113,7 @@ def _checked(computation: Any, place: PlaceLike | None, fetch_list: Any) -> Comp
     return computation
 
 
-def _made(block: Block) -> list[str]:
+def _results(block: Block) -> list[str]:
     """What the operators of a block make and none of them reads afterwards: what is read is needed anyway."""
     found: list[str] = []
     read: set[str] = set()

@@ -18,7 +18,7 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor_spec import Spec
 
-Made = Mapping[str, Tensor]
+Outputs = Mapping[str, Tensor]
 _NAMED = re.compile(r"\{([A-Za-z]\w*)\}")
 """An operand in the text of an error."""
 
@@ -27,8 +27,8 @@ def call(
     type: str,
     inputs: Mapping[str, Tensor],
     attrs: Mapping[str, Any] | None = None,
-    function: Callable[[], Made] | None = None,
-) -> Made:
+    function: Callable[[], Outputs] | None = None,
+) -> Outputs:
     """What the operator of that type makes of these operands and attributes, by slot.
 
     Where a call is decomposed, each slot that is used is one call of the operator, for which there may be a kernel.
@@ -90,7 +90,9 @@ def _checked(op: OpDef, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) 
     return told
 
 
-def meaning(op: OpDef, operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any], draws: bool = False) -> Made:
+def meaning(
+    op: OpDef, operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any], draws: bool = False
+) -> Outputs:
     """What an operator's expression makes of operands, by slot: outputs of one tensor each.
 
     Parameters
@@ -152,23 +154,23 @@ def _blamed(op: OpDef, inputs: Mapping[str, Tensor], name: str, expected: str) -
 
 
 def _specs(
-    op: OpDef, inputs: Mapping[str, Tensor], found: Made, attrs: Mapping[str, Any], state: Tracing
+    op: OpDef, inputs: Mapping[str, Tensor], outputs: Outputs, attrs: Mapping[str, Any], state: Tracing
 ) -> Mapping[str, Spec] | None:
     """The outputs of a call of the operator; None if it does not take these operands, or is being decomposed itself."""
-    given = {slot: (_spec(x, state),) for slot, x in inputs.items()}
+    ins = {slot: (_spec(x, state),) for slot, x in inputs.items()}
     try:
-        made = state.build.callee(op, given, dict.fromkeys(found, 1), attrs)
+        call = state.build.callee(op, ins, dict.fromkeys(outputs, 1), attrs)
     except (DtypeError, ShapeError):
         return None
-    if made is None:
+    if call is None:
         return None
-    for slot, x in found.items():
-        spec = made.outs[slot][0]
+    for slot, x in outputs.items():
+        spec = call.outs[slot][0]
         rounded = x.dtype == "float32" and spec.dtype in HALVES
         if spec.dims != _dims(x, state) or not (spec.dtype == x.dtype or rounded):
             said = f"{x.dtype}{list(_dims(x, state))}"
             raise ProgramError(f"a call of {op.type} makes {spec!r} as {slot}, where its function says {said}")
-    return {slot: made.outs[slot][0] for slot in found}
+    return {slot: call.outs[slot][0] for slot in outputs}
 
 
 def _spec(x: Tensor, state: Tracing) -> Spec:

@@ -38,7 +38,7 @@ def traced_of(call: Call) -> Traced:
     return call.once("traced", _traced)
 
 
-class _Given(NamedTuple):
+class _CallFacts(NamedTuple):
     """What a call gives a trace."""
 
     operands: dict[str, list[tuple[Dims, str]]]
@@ -54,27 +54,27 @@ class _Given(NamedTuple):
 
 def leaves(call: Call) -> dict[str, Any]:
     """What the leaves are in a call: sizes, float attributes, offsets of LoDs, and numbers of slots read as values."""
-    return call.once("leaves", lambda call: _given(call).values)
+    return call.once("leaves", lambda call: _call_facts(call).values)
 
 
-def _given(call: Call) -> _Given:
+def _call_facts(call: Call) -> _CallFacts:
     op, rule = call.op, call.op.expression
     floats = [name for name in op.floats if call.attrs[name] is not None]
-    given = _Given({}, {}, [], floats, [], {name: float(call.attrs[name]) for name in floats})
-    values, inferred = given.values, call.outs if rule is not None and rule.inferred else {}
-    for found, slots in ((given.operands, call.ins), (given.results, inferred)):
+    facts = _CallFacts({}, {}, [], floats, [], {name: float(call.attrs[name]) for name in floats})
+    values, inferred = facts.values, call.outs if rule is not None and rule.inferred else {}
+    for found, slots in ((facts.operands, call.ins), (facts.results, inferred)):
         for slot, specs in slots.items():
             if slot in op.stated or slot in op.tables:
                 continue
             found[slot] = [(spec.dims, spec.dtype) for spec in specs]
-            given.kinds.append((slot, len(specs), ""))
+            facts.kinds.append((slot, len(specs), ""))
             for dims, dtype in found[slot]:
-                given.kinds.append((slot, len(dims), dtype))
-    values.update(values_of({**given.operands, **given.results}))
+                facts.kinds.append((slot, len(dims), dtype))
+    values.update(values_of({**facts.operands, **facts.results}))
     for slot, specs in call.ins.items():
         for i, spec in enumerate(specs):
             for level in range(spec.lod_level):
-                given.levels.append((slot, i, level))
+                facts.levels.append((slot, i, level))
                 offsets = spec.lod[level] if spec.lod else None  # while a program is built nobody knows them
                 values[offset_count(slot, i, level).value] = None if offsets is None else len(offsets)
                 values[offsets_leaf(slot, i, level).value] = offsets
@@ -86,7 +86,7 @@ def _given(call: Call) -> _Given:
         for i, spec in enumerate(call.ins.get(slot, ())):
             values[table_count(slot, i).value] = spec.size if spec.known else None
             values[table_leaf(slot, i).value] = spec.value
-    return given
+    return facts
 
 
 def _name(slot: str, i: int, k: int) -> str:
@@ -122,14 +122,14 @@ def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
 
 
 def _traced(call: Call) -> Traced:
-    rule, given = call.op.expression, _given(call)
-    floats = given.floats
-    values = call.once("leaves", lambda _: given.values)  # the call keeps these alone: caches keep many calls
+    rule, facts = call.op.expression, _call_facts(call)
+    floats = facts.floats
+    values = call.once("leaves", lambda _: facts.values)  # the call keeps these alone: caches keep many calls
     assert rule is not None
     static = {name: value for name, value in call.attrs.items() if name not in floats}
     numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in tabled(call)}
     lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
-    key = repr((given.kinds, lengths, tables, given.levels, static))
+    key = repr((facts.kinds, lengths, tables, facts.levels, static))
     cache = _traces.get(call.op) or _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
     known = cache.get(key, list)
     found = next((each for each in known if each.serves(values)), None)
@@ -140,7 +140,7 @@ def _traced(call: Call) -> Traced:
             return rule.function({**symbols, **numbers, **written}, {**static, **floating})
 
         try:
-            found = trace(function, given.operands, floats, values, f"operator {call.op.type!r}", given.results)
+            found = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)
         except Refused as refused:
             _refuse(call, refused)
         except Unmet as unmet:
@@ -177,9 +177,9 @@ def _refuse(call: Call, refused: Refused) -> NoReturn:
     call.fail(refused.name, refused.expected, do=refused.do)
 
 
-def _check_reads(op: OpDef, made: Traced) -> None:
+def _check_reads(op: OpDef, traced: Traced) -> None:
     """Raise ProgramError if an expression reads an input that is declared unread."""
-    for x in ordered([x for found in made.outputs.values() for x in found]):
+    for x in ordered([x for found in traced.outputs.values() for x in found]):
         declared = op.input(x.params[0]) if x.op == "input" else None
         if declared is not None and declared.unread:
             raise ProgramError(f"operator {op.type!r}: its expression reads {declared.name}, declared as metadata only")
@@ -213,11 +213,11 @@ def _stored(call: Call, dtype: str) -> str:
     return given if dtype == "float32" and given in HALVES else dtype
 
 
-def _with_rows(call: Call, made: Traced, x: Tensor) -> Spec | None:
+def _with_rows(call: Call, traced: Traced, x: Tensor) -> Spec | None:
     """The input with sequences whose rows are those of a result: it has the very same number of them."""
     if not x.dims:
         return None
-    for slot, symbols in made.inputs.items():
+    for slot, symbols in traced.inputs.items():
         for spec, mine in zip(call.ins[slot], symbols, strict=True):
             if spec.lod_level and mine.dims and mine.dims[0].key == x.dims[0].key:
                 return spec

@@ -16,7 +16,7 @@ from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.gradients import gradient_of, infer_gradient
-from fluidlite.program.opdef import GRAD, Attr, ExpressionRule, GradRule, OpDef, Slot
+from fluidlite.program.opdef import GRAD, Attr, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -28,6 +28,7 @@ from fluidlite.program.operator_options import (
     Registration,
 )
 from fluidlite.program.registry import declared_at, register_op
+from fluidlite.program.rules import ExpressionRule, GradRule
 
 
 def operator(

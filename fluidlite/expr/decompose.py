@@ -26,7 +26,8 @@ from fluidlite.expr.traced import check_indices
 from fluidlite.expr.tracing import tracing
 from fluidlite.program.decompose import Build, Value
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import ExpressionRule, OpDef
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.rules import ExpressionRule
 
 ELEMENTWISE = frozenset({"map", "cast", "stop", "broadcast", "number"})
 MOST_OPERANDS = 12
@@ -125,7 +126,7 @@ class _Writer(PrimitiveWriter):
             if missing:
                 pending += missing
                 continue
-            self.known[one] = self._made(one, None)
+            self.known[one] = self._written(one, None)
             pending.pop()
         return self.known[x]
 
@@ -142,7 +143,7 @@ class _Writer(PrimitiveWriter):
             for arg in self._operands(x):
                 self.value(arg)
             if x.op == "step_result" and x not in self.known:
-                self.known[x] = self._made(x, target)
+                self.known[x] = self._written(x, target)
             if self.known.get(x) is target:
                 continue
             if x in self.known or x.op == "input":
@@ -153,7 +154,7 @@ class _Writer(PrimitiveWriter):
             if x.op == "call" and 0 not in dims_of(x):
                 self._called(group)
             elif len(group) == 1:
-                self._made(x, target)
+                self._written(x, target)
             else:
                 self._elementwise([each for each, _ in group], dims_of(x), [each for _, each in group])
             self.known.update(group)
@@ -239,7 +240,7 @@ class _Writer(PrimitiveWriter):
         made = source in self.known or not self._is_elementwise(source)
         return prod(dims) == 1 or (made and len(given) <= len(dims) and dims == (1,) * (len(dims) - len(given)) + given)
 
-    def _made(self, x: Tensor, target: Value | None) -> Value:
+    def _written(self, x: Tensor, target: Value | None) -> Value:
         if x.op == "input":
             return self.build.input(*x.params)
         if not prod(dims_of(x)):

@@ -11,7 +11,8 @@ from fluidlite.expr.number import Number, number
 from fluidlite.expr.reductions import sum_to
 from fluidlite.expr.scalars import tensor_function
 from fluidlite.expr.tensor import Tensor, broadcast_to
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 
@@ -41,11 +42,11 @@ def definition(
     number_names = [kinds(f"n{k}", kinds.KEYWORD_ONLY) for k in range(numbers)]
     function.__signature__ = inspect.Signature([*operand_names, *number_names])  # type: ignore[attr-defined]
 
-    def of_tensors(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    def of_tensors(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Tensor]:
         dims = tuple(map(number, attrs["dims"]))
         found = tensor_function(elementwise)
         assert found is not None
-        return {slot: _of_dims(x, dims) for slot, x in found(given, attrs).items()}
+        return {slot: _of_dims(x, dims) for slot, x in found(inputs, attrs).items()}
 
     elementwise = OpDef(
         type="elementwise_part",

@@ -18,7 +18,8 @@ from fluidlite.expr.tracing import spelled_out
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
-from fluidlite.program.opdef import GRAD, ExpressionRule, GradRule, Infer, OpDef, Slot
+from fluidlite.program.opdef import GRAD, Infer, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, GradRule
 
 
 def function_of(op: OpDef) -> Function | None:
@@ -41,21 +42,21 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         What names the slots of gradients.
     """
 
-    def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        inputs = {slot: found for slot, found in given.items() if op.input(slot) is not None}
+    def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
         with spelled_out():
             made = computed(inputs, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
         results, seeds, saved = [], [], {}
         for slot, found in outputs.items():
-            weights = given.get(slot + suffix, (None,) * len(found))
+            weights = operands.get(slot + suffix, (None,) * len(found))
             for x, weight in zip(found, weights, strict=True):
                 results.append(x)
                 seeds.append(None if weight is None else broadcast_to(wide(weight), x.dims))
                 if weight is not None:
                     need_dims(weight, x.dims, slot + suffix, slot)
                     need_dtype(weight, [x], slot + suffix)
-            for x, kept in zip(found, given.get(slot, ()), strict=False):
+            for x, kept in zip(found, operands.get(slot, ()), strict=False):
                 need_dims(kept, x.dims, slot, f"what {op.type} makes")
                 saved[x] = _like(wide(kept), x)
                 while x.op in ("reshape", "arrange"):  # what it is a view of, or has in another order, is there, too

@@ -48,21 +48,21 @@ def dims_of(x: Tensor) -> tuple[int, ...]:
     return tuple(map(size, x.dims))
 
 
-def _inside(index: Tensor, bound: int) -> Tensor:
-    found: Tensor = logical_and(index >= 0, index < bound)
+def _inside(index: Tensor, limit: int) -> Tensor:
+    found: Tensor = logical_and(index >= 0, index < limit)
     return found
 
 
 def _take(x: Tensor) -> Tensor | None:
     """By plain takes of rows: along axis 0, by indices of one dim that are checked or in range."""
     (source, index), (axis, mode) = x.args, x.params
-    bound = size(source.dims[axis])
-    if not bound and mode != "check":
+    limit = size(source.dims[axis])
+    if not limit and mode != "check":
         return full(x.dims, 0, x.dtype)
     if axis == 0 and index.rank == 1 and mode == "check" and index.dtype == "int64":
         return None
     index = cast(index, "int64")
-    plain = index if mode == "check" or in_range(index, bound) else clamped(index, bound)
+    plain = index if mode == "check" or in_range(index, limit) else clamped(index, limit)
     rows = take(move_axis(source, axis, 0), reshape(plain, (-1,)), 0)
     rest = [d for k, d in enumerate(source.dims) if k != axis]
     found = reshape(rows, (*index.dims, *rest))
@@ -70,7 +70,7 @@ def _take(x: Tensor) -> Tensor | None:
     found = transpose(found, order)
     if mode != "zero":
         return found
-    inside = reshape(_inside(index, bound), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
+    inside = reshape(_inside(index, limit), (*(1,) * axis, *index.dims, *(1,) * (source.rank - axis - 1)))
     return where(inside, found, 0)
 
 

@@ -13,7 +13,8 @@ from fluidlite.expr.number import Number, apply, number
 from fluidlite.expr.reductions import sum_to
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, constant, function, joint_dims, tensor, wide
 from fluidlite.expr.views import reshape
-from fluidlite.program.opdef import GRAD, OpDef, ScalarRule
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.rules import ScalarRule
 
 Function = Callable[[Mapping[str, Sequence[Tensor]], Mapping[str, Any]], Mapping[str, Any]]
 
@@ -28,28 +29,28 @@ def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
     if op.random and not draws:
         return None
 
-    def compute(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _compute(op, rule, {slot: found[0] for slot, found in given.items() if found}, attrs)
+    def compute(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _compute(op, rule, {slot: found[0] for slot, found in inputs.items() if found}, attrs)
 
     return compute
 
 
-def _compute(op: OpDef, rule: ScalarRule, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
-    traced = trace_scalars(rule, op, attrs, given)
+def _compute(op: OpDef, rule: ScalarRule, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
+    traced = trace_scalars(rule, op, attrs, inputs)
     axis = attrs.get("axis", -1)
-    said = rule.placed(_Operands(given, attrs)) if rule.placed is not None else {}
-    rank = max(map(len, said.values()) if said else (x.rank for x in given.values()))
+    said = rule.placed(_Operands(inputs, attrs)) if rule.placed is not None else {}
+    rank = max(map(len, said.values()) if said else (x.rank for x in inputs.values()))
     placed = {
         slot: reshape(x, said[slot]) if slot in said else _placed(x, rank, axis if isinstance(axis, int) else -1)
-        for slot, x in given.items()
+        for slot, x in inputs.items()
     }
     evaluator = _Evaluator(placed, attrs)
     found = {}
     for slot, expression in zip(traced.outputs, traced.expressions, strict=True):
         like = slot.removesuffix(GRAD)
         value = evaluator.tensor(expression)
-        if slot.endswith(GRAD) and like in given:  # what was broadcast is summed
-            found[slot] = reshape(sum_to(value, placed[like].dims), given[like].dims)
+        if slot.endswith(GRAD) and like in inputs:  # what was broadcast is summed
+            found[slot] = reshape(sum_to(value, placed[like].dims), inputs[like].dims)
         else:
             found[slot] = value
     return found
@@ -58,12 +59,12 @@ def _compute(op: OpDef, rule: ScalarRule, given: Mapping[str, Tensor], attrs: Ma
 class _Operands:
     """The operands of a trace, for an operator that says where they lie."""
 
-    def __init__(self, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
-        self._given, self._attrs = given, attrs
+    def __init__(self, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
+        self._inputs, self._attrs = inputs, attrs
 
     def dims(self, slot: str) -> tuple[Any, ...]:
         """The dims of a slot's operand."""
-        return self._given[slot].dims
+        return self._inputs[slot].dims
 
     def attr(self, name: str) -> Any:
         """An attribute."""
@@ -81,11 +82,11 @@ def _placed(x: Tensor, rank: int, axis: int) -> Tensor:
 class _Evaluator:
     """Scalar expressions over tensors of one rank."""
 
-    def __init__(self, given: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
-        self.given, self.attrs = given, attrs
+    def __init__(self, inputs: Mapping[str, Tensor], attrs: Mapping[str, Any]) -> None:
+        self.inputs, self.attrs = inputs, attrs
         self.known: dict[Expr, Any] = {}
-        self.full = next(iter(given.values()))
-        self.domain = joint_dims([x.dims for x in given.values()])
+        self.full = next(iter(inputs.values()))
+        self.domain = joint_dims([x.dims for x in inputs.values()])
 
     def tensor(self, x: Expr) -> Tensor:
         """The value of an expression, as a tensor."""
@@ -100,7 +101,7 @@ class _Evaluator:
 
     def _value(self, x: Expr) -> Any:
         if x.op == "input":
-            return wide(self.given[x.value])
+            return wide(self.inputs[x.value])
         if x.op == "param":
             return self.attrs[x.value]
         if x.op == "const":

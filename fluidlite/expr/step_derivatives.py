@@ -129,14 +129,14 @@ def _weights(later: Tensors, seeds: Tensors, seeded: Sequence[bool]) -> list[Ten
     return weights
 
 
-def adjoints(x: Tensor, given: Mapping[int, Tensor]) -> tuple[Tensor | None, ...]:
-    """The derivatives of the operands of ``steps``; ``given``: those of its results, by number."""
+def adjoints(x: Tensor, gradients: Mapping[int, Tensor]) -> tuple[Tensor | None, ...]:
+    """The derivatives of the operands of ``steps``; ``gradients``: those of its results, by number."""
     step, _, rows, backward, _ = x.params
     states, inputs, parameters, offsets = operands_of(x)
     results = results_of(x)
     before = [states_before(state, after, offsets, backward) for state, after in zip(states, results, strict=False)]
-    seeded = tuple(k in given for k in range(len(results)))
-    seeds = [given[k] for k in range(len(results)) if k in given]
+    seeded = tuple(k in gradients for k in range(len(results)))
+    seeds = [gradients[k] for k in range(len(results)) if k in gradients]
     # one step over all rows, of tensors that stand for its operands
     reads = (*before, *inputs, *results, *seeds)
     rows_of = [stand_in("@B", k, s, rows) for k, s in enumerate((*reads, *before))]

@@ -15,7 +15,8 @@ from fluidlite.expr.steps import Step
 from fluidlite.expr.tensor import Tensor, ordered, replaced
 from fluidlite.program.decompose import Build, Value
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, Slot, StepsRule
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, StepsRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Facts = tuple[tuple[tuple[int, ...], str], ...]
@@ -54,8 +55,8 @@ def _one_step(step: Step, facts: Facts) -> OpDef:
         rows = call.dims("S")[0]
         return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
 
-    def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"O": step(given["S"], given.get("X", ()), given.get("P", ()))}
+    def function(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"O": step(inputs["S"], inputs.get("X", ()), inputs.get("P", ()))}
 
     parts = _Parts(step)
     return OpDef(
@@ -115,12 +116,12 @@ class _Parts:
         build: Build,
         group: Sequence[Tensor],
         results: Sequence[Tensor],
-        made: dict[Tensor, Value],
+        written: dict[Tensor, Value],
         targets: Mapping[Tensor, Value],
     ) -> None:
         """Write the operator that computes tensors of the operands and of the products that are there."""
         products = _products(results)
-        known = [x for x in products if x in made]
+        known = [x for x in products if x in written]
         every = {x: k for k, x in enumerate(_wanted(results, products))}
         numbers = tuple(every[x] for x in group)
         key = (len(known), *numbers)
@@ -130,17 +131,17 @@ class _Parts:
             slot: [build.input(slot, i) for i in range(len(specs))] for slot, specs in call.ins.items()
         }
         if known:
-            inputs["G"] = [made[x] for x in known]
+            inputs["G"] = [written[x] for x in known]
         several = build(self.groups[key], inputs, {"O": [targets.get(x) for x in group]})
         for x, value in zip(group, several if isinstance(several, list) else [several], strict=True):
-            made[x] = value
+            written[x] = value
 
     def _operator(self, numbers: Sequence[int]) -> OpDef:
-        def function(given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-            results = self.step(given["S"], given.get("X", ()), given.get("P", ()))
+        def function(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+            results = self.step(inputs["S"], inputs.get("X", ()), inputs.get("P", ()))
             products = _products(results)
             every = list(_wanted(results, products))
-            there = dict(zip(products, given.get("G", ()), strict=False))
+            there = dict(zip(products, inputs.get("G", ()), strict=False))
             return {"O": tuple(replaced(every[k], there) for k in numbers)}
 
         return OpDef(

@@ -155,19 +155,19 @@ def results_of(x: Tensor) -> list[Tensor]:
     return [tensor("step_result", (x,), (k,), (rows, *dims), dtype) for k, (dims, dtype) in enumerate(made)]
 
 
-def _need_rows(made: Tensors, given: Tensors) -> None:
+def _need_rows(results: Tensors, operands: Tensors) -> None:
     """Raise where a step joins rows: those of a step are other ones than those of all."""
-    rows, apart = given[0].dims[:1], set(given)
-    for x in ordered(made):
+    rows, apart = operands[0].dims[:1], set(operands)
+    for x in ordered(results):
         if any(arg in apart for arg in x.args):
             if not same_dims(x.dims[:1], rows):
                 refuse(f"{x} joins rows; a step computes each of that row of states and inputs")
             apart.add(x)
 
 
-def _is_turned(x: Tensor, made: Tensors) -> bool:
+def _is_turned(x: Tensor, results: Tensors) -> bool:
     """Whether a parameter is read by products alone, which sum along its last axis."""
-    readers = [(user, k) for user in ordered(made) for k, arg in enumerate(user.args) if arg is x]
+    readers = [(user, k) for user in ordered(results) for k, arg in enumerate(user.args) if arg is x]
     return x.rank == 2 and all(
         user.op == "contract" and len(user.params[2]) == 2 and user.params[k][1] not in user.params[2]
         for user, k in readers

@@ -146,7 +146,7 @@ def softmax(x: Like, axis: int = -1) -> Value:
     return emit("softmax", {"X": value_like(x)}, {"axis": axis})
 
 
-def _made_by(value: Variable, type: str) -> Operator | None:
+def _producer(value: Variable, type: str) -> Operator | None:
     """The operator that makes a value, if it has that type."""
     for op in reversed(value.block.ops):
         if value.name in op.output_arg_names:
@@ -190,7 +190,7 @@ def cross_entropy_multi(y: Like, t: Like, axis: int = -1) -> Value:
     probabilities, targets = pair(y, t)
     _same_dims("cross_entropy_multi", probabilities, targets)
     rank = len(probabilities.shape)
-    made = _made_by(probabilities, "softmax")
+    made = _producer(probabilities, "softmax")
     if made is not None and rank and made.attrs["axis"] % rank == axis % rank:
         log = _limited(emit("log_softmax", {"X": _logits(probabilities, made)}, {"axis": axis}))
     else:
@@ -222,7 +222,7 @@ def cross_entropy_binary(y: Like, t: Like) -> Value:
     """
     probabilities, targets = pair(y, t)
     _same_dims("cross_entropy_binary", probabilities, targets)
-    made = _made_by(probabilities, "sigmoid")
+    made = _producer(probabilities, "sigmoid")
     if made is not None:
         x = _logits(probabilities, made)
         yes, no = (_limited(emit("logsigmoid", {"X": each})) for each in (x, negative(x)))
@@ -231,9 +231,9 @@ def cross_entropy_binary(y: Like, t: Like) -> Value:
     return negative(multiply(targets, yes) + (1 - targets) * no)
 
 
-def _logits(probabilities: Value, made: Operator) -> Value:
+def _logits(probabilities: Value, producer: Operator) -> Value:
     """What the operator that made probabilities took."""
-    return as_value(probabilities.block.var(made.inputs["X"][0]))
+    return as_value(probabilities.block.var(producer.inputs["X"][0]))
 
 
 def _same_dims(what: str, y: Value, t: Value) -> None:

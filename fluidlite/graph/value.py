@@ -94,7 +94,7 @@ def one_program(items: Sequence[Variable], what: str) -> Variable | None:
     for item in items[1:]:
         if item.block.program is not items[0].block.program:
             raise ProgramError(
-                f"{what} of {items[0].made_at()} and {item.made_at()}, which belong to different programs"
+                f"{what} of {items[0].name_and_line()} and {item.name_and_line()}, which belong to different programs"
                 "\n  Do: make both in one program: under one fluid.program_guard, or under none"
             )
     return items[0] if items else None

@@ -17,7 +17,8 @@ from fluidlite.io.tensor_file import Stored, read_tensors, write_tensors
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.scope import global_scope
-from fluidlite.program.variable import Parameter, SelectedRowsOf, Variable
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import VarType
 

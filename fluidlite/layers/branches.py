@@ -13,7 +13,8 @@ from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program
-from fluidlite.program.variable import Variable, copy_operator
+from fluidlite.program.variable import Variable
+from fluidlite.program.variable_metadata import copy_operator
 
 
 class ConditionalBlock:
@@ -154,15 +155,16 @@ def cond(
     return results
 
 
-def _merged(outer: Block, made: Sequence[Any], blocks: Sequence[Block]) -> Any:
+def _merged(outer: Block, returned: Sequence[Any], blocks: Sequence[Block]) -> Any:
     """Variables that both branches write."""
-    if made[0] is None and made[1] is None:
+    if returned[0] is None and returned[1] is None:
         return None
-    if not same(*made) or any(leaf is None for leaf in (*flat(made[0]), *flat(made[1]))):
+    if not same(*returned) or any(leaf is None for leaf in (*flat(returned[0]), *flat(returned[1]))):
         raise ProgramError(
-            f"true_fn of cond returned {_shape(made[0])}, false_fn {_shape(made[1])}; expected the same structure"
+            f"true_fn of cond returned {_shape(returned[0])}, false_fn {_shape(returned[1])}; "
+            "expected the same structure"
         )
-    pairs = list(zip(flat(made[0]), flat(made[1]), strict=True))
+    pairs = list(zip(flat(returned[0]), flat(returned[1]), strict=True))
     results = [outer.create_temporary(prefix="cond") for _ in pairs]
     for result, pair in zip(results, pairs, strict=True):
         for side, value in zip(("true_fn", "false_fn"), pair, strict=True):
@@ -174,7 +176,7 @@ def _merged(outer: Block, made: Sequence[Any], blocks: Sequence[Block]) -> Any:
             block.append_op(copy_operator(value), {"X": value}, {"Out": result})
         dims = tuple(a if a == b else -1 for a, b in zip(one.dims, other.dims, strict=True))
         result.declare(one.with_(dims=dims, lod_level=max(one.lod_level, other.lod_level)))
-    return packed(made[0], results)
+    return packed(returned[0], results)
 
 
 def _shape(structure: Any) -> str:

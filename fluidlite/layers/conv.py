@@ -45,15 +45,15 @@ def _channels(spatial: int, input: Variable, data_format: str, groups: int, num_
     return channels
 
 
-def _windows(spatial: int, given: dict[str, Any]) -> dict[str, Any]:
+def _windows(spatial: int, arguments: dict[str, Any]) -> dict[str, Any]:
     """What all convolutions read alike: strides, paddings, dilations, and where the bias is added."""
-    data_format = given["data_format"]
-    paddings, algorithm = _paddings(given["padding"], spatial, data_format)
+    data_format = arguments["data_format"]
+    paddings, algorithm = _paddings(arguments["padding"], spatial, data_format)
     return {
-        "strides": per_dim("stride", given["stride"], spatial),
+        "strides": per_dim("stride", arguments["stride"], spatial),
         "paddings": paddings,
         "padding_algorithm": algorithm,
-        "dilations": per_dim("dilation", given["dilation"], spatial),
+        "dilations": per_dim("dilation", arguments["dilation"], spatial),
         "data_format": data_format,
         "Output": AddedBias(spatial + 1, spatial + 2) if data_format[-1] == "C" else AddedBias(1, 2),
     }

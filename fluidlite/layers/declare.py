@@ -56,7 +56,7 @@ class Argument:
         The output that is written into this Variable, or returned as well if this is true.
     unused : str
         Why it has no effect.
-    made : str
+    body_attr : str
         The attribute that the body makes of it.
     """
 
@@ -67,7 +67,7 @@ class Argument:
     attr: Attr | None = None
     output: str = ""
     unused: str = ""
-    made: str = ""
+    body_attr: str = ""
     returned: bool = False
     several: bool = False
 
@@ -134,7 +134,7 @@ class Declaration:
         if isinstance(said, Attr):
             return Argument(name, optional, attr=said)
         if not said or isinstance(said, Body):
-            return Argument(name, optional, made=said)
+            return Argument(name, optional, body_attr=said)
         if isinstance(said, (Unused, Returned)):
             unused, output = (str(said), "") if isinstance(said, Unused) else ("", str(said))
             return Argument(name, optional, unused=unused, output=output, returned=bool(output))

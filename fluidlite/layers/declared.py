@@ -59,7 +59,7 @@ class Further(NamedTuple):
     """What :func:`also` returns."""
 
     type: str
-    given: dict[str, Any]
+    values: dict[str, Any]
 
 
 def also(type: str = "", /, **given: Any) -> Result:  # type: ignore[type-var]  # it stands for the layer's result

@@ -19,11 +19,12 @@ HELPED = ("name", "act", "param_attr", "bias_attr")
 
 
 class Use:
-    """A declared layer and its arguments, ``given`` by name; where one is checked, ``given`` holds what it is then."""
+    """A declared layer and its ``arguments`` by name; where one is checked, they hold what it is then."""
 
-    def __init__(self, declaration: Declaration, given: dict[str, Any]) -> None:
-        self._declaration, self._arguments = declaration, given
-        self._helper = LayerHelper(declaration.called, **{each: given[each] for each in HELPED if each in given})
+    def __init__(self, declaration: Declaration, arguments: dict[str, Any]) -> None:
+        self._declaration, self._arguments = declaration, arguments
+        helped = {name: arguments[name] for name in HELPED if name in arguments}
+        self._helper = LayerHelper(declaration.called, **helped)
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._attrs = dict(declaration.attrs)

@@ -149,7 +149,7 @@ def _entry(parameter: inspect.Parameter, argument: Argument | None, declaration:
     else:
         slot = op.input(argument.slot)
         kind = "list of Variable" if argument.several else "Variable" if argument.slot else kind
-        made = op.attr(argument.made)
+        made = op.attr(argument.body_attr)
         text = said.said.get(name, slot.doc if slot is not None else made.doc if made is not None else "")
     return _item(name, _kind(kind, parameter), text)
 

@@ -146,7 +146,7 @@ class DynamicRNN:
         finally:
             program.current_block_idx = here
 
-    def _made_outside(self, argument: str, value: Variable) -> None:
+    def _check_outside(self, argument: str, value: Variable) -> None:
         block = self.helper.main_program.current_block()
         if block.vars.get(check_variable(argument, value).name) is value:
             refuse(argument, value, "a Variable made before the block", "make it outside of rnn.block()")
@@ -162,7 +162,7 @@ class DynamicRNN:
             Which LoD level the sequences are of; of the first step input, it counts for all.
         """
         self._inside("step_input")
-        self._made_outside("x", x)
+        self._check_outside("x", x)
         with self._outside():
             if self.lod_rank_table is None:
                 self.lod_rank_table = lod_rank_table(x, level)
@@ -182,7 +182,7 @@ class DynamicRNN:
         """
         self._inside("static_input")
         table = self._table("static_input")
-        self._made_outside("x", x)
+        self._check_outside("x", x)
         with self._outside():
             ordered = reorder_lod_tensor_by_rank(x, table)
         assert self.step_idx is not None
@@ -217,7 +217,7 @@ class DynamicRNN:
         if init is None and shape is None:
             refuse("init", init, "a Variable, or shape")
         if init is not None:
-            self._made_outside("init", init)
+            self._check_outside("init", init)
         with self._outside():
             if init is None:
                 dims = [-1, *check_ints("shape", list(shape or ()))]

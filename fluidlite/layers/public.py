@@ -13,12 +13,11 @@ from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.layers.documentation import code_documentation
 from fluidlite.layers.selected_rows import OF_ROWS
 from fluidlite.program.program import default_main_program, default_startup_program
-from fluidlite.program.source_location import source_location
+from fluidlite.program.source_location import PACKAGE_FOLDER, source_location
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Variable
 
 Layer = TypeVar("Layer", bound=Callable[..., Any])
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OPTIMIZE = "optimize"
 _TAKES_ROWS = {"merge_selected_rows", "get_tensor_from_selected_rows"}
 _UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
@@ -89,7 +88,7 @@ def _ours(traceback: TracebackType | None) -> bool:
     """Whether the error arose in a line of this package."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER)
 
 
 def _bind(layer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

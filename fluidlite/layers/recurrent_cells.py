@@ -266,12 +266,12 @@ def kept(old: Variable, new: Variable, there: Variable) -> Any:
     return passed + left
 
 
-def _activation(given: Any, default: str) -> Callable[[Any], Variable]:
-    if given is None:
+def _activation(activation: Any, default: str) -> Callable[[Any], Variable]:
+    if activation is None:
         return lambda x: append(default, default, {"X": x})
-    if not callable(given):
-        refuse("activation", given, "a layer, such as fluid.layers.sigmoid")
-    made: Callable[[Any], Variable] = given
+    if not callable(activation):
+        refuse("activation", activation, "a layer, such as fluid.layers.sigmoid")
+    made: Callable[[Any], Variable] = activation
     return made
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.program.variable import SelectedRowsOf, Variable
+from fluidlite.program.variable import Variable
+from fluidlite.program.variable_metadata import SelectedRowsOf
 
 __all__ = ["get_tensor_from_selected_rows", "merge_selected_rows"]
 

@@ -63,21 +63,21 @@ class StaticRNN:
                 rnn._block = super().__enter__()
                 return rnn._block
 
-        return Step(program, self.recurrent)
+        return Step(program, self._append_recurrent)
 
     def _inside(self, method: str) -> tuple[Block, Block]:
         if self._block is None or self._outer is None or self._done:
             raise ProgramError(f"StaticRNN.{method} is called inside of the step\n  Do: with rnn.step(): ...")
         return self._outer, self._block
 
-    def _made_outside(self, argument: str, value: Variable) -> None:
+    def _check_outside(self, argument: str, value: Variable) -> None:
         if self._block is not None and self._block.vars.get(check_variable(argument, value).name) is value:
             refuse(argument, value, "a Variable made before the step", "make it outside of rnn.step()")
 
     def step_input(self, x: Variable) -> Variable:
         """Return what a step sees of a sequence [steps, ...]."""
         outer, _ = self._inside("step_input")
-        self._made_outside("x", x)
+        self._check_outside("x", x)
         if not x.shape:
             refuse("x", x, "a sequence [steps, ...]")
         length = x.shape[0]
@@ -126,7 +126,7 @@ class StaticRNN:
                 "output_dim_idx": check_int("init_batch_dim_idx", init_batch_dim_idx),
             }
             outer.append_op("fill_constant_batch_size_like", {"Input": source}, {"Out": init}, attrs)
-        self._made_outside("init", init)
+        self._check_outside("init", init)
         before = outer.create_var(f"{self.helper.name}.before_{len(self._memories)}")
         before.declare(init._spec().with_(lod_level=0))
         self._memories[before.name] = (init, before, None)
@@ -165,7 +165,7 @@ class StaticRNN:
         wholes = [whole for _, whole in self._outputs]
         return wholes[0] if len(wholes) == 1 else wholes
 
-    def recurrent(self, outer: Block, block: Block) -> None:
+    def _append_recurrent(self, outer: Block, block: Block) -> None:
         """Append the operator that runs the step; the end of the block does it."""
         if not self._inputs or not self._outputs:
             raise ProgramError("the step of StaticRNN has no step_input or no step_output; it needs one of each")

@@ -19,7 +19,8 @@ from fluidlite.layer_helper import (
 from fluidlite.layers.common import append, elsewhere
 from fluidlite.layers.declare import Unused, also, layer
 from fluidlite.param_attr import ParamAttr
-from fluidlite.program.variable import Parameter, Variable, copy_operator
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.var_type import dtype_of
 
 # Variables ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fluidlite.loaders.ring import Lease, Part, Ring, Slot
 from fluidlite.loaders.trace import Span
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 from fluidlite.tensor.tensor import Tensor
 
 PATIENCE = 5.0

@@ -149,7 +149,7 @@ class GeneratorLoader:
             )
         places = self._places or [devices.host()]
         if len(places) == 1:
-            return ([self._given(batch)] for batch in self._on(places[0]))
+            return ([self._as_returned(batch)] for batch in self._on(places[0]))
         return self._groups(places)
 
     def _groups(self, places: list[Place]) -> Iterator[list[Any]]:
@@ -159,12 +159,12 @@ class GeneratorLoader:
             moved = {name: tensor.to(place) for name, tensor in batch.items()}
             group.append(Batch(moved, batch.number, batch.size, batch.epoch))
             if len(group) == len(places):
-                yield [self._given(each) for each in group]
+                yield [self._as_returned(each) for each in group]
                 group = []
         if group and not self._drop_last:
-            yield [self._given(each) for each in group]
+            yield [self._as_returned(each) for each in group]
 
-    def _given(self, batch: Batch) -> Any:
+    def _as_returned(self, batch: Batch) -> Any:
         return [batch[name] for name in self.feed_names] if self._return_list else batch
 
     # Feeding its program

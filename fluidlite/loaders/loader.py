@@ -32,14 +32,14 @@ class Position:
     Attributes
     ----------
     epoch : int
-    given : int
+    batches : int
         Batches that it has been given, those of a run before that was stopped included.
     ended : bool
         Whether there are no more.
     """
 
     epoch: int
-    given: int
+    batches: int
     ended: bool = False
 
 
@@ -81,7 +81,7 @@ class Loader:
         """
         position = self._position
         if position is not None and not position.ended:
-            return {"epoch": position.epoch, "batches": position.given}
+            return {"epoch": position.epoch, "batches": position.batches}
         return {"epoch": self._epoch, "batches": self._first}
 
     def load_state(self, state: Any) -> None:
@@ -355,7 +355,7 @@ class EpochIterator(Iterator[Batch]):
         self._loader = loader
         self._run = run
         self._position = position
-        self._first = position.given
+        self._first = position.batches
         self._finalizer = finalize(self, run.abandon)
 
     def __next__(self) -> Batch:
@@ -371,7 +371,7 @@ class EpochIterator(Iterator[Batch]):
             self._position.ended = True
             raise StopIteration
         number, size, tensors = found
-        self._position.given += 1
+        self._position.batches += 1
         return Batch(tensors, self._first + number, size, self._position.epoch)
 
     def close(self) -> None:

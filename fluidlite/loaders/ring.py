@@ -20,7 +20,7 @@ from fluidlite.memory import alloc
 from fluidlite.memory.allocation import Allocation
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import new_context
-from fluidlite.platform.device import DoneEvent, Event
+from fluidlite.platform.device_context import DoneEvent, Event
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.tensor.tensor import Tensor

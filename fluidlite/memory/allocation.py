@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fluidlite.base.errors import AllocationError
 from fluidlite.base.fork import new_lock
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import new_lock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import Block
 from fluidlite.memory.bump import Bump, Piece
 from fluidlite.memory.place_memory import PlaceMemory
@@ -188,14 +188,14 @@ class Arena:
         stack.append(self)
         with _open_lock:
             _open += 1
-        epoch.begin()
+        cache_version.invalidate()
         try:
             yield self
         finally:
             stack.remove(self)
             with _open_lock:
                 _open -= 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def __repr__(self) -> str:
         return f"Arena({self.used:,} of {self.size:,} bytes on {self.place})"

@@ -8,11 +8,11 @@ from typing import Any
 
 from fluidlite.base.errors import AllocationError
 from fluidlite.base.fork import holds, new_lock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 
 
 class Piece(Allocation):
@@ -130,7 +130,7 @@ class Bump:
                     context.drop_idle()
                 taken = self.take_back(everyone)
             if taken is not None:
-                epoch.begin()
+                cache_version.invalidate()
                 return taken
 
     def users(self) -> list[Context]:

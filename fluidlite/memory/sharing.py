@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import NOBODY, Allocation, Sharing
 from fluidlite.platform.context import Context
 
@@ -51,10 +51,10 @@ class Use(NamedTuple):
         else:
             allocation.sharing = Sharing(writer, frozenset(each for each in readers if not each.closed) | {context})
         if noted:
-            epoch.begin()
+            cache_version.invalidate()
 
     def note(self) -> bool:
-        """Whether it is the context's turn; if so, whoever takes it away begins an epoch. Its queue is held."""
+        """Whether it is the context's turn; if so, whoever takes it away invalidates caches. Its queue is held."""
         if self.allocation.sharing is None and self.allocation.context is self.context:
             self.allocation.sharing = Sharing(self.context, NOBODY)
             return True

@@ -12,7 +12,7 @@ from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.memory.bump import Bump
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Event
+from fluidlite.platform.device_context import Event
 from fluidlite.platform.device_registry import Unit
 
 PATIENCE = 500e-6

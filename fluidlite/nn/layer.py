@@ -54,7 +54,7 @@ class Layer:
     def __init__(self, name: str | None = None) -> None:
         if name is not None and (not isinstance(name, str) or not name):
             raise NetworkError(f"the name of a layer is {name!r:.80}; expected a text, or None")
-        self._given_name = name
+        self._user_name = name
         self.name = name or ""
         self.network: Network | None = None
         self.number = -1
@@ -123,7 +123,7 @@ class Layer:
 
     def detach(self) -> None:
         """Forget the network that did not take it."""
-        self.network, self.number, self.name = None, -1, self._given_name or ""
+        self.network, self.number, self.name = None, -1, self._user_name or ""
         self.startup = Program()
         self.parameters, self.state = [], []
         self._input = self._output = None

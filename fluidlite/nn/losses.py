@@ -101,15 +101,15 @@ BY_NAME: dict[str, Callable[[], Loss]] = {
 }
 
 
-def loss_of(given: Any) -> Loss:
+def loss_of(loss: Any) -> Loss:
     """The loss that a user names, or gives."""
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, str) and given in BY_NAME:
-        return BY_NAME[given]()
-    if callable(given) and not isinstance(given, type):
-        return Loss(given)
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str) and loss in BY_NAME:
+        return BY_NAME[loss]()
+    if callable(loss) and not isinstance(loss, type):
+        return Loss(loss)
     raise NetworkError(
-        f"the loss is {given!r:.80}; expected one of {', '.join(BY_NAME)}, an object of fluid.nn.losses, or a "
+        f"the loss is {loss!r:.80}; expected one of {', '.join(BY_NAME)}, an object of fluid.nn.losses, or a "
         "function of prediction and label"
     )

@@ -62,12 +62,12 @@ class MeanAbsoluteError(Metric):
 BY_NAME: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy, "absolute_error": MeanAbsoluteError}
 
 
-def metrics_of(given: Iterable[Metric | str]) -> tuple[Metric, ...]:
+def metrics_of(metrics: Iterable[Metric | str]) -> tuple[Metric, ...]:
     """The metrics that a user names, or gives."""
-    if isinstance(given, (str, Metric)):
-        given = (given,)
+    if isinstance(metrics, (str, Metric)):
+        metrics = (metrics,)
     found: list[Metric] = []
-    for item in given:
+    for item in metrics:
         metric: Any = BY_NAME[item]() if isinstance(item, str) and item in BY_NAME else item
         if not isinstance(metric, Metric):
             raise NetworkError(

@@ -170,7 +170,7 @@ class Network:
             whose = "this network" if layer.network is self else "another network"
             raise NetworkError(f"{layer} is in {whose} already\n  Do: make a layer for each place in a network")
         number, x = len(self.layers), self.layers[-1].output if self.layers else self.input
-        layer.name = layer._given_name or self._names(layer.kind)
+        layer.name = layer._user_name or self._names(layer.kind)
         if any(layer.name == other.name for other in self.layers):
             raise NetworkError(f"layer {number} is called {layer.name!r}, as one before\n  Do: name it otherwise")
         block = self.program.global_block()

@@ -20,7 +20,7 @@ from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 
-_made = [0]
+_graphs = [0]
 """How many graphs were made, or took nodes back: while it stays, every graph has the nodes that it had."""
 COMPILE_AFTER = 1
 """How often a structure is seen before a graph of it runs compiled."""
@@ -60,8 +60,8 @@ class Graph:
             raise NodeError(f"inplace is {inplace!r}; expected one of {', '.join(map(repr, MODES))}, or False")
         self.sink = sink
         self._mark = object()
-        _made[0] += 1
-        self._claimed = _made[0]
+        _graphs[0] += 1
+        self._claimed = _graphs[0]
         self.nodes, asked = _order(sink, self._mark)
         if check_stamp():
             for node in self.nodes:
@@ -170,17 +170,17 @@ class Graph:
 
     def _claim(self) -> None:
         """Prove anew what writes in place, if another graph was made of some of the nodes since."""
-        if _made[0] == self._claimed:  # no graph was made since
+        if _graphs[0] == self._claimed:  # no graph was made since
             return
-        self._claimed = _made[0]
+        self._claimed = _graphs[0]
         mine = self._mark
         for node in self.nodes:
             if node._seen is not mine:
                 break
         else:
             return
-        _made[0] += 1  # others look again
-        self._claimed = _made[0]
+        _graphs[0] += 1  # others look again
+        self._claimed = _graphs[0]
         inplace = False
         for position, node in enumerate(self.nodes):
             node._seen = mine

@@ -127,14 +127,14 @@ class _Recording:
         self.scratch = at + _aligned(max(spec.nbytes, 1), self._context)
         return self._register(spec, self._scratch, at), (-2, at)
 
-    def _launch(self, step: Any, given: list[Tensor], number: int) -> None:
+    def _launch(self, step: Any, tensors: list[Tensor], number: int) -> None:
         launch, context = step.launch, self._context
         if launch.random is not None:
             raise _Unlinkable
         _, space, prepared = launch.runs.get(context) or prepare_step(launch, context)
         workspace = self._forgotten(space)[0] if space is not None else None
         found = recorded(
-            launch, prepared, context, IO(launch.call, given, context, number, NO_RANDOM, workspace), False
+            launch, prepared, context, IO(launch.call, tensors, context, number, NO_RANDOM, workspace), False
         )
         if found is None:
             raise _Unlinkable

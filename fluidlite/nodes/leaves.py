@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NodeError
 from fluidlite.nodes.devices import Device, ValueType, as_device, cpu
-from fluidlite.nodes.node import Held, Node, where_made
+from fluidlite.nodes.node import Held, Node, code_location
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
@@ -32,7 +32,7 @@ class Leaf(Node):
             has_grad = False  # integers have no derivative
         self._inputs = ()
         self._has_grad = has_grad
-        self._location = where_made(sys._getframe(1))
+        self._location = code_location(sys._getframe(1))
         self._at = Held(value.dev, True)
         self._at._value = value
         self._over = self._seen = None

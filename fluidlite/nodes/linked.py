@@ -23,7 +23,7 @@ from fluidlite.nodes.regions import OFFSET, SCRATCH, Regions
 from fluidlite.nodes.stream import Both, Stream, address_of, ask_for_images, images_of, may_link
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import REGION_BIT
+from fluidlite.platform.kernel_language import REGION_BIT
 from fluidlite.tensor.tensor_spec import Spec
 
 

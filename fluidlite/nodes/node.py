@@ -13,11 +13,11 @@ from fluidlite.nodes.precedence import common_device
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.place import PlaceLike
-from fluidlite.program.source_location import _PACKAGE, _USERS, Line
+from fluidlite.program.source_location import Line, in_package
 from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
-WhereMade = tuple[CodeType, int]
+CodeLocation = tuple[CodeType, int]
 """The code that made a node, and the instruction: its line is looked up when somebody asks."""
 MAX_FILES = 4096
 MAX_PARTS = 7
@@ -26,7 +26,7 @@ _ours: dict[str, bool] = {}
 """Whether a file is one of the package's."""
 
 
-def where_made(frame: FrameType) -> WhereMade:
+def code_location(frame: FrameType) -> CodeLocation:
     """The code and instruction of the first frame outside the package, from one on; cheap, for every node keeps one."""
     while True:
         code = frame.f_code
@@ -35,7 +35,7 @@ def where_made(frame: FrameType) -> WhereMade:
             file = code.co_filename
             if len(_ours) > MAX_FILES:
                 _ours.clear()
-            ours = _ours[file] = file.startswith(_PACKAGE) and not file.startswith(_USERS)
+            ours = _ours[file] = in_package(file)
         back = frame.f_back
         if not ours or back is None:
             return code, frame.f_lasti
@@ -188,13 +188,13 @@ class Node:
                 raise NodeError(f"{self.name()}: input {at} is {item!r:.80}; expected a node")
         self._dev = _device_of(self) if dev is None else as_device(dev)
         self._has_grad: bool = any(item._has_grad for item in self._inputs)
-        self._location = where_made(sys._getframe(1))
+        self._location = code_location(sys._getframe(1))
         self._start()
 
     def _start(self) -> None:
         self._at = Held(self._dev, self.leaf)
         self._forwarded = False
-        self._over: tuple[str, WhereMade] | None = None  # name and line of what has overwritten the value, in place
+        self._over: tuple[str, CodeLocation] | None = None  # name and line of what has overwritten the value, in place
         self._seen: object = None
         self._position = 0
 
@@ -360,8 +360,8 @@ class Node:
         raise TypeError(f"{self} is no sequence")
 
 
-def _line(made: WhereMade) -> Line:
-    code, at = made
+def _line(location: CodeLocation) -> Line:
+    code, at = location
     lines = (line for start, end, line in code.co_lines() if start <= at < end)
     return Line(code.co_filename, next(lines, None) or code.co_firstlineno, "")
 

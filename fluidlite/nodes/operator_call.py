@@ -86,12 +86,12 @@ def _uses(context: Context, read: Sequence[PlacedTensor], written: Sequence[Plac
         yield from uses(context, None, tensor)
 
 
-def _write(made: PlacedTensor, target: PlacedTensor, context: Context) -> None:
-    if made.spec is not None and target.spec is not None and made.spec.with_(lod=()) != target.spec.with_(lod=()):
-        raise NodeError(f"an output is {made.spec!r}; expected {target.spec!r}, that of what it is written to")
-    there = made.allocation is target.allocation and made.byte_offset == target.byte_offset
+def _write(source: PlacedTensor, target: PlacedTensor, context: Context) -> None:
+    if source.spec is not None and target.spec is not None and source.spec.with_(lod=()) != target.spec.with_(lod=()):
+        raise NodeError(f"an output is {source.spec!r}; expected {target.spec!r}, that of what it is written to")
+    there = source.allocation is target.allocation and source.byte_offset == target.byte_offset
     if not there:
-        transfer(made, context, target)
+        transfer(source, context, target)
     target.wrote()
 
 

@@ -8,9 +8,9 @@ from operator import attrgetter
 from sys import _getframe
 from typing import Any
 
-from fluidlite.base.errors import FluidError, NodeError
+from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
-from fluidlite.nodes.node import Held, Node, _device_of, _ours, where_made
+from fluidlite.nodes.node import Held, Node, _device_of, _ours, code_location
 from fluidlite.nodes.node_program import Attrs, Kind, NodeProgram, program_of
 from fluidlite.nodes.seeds import next_seed
 from fluidlite.nodes.tensor import Tensor
@@ -19,6 +19,11 @@ from fluidlite.tensor.tensor import Tensor as PlacedTensor
 from fluidlite.tensor.tensor_spec import Spec
 
 MAX_SHORT_CUTS = 512
+_ADVICE = "\n  Do: "
+_CAST = (
+    "make leaves of the dtype, such as nodes.Data(value, dtype='float32'), or cast by a node of "
+    "nodes.node_function('Cast', graph.cast)"
+)
 _NOTHING: tuple[Any, ...] = ()
 _type_of = attrgetter("_type")
 _new = object.__new__
@@ -240,10 +245,13 @@ class OperatorNode(Node):
 
 
 def _located(error: FluidError, node: Node, specs: Sequence[Spec]) -> FluidError:
-    """The error again, of its own class and with what it carries, with the node in its message."""
+    """The error again, of its own class and with what it carries, with the node in its message and advice for nodes."""
+    text = str(error)
+    if isinstance(error, DtypeError):
+        text = f"{text.partition(_ADVICE)[0]}{_ADVICE}{_CAST}"
     shown = ", ".join(f"{item.name()} {spec!r}" for item, spec in zip(node._inputs, specs, strict=True))
     again = copy(error)  # no class of the tree is asked for what its __init__ takes
-    again.args = (f"{node} of {shown}: {error}", *error.args[1:])
+    again.args = (f"{node} of {shown}: {text}", *error.args[1:])
     return again
 
 
@@ -260,7 +268,7 @@ def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked
     node._over = node._seen = None
     frame = _getframe(2)
     code = frame.f_code
-    node._location = where_made(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
+    node._location = code_location(frame) if _ours.get(code.co_filename, True) else (code, frame.f_lasti)
     if kind.random:
         node._seed, node._drawn = next_seed(), 0
     key: tuple[Any, ...]

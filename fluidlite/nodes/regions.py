@@ -13,7 +13,7 @@ from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
 from fluidlite.nodes.devices import Device, Prealloc
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import REGION_BIT
+from fluidlite.platform.kernel_language import REGION_BIT
 
 SCRATCH = 1 << REGION_BIT
 """Where what is forgotten begins: region 1. What is in region 0 is an address."""

@@ -91,7 +91,7 @@ class Routine:
         known: Mapping[str, Spec] | None = None,
         repeated: bool = False,
     ) -> None:
-        self._made_of = feeds, fetches, known
+        self._specs = feeds, fetches, known
         self._images: dict[Context, RoutineImage | None] = {}
         self._uses = 0
         self.feed_specs = tuple(feeds.values())
@@ -200,7 +200,7 @@ class Routine:
         self._uses += 1
         if self._uses < after:
             return None
-        feeds, fetches, known = self._made_of
+        feeds, fetches, known = self._specs
         for other in [each for each in self._images if each.closed]:
             del self._images[other]
         self._images[context] = None

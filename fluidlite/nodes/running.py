@@ -11,7 +11,7 @@ from fluidlite.memory.sharing import Use, turn
 from fluidlite.nodes.node import Node
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import ContextBase
+from fluidlite.platform.device_context import ContextBase
 from fluidlite.tensor.tensor import Tensor
 
 

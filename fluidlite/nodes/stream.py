@@ -15,7 +15,7 @@ from fluidlite.nodes.operator_node import OperatorNode
 from fluidlite.nodes.regions import OFFSET, SCRATCH, Regions
 from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import REGION_BIT
+from fluidlite.platform.kernel_language import REGION_BIT
 
 Both = tuple[RoutineImage, "RoutineImage | None"]
 """The images of a node's value, and of its gradient."""

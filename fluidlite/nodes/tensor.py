@@ -130,13 +130,13 @@ class Tensor(PlacedTensor):
         return made
 
     def _replace(self, make: Any) -> None:
-        def made() -> PlacedTensor:
+        def replacement() -> PlacedTensor:
             found: PlacedTensor = make()
             if isinstance(found, Tensor):
                 self.dev = found.dev
             return found
 
-        super()._replace(made)
+        super()._replace(replacement)
 
     def share_data_with(self, other: PlacedTensor) -> Tensor:
         """Become a view of the same memory, dims and LoD as another tensor; the device stays.

@@ -17,8 +17,9 @@ from fluidlite.operators.layer_norm import (
 )
 from fluidlite.operators.slots import with_docs
 from fluidlite.operators.windows import channels_to_end
-from fluidlite.program.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Lowering
+from fluidlite.program.rules import AS_COMPUTED
 
 _ATTRS = (
     Attr("is_test", "bool", False, doc="use Mean and Variance; clone(for_test=True) sets it"),

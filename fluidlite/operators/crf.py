@@ -20,9 +20,10 @@ from fluidlite.operators.inference import (
 from fluidlite.operators.ragged import count, need_lengths
 from fluidlite.operators.sequence_rows import need_lod
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GradRule, Slot
+from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Spec
 
 _HOST_ONLY = "its recursion over the steps of each sequence is written for the host only, as in Fluid"

@@ -62,7 +62,7 @@ def affine_grid(theta: e.Tensor, output_shape_: e.Numbers | None, *, output_shap
 
 @gradient(affine_grid, writes=("Theta",), doc="Theta@GRAD[n] = the sum over pixels of Output@GRAD (x, y, 1)")
 def affine_grid_grad(doutput: e.Tensor) -> e.Tensor:
-    """Written: the derived one would read the dims of Theta, which Fluid's does not have."""
-    columns, rows = e.reduce_sum(doutput, 1), e.reduce_sum(doutput, 2)
-    by_x, by_y = (e.reduce_sum(each * e.unsqueeze(_places(each.dims[1], doutput), 1), 1) for each in (columns, rows))
-    return e.stack([by_x, by_y, e.reduce_sum(columns, 1)], 2)
+    """Written: the derived one would read the dims of Theta, which Fluid's does not have. Columns are summed first."""
+    x, y = (e.reshape(_places(doutput.dims[k], doutput), (doutput.dims[k], 1)) for k in (2, 1))
+    columns, by_y = e.reduce_sum(doutput, 1), e.reduce_sum(doutput * e.unsqueeze(y, 1), 1)
+    return e.reduce_sum(e.stack([columns * x, by_y, columns], 3), 1)

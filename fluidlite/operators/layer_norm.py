@@ -9,8 +9,9 @@ from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.number import number
 from fluidlite.operators.slots import with_docs
-from fluidlite.program.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Lowering
+from fluidlite.program.rules import AS_COMPUTED
 
 CHANNELS = "the number of channels of X"
 GRADS = ("X", "Scale", "Bias")

@@ -10,8 +10,9 @@ from fluidlite.expr import abs_, exp, log, log1p, logical_and, maximum, where, z
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Lowering
+from fluidlite.program.rules import ScalarRule
 
 # hinge_loss --------------------------------------------------------------------------------------------------------
 

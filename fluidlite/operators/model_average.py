@@ -9,9 +9,10 @@ from fluidlite.expr import cast, logical_and, minimum, mod, where
 from fluidlite.operators.inference import Inferred, all_agree, like, same_dtype
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ScalarRule
+from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Aliasing, Inference, Lowering
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import ScalarRule
 
 MOST = 16384
 """After so many updates a sum is moved on: a longer one loses what is added to it."""

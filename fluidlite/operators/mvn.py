@@ -6,8 +6,9 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.layer_norm import normalised
-from fluidlite.program.opdef import AS_COMPUTED, Attr, Slot
+from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Lowering
+from fluidlite.program.rules import AS_COMPUTED
 
 
 @operator(

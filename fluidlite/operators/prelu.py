@@ -11,8 +11,9 @@ from fluidlite.expr import where
 from fluidlite.operators.inference import Inferred, agree, like, same_dtype, size
 from fluidlite.operators.scalar_op import SUMMED, Elementwise, scalar_op
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Operands
+from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Aliasing, Differentiation, Inference
+from fluidlite.program.rules import Operands
 
 
 def _infer(call: Call) -> Inferred:

@@ -15,7 +15,7 @@ from typing import Any, Union
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, GradRule, Infer, OpDef, Operands, ScalarRule, Slot
+from fluidlite.program.opdef import GRAD, Attr, Infer, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -27,6 +27,7 @@ from fluidlite.program.operator_options import (
     Registration,
 )
 from fluidlite.program.registry import declared_at, register_op
+from fluidlite.program.rules import GradRule, Operands, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]
@@ -114,7 +115,7 @@ def scalar_op(
     chosen = Options(f"operator {type!r}", options, Elementwise)
     chosen.refuse(Differentiation, ("rule", "reads", "dispensable", "doc"), "give grad=")
     own, inference, differentiation = chosen.get(Elementwise), chosen.get(Inference), chosen.get(Differentiation)
-    aliasing = chosen.given(Aliasing)
+    aliasing = chosen.find(Aliasing)
     names, _ = parameters(function)
     special, outputs = _by_name(own.slots), own.outputs
     inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
@@ -182,7 +183,7 @@ def binary(
     A gradient is written as if no dim were broadcast: the sum over broadcast dims is the framework's.
     """
     chosen = Options(f"operator {type!r}", options, Elementwise)
-    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.given(Aliasing)
+    own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.find(Aliasing)
     if aliasing is None:
         aliasing = Aliasing(may={"Out": "X"} if own.out_dtype is None and inference.infer is None else {})
     others = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]

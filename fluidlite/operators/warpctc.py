@@ -6,9 +6,10 @@ from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import Inferred, agree, grad_inputs, grad_like, grad_outputs
 from fluidlite.operators.ragged import count, need_lengths, need_number_a_row, need_one_level, same_count
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, GradRule, Slot
+from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
 from fluidlite.program.registry import register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Spec
 
 _HOST_ONLY = "its recursion over the steps of each sequence is written for the host only"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fluidlite.layer_helper import refuse
 from fluidlite.optimizer.argument_order import hyperparameters
-from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
+from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate
+from fluidlite.optimizer.updater import State, Updater
 from fluidlite.program.variable import Parameter, Variable
 
 
@@ -21,7 +23,7 @@ class _Moments(Updater):
         if self.beta_variables and isinstance(value, Variable):
             return value
         if isinstance(value, (bool, str, Variable)) or not hasattr(value, "__float__") or not 0.0 <= value < 1.0:
-            self._refuse(argument, value, "a number in [0, 1)")
+            refuse(argument, value, "a number in [0, 1)")
         return float(value)
 
 

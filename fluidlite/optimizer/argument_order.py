@@ -23,7 +23,7 @@ def either_order(init: Init) -> Init:
     at = newer.index("parameter_list")
 
     @wraps(init)
-    def _either(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) > at and not isinstance(args[at], (list, tuple, set, type(None))) and len(args) <= len(older):
             kept = dict(zip(older, args, strict=False))
             twice = sorted(kept.keys() & kwargs.keys())
@@ -32,7 +32,7 @@ def either_order(init: Init) -> Init:
             args, kwargs = (), {**kept, **kwargs}
         init(self, *args, **kwargs)
 
-    return _either  # type: ignore[return-value]  # wraps keeps the signature
+    return __init__  # type: ignore[return-value]  # wraps keeps the signature
 
 
 def hyperparameters(init: Init) -> Init:
@@ -44,10 +44,10 @@ def hyperparameters(init: Init) -> Init:
     defaults = {name: each.default for name, each in signature.parameters.items()}
 
     @wraps(init)
-    def _init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)  # raises what Python says of wrong arguments
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         self._set_hyperparameters(dict(list(given.arguments.items())[1:]), defaults)
 
-    return either_order(_init)  # type: ignore[return-value]  # wraps keeps the signature
+    return either_order(__init__)  # type: ignore[return-value]  # wraps keeps the signature

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite.optimizer.argument_order import hyperparameters
-from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate, State, Updater
+from fluidlite.optimizer.base import Clip, Decay, Parameters, Rate
+from fluidlite.optimizer.updater import State, Updater
 from fluidlite.program.variable import Parameter
 
 _VELOCITY = State("velocity", "Velocity", wide=False)

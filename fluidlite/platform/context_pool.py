@@ -13,7 +13,7 @@ from fluidlite.base.fork import hold_at_fork, new_rlock
 from fluidlite.base.log import logger
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place, PlaceLike
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
 from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.platform.device import DeviceBase, DeviceInfo
 from fluidlite.platform.place import FLUID_PLACES, Place, PlaceLike
@@ -56,7 +56,7 @@ class Unit:
     @lost.setter
     def lost(self, why: str | None) -> None:
         self._lost = why
-        epoch.begin()
+        cache_version.invalidate()
 
     @property
     def inherited(self) -> bool:
@@ -130,7 +130,7 @@ class DeviceTable:
             self._entries.setdefault(kind, _Entry(device, origin))
             self._units.clear()
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def _check_place_name(self, kind: str, device: Any, origin: str) -> None:
         name = place_name_of(device)
@@ -160,7 +160,7 @@ class DeviceTable:
             for unit in (entry.units or ()) if entry is not None else ():
                 unit.removed = True
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def unit(self, place: PlaceLike) -> Unit:
         """The usable device of a place.

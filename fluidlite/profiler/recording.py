@@ -14,7 +14,7 @@ from fluidlite.base.fork import new_lock
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.planning.plan import Step
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Stamp
+from fluidlite.platform.device_context import Stamp
 from fluidlite.platform.place import Place
 from fluidlite.profiler.sites import Site, site_of
 from fluidlite.profiler.statistics import COPIES, Statistics, Timeline, Timings, Transfers

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.compiler.executable.linker import ErrorGuard, StateStore
 from fluidlite.compiler.frame import Frame
-from fluidlite.compiler.ir.graph import GraphOp
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.planning.plan import Launch, Move, Step
 from fluidlite.platform.context import Context
 from fluidlite.program.operator import EMPTY, MADE_OF

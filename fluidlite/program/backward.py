@@ -24,17 +24,14 @@ from fluidlite.program.gradient_paths import (
     refuse_missing_output,
     stopped,
 )
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
 from fluidlite.program.rows_gradients import look_up_by_rows
+from fluidlite.program.rules import GradRule
 from fluidlite.program.undo import undone_on_error
-from fluidlite.program.variable import (
-    Parameter,
-    Variable,
-    copy_operator,
-)
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import copy_operator
 
 
 class Backward(GradientParts):

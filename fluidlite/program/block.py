@@ -12,7 +12,8 @@ from fluidlite.program.desc import BlockDesc
 from fluidlite.program.fluid_methods import FluidBlock
 from fluidlite.program.op_guards import current_device, current_namescope
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import Operator, check_attrs, check_own, check_slots
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_arguments import check_attrs, check_own, check_slots
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import Line, source_location
 from fluidlite.program.variable import Parameter, Variable

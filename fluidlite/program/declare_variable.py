@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.program.source_location import source_location
-from fluidlite.program.variable import ROWS, Parameter, SelectedRowsOf, Variable
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import ROWS, SelectedRowsOf
 from fluidlite.tensor.tensor_array import array_spec
 from fluidlite.tensor.tensor_spec import Spec, dims_problem
 from fluidlite.tensor.var_type import VarType, dtype_of

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import check_attrs, check_inputs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec, specs_of
@@ -156,8 +157,8 @@ def _facts(call: Call) -> Any:
     return call.op.type, given, repr(sorted(call.attrs.items()))
 
 
-def _values(given: Any) -> list[Value]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _values(value: Any) -> list[Value]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def decompose(call: Call) -> list[Part] | str:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.fork import new_rlock
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 Derived = tuple[GradRule, OpDef]
 NEXT, ALL = "_grad", "_grad_of_all"

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fluidlite.program.block import Block
     from fluidlite.program.operator import Operator
     from fluidlite.program.program import Program
-    from fluidlite.program.variable import Variable
+    from fluidlite.program.variable_metadata import VariableMetadata
 
 __all__ = ["BlockDesc", "OpDesc", "ProgramDesc", "VariableDesc"]
 
@@ -16,7 +16,7 @@ __all__ = ["BlockDesc", "OpDesc", "ProgramDesc", "VariableDesc"]
 class VariableDesc:
     """What ``Variable.desc`` is."""
 
-    def __init__(self, variable: Variable) -> None:
+    def __init__(self, variable: VariableMetadata) -> None:
         self._variable = variable
 
     def name(self) -> str:

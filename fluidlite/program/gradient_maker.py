@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.program.gradient_parts import listed_names
 from fluidlite.program.gradient_paths import Origins
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Spec
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from fluidlite.program.block import Block
 from fluidlite.program.opdef import GRAD
 from fluidlite.program.operator import EMPTY, Operator, grad_name
 from fluidlite.program.rows_gradients import sum_with_rows
-from fluidlite.program.variable import sum_operator, zeros_operator
+from fluidlite.program.variable_metadata import sum_operator, zeros_operator
 from fluidlite.tensor.var_type import VarType
 
 Callback = Callable[..., None]

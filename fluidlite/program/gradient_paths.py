@@ -85,17 +85,17 @@ def _takes_part(block: Block, name: str, blocked: set[str]) -> bool:
     return variable.spec is None or is_float(variable.spec.dtype)
 
 
-def refuse_missing(op: Operator, into: Mapping[str, Origins], given: Iterable[str]) -> None:
+def refuse_missing(op: Operator, into: Mapping[str, Origins], differentiated: Iterable[str]) -> None:
     """Raise NoDerivativeError if an operator's gradient leaves out an input that lies on a path.
 
     Parameters
     ----------
     into : mapping of slot to Origins
         The reached inputs of the operator.
-    given : slots
+    differentiated : slots
         Inputs whose gradients it gives.
     """
-    known = set(given)
+    known = set(differentiated)
     for slot, origins in into.items():
         if slot in known:
             continue

@@ -12,11 +12,13 @@ from fluidlite.base.errors import FluidError, SavedModelError
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.program.block import Block
 from fluidlite.program.edit import sub_blocks
-from fluidlite.program.operator import Operator, check_attrs, check_slots
+from fluidlite.program.operator import Operator
+from fluidlite.program.operator_arguments import check_attrs, check_slots
 from fluidlite.program.program import FORMAT_VERSION, TRAINING_ROLES, Program
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import Line
-from fluidlite.program.variable import Parameter, SelectedRowsOf, Variable
+from fluidlite.program.variable import Parameter, Variable
+from fluidlite.program.variable_metadata import SelectedRowsOf
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, dims_problem
 
 FORMAT = "fluidlite.program"

@@ -11,7 +11,7 @@ from fluidlite.tensor.tensor_spec import Lod
 
 if TYPE_CHECKING:
     from fluidlite.platform.context import Context
-    from fluidlite.platform.device import Span
+    from fluidlite.platform.device_memory import Span
 
 
 class IO:

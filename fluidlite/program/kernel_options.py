@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fluidlite.base.errors import RegistryError
 from fluidlite.program.operator_options import check_fields
 
+WRITTEN_FOR = ("", "registers", "cores")
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOptions:
@@ -31,8 +33,10 @@ class KernelOptions:
         language's.
     epilogue : bool
         It takes calls of its operator that have an epilogue (``call.epilogue``), if ``supports`` says so.
-    vectors : bool
-        It is written with vector types: a device whose kernel language names no ``registers`` does not get it.
+    written_for : str
+        ``"registers"``: it is written with vector types, and a device whose kernel language names no ``registers`` does
+        not get it. ``"cores"``: its work-items are few and long, and a device that runs them side by side, whose
+        language names a ``group``, does not get it. ``""``: any device with its kernel language.
 
     Raises
     ------
@@ -47,10 +51,13 @@ class KernelOptions:
     predicated: bool = False
     library_backed: bool = False
     epilogue: bool = False
-    vectors: bool = False
+    written_for: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, names=("kinds",), mappings=("layouts", "prefers"))
-        check_fields(self, flags=("indexes", "predicated", "library_backed", "epilogue", "vectors"))
+        check_fields(self, flags=("indexes", "predicated", "library_backed", "epilogue"))
+        if self.written_for not in WRITTEN_FOR:
+            expected = " or ".join(map(repr, WRITTEN_FOR))
+            raise RegistryError(f"KernelOptions(written_for={self.written_for!r}): expected {expected}")
         if not self.kinds:
             raise RegistryError("KernelOptions(kinds=()): a kernel that takes no kind of tensor is never chosen")

@@ -17,7 +17,7 @@ from typing import Any
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import PlaceError, PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.platform.place import Place
@@ -60,7 +60,7 @@ class Kernel:
         ``supports(call) -> str | None``, the reason of a refusal; pure; dims may hold -1.
     inplace : bool
         Outputs may share memory with inputs where the definition allows.
-    kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, vectors
+    kinds, layouts, prefers, indexes, predicated, library_backed, epilogue, written_for
         As :class:`~fluidlite.program.kernel_options.KernelOptions` says.
     origin, plugin : str
         File and line; the plugin that brought it, "" for a script's.
@@ -84,7 +84,7 @@ class Kernel:
     predicated: bool = False
     library_backed: bool = False
     epilogue: bool = False
-    vectors: bool = False
+    written_for: str = ""
 
     def __post_init__(self) -> None:
         parameters = len(inspect.signature(self.function).parameters)
@@ -177,7 +177,7 @@ class KernelRegistry:
             # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
             known.insert(0 if kernel.override else len(known), kernel)
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def remove(self, kernel: Kernel) -> None:
         """Take a kernel out again (a plugin that was dropped, or a test)."""
@@ -185,7 +185,7 @@ class KernelRegistry:
             if kernel in self._kernels.get(kernel.op, ()):
                 self._kernels[kernel.op].remove(kernel)
                 self.generation += 1
-                epoch.begin()
+                cache_version.invalidate()
 
     def add_library(self, library: Library) -> None:
         """Register a library."""
@@ -198,14 +198,14 @@ class KernelRegistry:
                 )
             self._libraries[library.name] = library
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def remove_library(self, library: Library) -> None:
         """Take a library out again."""
         with self._lock:
             self._libraries.pop(library.name, None)
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def library(self, name: str) -> Library:
         """The library of that name; an undeclared one has rank 0."""

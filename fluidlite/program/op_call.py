@@ -15,7 +15,7 @@ from fluidlite.tensor.tensor_spec import Dims, Lod, Spec
 if TYPE_CHECKING:
     from fluidlite.program.epilogue import Epilogue
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 _OF_OPERANDS = ("leaves", "traced")
 """What is found of operands and attributes alone; where an operator infers its outputs itself, of these too."""
 
@@ -68,14 +68,14 @@ class Call:
         """An estimate of its bytes, for caches."""
         return 2000 + weight_of([*self.ins.values(), *self.outs.values(), self.attrs])
 
-    def once(self, name: str, find: Callable[[Call], Found]) -> Found:
+    def once(self, name: str, find: Callable[[Call], Result]) -> Result:
         """What ``find`` says of this call; asked once, for choosing and preparing a kernel both want to know."""
         if self._cache is None:
             self._cache = {}
         if name not in self._cache:
             self._cache[name] = find(self)
-        found: Found = self._cache[name]
-        return found
+        result: Result = self._cache[name]
+        return result
 
     @property
     def of_tensors(self) -> bool:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.arguments import mapped
-from fluidlite.base.errors import AttributeValueError, FluidError, ProgramError, ShapeError
+from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.desc import OpDesc
+from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import Call, located
-from fluidlite.program.opdef import GRAD, OpDef, Slot
-from fluidlite.program.registry import HINTS
-from fluidlite.program.renamed_attributes import renamed
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.roles import role_number
 from fluidlite.program.source_location import Line
-from fluidlite.tensor.tensor_spec import MAX_TABLE_VALUES, MAX_VALUES, TENSOR_ARRAY, Spec, dims_problem, specs_of
+from fluidlite.tensor.tensor_spec import Spec, specs_of
 from fluidlite.tensor.var_type import AttrType
 
 if TYPE_CHECKING:
@@ -279,142 +276,6 @@ class Operator:
             for name, spec in zip(names, found, strict=True):
                 if name != EMPTY:
                     self.block.var(name).declare(spec)
-
-
-_KINDS = (
-    ("a tensor array", "layers.create_array, or layers.array_write, which makes one"),
-    ("a tensor", "layers.array_read(array, i) for one element, layers.tensor_array_to_tensor for all"),
-)
-"""What is said where an input is of another kind: one that is no array, one that is."""
-
-
-def check_inputs(call: Call) -> None:
-    """Raise where an input has a dtype or kind that is not taken, or more numbers than metadata can be."""
-    for declared in call.op.inputs:
-        most = MAX_TABLE_VALUES if declared.table else MAX_VALUES
-        if declared.value and any(spec.size > most for spec in call.ins.get(declared.name, ())):
-            call.fail(declared.name, f"at most {most} numbers: they are taken as metadata")
-        for spec in call.ins.get(declared.name, ()):
-            if spec.kind not in declared.kinds:
-                wanted, do = _KINDS[spec.kind == TENSOR_ARRAY]
-                call.fail(declared.name, wanted, do=do)
-    for slot, allowed in call.op.dtypes.items():
-        for spec in call.ins.get(slot, ()):
-            if spec.dtype not in allowed:
-                call.fail_dtype(slot, allowed)
-
-
-def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
-    """What the definition's inference says of a call.
-
-    Raises
-    ------
-    ProgramError
-        What the inference raises; an exception of another kind means that attributes and dims make no sense together.
-    ShapeError
-        An output that no memory can hold.
-    """
-    infer = call.op.infer
-    assert infer is not None
-    try:
-        found = infer(call)
-    except FluidError:
-        raise
-    except Exception as exc:
-        raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
-    for slot, specs in found.items():
-        for spec in specs_of(specs):
-            problem = dims_problem(spec.dims, spec.dtype)
-            if problem:
-                raise ShapeError(f"{slot} {problem}")
-    return found
-
-
-def check_slots(
-    definition: OpDef, given: Mapping[str, Any] | None, side: str, line: Line, block: Block
-) -> dict[str, list[str]]:
-    """Turn what the user gave for slots into names, or raise ProgramError."""
-    slots = definition.inputs if side == "input" else definition.outputs
-    known = {slot.name: slot for slot in slots}
-    what = f"operator {definition.type} ({line})"
-    clean: dict[str, list[str]] = {}
-    given = mapped(f"{what}: {side}s", given or {}, "a mapping of slots to variables")
-    for name in given:
-        if name not in known:
-            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
-    for slot in slots:
-        names = _names(given.get(slot.name), slot, side, what, block)
-        if not names:
-            if side == "input" and not slot.dispensable:
-                raise ProgramError(
-                    f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else "")
-                )
-            continue
-        clean[slot.name] = names
-    return clean
-
-
-def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[str]:
-    if value is None:
-        return []
-    items = list(value) if isinstance(value, (list, tuple)) else [value]
-    if len(items) > 1 and not slot.duplicable:
-        raise ProgramError(f"{what}: {side} slot {slot.name!r} takes one variable, got {len(items)}")
-    names = []
-    for item in items:
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if not isinstance(name, str):
-            raise ProgramError(
-                f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
-            )
-        known = block.find_var(name) if name != EMPTY else None
-        if known is not None and known is not item and not isinstance(item, str):
-            check_own(known, item, f"{what}: {side} slot {slot.name!r}")
-        if name != EMPTY and known is None:
-            raise ProgramError(
-                f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
-            )
-        names.append(name)
-    return [name for name in names if name != EMPTY] if side == "input" else names
-
-
-def check_own(known: Any, item: Any, what: str) -> None:
-    """Raise ProgramError if a variable that is given is one of another program that has the name by chance."""
-    stands_for = getattr(item, "stands_for", None)
-    if stands_for is not None and not stands_for(known):
-        raise ProgramError(
-            f"{what} got {item.made_at()} of another program; {known.made_at()} of this one is another value"
-            "\n  Do: build both in one program, or give the variable of this one: block.var(name)"
-        )
-
-
-def check_attrs(
-    definition: OpDef, given: Mapping[str, Any] | None, line: Line
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Canonical attributes of the definition, and hints; or AttributeValueError."""
-    what = f"operator {definition.type} ({line})"
-    if given is not None and not isinstance(given, Mapping):
-        raise ProgramError(f"{what}: attrs is {type(given).__name__}; expected a mapping of names to values")
-    given = renamed(definition.type, dict(given or {}))
-    clean: dict[str, Any] = {}
-    for attr in definition.attrs:
-        value = given.pop(attr.name, None)
-        if value is None:
-            if attr.required:
-                raise AttributeValueError(f"{what}: attribute {attr.name!r} ({attr.type}) is missing")
-            clean[attr.name] = attr.canonical_default
-            continue
-        try:
-            clean[attr.name] = attr.check(value)
-        except ProgramError as exc:
-            raise located(exc, what) from None
-    hints = {name: value for name, value in given.items() if name in HINTS}
-    unknown = [name for name in given if name not in HINTS]
-    if unknown:
-        raise AttributeValueError(
-            f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"
-        )
-    return clean, hints
 
 
 def grad_name(name: str) -> str:

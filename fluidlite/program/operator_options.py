@@ -14,7 +14,8 @@ from typing import Any, TypeVar, Union
 
 from fluidlite.base.errors import RegistryError
 from fluidlite.program.layout_rewrite import Rule
-from fluidlite.program.opdef import Constant, ExpressionRule, GradRule, Infer, ScalarRule
+from fluidlite.program.opdef import Constant, Infer
+from fluidlite.program.rules import ExpressionRule, GradRule, ScalarRule
 
 
 def check_fields(
@@ -330,7 +331,7 @@ class Options:
                 raise RegistryError(f"{what} has {type(option).__name__} twice\n  Do: say all of it in one")
             self._by_class[type(option)] = option
 
-    def given(self, kind: type[Kind]) -> Kind | None:
+    def find(self, kind: type[Kind]) -> Kind | None:
         """The option of a class, or None."""
         return self._by_class.get(kind)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fluidlite.base.errors import DeviceError
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO
 
 Run = Callable[[Any, IO], Any]

@@ -11,10 +11,10 @@ from types import FrameType
 
 from fluidlite.base.errors import OperatorNotFoundError, RegistryError
 from fluidlite.base.fork import new_rlock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
 from fluidlite.base.plugin_modules import plugin_modules
-from fluidlite.program.opdef import Attr, GradRule, OpDef, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -25,6 +25,7 @@ from fluidlite.program.operator_options import (
     Options,
     Registration,
 )
+from fluidlite.program.rules import GradRule
 
 _TYPE = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*\Z")
 
@@ -79,7 +80,7 @@ class OpRegistry:
                 self._hidden[op] = other
             self._ops[op.type] = op
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
 
     def remove(self, op: OpDef) -> None:
         """Take a definition out again."""
@@ -90,7 +91,7 @@ class OpRegistry:
                 if hidden is not None:  # what it overrode is back
                     self._ops[op.type] = hidden
                 self.generation += 1
-                epoch.begin()
+                cache_version.invalidate()
 
     def note(self, op: OpDef) -> None:
         """Know a definition that programs hold and no place runs: it is found by its type, and listed nowhere."""

@@ -8,14 +8,14 @@ _RENAMED = {("hard_shrink", "lambda"): "threshold", ("softshrink", "threshold"):
 _SAID_BY_AN_INPUT = {("ftrl", "learning_rate"): "LearningRate"}
 
 
-def renamed(type: str, given: dict[str, Any]) -> dict[str, Any]:
+def renamed(type: str, attrs: dict[str, Any]) -> dict[str, Any]:
     """The attributes of an operator under today's names; those that an input says are left out."""
     found = {}
-    for name, value in given.items():
+    for name, value in attrs.items():
         if (type, name) in _SAID_BY_AN_INPUT:
             continue
         today = _RENAMED.get((type, name), name)
-        if today != name and today in given:
+        if today != name and today in attrs:
             today = name  # both: the old one is refused
         found[today] = value
     return found

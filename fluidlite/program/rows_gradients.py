@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fluidlite.program.block import Block
 from fluidlite.program.operator import Operator
-from fluidlite.program.variable import ROWS, Parameter, SelectedRowsOf
+from fluidlite.program.variable import Parameter
+from fluidlite.program.variable_metadata import ROWS, SelectedRowsOf
 
 if TYPE_CHECKING:
     from fluidlite.program.backward import Backward

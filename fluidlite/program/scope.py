@@ -11,10 +11,10 @@ from weakref import ref
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import new_lock
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.program.selected_rows import SelectedRows
-from fluidlite.program.variable import ROWS
+from fluidlite.program.variable_metadata import ROWS
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
 
@@ -134,14 +134,14 @@ class Scope:
         if found is None:
             found = self._vars.setdefault(name, ScopeVariable(name, self))  # another thread may be first
             self.generation += 1
-            epoch.begin()
+            cache_version.invalidate()
         return found
 
     def replace(self, name: str, tensor: Tensor) -> None:
         """Let a variable have another tensor: programs that were bound to the old one look it up again."""
         self.var(name).tensor = tensor
         self.generation += 1
-        epoch.begin()
+        cache_version.invalidate()
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """The variable of that name here or in an outer scope, or None."""
@@ -168,7 +168,7 @@ class Scope:
     def erase(self, names: list[str]) -> None:
         """Forget variables of this scope."""
         self.generation += 1
-        epoch.begin()
+        cache_version.invalidate()
         for name in names:
             self._vars.pop(name, None)
 

@@ -38,8 +38,8 @@ def widen(call: Call, wide: str) -> list[Part] | None:
     narrow = call.key_dtype
     build = Build(call)
 
-    def cast(given: Value, out: Value | None, dtype: str) -> Any:
-        return build("cast", {"X": given}, {"Out": out}, {"out_dtype": dtype})
+    def cast(value: Value, out: Value | None, dtype: str) -> Any:
+        return build("cast", {"X": value}, {"Out": out}, {"out_dtype": dtype})
 
     inputs: dict[str, list[Value]] = {}
     for slot, specs in call.ins.items():

@@ -13,11 +13,11 @@ from fluidlite.render.readers import (
     added_padding,
     adds_on,
     called_function,
+    computed_by_reader,
     gathered_factor,
     has_all_dims,
     in_sum,
     index_dtype,
-    made_by_reader,
     others_joined,
     reduces_windows,
     takes_array,
@@ -80,12 +80,12 @@ class ArrayCalls(ArrayText):
             text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
         return text if has_all_dims(x) else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
 
-    def _memory(self, x: Tensor, given: Sequence[str]) -> list[str]:
+    def _memory(self, x: Tensor, names: Sequence[str]) -> list[str]:
         """The argument that says where NumPy writes an elementwise tensor, if there is a place for it."""
         into = self.into(x)[2:]
         target = self.targets.get(into) or self.target(into, x) if into else None
         if not into and self.buffers is not None:
-            target = self.buffers.take(x, given)
+            target = self.buffers.take(x, names)
         return [f"out={target}"] if target else []
 
     def _joined(self, x: Tensor) -> str | None:
@@ -131,7 +131,7 @@ class ArrayCalls(ArrayText):
         return f"H.slices(xp, {self.value(x.args[0])}, {self.sizes(starts)}, {self.sizes(x.dims)}, {self.sizes(steps)})"
 
     def _pad(self, x: Tensor) -> str:
-        if made_by_reader(x, self.users):
+        if computed_by_reader(x, self.users):
             return "None"  # added where it lies
         return f"H.pad(xp, {self._padding(x)})"
 
@@ -200,7 +200,7 @@ class ArrayCalls(ArrayText):
         return f"H.arg(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {index_dtype(x, self.users)!r})"
 
     def _scan(self, x: Tensor) -> str:
-        if made_by_reader(x, self.users):
+        if computed_by_reader(x, self.users):
             return "None"  # joined with the one from the other end
         kind, axis, reverse, exclusive = x.params
         return f"H.scan(xp, {kind!r}, {self.value(x.args[0])}, {axis}, {reverse}, {exclusive}{self.into(x)})"
@@ -240,7 +240,7 @@ class ArrayCalls(ArrayText):
         return f"*H.checked(context, {self.value(index)}, {self.number(size)}, {(mode or ['check'])[0]!r}, io)"
 
     def _take(self, x: Tensor) -> str:
-        if made_by_reader(x, self.users):
+        if computed_by_reader(x, self.users):
             return "None"  # made where it is multiplied
         return f"H.take(xp, {self.value(x.args[0])}, {self._indices(x)}, {x.params[0]}{self.into(x)})"
 
@@ -259,7 +259,7 @@ class ArrayCalls(ArrayText):
         known = in_range(x.args[1], bound)
         begin = base[0] if base else None
         product = x.args[0]
-        if made_by_reader(product, self.users):
+        if computed_by_reader(product, self.users):
             (mine, theirs, out), args = product.params, product.args
             if args[1] not in self.constant:  # the factor that is the same in all calls comes second
                 mine, theirs, args = theirs, mine, args[::-1]
@@ -281,7 +281,7 @@ class ArrayCalls(ArrayText):
         return f"H.put(context, {updates}, {index}, {axis}, {self.number(bound)}, {begin}, {known}{self.into(x)})"
 
     def _contract(self, x: Tensor) -> str:
-        if made_by_reader(x, self.users):
+        if computed_by_reader(x, self.users):
             return "None"  # multiplied where it is added
         mine, theirs, out = x.params
         at = gathered_factor(x, self.users)

@@ -29,7 +29,7 @@ class ArrayCode:
         stores it.
     outputs : tuple of (slot, number within it)
         Which arrays ``compute`` writes.
-    made : tuple of Tensor
+    temporaries : tuple of Tensor
         What is written to memory, on NumPy, before the outputs are: to new arrays, or where others lie later.
     """
 
@@ -37,7 +37,7 @@ class ArrayCode:
     operands: tuple[tuple[str, int], ...]
     numbers: tuple[tuple[Number, str], ...]
     outputs: tuple[tuple[str, int], ...]
-    made: tuple[Tensor, ...]
+    temporaries: tuple[Tensor, ...]
 
     def function(self) -> Callable[..., Any]:
         """The compiled source."""

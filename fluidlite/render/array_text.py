@@ -26,7 +26,7 @@ class ArrayText:
         self.constant: Mapping[Tensor, None] = {}
         self.ready: dict[Tensor, str] = {}
         self.targets: dict[str, str] = {}
-        self.made: list[Tensor] = []
+        self.temporaries: list[Tensor] = []
 
     def into(self, x: Tensor) -> str:
         """The array that is to hold a tensor, for a function that may write there."""

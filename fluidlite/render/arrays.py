@@ -20,10 +20,10 @@ from fluidlite.render.array_calls import ARRAY_CALLS, ArrayCalls
 from fluidlite.render.array_code import ArrayCode, array_names
 from fluidlite.render.buffers import Buffers
 from fluidlite.render.readers import (
+    computed_by_reader,
     gathered_factor,
     has_all_dims,
     in_sum,
-    made_by_reader,
     stored_at_once,
     summed_in_runs,
 )
@@ -58,11 +58,11 @@ class ArrayWriter(ArrayCalls):
             name = self.names[x] = f"v{len(self.names)}"
             self.lines.append(f"{name} = {text}")
             if self._is_new(x):
-                self.made.append(x)
+                self.temporaries.append(x)
             if (
                 self.buffers is not None and x.op == "map" and x.dims and has_all_dims(x)
             ):  # of no dims NumPy gives no array
-                self.buffers.made(x, name)
+                self.buffers.assign(x, name)
 
     def _is_new(self, x: Tensor) -> bool:
         """Whether a tensor that has been written is in memory, its own or what lay free: it is no operand's."""
@@ -108,7 +108,7 @@ class ArrayWriter(ArrayCalls):
         return (
             x.op == "add_at"
             and x.args[1] in self.constant
-            and made_by_reader(x.args[0], self.users)
+            and computed_by_reader(x.args[0], self.users)
             and (not self.constant.keys().isdisjoint(x.args[0].args))
         )
 
@@ -185,7 +185,7 @@ def array_code(
     direct = stored_directly(results, users, WRITING)
     if host:
         direct |= maps_stored_at_once(results, users)
-    within = {x for x in order if in_sum(x, users) or made_by_reader(x, users)}
+    within = {x for x in order if in_sum(x, users) or computed_by_reader(x, users)}
     direct = not_overwritten(wanted, direct, within, shared)
     first = [x for x in order if x.op in ("input", "number")]  # before counts, which are made where operands are
     constant = _constants(order, direct, users)
@@ -206,7 +206,7 @@ def array_code(
     arguments = ", ".join(["xp", "F", "H", "context", "io", "N", "K", *array_names(writer.operands, wanted)])
     body = "".join(f"    {line}\n" for line in writer.body())
     outputs = tuple((slot, i) for slot, i, _ in wanted)
-    made = (*writer.made, *(x for x in within if x.op == "map" and not summed_in_runs(x, users)))
+    made = (*writer.temporaries, *(x for x in within if x.op == "map" and not summed_in_runs(x, users)))
     return ArrayCode(f"def compute({arguments}):\n{body}", tuple(writer.operands), tuple(writer.kept), outputs, made)
 
 
@@ -218,7 +218,7 @@ def _constants(
     for x in order:
         arrays = [arg for arg in x.args if arg.op != "number"]
         begins = x.op in ("iota", "broadcast", "offsets") and not arrays
-        other = x in direct or x.op in _READER_MAKES or made_by_reader(x, users)
+        other = x in direct or x.op in _READER_MAKES or computed_by_reader(x, users)
         raises = x.op in ("input", "number", "checked", "set_at")
         raises = raises or (x.op in ("take", "pick") and x.params[1] == "check")
         if not raises and not other and (begins or arrays) and all(arg in found for arg in arrays):

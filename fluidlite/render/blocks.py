@@ -75,11 +75,11 @@ class _DependentError(Exception):
     """Parts depend on each other."""
 
 
-def makes_large(traced: Traced, slots: Sequence[str], made: Iterable[Tensor], values: Mapping[str, Any]) -> bool:
+def makes_large(traced: Traced, slots: Sequence[str], temporaries: Iterable[Tensor], values: Mapping[str, Any]) -> bool:
     """Whether of what array calls write before results something is large beside what they read and write."""
     order = ordered([x for slot in slots for x in traced.outputs[slot]])
     most = max(_bytes(x, values) for x in order)
-    return any(_bytes(x, values) * NARROW > most for x in made)
+    return any(_bytes(x, values) * NARROW > most for x in temporaries)
 
 
 def largest(traced: Traced, values: Mapping[str, Any]) -> int:

@@ -55,11 +55,11 @@ class Buffers:
         at = self._at[user]
         return at if _fresh(user) and user not in within else max(at, self._end[user])
 
-    def lend(self, made: Tensor, name: str, late: bool) -> None:
+    def lend(self, result: Tensor, name: str, late: bool) -> None:
         """Use the memory of a result, which an elementwise tensor gives, until that is computed."""
-        self._free.setdefault(_kind(made), []).append(_Free(name, 0, self._at[made], name))
+        self._free.setdefault(_kind(result), []).append(_Free(name, 0, self._at[result], name))
         if not late:
-            self._own[made] = name
+            self._own[result] = name
 
     def take(self, x: Tensor, names: Collection[str]) -> str | None:
         """The name of an array of the dims and the dtype of a tensor that it may take, or None.
@@ -81,7 +81,7 @@ class Buffers:
         self._taken[x] = chosen
         return chosen.name
 
-    def made(self, x: Tensor, name: str) -> None:
+    def assign(self, x: Tensor, name: str) -> None:
         """Note that a tensor has an array of that name, of its own."""
         if x not in self._own:  # else it is a result
             taken = self._taken.pop(x, _Free(name, 0, self._last))

@@ -51,14 +51,14 @@ def _contracted(xp: Any, a: Any, b: Any, mine: str, theirs: str, out: str, into:
     if plan.cut is not None:
         return _in_parts(xp, a, b, mine, theirs, out, into, plan.cut)
     if plan.in_place:
-        made = into if into is not None else xp.empty(plan.made, dtype=a.dtype)  # einsum's own has operands' order
+        made = into if into is not None else xp.empty(plan.shape, dtype=a.dtype)  # einsum's own has operands' order
         return np.einsum(f"{mine},{theirs}->{out}", a, b, out=made)
     left, right = (b, a) if plan.swapped else (a, b)
     matrices = plan.left.of(xp, left), plan.right.of(xp, right)
     if plan.into:
         xp.matmul(*matrices, xp.reshape(into, plan.into, copy=False))
         return into
-    made = xp.reshape(xp.matmul(*matrices), plan.made)
+    made = xp.reshape(xp.matmul(*matrices), plan.shape)
     if plan.order is not None:
         made = xp.permute_dims(made, plan.order)
     return made if plan.dims is None else xp.reshape(made, plan.dims)
@@ -172,11 +172,11 @@ class _Plan(NamedTuple):
     Attributes
     ----------
     cut : if it is computed in parts; nothing else counts then.
-    in_place : whether operands are read where they are, without matrices; but for ``made`` nothing else counts then.
+    in_place : whether operands are read where they are, without matrices; but for ``shape`` nothing else counts then.
     swapped : whether the second operand has the rows.
     left, right : the operands as matrices.
     into : the dims under which the result is written where it is to be; None if it cannot be.
-    made, order, dims : else the dims of the products, the order of these, and what they are then (None: as they are).
+    shape, order, dims : else the dims of the products, the order of these, and what they are then (None: as they are).
     """
 
     cut: _Cut | None
@@ -185,7 +185,7 @@ class _Plan(NamedTuple):
     left: _Matrices
     right: _Matrices
     into: tuple[int, ...] | None
-    made: tuple[int, ...]
+    shape: tuple[int, ...]
     order: tuple[int, ...] | None
     dims: tuple[int, ...] | None
 

@@ -137,15 +137,15 @@ def _product(x: Any, axis: int, elements: Elements, count: int, into: Any, known
     return made if np.isfinite(few.sum()) else None
 
 
-def _multiply(x: Any, bands: list[Band], made: Any, axis: int, before: int, behind: int) -> None:
+def _multiply(x: Any, bands: list[Band], out: Any, axis: int, before: int, behind: int) -> None:
     """Write the products of blocks of a matrix and an axis."""
     if behind != 1:
-        source, target = x.reshape(before, -1, behind), made.reshape(before, -1, behind)
+        source, target = x.reshape(before, -1, behind), out.reshape(before, -1, behind)
         for band in bands:
             np.matmul(band.matrix, source[:, band.columns], out=target[:, band.rows])
         return
     lines = min(max(16, SMALL // max(band.matrix.size for band in bands)), before)
-    source, target = x.reshape(before, -1), made.reshape(before, -1)
+    source, target = x.reshape(before, -1), out.reshape(before, -1)
     whole = before - before % lines
     for part, each in ((slice(0, whole), lines), (slice(whole, before), before % lines)):
         if each:
@@ -223,10 +223,10 @@ def sums_of_rows(x: Any, index: Any, inside: Any, factor: Any, letters: Rows, di
     return made
 
 
-def adds_of_rows(scatter_add: Callable[..., None], a: Any, b: Any, index: Any, letters: Rows, made: Any) -> None:
-    """The product of two factors, added to the parts of ``made`` that the index names, in blocks of places."""
+def adds_of_rows(scatter_add: Callable[..., None], a: Any, b: Any, index: Any, letters: Rows, out: Any) -> None:
+    """The product of two factors, added to the parts of ``out`` that the index names, in blocks of places."""
     lead = prod(index.shape[: letters.lead])
-    index, (size, *width) = index.reshape(lead, -1), made.shape
+    index, (size, *width) = index.reshape(lead, -1), out.shape
     each = index.shape[1] * prod(width)
     a, b = (x.reshape(lead, *x.shape[letters.lead :]) for x in (a, b))
     text = f"Z{letters.factor},Z{letters.result}->Z{letters.gathered}"
@@ -237,4 +237,4 @@ def adds_of_rows(scatter_add: Callable[..., None], a: Any, b: Any, index: Any, l
         inside = (where >= 0) & (where < size)
         if not inside.all():
             parts, where = parts[inside], where[inside]
-        scatter_add(made, where, parts)
+        scatter_add(out, where, parts)

@@ -71,7 +71,7 @@ class ArrayKernels:
         """Whether array calls, all at once, make large new arrays beside results; results that are rounded are made."""
         if any(spec.dtype in HALVES for specs in call.outs.values() for spec in specs):
             return True
-        return makes_large(traced_of(call), _written(call), self._code(call, context)[0].made, leaves(call))
+        return makes_large(traced_of(call), _written(call), self._code(call, context)[0].temporaries, leaves(call))
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie; array calls may write a part before they read all."""
@@ -131,12 +131,12 @@ def _compute_blocks(
     compute: Callable[..., Any],
     spans: Spans,
     cuts: Sequence[Part | Sum | None],
-    given: Sequence[Any],
+    arrays: Sequence[Any],
 ) -> None:
     """Compute block by block, on several threads; then put together what is reduced along the axis that is cut."""
     xp = context.array.xp
     sums = {
-        k: xp.empty((len(spans), *given[k].shape), dtype=functions.dtype_object(xp, cut.dtype))
+        k: xp.empty((len(spans), *arrays[k].shape), dtype=functions.dtype_object(xp, cut.dtype))
         for k, cut in enumerate(cuts)
         if isinstance(cut, Sum)
     }
@@ -146,15 +146,15 @@ def _compute_blocks(
 
         def mine(k: int, cut: Part | Sum | None) -> Any:
             if isinstance(cut, Part):
-                return given[k][(*(slice(None),) * cut.axis, slice(begin * cut.factor, end * cut.factor), ...)]
-            return given[k] if cut is None else sums[k][number, ...]
+                return arrays[k][(*(slice(None),) * cut.axis, slice(begin * cut.factor, end * cut.factor), ...)]
+            return arrays[k] if cut is None else sums[k][number, ...]
 
         compute(xp, functions, array_functions, context, io, *known, *(mine(k, cut) for k, cut in enumerate(cuts)))
 
     each_part(context, len(spans), lambda: work)
     for k, cut in enumerate(cuts):
         if isinstance(cut, Sum):
-            array_functions.store(xp, given[k], array_functions.reduce(xp, cut.kind, sums[k], (0,), cut.dtype)[0, ...])
+            array_functions.store(xp, arrays[k], array_functions.reduce(xp, cut.kind, sums[k], (0,), cut.dtype)[0, ...])
 
 
 def _on_host(context: Any) -> bool:

@@ -35,7 +35,7 @@ def unwindows_one(x: Tensor | None) -> bool:
     return one and len(put.args) == 2
 
 
-def made_by_reader(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
+def computed_by_reader(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:
     """Whether a tensor is made where its one reader is: what indices name in a product, a product that they add up."""
     found = users.get(x, ())
     user = found[0] if len(found) == 1 else None

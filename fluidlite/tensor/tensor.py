@@ -1,51 +1,40 @@
-"""Tensor: dims, dtype and LoD over a piece of a place's memory, allocated late."""
+"""Tensor: values over memory of a place: set, copied, viewed and read on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fluidlite.base.dtypes import ITEMSIZE, NUMPY
-from fluidlite.base.errors import LayoutError, TensorError
-from fluidlite.memory import memory_of
+from fluidlite.base.errors import TensorError
 from fluidlite.memory.allocation import Allocation
-from fluidlite.memory.arena import Arena, ArenaPiece, arenas_in_use, current_arena
-from fluidlite.platform.context import Context
+from fluidlite.memory.arena import Arena, ArenaPiece
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.tensor.elements import TensorElements
-from fluidlite.tensor.layout import PLAIN, Layout
-from fluidlite.tensor.lod import lengths_of, lod_from_lengths, lod_from_offsets
-from fluidlite.tensor.tensor_spec import Dims, Lod, Spec
+from fluidlite.tensor.layout import PLAIN
+from fluidlite.tensor.lod import lod_from_offsets
+from fluidlite.tensor.tensor_lod import TensorLod
+from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
 
 _new = object.__new__
 
 
-class Tensor(TensorElements):
+class Tensor(TensorLod, TensorElements):
     """A view of memory on a place (Fluid's LoDTensor).
 
     ``resize`` fixes the dims; ``mutable_data`` gives memory, late and only then; ``data`` is the place's native
     array, for kernels; ``numpy`` and ``numpy.asarray`` bring it to the host. Arithmetic is for operators.
     """
 
-    __slots__ = ("__weakref__", "_array", "_byte_offset", "_rises", "_strides", "allocation", "place", "spec")
-    spec: Spec | None
-    place: Place | None
-    allocation: Allocation | None
+    __slots__ = ()
 
     def __init__(self, recursive_sequence_lengths: Any = None) -> None:
-        self.spec = None
-        self.place = None
-        self.allocation = None
-        self._rises = 0
-        self._array: Any = None
-        self._byte_offset = 0
-        self._strides: tuple[int, ...] | None = None
+        super().__init__()
         if recursive_sequence_lengths is not None:
             self.set_recursive_sequence_lengths(recursive_sequence_lengths)
 
@@ -61,210 +50,6 @@ class Tensor(TensorElements):
         self._byte_offset = byte_offset
         self._strides = None
         return self
-
-    # Metadata
-
-    def _known(self) -> Spec:
-        if self.spec is None:
-            raise TensorError("the tensor has no dims yet; call resize(dims), or set(array, place)")
-        return self.spec
-
-    @property
-    def dims(self) -> Dims:
-        """Logical dims; () is a scalar."""
-        return self._known().dims
-
-    @property
-    def dtype(self) -> str:
-        """Text of the data type."""
-        return self._known().dtype
-
-    @property
-    def layout(self) -> Layout:
-        """The physical layout."""
-        return self._known().layout
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Strides in elements."""
-        return self._strides if self._strides is not None else self.layout.strides(self.dims)
-
-    @property
-    def byte_offset(self) -> int:
-        """Bytes from the start of the holder."""
-        return self._byte_offset
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether elements lie in C order without gaps."""
-        return self._strides is None
-
-    def shape(self) -> list[int]:
-        """Fluid's spelling of dims."""
-        return list(self.dims)
-
-    def resize(self, dims: Sequence[int]) -> Tensor:
-        """Fix the dims; memory comes with :meth:`mutable_data`, and is kept while it is large enough."""
-        clean = tuple(int(d) for d in dims)
-        if any(d < 0 for d in clean):
-            raise TensorError(f"dims are {list(clean)}; every one must be 0 or more")
-        old = self.spec
-        self.spec = Spec.of(clean, old.dtype if old else "float32")
-        if old is None or old.dims != clean:
-            self._array = None
-            self._strides = None
-        return self
-
-    @property
-    def version(self) -> int:
-        """Rises at each write to its memory, through whichever tensor, and whenever its memory becomes another."""
-        allocation = self.allocation
-        return self._rises if allocation is None else self._rises + allocation.version
-
-    def wrote(self) -> None:
-        """Say that its memory was written by way of ``span``, ``address`` or ``native``, outside of a run."""
-        if self.allocation is not None:
-            self.allocation.version += 1
-        else:
-            self._rises += 1
-
-    def _rise_from(self, before: int) -> None:
-        """Have a version above an earlier one, now that its memory may be another."""
-        self._rises += before + 1 - self.version
-
-    # Memory
-
-    def mutable_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the native array for writing, allocating if there is none that fits.
-
-        ``mutable_data(place, dtype=None)`` or ``mutable_data(dims, place, dtype=None)``. ``dtype`` defaults to
-        the present one (float32 at first).
-
-        Raises
-        ------
-        TensorError
-            If no dims are known, or the arguments have neither form.
-        OutOfMemoryError
-        """
-        dims, place, dtype = _mutable_arguments(args, kwargs)
-        before = self.version
-        if dims is not None:
-            self.resize(dims)
-        spec = self._known()
-        where = Place.parse(place)
-        wanted = spec.with_(dtype=dtype_of(dtype)) if dtype is not None else spec
-        allocation = self.allocation
-        fits = (
-            allocation is not None
-            and allocation.block is not None
-            and self.place == where
-            and self._strides is None
-            and self._byte_offset + wanted.nbytes <= allocation.nbytes
-        )
-        if not fits or wanted.dtype != spec.dtype:
-            self._array = None
-        self.spec, self.place = wanted, where
-        if not fits:
-            self.allocation = None
-            self.allocate(get_context(where))
-        self._rise_from(before)
-        return self.data()
-
-    def allocate(self, context: Context) -> None:
-        """Allocate on the context's place for the present dims and dtype."""
-        spec = self.spec or self._known()
-        memory = context.memory
-        if memory is None:
-            memory = memory_of(context.place, context)
-        self.place = context.place
-        self._byte_offset = 0
-        self._strides = None
-        self._array = None
-        arena = current_arena(memory) if arenas_in_use() else None
-        if arena is not None:
-            self.allocation = arena.alloc(spec.nbytes, context)
-        else:
-            allocation = self.allocation = memory.alloc(spec.nbytes, context)
-            self._array = allocation.block.views.get(spec.uid)  # a finished array of an earlier use, or None
-
-    @property
-    def initialized(self) -> bool:
-        """Whether it has memory."""
-        return self.allocation is not None
-
-    def _held(self) -> Allocation:
-        if self.allocation is None:
-            raise TensorError("the tensor has no data yet; call mutable_data(place, dtype), or set(array, place)")
-        return self.allocation
-
-    def data(self) -> Any:
-        """The place's native array (or, on a place without arrays, the Span), for kernels.
-
-        What has it may write it at any time, so nothing that is made of its values is kept from run to run.
-
-        Raises
-        ------
-        TensorError
-            If nothing was allocated yet.
-        LayoutError
-            If the layout is opaque.
-        """
-        allocation = self._held()
-        assert self.place is not None
-        if devices.unit(self.place).array is None:
-            allocation.live_block()
-            allocation.open_for_good()
-            return self.span()
-        return self.array()
-
-    def array(self) -> Any:
-        """The native array of a place that has the array capability; see :meth:`data`."""
-        self._held().open_for_good()
-        return self.native()
-
-    def native(self) -> Any:
-        """The native array, for a run's kernels: the run says what it writes."""
-        array = self._array
-        if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
-            return array
-        array = None
-        allocation = self._held()
-        spec = self._known()
-        if spec.layout.opaque:
-            raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
-        assert self.place is not None
-        allocation.live_block()
-        whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
-        kept = allocation.kept_arrays(spec.uid) if whole else None
-        if kept is not None:
-            array = kept[0].get(kept[1])
-        if array is None:
-            strides = self._strides if self._strides is not None else (spec.layout.permutation and self.strides)
-            array = allocation.context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
-            if kept is not None:
-                arrays, key, most = kept
-                if len(arrays) >= most:
-                    arrays.clear()
-                arrays[key] = array
-        self._array = array
-        return array
-
-    def span(self) -> Span:
-        """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        allocation = self._held()
-        spec = self._known()
-        handle = allocation.live_block().handle
-        nbytes = spec.nbytes
-        if self._strides is not None and spec.size:
-            reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))
-            nbytes = (reach + 1) * ITEMSIZE[spec.dtype]
-        return Span(handle, allocation.offset + self._byte_offset, nbytes)
-
-    def address(self) -> int:
-        """The address of the first element, on places whose allocator gives addresses."""
-        return self._held().address() + self._byte_offset
-
-    # Values
 
     def set(self, value: Any, place: PlaceLike | None = None, lod: Any = None) -> Tensor:
         """Copy an array in. With equal dims, dtype and place the memory stays, else it is allocated anew.
@@ -449,40 +234,6 @@ class Tensor(TensorElements):
         device: tuple[int, int] = dlpack_source(self).__dlpack_device__()
         return device
 
-    # LoD
-
-    def lod(self) -> list[list[int]]:
-        """Offsets, coarsest level first."""
-        return [list(level) for level in self.spec.lod] if self.spec is not None else []
-
-    def set_lod(self, lod: Any) -> None:
-        """Set offsets, such as ``[[0, 2, 5]]``; lengths go to :meth:`set_recursive_sequence_lengths`."""
-        rows = self.spec.dims[0] if self.spec is not None and self.spec.dims and self.initialized else None
-        self._set_lod(lod_from_offsets(lod, rows))
-
-    def recursive_sequence_lengths(self) -> list[list[int]]:
-        """Lengths, coarsest level first."""
-        return lengths_of(self.spec.lod) if self.spec is not None else []
-
-    def set_recursive_sequence_lengths(self, lengths: Any) -> None:
-        """Set lengths, such as ``[[2, 3]]``; offsets go to :meth:`set_lod`."""
-        rows = self.spec.dims[0] if self.spec is not None and self.spec.dims and self.initialized else None
-        self._set_lod(lod_from_lengths(lengths, rows))
-
-    def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Whether the LoD covers the rows."""
-        try:
-            lod_from_offsets(self.lod(), self.dims[0] if self.dims else None)
-        except TensorError:
-            return False
-        return True
-
-    def _set_lod(self, lod: Lod) -> None:
-        spec = self.spec
-        self.spec = spec.with_(lod=lod) if spec is not None else Spec.of((lod[-1][-1],) if lod else (), "float32", lod)
-        self._array = None
-        self._rises += 1
-
     def __len__(self) -> int:
         if not self.dims:
             raise TypeError("a scalar tensor has no length")
@@ -503,12 +254,3 @@ class Tensor(TensorElements):
 
 
 LoDTensor = Tensor
-
-
-def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    names = ("dims", "place", "dtype") if args and not isinstance(args[0], (Place, str)) else ("place", "dtype")
-    given = dict(zip(names, args, strict=False)) if len(args) <= len(names) else {}
-    given.update(kwargs)
-    if "place" not in given or set(given) - {"dims", "place", "dtype"}:
-        raise TensorError("mutable_data takes (place, dtype=None) or (dims, place, dtype=None)")
-    return given.get("dims"), given["place"], given.get("dtype")

@@ -15,7 +15,7 @@ from fluidlite.memory.allocation import Allocation
 from fluidlite.memory.sharing import Use, turn
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.tensor.tensor import Tensor

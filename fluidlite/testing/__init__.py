@@ -26,7 +26,7 @@ from fluidlite.conformance.tolerances import (
     tolerances as tolerances,
 )
 from fluidlite.testing.check import check_gradient as check_gradient
-from fluidlite.testing.gradient_check import (
+from fluidlite.testing.gradient_report import (
     ElementGradient as ElementGradient,
     GradientMismatch as GradientMismatch,
     GradientReport as GradientReport,

@@ -11,7 +11,8 @@ from fluidlite.nodes import Node
 from fluidlite.platform.place import PlaceLike
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
-from fluidlite.testing.gradient_check import GradientMismatch, GradientReport, gradient_report
+from fluidlite.testing.gradient_check import gradient_report
+from fluidlite.testing.gradient_report import GradientMismatch, GradientReport
 
 
 @overload

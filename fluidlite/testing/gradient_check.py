@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from fluidlite.base.errors import FallbackWarning, GradientError
 from fluidlite.compiler.ir.node import Node
 from fluidlite.conformance.cases import Array
 from fluidlite.conformance.reference import UNIT, drawn_weights
-from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.executor import Executor
 from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.backward import gradients
 from fluidlite.program.program import Program, program_guard
 from fluidlite.program.scope import Scope, global_scope
 from fluidlite.program.variable import Parameter, Variable
+from fluidlite.testing.gradient_report import ElementGradient, GradientReport, InputGradient
 from fluidlite.testing.node_gradients import NodeJob
 from fluidlite.transformers import make_transformer
 
@@ -30,124 +30,6 @@ _STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16"
 """Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
 _RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
 _OFFSETS = (-2, -1, 1, 2)
-
-
-class ElementGradient(NamedTuple):
-    """What was found of the gradient with respect to one element.
-
-    Attributes
-    ----------
-    at : tuple of int
-        Its index.
-    gradient, difference : float
-    wrong : bool
-        Whether they are further apart than is allowed.
-    """
-
-    at: tuple[int, ...]
-    gradient: float
-    difference: float
-    wrong: bool
-
-
-@dataclass(frozen=True)
-class InputGradient:
-    """What was found of the gradient with respect to one input.
-
-    Attributes
-    ----------
-    name, dtype : str
-    dims : tuple of int
-    compared : int
-        How many elements.
-    index : tuple of int
-        The worst element: where both values are furthest apart in units of what is allowed.
-    gradient, difference : float
-        Both values there: the program's gradient, and the central difference.
-    error : float
-        Their distance, relative to the larger of them plus the mean magnitude of the input's gradient.
-    wrong : int
-        How many elements are further apart than is allowed.
-    resolution : float
-        The distance that rounding of the target alone may make in the worst element.
-    elements : tuple of ElementGradient
-        All that were compared.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int, ...]
-    compared: int
-    index: tuple[int, ...]
-    gradient: float
-    difference: float
-    error: float
-    wrong: int
-    resolution: float
-    elements: tuple[ElementGradient, ...] = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        if not self.compared:
-            return f"{self.name} {self.dtype}{list(self.dims)}: no elements"
-        return (
-            f"{self.name} {self.dtype}{list(self.dims)}: {self.wrong} of {self.compared} wrong; worst at "
-            f"{list(self.index)}: gradient {self.gradient:.9g}, difference {self.difference:.9g}, "
-            f"relative error {self.error:.2g} (differences resolve {self.resolution:.2g})"
-        )
-
-
-@dataclass(frozen=True)
-class GradientReport:
-    """The answer of :func:`check_gradient`; its text has a line an input.
-
-    Attributes
-    ----------
-    target, place : str
-    rtol : dict of dtype to float
-        The relative tolerance of the gradients of inputs of that dtype.
-    inputs : tuple of InputGradient
-    """
-
-    target: str
-    place: str
-    rtol: Mapping[str, float]
-    inputs: tuple[InputGradient, ...]
-
-    @property
-    def worst(self) -> InputGradient:
-        """The input with the largest relative error."""
-        return max(self.inputs, key=lambda found: (found.wrong > 0, found.error))
-
-    @property
-    def right(self) -> bool:
-        """Whether every element is as near as is allowed."""
-        return not any(found.wrong for found in self.inputs)
-
-    def table(self) -> str:
-        """A line an element: its index, the gradient and the central difference, and whether they are too far apart."""
-        lines = []
-        for found in self.inputs:
-            lines.append(f"{found.name} {found.dtype}{list(found.dims)}")
-            for each in found.elements:
-                mark = "  wrong" if each.wrong else ""
-                lines.append(f"  {list(each.at)!s:12} {each.gradient:14.6g} {each.difference:14.6g}{mark}")
-        return "\n".join(lines)
-
-    def __str__(self) -> str:
-        return "\n".join([f"gradient of {self.target} on {self.place}", *(f"  {found}" for found in self.inputs)])
-
-
-class GradientMismatch(ConformanceError):
-    """A gradient is not what differences of the target say; ``report`` has both.
-
-    Attributes
-    ----------
-    report : GradientReport
-    """
-
-    def __init__(self, report: GradientReport) -> None:
-        super().__init__(str(report))
-        self.report = report
 
 
 class Job(Protocol):

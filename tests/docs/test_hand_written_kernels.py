@@ -29,7 +29,7 @@ def hand_written() -> dict[str, str]:
     for kernel in kernels:
         if "language" in kernel.places and kernel.op in ops and ops.get(kernel.op).expression is not None:
             module = kernel.function.__module__
-            if module.startswith(language.__name__) and not kernel.vectors:
+            if module.startswith(language.__name__) and kernel.written_for != "registers":
                 found[kernel.op] = module.removeprefix(f"{language.__name__}.") + ".py"
     return found
 

@@ -98,7 +98,7 @@ def test_threads_share_an_executor_that_has_a_context(place: str) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert exe.cache_info()["bound programs"].entries <= 8
+    assert exe.cache_info()["executables"].entries <= 8
     exe.close()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import NOBODY, Sharing
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
@@ -252,7 +252,7 @@ def test_the_tests_see_a_context_that_waits_for_the_owner_alone(monkeypatch: pyt
         self.context.wait_for(allocation.context.record())
         allocation.used_by(self.context)
         allocation.sharing = Sharing(self.context, NOBODY)
-        epoch.begin()
+        cache_version.invalidate()
 
     monkeypatch.setattr(Use, "take", take)
     with pytest.raises(AssertionError):
@@ -273,7 +273,7 @@ def test_the_tests_see_a_context_that_is_closed_too_early(monkeypatch: pytest.Mo
 
     def close(self: Context) -> None:
         self.closed = True
-        epoch.begin()
+        cache_version.invalidate()
         self.raw.wait()
         self._let_go()
 

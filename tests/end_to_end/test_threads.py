@@ -219,7 +219,7 @@ def several(count: int) -> tuple[list[tuple[fluid.Program, Any, dict[str, Any]]]
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("programs", [3, MOST_BOUND + 4])
 def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs: int) -> None:
-    """Together they run many times as many bound programs as an executor keeps of one thread."""
+    """Together they run many times as many executables as an executor keeps of one thread."""
     found, scope = several(programs)
     exe = fluid.Executor(place, fallback="allow")
     right = [exe.run(main, feed, [y], scope=scope)[0].tolist() for main, y, feed in found]

@@ -35,8 +35,9 @@ from fluidlite.platform.context_pool import open_contexts
 from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import DeviceInfo
 from fluidlite.program.kernel_registry import Kernel, kernels
-from fluidlite.program.opdef import OpDef, ScalarRule
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import ScalarRule
 from fluidlite.testing import Check, checks
 
 SEED = 21

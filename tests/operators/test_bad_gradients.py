@@ -12,8 +12,9 @@ from fluidlite.conformance.cases import Case
 from fluidlite.expr.gradients import function_of
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 Specs = dict[str, tuple[Spec, ...]]

@@ -19,8 +19,9 @@ from fluidlite.base.dtypes import dtype_name, is_float
 from fluidlite.conformance.op_harness import OneOperator
 from fluidlite.conformance.reference import Oracle
 from fluidlite.errors import GradientError
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.testing import Case
 
 MAX_ELEMENTS = 40

@@ -25,8 +25,9 @@ from fluidlite.conformance.op_harness import OneOperator
 from fluidlite.conformance.reference import Oracle
 from fluidlite.errors import GradientError
 from fluidlite.program.derived import gradient_rule
-from fluidlite.program.opdef import GradRule, OpDef
+from fluidlite.program.opdef import OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.testing import Case
 
 STEP = 1e-6

@@ -6,7 +6,9 @@ up to the stream, as it is with CUDA.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,6 +282,30 @@ def test_a_closed_transformer_lets_go_of_its_graphs(cupy: Any, transformer: Tran
     assert graph() is not None
     transformer.close()
     assert graph() is None
+
+
+def test_a_forked_child_frees_no_graph(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has no state in the child: to free a graph there is an error, which CuPy prints."""
+    monkeypatch.setattr(cupy.Graph, "__del__", lambda graph: os.write(writing, b"freed"), raising=False)
+    context = SimpleNamespace(stream=None, place=SimpleNamespace(index=0), cupy=cupy)
+    with cupy.cuda.Device(0):
+        context.stream = cupy.cuda.Stream(non_blocking=True)
+    chain = GraphChain(context, [("kernel", 3, (), None)] * 2, lambda *given: None)
+    for _ in range(2):
+        chain.run()
+    assert chain.how == "one CUDA graph"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        del chain
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    del chain
+    gc.collect()
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        assert said.read() == b"freed", "once, by the parent"
 
 
 def test_one_launch_needs_no_graph(cupy: Any) -> None:

@@ -13,8 +13,8 @@ import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.kernel_registry import kernels
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.testing import Check, check_gradient, check_sample
 
 pytest.importorskip("array_api_strict")

@@ -58,15 +58,15 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
     exe, scope = plainly(place), fluid.Scope()
     exe.run(startup, scope=scope)
     first = exe.run(main, feed, wanted, scope=scope)
-    bound = last(exe)
-    assert (bound.attached, replay_of(exe).binds) == (1, 1)
+    executable = last(exe)
+    assert (executable.attached, replay_of(exe).binds) == (1, 1)
 
     def never(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bound call dispatches, infers or allocates")
 
     before = {where: memory.stats(where).allocations for where in map(str, fluid.places())}
-    for name in ("prepare_step", "run_steps"):
-        monkeypatch.setattr(f"fluidlite.compiler.executable.executable.{name}", never)
+    monkeypatch.setattr("fluidlite.compiler.executable.linked_plan.prepare_step", never)
+    monkeypatch.setattr("fluidlite.compiler.executable.executable.run_steps", never)
     monkeypatch.setattr("fluidlite.compiler.graph_runner.plan_graph", never)
     monkeypatch.setattr("fluidlite.tensor.tensor.Tensor.allocate", never)
     monkeypatch.setattr(Call, "__init__", never)
@@ -74,8 +74,8 @@ def test_a_call_allocates_and_chooses_nothing(place: str, monkeypatch: pytest.Mo
         second = exe.run(main, feed, wanted, scope=scope)
         assert second[0] < first[0]
         first = second
-    assert last(exe) is bound
-    assert bound.attached == 1
+    assert last(exe) is executable
+    assert executable.attached == 1
     after = {where: memory.stats(where).allocations for where in before}
     assert after == before
 
@@ -195,24 +195,24 @@ def test_state_whose_memory_is_replaced_is_bound_again(place: str) -> None:
     exe, scope = fluid.Executor(place, mode="compiled"), fluid.Scope()
     exe.run(startup, scope=scope)
     start = exe.run(main, feed, wanted, scope=scope)[0]
-    bound = last(exe)
-    state = {name: scope.find_var(name).get_tensor().numpy().copy() for name in bound._state.names}
+    executable = last(exe)
+    state = {name: scope.find_var(name).get_tensor().numpy().copy() for name in executable._state.names}
     later = exe.run(main, feed, wanted, scope=scope)[0]
-    assert bound.attached == 1
+    assert executable.attached == 1
     tensor = scope.find_var("fc_0.w_0").get_tensor()
     for name, value in state.items():  # equal dims: copied in, nothing to bind
         scope.find_var(name).get_tensor().set(value, place)
     assert exe.run(main, feed, wanted, scope=scope)[0] == later
-    assert bound.attached == 1
+    assert executable.attached == 1
     for name, value in state.items():
         scope.find_var(name).get_tensor().share_data_with(fluid.Tensor().set(value, place))
     assert exe.run(main, feed, wanted, scope=scope)[0] == later
-    assert (bound.attached, last(exe)) == (2, bound)
+    assert (executable.attached, last(exe)) == (2, executable)
     scope.erase(list(state))
     for name, value in state.items():  # new variables
         scope.var(name).get_tensor().set(value, place)
     assert exe.run(main, feed, wanted, scope=scope)[0] == later != start
-    assert bound.attached == 3
+    assert executable.attached == 3
     assert tensor is not scope.find_var("fc_0.w_0").get_tensor()
 
 
@@ -333,7 +333,7 @@ def test_a_storm_of_shapes_stays_bounded(place: str) -> None:
         sizes = [*range(200, 100, -1), *range(1, MOST_BOUND + 5)]
         for size in sizes:
             exe.run(feed={"x": np.ones((size, 64), "float32")}, fetch_list=[y])
-            largest = max(b.memory.planned for b in replay_of(exe)._bound.values() if b is not None)
+            largest = max(b.memory.planned for b in replay_of(exe)._executables.values() if b is not None)
             assert memory.used(place) - before <= largest + 4096
             assert len(replay_of(exe)) <= MOST_BOUND
         assert last(exe).memory.planned < 64 * 4 * 100 * 3

@@ -85,16 +85,16 @@ def test_an_executor_tells_of_its_caches(require: Callable[..., None]) -> None:
     y = layers.tanh(x)
     exe = fluid.Executor("cpu", mode="compiled")
     before = exe.cache_info()
-    assert list(before)[:4] == ["bound programs", "plans", "graphs", "prepared kernels"]
+    assert list(before)[:4] == ["executables", "plans", "graphs", "prepared kernels"]
     for rows in (3, 4, 3, 3):
         exe.run(feed={"x": np.ones((rows, 7), "float32")}, fetch_list=[y])
     info = exe.cache_info()
     graphs = info["graphs"]  # after passes; it says itself whether feeds are read
     assert (graphs.entries, graphs.misses, graphs.hits) == (1, 1, 1)
     assert (info["plans"].entries, info["plans"].misses) == (2, 2)
-    assert (info["bound programs"].entries, info["bound programs"].misses) == (2, 2)
+    assert (info["executables"].entries, info["executables"].misses) == (2, 2)
     assert info["prepared kernels"].misses - before["prepared kernels"].misses <= 2
-    assert fluid.Executor("cpu", mode="interpreted").cache_info().keys() == before.keys() - {"bound programs"}
+    assert fluid.Executor("cpu", mode="interpreted").cache_info().keys() == before.keys() - {"executables"}
 
 
 def test_a_transformer_tells_of_its_caches(transformer: Transformer) -> None:
@@ -105,7 +105,7 @@ def test_a_transformer_tells_of_its_caches(transformer: Transformer) -> None:
         second(np.ones((rows, 7)))
     info = transformer.cache_info()
     assert (info["plans"].entries, info["plans"].misses) == (4, 4)
-    assert (info["bound programs"].entries, info["bound programs"].misses) == (4, 4)
+    assert (info["executables"].entries, info["executables"].misses) == (4, 4)
     assert ("compiled kernels" in info) == (get_context(transformer.place).language is not None)
     assert str(info).startswith("cache")
 
@@ -124,11 +124,11 @@ def test_another_batch_size_compiles_nothing(place: str, require: Callable[..., 
         return {each: info["compiled kernels"].misses for each, info in found.items() if "compiled kernels" in info}
 
     before = compiled()
-    binds = exe.cache_info()["bound programs"].misses
+    binds = exe.cache_info()["executables"].misses
     for rows in (48, 96, 33):
         exe.run(main, {"x": fed(rows, 64)}, wanted, scope=scope)
     assert compiled() == before
-    assert exe.cache_info()["bound programs"].misses == binds + 3
+    assert exe.cache_info()["executables"].misses == binds + 3
 
 
 @pytest.mark.parametrize("place", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga"])
@@ -146,7 +146,7 @@ def test_a_storm_of_shapes_stays_bounded(place: str, require: Callable[..., None
     info = exe.cache_info()
     for name, each in info.items():
         assert each.most is None or each.entries <= each.most, name
-    assert info["bound programs"].entries == MOST_BOUND
+    assert info["executables"].entries == MOST_BOUND
     assert info["plans"].entries == info["plans"].most == 64
     gc.collect()
     assert memory.used(exe.place) <= used + largest  # one arena, as large as the largest that is bound

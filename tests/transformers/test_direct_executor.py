@@ -499,7 +499,7 @@ def test_the_text_can_be_read_and_is_shared_by_sizes(case: Case) -> None:
     for rows in (2, 3, 3, 2):
         case.run(1, rows)
     replay: Any = case.exe._executables
-    ways = [fast_path for fast_path in replay.fast_paths.all() if fast_path.bound.plan.feeds]
+    ways = [fast_path for fast_path in replay.fast_paths.all() if fast_path.executable.plan.feeds]
     assert len(ways) == 2
     assert len({fast_path.source for fast_path in ways}) == 1
     assert "def call(program, feed, fetch_list, scope):" in ways[0].source
@@ -520,7 +520,7 @@ def test_errors_show_the_line_of_the_text(monkeypatch: pytest.MonkeyPatch) -> No
     case = Case()
     case.runs()
     replay: Any = case.exe._executables
-    (fast_path,) = [fast_path for fast_path in replay.fast_paths.all() if fast_path.bound.plan.feeds]
+    (fast_path,) = [fast_path for fast_path in replay.fast_paths.all() if fast_path.executable.plan.feeds]
 
     def broken(*args: Any) -> None:
         raise RuntimeError("the kernel is broken")

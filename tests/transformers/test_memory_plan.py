@@ -20,7 +20,7 @@ from fluidlite.compiler.executable.executable import Executable
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.memory.offset_allocator import best, by_size, by_time, lower_bound
 from fluidlite.compiler.passes import FuseEpilogues, GraphPass, PassList, ScheduleUpdates, default_passes
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.transformers import Transformer
 
@@ -79,15 +79,15 @@ def test_a_plan_is_close_to_its_lower_bound(net: Net) -> None:
     assert plan.unshared > 1.2 * plan.planned
 
 
-def _poison(bound: Executable) -> None:
+def _poison(executable: Executable) -> None:
     """After each step, fill all bytes of the arenas that hold no living value with 0xFF: NaN in every float."""
-    steps = {id(step): index for index, step in enumerate(bound.plan.steps)}
-    last = {id(owner): k for k, owner in enumerate(bound.owners)}
+    steps = {id(step): index for index, step in enumerate(executable.plan.steps)}
+    last = {id(owner): k for k, owner in enumerate(executable.owners)}
 
     def fill(step: int) -> None:
-        for place, storage in bound._storages.items():
+        for place, storage in executable._storages.items():
             alive = sorted(
-                (b.offset, b.offset + b.nbytes) for b in bound.memory.buffers
+                (b.offset, b.offset + b.nbytes) for b in executable.memory.buffers
                 if b.place == place and b.start <= step < b.end
             )  # fmt: skip
             assert storage.allocation is not None
@@ -96,17 +96,17 @@ def _poison(bound: Executable) -> None:
             for low, high in [*alive, (storage.nbytes, storage.nbytes)]:
                 if low > at:
                     bytes_ = memoryview(b"\xff" * (low - at))
-                    bound.frame.contexts[place].copy_in(Span(handle, start + at, low - at), bytes_)
+                    executable.frame.contexts[place].copy_in(Span(handle, start + at, low - at), bytes_)
                 at = max(at, high)
 
-    for k, (action, owner) in enumerate(zip(list(bound.actions), bound.owners, strict=True)):
+    for k, (action, owner) in enumerate(zip(list(executable.actions), executable.owners, strict=True)):
         if last[id(owner)] == k:
 
             def poisoned(action: Any = action, step: int = steps[id(owner)]) -> None:
                 action()
                 fill(step)
 
-            bound.actions[k] = poisoned
+            executable.actions[k] = poisoned
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 import fluidlite.graph as ng
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import Computation, Graph, GraphPass, Transformer
 

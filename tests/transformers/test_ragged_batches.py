@@ -152,7 +152,7 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
     """Each form, filled in with where operands lie, is what the kernel itself launches there."""
     seen: list[str] = []
     made: list[Any] = []
-    bind, form_of = step_kernels._bound, launch_forms.form_of
+    bind, form_of = step_kernels._bind_launch, launch_forms.form_of
 
     def compared(each: Any, spots: Any, context: Any, io: Any, stay: bool) -> Any:
         lie = [spots[key] if at is None else spots[step_kernels.SPACE].after(at) for key, _, at in each.operands]
@@ -177,7 +177,7 @@ def test_launches_of_forms_are_those_of_kernels(monkeypatch: pytest.MonkeyPatch)
         made.append(args)
         return form_of(*args)
 
-    monkeypatch.setattr(step_kernels, "_bound", compared)
+    monkeypatch.setattr(step_kernels, "_bind_launch", compared)
     monkeypatch.setattr(step_kernels, "form_of", counted)
     main, startup, fetched, scope = _build(lambda x: _recurrent(x, 256), 1)  # so wide that kernels are of the language
     compiled = fluid.Executor("cpu", fallback="allow")

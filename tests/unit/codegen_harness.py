@@ -15,7 +15,10 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, dtype_name
 from fluidlite.codegen.register import generators
-from fluidlite.platform.device import ArrayBase, DeviceInfo, KernelLanguageBase, Span
+from fluidlite.platform.array_namespace import ArrayBase
+from fluidlite.platform.device import DeviceInfo
+from fluidlite.platform.device_memory import Span
+from fluidlite.platform.kernel_language import KernelLanguageBase
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef

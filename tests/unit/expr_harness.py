@@ -19,8 +19,9 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.traced import Traced, trace, values_of
 from fluidlite.plugin import Inference, Lowering
-from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import ops, register_op
+from fluidlite.program.rules import ExpressionRule
 from fluidlite.render import array_functions
 from fluidlite.render.arrays import array_code
 

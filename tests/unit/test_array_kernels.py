@@ -24,14 +24,17 @@ from fluidlite.devices.cpu import CPUContext, CPUDevice, NumPyArrays
 from fluidlite.expr.calls import has_steps
 from fluidlite.kernels import opaque
 from fluidlite.operators.math import Functor
+from fluidlite.platform.array_namespace import ArrayBase
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import ArrayBase, DeviceInfo, Span
+from fluidlite.platform.device import DeviceInfo
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import Kernel, kernels_of
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.render import blocks
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 

@@ -9,7 +9,7 @@ import fluidlite as fluid
 from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
 from fluidlite.conformance.cases import Case, cases
 from fluidlite.errors import GradientError
-from fluidlite.program.opdef import GradRule
+from fluidlite.program.rules import GradRule
 
 
 def _cases() -> list[Case]:

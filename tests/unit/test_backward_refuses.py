@@ -12,8 +12,8 @@ import fluidlite as fluid
 from fluidlite import graph as ng, layers
 from fluidlite.errors import GradientError
 from fluidlite.plugin import Differentiation, Inference
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops, register_op
+from fluidlite.program.rules import GradRule
 from fluidlite.transformers import Transformer, make_transformer
 
 X = np.asarray([0.5, 1.0, 2.0])

@@ -11,8 +11,8 @@ import pytest
 from grouped import grouped
 
 from fluidlite.conformance.samples import reference_of, samples_of
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 ROOT = str(Path(__file__).parents[2])
 if ROOT not in sys.path:

@@ -54,7 +54,7 @@ MODULE_STATE = {
     "nodes/devices.py": {"_singletons": "one a place"},
     "nodes/fallback.py": {"_warned": "one a place and operator type"},
     "nodes/node.py": {"_ours": "MAX_FILES at most"},
-    "compiler/ir/fused.py": {"_made": "weak", "_known": "weak"},
+    "compiler/ir/fused.py": {"_fused_ops": "weak", "_known": "weak"},
     "loaders/ring.py": {"_copy_queues": "one a device", "_kept": "copies under way, of which each wait lets some go"},
     "distributed/shared_memory.py": {"_heaps": "weak"},
     "distributed/groups.py": {"_rings": "one a ring that programs name"},
@@ -76,7 +76,7 @@ FUNCTIONS = {
     "devices/cpu/language.py": {"_translator"},
     "render/contractions.py": {"_alone"},
     "testing/fuzz/from_samples.py": {"samples_by_type"},
-    "testing/fuzz/reference.py": {"by_hand"},
+    "testing/fuzz/error_bounds.py": {"by_hand"},
     "cli/op_docs.py": {"_forwards"},
     "program/protobuf/messages.py": {"message_classes"},
 }
@@ -88,7 +88,7 @@ def test_every_cache_has_a_bound() -> None:
         y = layers.softmax(layers.data("x", [4]))
         fluid.Executor("cpu").run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[y])
     found = all_caches()
-    assert {"bound programs", "plans", "graphs", "choices", "prepared kernels", "specs in use"} <= set(found)
+    assert {"executables", "plans", "graphs", "choices", "prepared kernels", "specs in use"} <= set(found)
     for name, info in found.items():
         if name not in WEAK:
             assert info.most is not None or info.most_bytes is not None, name

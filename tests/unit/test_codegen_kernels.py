@@ -14,7 +14,8 @@ from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.array import BLOCK
 from fluidlite.codegen.register import generators
-from fluidlite.program.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 LARGE = (BLOCK // 300 + 20, 300)

@@ -16,8 +16,9 @@ from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import evaluate, number, promote
 from fluidlite.operators.scalar_op import Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, GradRule, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 

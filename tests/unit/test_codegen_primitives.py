@@ -17,7 +17,8 @@ from fluidlite import expr
 from fluidlite.base.dtypes import ALL_INTS, HALVES, NUMPY, compute_dtype
 from fluidlite.codegen.expr import node
 from fluidlite.codegen.primitives import PRIMITIVES
-from fluidlite.program.opdef import OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import OpDef, Slot
+from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 llvm = pytest.mark.skipif(not (find_spec("llvmlite") and find_spec("pycparser")), reason="needs llvmlite and pycparser")

@@ -15,8 +15,9 @@ from fluidlite.codegen import language_kernel
 from fluidlite.codegen.llvm import c_to_llvm
 from fluidlite.codegen.nontemporal_stores import BLOCK
 from fluidlite.codegen.register import generators
-from fluidlite.platform.device import Span
-from fluidlite.program.opdef import ExpressionRule, OpDef, ScalarRule, Slot
+from fluidlite.platform.device_memory import Span
+from fluidlite.program.opdef import OpDef, Slot
+from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.render.loops import past_caches
 from fluidlite.tensor.tensor_spec import Spec
 

@@ -16,7 +16,9 @@ import fluidlite as fluid
 from fluidlite import memory
 from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, DeviceUnavailable, PlaceError
 from fluidlite.platform.context_pool import get_context, new_context
-from fluidlite.platform.device import ContextBase, DeviceBase, DeviceInfo, Span
+from fluidlite.platform.device import DeviceBase, DeviceInfo
+from fluidlite.platform.device_context import ContextBase
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))

@@ -12,7 +12,7 @@ from fluidlite.expr.traced import trace
 from fluidlite.platform.place import Place
 from fluidlite.program.decompose import decompose
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.render import array_functions, array_windows, contractions

@@ -9,7 +9,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.conformance.samples import reference_of
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 

@@ -17,8 +17,9 @@ from fluidlite.expr.traced import trace, values_of
 from fluidlite.platform.context_pool import get_context
 from fluidlite.plugin import Inference, Lowering
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import ops, register_op
+from fluidlite.program.rules import ExpressionRule
 from fluidlite.tensor.tensor_spec import Spec
 
 

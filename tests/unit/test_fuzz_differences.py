@@ -11,8 +11,8 @@ import fluidlite as fluid
 from fluidlite.expr import derivatives
 from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
+from fluidlite.testing.fuzz.error_bounds import Refused
 from fluidlite.testing.fuzz.recipe import Recipe, Step
-from fluidlite.testing.fuzz.reference import Refused
 from fluidlite.testing.fuzz.run import check
 
 V, S = np.array([2.0], "float32"), np.array([5.0], "float32")

@@ -19,10 +19,11 @@ from fluidlite.tensor.tensor import Tensor
 from fluidlite.testing.fuzz import blocks
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.differences import derivative
+from fluidlite.testing.fuzz.error_bounds import Refused
 from fluidlite.testing.fuzz.generate import generate
 from fluidlite.testing.fuzz.printing import python
 from fluidlite.testing.fuzz.recipe import Recipe, Step, build
-from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
+from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.run import check
 
 CPU = Place("cpu", 0)

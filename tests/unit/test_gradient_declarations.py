@@ -16,9 +16,10 @@ from fluidlite.conformance.op_harness import build
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of, samples_of
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec
 

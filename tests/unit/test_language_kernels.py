@@ -28,12 +28,16 @@ from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.devices.opencl import OpenCLDevice
 from fluidlite.kernels import language as plugin
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import ContextBase, DeviceInfo, KernelLanguageBase, Span
+from fluidlite.platform.device import DeviceInfo
+from fluidlite.platform.device_context import ContextBase
+from fluidlite.platform.device_memory import Span
+from fluidlite.platform.kernel_language import KernelLanguageBase
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import Kernel, kernels_of
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
+from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.render.loops.kernels import prepare
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
@@ -49,7 +53,7 @@ def _kernels(vectors: bool) -> dict[str, Kernel]:
     """Those that need vector registers, or all others."""
     found: list[Kernel] = []
     plugin.register_kernels(lambda module: found.extend(kernels_of(module)))
-    return {kernel.op: kernel for kernel in found if kernel.vectors == vectors}
+    return {kernel.op: kernel for kernel in found if (kernel.written_for == "registers") == vectors}
 
 
 KERNELS, IN_VECTORS = _kernels(False), _kernels(True)

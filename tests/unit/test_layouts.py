@@ -168,12 +168,27 @@ def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
     from types import SimpleNamespace
 
     from fluidlite.compiler.selection.policy import Policy
-    from fluidlite.compiler.selection.refusals import no_vectors
+    from fluidlite.compiler.selection.refusals import unsuited
 
-    kernel: Any = SimpleNamespace(vectors=True)
+    kernel: Any = SimpleNamespace(written_for="registers")
     without: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=None), array=None)
     with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=(16, 32)), array=None)
     call: Any = None
-    assert no_vectors(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
-    assert no_vectors(kernel, call, with_them, Policy()) is None
-    assert no_vectors(kernel, call, with_them, Policy(exclude=("language",))) == "excluded by the policy"
+    assert unsuited(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
+    assert unsuited(kernel, call, with_them, Policy()) is None
+    assert unsuited(kernel, call, with_them, Policy(exclude=("language",))) == "excluded by the policy"
+
+
+def test_a_kernel_of_few_long_items_is_for_devices_that_run_one_after_another() -> None:
+    from types import SimpleNamespace
+
+    from fluidlite.compiler.selection.policy import Policy
+    from fluidlite.compiler.selection.refusals import unsuited
+
+    kernel: Any = SimpleNamespace(written_for="cores")
+    call: Any = None
+    for group, said in (None, None), ((32, 256), "its work-items are few and long, and cpu runs many side by side"):
+        unit: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None)
+        assert unsuited(kernel, call, unit, Policy()) == said
+    with pytest.raises(RegistryError, match="expected '' or 'registers' or 'cores'"):
+        KernelOptions(written_for="lanes")

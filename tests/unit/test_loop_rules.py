@@ -18,6 +18,7 @@ from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import nests_of
 from fluidlite.render.loops.sizes import Guards, Noted
+from fluidlite.render.loops.text import ROWS
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 
@@ -70,6 +71,25 @@ def test_indices_of_a_tile_are_looked_at_behind_its_loop() -> None:
     loop, _, behind = body.rpartition("}\nif (")
     assert "bad_index" not in loop.split("for (int v", 1)[1].split("}\n", 1)[0]
     assert "bad_index(" in behind
+
+
+def test_rows_of_a_whole_square_are_written_out_side_by_side() -> None:
+    (body,) = texts(call_of("transpose", {"X": ((100, 200), "float32")}, {"axis": (1, 0)}, "Out"))
+    whole, _, rest = body.partition("} else {")
+    assert [text.count("out_Out_0[") for text in (whole, rest)] == [ROWS, 1]
+
+
+@pytest.mark.parametrize(("images", "size", "steps"), [(64, 64, 2), (1, 8, 0)])
+def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: int, size: int, steps: int) -> None:
+    attrs = {"pooling_type": "max", "ksize": (2, 2), "strides": (2, 2)}
+    *_, body = texts(call_of("pool2d", {"X": ((images, 1, size, size), "float32")}, attrs, "Out"))
+    assert body.count(" + 2L * v;") == steps
+
+
+@pytest.mark.parametrize(("width", "count"), [(64, 1), (1024, 3)])
+def test_narrow_borders_of_short_rows_have_no_loops_of_their_own(width: int, count: int) -> None:
+    attrs = {"paddings": (1, 1, 2, 2), "mode": "edge"}
+    assert len(nests(call_of("pad2d", {"X": ((4, 16, 64, width), "float32")}, attrs, "Out"))) == count
 
 
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:
@@ -171,3 +191,20 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
             assert written(at(*mine)) == alone, (before, mine)
             written(at(*before))
             assert written(at(*mine)) == alone, (before, mine)
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(32, 2), (2, 1)])
+def test_sums_of_columns_are_stored_where_a_sum_reads_them(rows: int, stored: int) -> None:
+    """Neighbours are then computed side by side; of few numbers only what is read twice is stored."""
+    call = call_of("affine_grid_grad", {"Output@GRAD": ((256, rows, 32, 2), "float32")}, {}, "Theta@GRAD")
+    stores = [store for nest in nests(call) for store in nest.stores if store.target[0] == "made"]
+    assert len([store for store in stores if store.value.op == "reduce"]) == stored
+
+
+def test_products_that_sum_nothing_are_loops() -> None:
+    """Each element of both meets several of the other, yet there is no product of matrices."""
+    for interpolation in ("bilinear_interp_grad", "trilinear_interp_grad"):
+        dims = (2, 3, 8, 8) if interpolation.startswith("bi") else (2, 3, 8, 8, 8)
+        given = {"X": (dims, "float32"), "Out@GRAD": ((*dims[:2], *(2 * d for d in dims[2:])), "float32")}
+        attrs = {"interp_method": interpolation.removesuffix("_interp_grad"), "scale": 2.0}
+        assert not kernels.parts_first(call_of(interpolation, given, attrs, "X@GRAD"))

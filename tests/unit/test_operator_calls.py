@@ -19,7 +19,7 @@ from fluidlite.expr.declare import operator as declare
 from fluidlite.program.decompose import Part, decompose as parts_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE

@@ -15,10 +15,12 @@ from fluidlite.base.dtypes import ALL_FLOATS, dtype_name
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
 from fluidlite.conformance.samples import Sample, reference_of, samples_of
 from fluidlite.program.decompose import decompose
+from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, GradRule, OpDef
-from fluidlite.program.operator import check_attrs, check_inputs
+from fluidlite.program.opdef import GRAD, OpDef
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 

@@ -24,8 +24,8 @@ from fluidlite.plugin import (
     register_op,
     unary,
 )
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 
 ANY: Any = (register_op, register_kernel, Aliasing)
 OPTIONS: Any = (Inference, Aliasing, Differentiation, Execution, Lowering, Registration, KernelOptions)

@@ -13,7 +13,8 @@ from codegen_harness import ArrayContext, CContext, execute
 from fluidlite import expr
 from fluidlite.codegen import philox
 from fluidlite.codegen.array import BLOCK
-from fluidlite.program.opdef import Attr, OpDef, ScalarRule, Slot
+from fluidlite.program.opdef import Attr, OpDef, Slot
+from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 KEY = (0x12345678, 0x9ABCDEF0, 7, 42)

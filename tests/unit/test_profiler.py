@@ -390,9 +390,9 @@ def test_off_again_takes_the_fast_path() -> None:
     before = exe._executables.hits
     exe.run(feed=FEED, fetch_list=[loss])
     paths = exe._executables.fast_paths.all()
-    assert exe._executables.hits == before and {path.bound.timed for path in paths} == {True, False}
-    assert all("timed_run" in path.source for path in paths if path.bound.timed)
-    assert all("timed_run" not in path.source for path in paths if not path.bound.timed)
+    assert exe._executables.hits == before and {path.executable.timed for path in paths} == {True, False}
+    assert all("timed_run" in path.source for path in paths if path.executable.timed)
+    assert all("timed_run" not in path.source for path in paths if not path.executable.timed)
 
 
 def test_computations_and_nodes() -> None:

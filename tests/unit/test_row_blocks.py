@@ -16,8 +16,9 @@ from fluidlite.compiler.sources.running import host_context
 from fluidlite.expr.calls import infer
 from fluidlite.expr.traced import trace, values_of
 from fluidlite.plugin import Inference, Lowering
-from fluidlite.program.opdef import Attr, ExpressionRule
+from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import ops, register_op
+from fluidlite.program.rules import ExpressionRule
 from fluidlite.render import array_functions, blocks
 from fluidlite.render.arrays import array_code
 from fluidlite.render.blocks import Part, Sum, blocks_of, makes_large
@@ -145,7 +146,7 @@ def test_what_array_calls_write_to_new_memory_is_known(name: str) -> None:
     values = values_of(given)
     made = trace(lambda found, _: {"Out": function(found["X"][0], found["Y"][0])}, given)
     code = array_code(made, None, True)
-    large = makes_large(made, ("Out",), code.made, values)
+    large = makes_large(made, ("Out",), code.temporaries, values)
     arrays = {slot: np.random.default_rng(0).random((70, 30, 40), "float32") for slot in ("X", "Y")}
     out = np.empty([d.evaluate(values) for d in made.outputs["Out"][0].dims], made.outputs["Out"][0].dtype)
     context, given_arrays = host_context(), [*(arrays[slot] for slot, _ in code.operands), out]

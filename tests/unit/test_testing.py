@@ -14,7 +14,7 @@ from fluidlite.codegen import philox
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels, register_kernel

@@ -1,4 +1,4 @@
-"""The text of a fast path through a bound program: a Python function that looks, copies in, runs, copies out.
+"""The text of a fast path through an executable: a Python function that looks, copies in, runs, copies out.
 
 Only the form of a program is in the text, such as how many arguments it has; dims, arrays and callables are names that
 get their values beside it. So programs that differ in sizes share one compiled text.
@@ -19,7 +19,7 @@ MOST_TEXTS = 256
 MOST_LINES = 32
 """Tensors of state that are looked at, or actions that are called, each by a line of its own."""
 
-COPIED, VIEWED, GIVEN = "copied", "viewed", "given"
+COPIED, VIEWED, OWNED = "copied", "viewed", "owned"
 """How a result leaves: copied from its place, as a view of that, or as memory that it alone has."""
 CHAIN, MARKING, CALL = "chain", "marking chain", "call"
 """What an action is: native launches, such that may set the status word, or any callable."""
@@ -72,7 +72,7 @@ class CallSignature:
     @property
     def loose(self) -> bool:
         """Whether memory of some value is another at each call."""
-        return any(loose for _, loose in self.feeds) or GIVEN in self.results
+        return any(loose for _, loose in self.feeds) or OWNED in self.results
 
     def arguments(self) -> list[str]:
         """Names of the arguments that Python takes."""
@@ -166,11 +166,11 @@ def _locked(form: CallSignature) -> list[str]:
     lines = ["    if get_ident() != thread:", "        return None", *(f"    acquire_{name}()" for name in locks)]
     lines += [
         "    try:",
-        "        if storage.busy or epoch.now is not watch.epoch and not watch.unchanged():",
+        "        if storage.busy or cache_version.current is not watch.version and not watch.unchanged():",
         "            return None",
         *_state_guard(form),
         "        storage.busy = True",
-        "        latest.bound = bound",
+        "        latest.executable = executable",
         "        at = -1",
         "        try:",
         *[f"            {line}" for line in _timed_run(form)],
@@ -219,7 +219,7 @@ def _actions(form: CallSignature) -> list[str]:
 
 
 def _results(form: CallSignature) -> list[str]:
-    ways = {COPIED: "result{}_at.copy()", VIEWED: "result{}_at.view()", GIVEN: "frame.values[result{}_key].numpy()"}
+    ways = {COPIED: "result{}_at.copy()", VIEWED: "result{}_at.view()", OWNED: "frame.values[result{}_key].numpy()"}
     found = [ways[how].format(i) for i, how in enumerate(form.results)]
     counts = ["counts.copy_out += copies", "counts.bytes_out += copied"] if found else []
     return [*counts, f"return {found[0]}" if form.alone else f"return [{', '.join(found)}]"]
@@ -227,7 +227,7 @@ def _results(form: CallSignature) -> list[str]:
 
 def _ended(form: CallSignature) -> list[str]:
     if len(form.state) > MOST_LINES or form.loose or not form.native:
-        return ["bound.end((bound,))"]
+        return ["executable.end((executable,))"]
     return [f"state{i}_allocation.version += 1" for i, (_, written) in enumerate(form.state) if written]
 
 

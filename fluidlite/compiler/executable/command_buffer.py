@@ -105,7 +105,7 @@ def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect
     """
     language = context.language
     kernel = step.choice.kernel
-    written = step.choice.capability == "language" or (kernel is not None and kernel.vectors)
+    written = step.choice.capability == "language" or (kernel is not None and kernel.written_for == "registers")
     noted = prepared.record if getattr(language, "native", None) is not None else None
     if language is None or getattr(language, "chain", None) is None or not (written or noted is not None):
         return None

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from typing import Any, Protocol
-from weakref import ref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any, Self
 
 import numpy as np
 
-from fluidlite.base.errors import OutOfMemoryError, ProgramError
-from fluidlite.base.invalidation import epoch
-from fluidlite.compiler.body_executors import MakeExecutor
-from fluidlite.compiler.executable.linker import Action, Linker, MakeTensor
-from fluidlite.compiler.executable.state_binding import StateBinding
-from fluidlite.compiler.frame import Frame, uses_of_state
+from fluidlite.base.errors import ProgramError
+from fluidlite.base.invalidation import cache_version
+from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
+from fluidlite.compiler.executable.linker import Action
+from fluidlite.compiler.executable.run_resources import held
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import begin_read, go_on, run_steps
-from fluidlite.compiler.kernel_runs import prepare_step
-from fluidlite.compiler.memory.live_ranges import LiveRanges
-from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
-from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step
-from fluidlite.compiler.run_errors import fail, raise_late, what
-from fluidlite.memory import memory_of
-from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
-from fluidlite.memory.bump import Piece
-from fluidlite.memory.sharing import Use, turn
+from fluidlite.compiler.planning.plan import Plan
+from fluidlite.compiler.run_errors import fail, raise_late
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device import ContextBase
 from fluidlite.platform.place import Place
-from fluidlite.program.prepared import Prepared
 from fluidlite.program.scope import Scope
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_array import TensorArray
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
-
-_NO_SCOPE = Scope()
+from fluidlite.tensor.tensor_spec import Spec
 
 MOST_NEXT = 8
 """Executables of the plans that follow a stage: so many are kept."""
@@ -52,280 +37,22 @@ class Latest:
 
     Attributes
     ----------
-    bound : Executable or None
+    executable : Executable or None
     """
 
-    __slots__ = ("bound",)
+    __slots__ = ("executable",)
 
     def __init__(self) -> None:
-        self.bound: Executable | None = None
+        self.executable: Executable | None = None
 
 
-class Storages(Protocol):
-    """Where a bound program asks for its memory.
-
-    Attributes
-    ----------
-    copy : bool
-        Whether results are copies.
-    bodies : callable or None
-        What makes the executors of sub-blocks.
-    allocate : callable
-        Has room for what each of some storages needs.
-    """
-
-    copy: bool
-    bodies: MakeExecutor | None
-    allocate: Callable[[Sequence[DeviceBufferStorage]], None]
-
-    def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
-        """The storage of a context, for a stage of programs."""
-        ...
-
-
-class Executable:
-    """A plan that is bound to memory, that of the state in a scope included, and to the contexts of this thread.
-
-    Parameters
-    ----------
-    plan : Plan
-    feeds : mapping of name to Tensor
-        Of the call that it is bound for; later ones have the same specs and places.
-    storages : Storages
-    make_tensor : callable
-        ``make_tensor(storage, spec, offset)``.
-    before : Executable or None
-        The stage that it goes on from.
-    timed : bool
-        It is linked for a timer: each operator is a call of its own, between reads of a clock.
-
-    Attributes
-    ----------
-    memory : MemoryPlan
-    attached : int
-        How often its steps were bound: once, and again whenever memory of state or of an arena became another.
-    arenas : tuple
-        What :func:`arenas_of` said of its places when it was bound: its memory is there.
-    begun : DeviceBufferStorage
-        The storage that is busy while it runs.
-    fast_path : weak reference to FastPath, or None
-        Its fast path, if one was made.
-    tried : int
-        How often it had been bound when a fast path was last tried.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        feeds: Mapping[str, Tensor],
-        storages: Storages,
-        make_tensor: MakeTensor = DeviceTensor.at,
-        before: Executable | None = None,
-        timed: bool = False,
-    ) -> None:
-        self.plan = plan
-        self.timed = timed
-        self.make_tensor = make_tensor
-        self.storages = storages
-        self.before = before
-        self.stage: int = before.stage + 1 if before is not None else 0
-        self.frame: Frame = before.frame if before is not None else Frame(plan, _NO_SCOPE, {})
-        if before is None:
-            self.frame.bodies = storages.bodies
-            self.frame.contexts = {place: get_context(place) for place in plan.places}
-        self.contexts: list[Context] = list(self.frame.contexts.values())
-        given = before.given() if before is not None else {}
-        self.arenas = arenas_of(plan.places)
-        self.begun = storages.of(self.frame.contexts[plan.place])
-        self.fast_path: ref[Any] | None = None
-        self.tried = 0
-        self._prepared: dict[int, Prepared] = {}
-        self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
-        with held(self.contexts):
-            self.live_ranges = LiveRanges(plan, self._prepare(), self._feeds, given, storages.copy)
-        self.memory = MemoryPlan(plan, self.live_ranges)
-        self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
-        self._allocate = storages.allocate
-        self._written = plan.written
-        self._state = StateBinding(sorted(self.live_ranges.state), self._written, plan.given)
-        self._next: OrderedDict[Plan, Executable | None] = OrderedDict()
-        self._stamps: list[tuple[DeviceBufferStorage, int]] = []
-        self._given: Mapping[str, Tensor] | None = None
-        self.attached = 0
-        self._bound = False
-        self._turn: object = None
-        """The epoch in which it was its turn to use the memory of its state."""
-        self._uses: list[Use] = []
-        self._touched = plan.touched
-        self._changed: list[Tensor] = []
-        self.actions: list[Action] = []
-        self.owners: list[Step] = []
-        self.fixed: dict[str, Tensor] = {}
-        self._copies: list[tuple[str, Any]] = []
-        self._loose: list[tuple[str, str]] = []
-
-    def _prepare(self) -> dict[int, int]:
-        """Prepare the kernels; return the bytes of workspace by step."""
-        workspaces: dict[int, int] = {}
-        for index, step in enumerate(self.plan.steps):
-            if isinstance(step, Launch) and not step.skip:
-                try:
-                    _, space, self._prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
-                except Exception as exc:
-                    fail(exc, step, self.frame)
-                workspaces[index] = space.nbytes if space is not None else 0
-        return workspaces
-
-    def run_of(self, index: int) -> Prepared | None:
-        """The prepared kernel of a step, if it has one."""
-        return self._prepared.get(index)
+class Executable(LinkedPlan):
+    """A linked plan that is called, stage by stage where sizes depend on values."""
 
     @property
     def following(self) -> Executable | None:
         """The stage that ran behind it last, if that was bound."""
         return next(reversed(self._next.values()), None)
-
-    def given(self) -> dict[str, bool]:
-        """What a later stage finds: whether the memory of each value is another at each call."""
-        return {key: life.loose for key, life in self.live_ranges.of.items()}
-
-    # Whether it can run, and binding again
-
-    def ready(self, scope: Scope) -> bool:
-        """See that its memory is where it was, or bind again; False if the interpreter has to run it.
-
-        Its contexts are held: what it saw stays so until they are let go.
-        """
-        if self.valid(scope):
-            return True
-        if not self._state.look_up(scope):
-            return False
-        self._attach()
-        self._uses = list(self._uses_of_state(scope))
-        return True
-
-    def _uses_of_state(self, scope: Scope) -> Iterator[Use]:
-        return uses_of_state(self._touched, scope, self.frame.contexts)
-
-    def in_turn(self, scope: Scope) -> bool:
-        """Whether it may use the memory of its state without waiting for another; its contexts are held."""
-        now = epoch.now  # before the look
-        if self._turn is now:
-            return True
-        uses = self._uses if self.plan.pending is None else list(self._uses_of_state(scope))
-        if not all([use.note() for use in uses]):
-            return False
-        if self.plan.pending is None:
-            self._turn = now
-        return True
-
-    @property
-    def varies(self) -> bool:
-        """Whether memory of some value is another at each call."""
-        return any(life.loose for life in self.live_ranges.of.values())
-
-    @property
-    def resettable(self) -> bool:
-        """Whether some of its memory lies in an arena."""
-        held = [storage.allocation for storage in self._storages.values()]
-        held += [tensor.allocation for tensor in self._state.tensors.values()]
-        return any(isinstance(each, Piece) for each in held)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run is under way: an operator of it calls back."""
-        return self.begun.busy
-
-    def valid(self, scope: Scope) -> bool:
-        """Whether it is bound, and to the memory that its state and temporaries have now."""
-        if not self._bound:
-            return False
-        for storage, generation in self._stamps:
-            if storage.generation != generation:
-                return False
-        if self.before is not None and self._given is not self.before.fixed:
-            return False
-        return self._state.valid(scope)
-
-    def _attach(self) -> None:
-        self.close_fast_path()
-        self._bound = False
-        for place, storage in self._storages.items():
-            storage.needed = self.memory.arenas[place]
-        try:
-            self._allocate(tuple(self._storages.values()))
-        except OutOfMemoryError as exc:
-            small = next(
-                (p for p, storage in self._storages.items() if storage.nbytes < storage.needed), self.plan.place
-            )
-            step = self.plan.steps[min(self.memory.fullest(small), len(self.plan.steps) - 1)]
-            raise OutOfMemoryError(f"temporaries of the program, most of them at {what(step)}: {exc}") from exc
-        for storage in self._storages.values():
-            if storage.nbytes < storage.needed:
-                raise ProgramError(
-                    f"{storage!r} was not allocated; expected {storage.needed} bytes"
-                    "\n  Do: allocate it in transform_allocate"
-                )
-            storage.users.add(self)
-        self._stamps = [(storage, storage.generation) for storage in self._storages.values()]
-        self._given = self.before.fixed if self.before is not None else {}
-        binder = Linker(
-            self.plan,
-            self.live_ranges,
-            self.memory,
-            self._prepared,
-            self.frame,
-            self._storages,
-            self._state.tensors,
-            self._feeds,
-            self._given,
-            self.make_tensor,
-            self.timed,
-        )
-        self.actions, self.owners, self.fixed = binder.actions, binder.owners, binder.fixed
-        self._changed = [self._state.tensors[name] for name in self._written]
-        self._turn = None
-        keys = [(name, self.plan.feed_keys[name]) for name in self._feeds]
-        self._copies = [(name, self.fixed[key].native()) for name, key in keys if key in self.fixed]
-        self._loose = [(name, key) for name, key in keys if key not in self.fixed]
-        self._same = self.plan.pending is None and not self.varies
-        if self.before is None:
-            self.frame.values = dict(self.fixed)
-        self.attached += 1
-        self._bound = True
-
-    def detach(self) -> None:
-        """Let go of the memory; the next call binds again."""
-        self.close_fast_path()
-        self._bound = False
-        self.actions, self.owners, self.fixed = [], [], {}
-        self._copies = []
-        if self.before is None:
-            self.frame.values = {}
-
-    def close_fast_path(self) -> None:
-        """Close its fast path, if it has one."""
-        fast_path = self.fast_path() if self.fast_path is not None else None
-        if fast_path is not None:
-            fast_path.close()
-        self.fast_path = None
-
-    @property
-    def later(self) -> Executable | None:
-        """The stage that followed at the last call, if it is bound."""
-        return next(reversed(self._next.values()), None)
-
-    @property
-    def loose_feeds(self) -> Sequence[str]:
-        """Feeds that are read where the caller has them."""
-        return [name for name, _ in self._loose]
-
-    @property
-    def state(self) -> list[tuple[str, Tensor, bool]]:
-        """The tensors of the scope that it reads or writes, by name, and whether it writes them."""
-        return [(name, tensor, name in self._written) for name, tensor in self._state.tensors.items()]
-
-    # A call
 
     def run(
         self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None = None
@@ -352,7 +79,7 @@ class Executable:
             with context.lock, context.raw.activate():
                 if self.busy or not self.ready(scope):
                     return None
-                if self._turn is epoch.now or self.in_turn(scope):
+                if self._turn is cache_version.current or self.in_turn(scope):
                     return self._call(feeds, scope, latest)
         while True:
             with held(self.contexts, lambda: self._uses_of_state(scope)):
@@ -363,7 +90,7 @@ class Executable:
 
     def _call(self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None) -> tuple[Fetched, Plan]:
         if latest is not None:
-            latest.bound = self
+            latest.executable = self
         ran: list[Executable] = []
         self.begin(scope)
         try:
@@ -401,14 +128,14 @@ class Executable:
         """End a run of some stages."""
         frame = self.frame
         self.begun.busy = False
-        frame.scope = _NO_SCOPE  # nothing that is bound keeps a scope alive
+        frame.scope = NO_SCOPE  # nothing that is bound keeps a scope alive
         for stage in ran:
             for tensor in stage._changed:
                 tensor.wrote()
         if not self._same:
             frame.plan, frame.values = self.plan, dict(self.fixed)
 
-    def _stages(self, ran: list[Executable]) -> Executable | None:
+    def _stages(self, ran: list[Executable]) -> Self | None:
         """Run this stage and those behind it; return the last one, or None if the interpreter ran it."""
         frame, stage = self.frame, self
         while True:
@@ -445,7 +172,7 @@ class Executable:
         except Exception as exc:
             fail(exc, self.owners[self.actions.index(action)], self.frame)  # type: ignore[arg-type]
 
-    def _after(self, plan: Plan) -> Executable | None:
+    def _after(self, plan: Plan) -> Self | None:
         """The bound stage of a plan that follows; None at its first run, for it may be the only one."""
         if plan not in self._next:
             self._next[plan] = None
@@ -457,7 +184,7 @@ class Executable:
         if found is None:
             if refusal(plan, self.frame.scope) is not None:
                 return None
-            found = self._next[plan] = Executable(plan, {}, self.storages, self.make_tensor, self, self.timed)
+            found = self._next[plan] = type(self)(plan, {}, self.storages, self.make_tensor, self, self.timed)
         return found if found.ready(self.frame.scope) else None
 
     def _fetch(self, last: Executable | None) -> Fetched:
@@ -494,36 +221,3 @@ class Executable:
         if suspects or touched:
             raise_late(frame, suspects, wait_for=touched)
         return fetched
-
-
-@contextmanager
-def held(contexts: Sequence[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
-    """Hold queues, as a run does, and have the turn of what is used."""
-    with ExitStack() as stack:
-        stack.enter_context(turn(contexts, uses))
-        for context in contexts:
-            if type(context.raw).activate is not ContextBase.activate:
-                stack.enter_context(context.raw.activate())
-        yield
-
-
-def arenas_of(places: Iterable[Place]) -> tuple[Arena | None, ...]:
-    """The arenas that this thread allocates from on some places; () if there are none."""
-    return tuple([current_arena(memory_of(place)) for place in places]) if arenas_in_use() else ()
-
-
-def refusal(plan: Plan, scope: Scope) -> str | None:
-    """Why a plan cannot be bound at all, or None. What makes state, as startup programs do, runs once in any case."""
-    for name in plan.written:
-        variable = scope.find_var(name)
-        if variable is None or variable.tensor.allocation is None:
-            return f"it makes state {name!r}"
-    for step in plan.steps:
-        if isinstance(step, Move):
-            if step.why == "state":
-                return f"state {step.name!r} moves to its place"
-        elif not isinstance(step, Launch) and any(
-            out.state and out.spec.kind != TENSOR_ARRAY for outs in step.outs.values() for out in outs
-        ):
-            return f"{step.op} makes state"
-    return None

@@ -13,10 +13,12 @@ from fluidlite.base.fork import first_in_child, holds, keep_for_ever, new_lock
 from fluidlite.base.lru_cache import CacheInfo, count_cache, total
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.compiler.body_executors import MakeExecutor
-from fluidlite.compiler.executable.executable import Executable, Fetched, Latest, arenas_of, held, refusal
+from fluidlite.compiler.executable.executable import Executable, Fetched, Latest
 from fluidlite.compiler.executable.fast_path import Signature, direct
 from fluidlite.compiler.executable.fast_path_cache import FastPathCache
+from fluidlite.compiler.executable.linked_plan import refusal
 from fluidlite.compiler.executable.linker import MakeTensor
+from fluidlite.compiler.executable.run_resources import arenas_of, held
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import run_plan
 from fluidlite.compiler.kernel_checks import one_by_one
@@ -93,7 +95,7 @@ class ExecutableCache:
         self.bodies: MakeExecutor | None = None
         self._make_storage = make_storage
         self._make_tensor = make_tensor
-        self._bound: OrderedDict[_Key, Executable | None] = OrderedDict()
+        self._executables: OrderedDict[_Key, Executable | None] = OrderedDict()
         self._quick: dict[Hashable, tuple[Any, _Key]] = {}
         self._storages: dict[tuple[Context, int, Arena | None], DeviceBufferStorage] = {}
         self._lock = new_lock()
@@ -123,35 +125,36 @@ class ExecutableCache:
         """
         if observers():
             return self._watched(plan, feeds, scope)
-        bound = self._find(plan, feeds, scope)
-        found = self._run(bound, feeds, scope, sign) if bound is not None else None
+        executable = self._find(plan, feeds, scope)
+        found = self._run(executable, feeds, scope, sign) if executable is not None else None
         return found if found is not None else run_plan(plan, feeds, scope, self.bodies)
 
     def _watched(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:
         """Run a plan for observers: one operator after another; bound, for once, where only kernels are checked."""
         if one_by_one() or refusal(plan, scope) is not None:
             return run_plan(plan, feeds, scope, self.bodies)
-        bound = Executable(plan, feeds, self, self._make_tensor, timed=timer() is not None)
+        executable = Executable(plan, feeds, self, self._make_tensor, timed=timer() is not None)
         try:
-            return bound.run(feeds, scope) or run_plan(plan, feeds, scope, self.bodies)
+            return executable.run(feeds, scope) or run_plan(plan, feeds, scope, self.bodies)
         finally:
-            bound.detach()
+            executable.detach()
 
     @property
     def last(self) -> Executable | None:
         """What ran last."""
-        return self._latest.bound
+        return self._latest.executable
 
     @last.setter
-    def last(self, bound: Executable | None) -> None:
-        if bound is None and self._latest.bound is not None:  # its scope ended: what it did is still to be told
-            self._ended_plan = self._latest.bound.plan
-        self._latest.bound = bound
+    def last(self, executable: Executable | None) -> None:
+        # its scope ended: what it did is still to be told
+        if executable is None and self._latest.executable is not None:
+            self._ended_plan = self._latest.executable.plan
+        self._latest.executable = executable
 
     @property
     def last_plan(self) -> Plan | None:
         """The plan of what ran last, though it may be bound no more."""
-        return self._latest.bound.plan if self._latest.bound is not None else self._ended_plan
+        return self._latest.executable.plan if self._latest.executable is not None else self._ended_plan
 
     def remember(self, key: Hashable, stamp: Any, plan: Plan, scope: Scope) -> None:
         """Note under which key a plan ran, so that :meth:`again` needs no plan.
@@ -181,61 +184,61 @@ class ExecutableCache:
         if where() is not scope or around != _around(plan):
             return None
         with self._lock:
-            bound = self._bound.get(found[1])
-            if bound is None or context is not get_context(plan.place):
+            executable = self._executables.get(found[1])
+            if executable is None or context is not get_context(plan.place):
                 return None
-            self._bound.move_to_end(found[1])
+            self._executables.move_to_end(found[1])
             self.hits += 1
-        return self._run(bound, feeds, scope, sign)
+        return self._run(executable, feeds, scope, sign)
 
     def _run(
-        self, bound: Executable, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None
+        self, executable: Executable, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None
     ) -> tuple[Fetched, Plan] | None:
-        found = bound.run(feeds, scope, self._latest)
-        if found is not None and sign is not None and bound.tried != bound.attached and not observers():
-            self._make_fast_path(bound, scope, sign())
+        found = executable.run(feeds, scope, self._latest)
+        if found is not None and sign is not None and executable.tried != executable.attached and not observers():
+            self._make_fast_path(executable, scope, sign())
         return found
 
-    def _make_fast_path(self, bound: Executable, scope: Scope, called: Signature) -> None:
+    def _make_fast_path(self, executable: Executable, scope: Scope, called: Signature) -> None:
         """Link a fast path, unless another thread took the memory or the place in the cache meanwhile."""
-        with held(bound.contexts):
-            if not bound.valid(scope) or not bound.in_turn(scope):
+        with held(executable.contexts):
+            if not executable.valid(scope) or not executable.in_turn(scope):
                 return
-            bound.tried = bound.attached
-            fast_path = direct(bound, scope, called, self._latest, self.copy)
+            executable.tried = executable.attached
+            fast_path = direct(executable, scope, called, self._latest, self.copy)
             if fast_path is None:
                 return
             with self._lock:
-                if any(kept is bound for kept in self._bound.values()):
+                if any(kept is executable for kept in self._executables.values()):
                     self.fast_paths.put(fast_path)
 
     def _find(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> Executable | None:
         key = (plan, ref(scope), get_context(plan.place), _around(plan), timer() is not None)
         with self._lock:
-            if key in self._bound:
-                self._bound.move_to_end(key)
-                self.hits += self._bound[key] is not None
-                return self._bound[key]
-        bound = None
+            if key in self._executables:
+                self._executables.move_to_end(key)
+                self.hits += self._executables[key] is not None
+                return self._executables[key]
+        executable = None
         if refusal(plan, scope) is None:
             began = perf_counter()
-            bound = Executable(
+            executable = Executable(
                 plan, feeds, proxy(self), self._make_tensor, timed=key[4]
             )  # no circle: memory goes at once
             self.binds += 1
             self.seconds += perf_counter() - began
         with self._lock:
-            self._bound[plan, ref(scope, self._ended), key[2], key[3], key[4]] = bound
+            self._executables[plan, ref(scope, self._ended), key[2], key[3], key[4]] = executable
             self._drop_ended()
-            self._evict([each for each in self._bound if each[2] is key[2]])
-        return bound
+            self._evict([each for each in self._executables if each[2] is key[2]])
+        return executable
 
     def _evict(self, mine: list[_Key]) -> None:
         """Drop what one context used longest ago, beyond the bounds; the newest stays."""
         weight = sum([key[0].weight for key in mine])
         gone = 0
         while gone < len(mine) - 1 and (len(mine) - gone > MOST_BOUND or weight > MOST_BYTES):
-            old = self._bound.pop(mine[gone])
+            old = self._executables.pop(mine[gone])
             weight -= mine[gone][0].weight
             gone += 1
             if old is not None:
@@ -246,12 +249,14 @@ class ExecutableCache:
             self._shrink()
 
     def _drop_ended(self) -> None:
-        for old in [old for old in self._bound if old[1]() is None or any(c.closed for c in (old[2], *old[3][1]))]:
-            bound = self._bound.pop(old)
-            if bound is self.last:
+        for old in [
+            old for old in self._executables if old[1]() is None or any(c.closed for c in (old[2], *old[3][1]))
+        ]:
+            executable = self._executables.pop(old)
+            if executable is self.last:
                 self.last = None
-            if bound is not None:
-                bound.detach()
+            if executable is not None:
+                executable.detach()
             self._drop_keys()
         self.fast_paths.sweep()
 
@@ -259,7 +264,7 @@ class ExecutableCache:
         """Forget keys of what is bound no more: they hold its plan, and by that its program."""
         kept = {}
         for key, found in self._quick.items():
-            if found[1][1]() is not None and found[1] in self._bound:  # a reference to what ended has no hash
+            if found[1][1]() is not None and found[1] in self._executables:  # a reference to what ended has no hash
                 kept[key] = found
         self._quick = kept
 
@@ -283,7 +288,11 @@ class ExecutableCache:
     def _shrink(self) -> None:
         """Give back arenas that are larger than what is still bound needs; the next call allocates anew."""
         for (context, stage, arena), storage in self._storages.items():
-            kept = [b for b in self._bound.values() if b is not None and b.frame.contexts.get(context.place) is context]
+            kept = [
+                b
+                for b in self._executables.values()
+                if b is not None and b.frame.contexts.get(context.place) is context
+            ]
             needed = max((b.memory.arenas.get(context.place, 0) for b in kept), default=0)
             if stage or arena is not None or storage.nbytes <= needed or not context.lock.acquire(blocking=False):
                 continue
@@ -297,7 +306,7 @@ class ExecutableCache:
         """Let go of everything; memory that another thread's run uses goes when that run has ended."""
         with self._lock:
             self.fast_paths.close()
-            self._bound.clear()
+            self._executables.clear()
             self._quick.clear()
             storages, self._storages = self._storages, {}
             self.last = None
@@ -312,20 +321,20 @@ class ExecutableCache:
         """
         self.fast_paths.close()
         self._quick.clear()
-        for key, bound in list(self._bound.items()):
-            if bound is not None and any(context.unit.inherited for context in bound.contexts):
-                keep_for_ever(bound)
-            elif bound is not None and not any(holds(context.lock) for context in bound.contexts):
-                bound.detach()
-            del self._bound[key]
+        for key, executable in list(self._executables.items()):
+            if executable is not None and any(context.unit.inherited for context in executable.contexts):
+                keep_for_ever(executable)
+            elif executable is not None and not any(holds(context.lock) for context in executable.contexts):
+                executable.detach()
+            del self._executables[key]
         for (context, *_), storage in self._storages.items():
             if not holds(context.lock) and not context.unit.inherited:
                 storage.busy = False
                 storage.release()
 
     def info(self) -> CacheInfo:
-        """What the cache of bound programs tells of itself."""
-        keys = list(self._bound)
+        """What the cache of executables tells of itself."""
+        keys = list(self._executables)
         contexts = max(len({key[2] for key in keys}), 1)
         return CacheInfo(
             len(self),
@@ -342,14 +351,14 @@ class ExecutableCache:
         return CacheInfo(len(self._quick), MOST_KEYS, 0, 0)
 
     def __len__(self) -> int:
-        return sum(bound is not None for bound in self._bound.values())
+        return sum(executable is not None for executable in self._executables.values())
 
 
 _caches: WeakObjects[ExecutableCache] = WeakObjects()
 
 
-count_cache("bound programs", lambda: total(cache.info() for cache in _caches))
-count_cache("keys of bound programs", lambda: total(cache.keys_info() for cache in _caches))
+count_cache("executables", lambda: total(cache.info() for cache in _caches))
+count_cache("keys of executables", lambda: total(cache.keys_info() for cache in _caches))
 
 
 @first_in_child

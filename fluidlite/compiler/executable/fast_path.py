@@ -11,19 +11,20 @@ from weakref import ref
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.call_signature import (
     CALL,
     CHAIN,
     COPIED,
-    GIVEN,
     MARKING,
+    OWNED,
     VIEWED,
     CallSignature,
     texts,
 )
 from fluidlite.compiler.executable.command_buffer import Launches
-from fluidlite.compiler.executable.executable import Executable, Latest, arenas_of
+from fluidlite.compiler.executable.executable import Executable, Latest
+from fluidlite.compiler.executable.run_resources import arenas_of
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.run_errors import fail, raise_late
@@ -39,60 +40,64 @@ from fluidlite.tensor.transfer import borrow
 
 
 class Guards:
-    """What a fast path asks where a look at the epoch is not enough.
+    """What a fast path asks where a look at the cache version is not enough.
 
     Attributes
     ----------
-    bound : Executable
-    epoch : object
+    executable : Executable
+    version : object
         In which all was seen to be as it was when the fast path was made.
     """
 
-    def __init__(self, bound: Executable, scope: Scope) -> None:
-        self.epoch = epoch.now  # before the look
-        self.bound = bound
-        (self._context,) = bound.contexts
+    def __init__(self, executable: Executable, scope: Scope) -> None:
+        self.version = cache_version.current  # before the look
+        self.executable = executable
+        (self._context,) = executable.contexts
         self._scope = ref(scope)
         self._world = generation(), policy()
 
     def unchanged(self) -> bool:
         """Look at registries, policy, observers, the device and the scope."""
-        now, bound, scope = epoch.now, self.bound, self._scope()
+        now, executable, scope = cache_version.current, self.executable, self._scope()
         if scope is None or self._world != (generation(), policy()) or observers():
             return False
-        if bound.timed is not (timer() is not None):
+        if executable.timed is not (timer() is not None):
             return False
-        if arenas_of(bound.plan.places) != bound.arenas:
+        if arenas_of(executable.plan.places) != executable.arenas:
             return False
-        if self._context.closed or self._context is not get_context(bound.plan.place) or not bound.valid(scope):
+        if (
+            self._context.closed
+            or self._context is not get_context(executable.plan.place)
+            or not executable.valid(scope)
+        ):
             return False
-        if not bound.in_turn(scope):
+        if not executable.in_turn(scope):
             return False
-        self.epoch = now
+        self.version = now
         return True
 
     def valid(self) -> bool:
         """Look at state, tensor by tensor."""
         scope = self._scope()
-        return scope is not None and self.bound.valid(scope)
+        return scope is not None and self.executable.valid(scope)
 
     def raise_late(self) -> None:
         """Raise what kernels have recorded, if they have."""
-        raise_late(self.bound.frame, [self._context])
+        raise_late(self.executable.frame, [self._context])
 
     def fail(self, error: BaseException, at: int) -> None:
         """Forget what a failed run recorded; name the operator of the action that failed, if one did."""
         self._context.forget_late()
         if at >= 0 and isinstance(error, Exception):
-            fail(error, self.bound.owners[at], self.bound.frame)
+            fail(error, self.executable.owners[at], self.executable.frame)
 
 
 class FastPath:
-    """A function made for one bound program on the host's memory, which looks at nothing that did not change.
+    """A function made for one executable on the host's memory, which looks at nothing that did not change.
 
     Parameters
     ----------
-    bound : Executable
+    executable : Executable
         One for which :func:`direct` has no objection.
     form : CallSignature
     names : dict of str to object
@@ -100,7 +105,7 @@ class FastPath:
 
     Attributes
     ----------
-    bound : Executable
+    executable : Executable
     form : CallSignature
     call : callable
         Runs it; returns None, and has done nothing, where a guard fails; the caller takes the slow path.
@@ -110,8 +115,8 @@ class FastPath:
         Under which it is kept.
     """
 
-    def __init__(self, bound: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
-        self.bound = bound
+    def __init__(self, executable: Executable, form: CallSignature, names: dict[str, Any], key: Any) -> None:
+        self.executable = executable
         self.form = form
         self.key = key
         self.source, code = texts.of(form)
@@ -170,12 +175,14 @@ class Signature:
     fetches: tuple[str, ...] = ()
 
 
-def direct(bound: Executable, scope: Scope, called: Signature, latest: Latest, copy: bool = True) -> FastPath | None:
+def direct(
+    executable: Executable, scope: Scope, called: Signature, latest: Latest, copy: bool = True
+) -> FastPath | None:
     """Return the fast path of an executable, or None where each call has to look something up.
 
     Parameters
     ----------
-    bound : Executable
+    executable : Executable
     scope : Scope
     called : Signature
     latest : Latest
@@ -183,10 +190,10 @@ def direct(bound: Executable, scope: Scope, called: Signature, latest: Latest, c
     copy : bool
         Results are copies, not views.
     """
-    plan, program = bound.plan, called.program
-    if bound.stage or plan.pending is not None or len(bound.contexts) != 1 or not bound.attached:
+    plan, program = executable.plan, called.program
+    if executable.stage or plan.pending is not None or len(executable.contexts) != 1 or not executable.attached:
         return None
-    (context,) = bound.contexts
+    (context,) = executable.contexts
     if not context.unit.info.host or context.xp is None or not context.array.eager:
         return None
     if any([isinstance(step, Control) for step in plan.steps]):  # it may call back
@@ -195,34 +202,34 @@ def direct(bound: Executable, scope: Scope, called: Signature, latest: Latest, c
         return None
     if any([key != name for name, key in plan.feed_keys.items()]):
         return None  # fed in place of state: the text would have to tell the two apart
-    if any(name not in bound.fixed and name not in bound.loose_feeds for name in called.arguments):
+    if any(name not in executable.fixed and name not in executable.loose_feeds for name in called.arguments):
         return None
-    ways = tuple([_leaves(bound, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
+    ways = tuple([_leaves(executable, key, copy) for _, key, _, spec in plan.fetches if not spec.lod])
     if "" in ways or len(ways) != len(plan.fetches):
         return None
     form = CallSignature(
-        tuple([(name, name not in bound.fixed) for name in called.arguments]),
+        tuple([(name, name not in executable.fixed) for name in called.arguments]),
         ways,
-        tuple([(name, written) for name, _, written in _watched(bound, scope)]),
-        tuple([_kind(action) for action in bound.actions]),
+        tuple([(name, written) for name, _, written in _watched(executable, scope)]),
+        tuple([_kind(action) for action in executable.actions]),
         called.fetches if program is not None else None,
         len(program.blocks) if program is not None else 1,
         called.alone and len(ways) == 1,
         called.lock is not None,
-        bound.resettable,
-        bound.timed,
+        executable.resettable,
+        executable.timed,
     )
-    names = _names_of_run(bound, scope, latest)
+    names = _names_of_run(executable, scope, latest)
     if called.lock is not None:
         names |= {"acquire_mine": called.lock.acquire, "release_mine": called.lock.release}
     if program is not None:
         names |= _names_of_program(program, called.fetches)
-    _name_arguments(names, bound, called.arguments)
-    _name_state(names, _watched(bound, scope))
-    _name_actions(names, bound)
-    _name_results(names, bound, ways)
-    made = FastPath(bound, form, names, called.key)
-    bound.fast_path = ref(made)
+    _name_arguments(names, executable, called.arguments)
+    _name_state(names, _watched(executable, scope))
+    _name_actions(names, executable)
+    _name_results(names, executable, ways)
+    made = FastPath(executable, form, names, called.key)
+    executable.fast_path = ref(made)
     return made
 
 
@@ -241,18 +248,18 @@ def sizes(program: Program) -> tuple[int, ...]:
     return tuple([len(block.ops) for block in program.blocks])
 
 
-def _names_of_run(bound: Executable, scope: Scope, latest: Latest) -> dict[str, Any]:
-    (context,) = bound.contexts
+def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[str, Any]:
+    (context,) = executable.contexts
     return {
-        "act": bound.act,
+        "act": executable.act,
         "acquire_queue": context.lock.acquire,
         "activate": context.raw.activate,
         "borrow": borrow,
-        "bound": bound,
+        "executable": executable,
         "context": context,
         "counts": context.counts,
-        "epoch": epoch,
-        "frame": bound.frame,
+        "cache_version": cache_version,
+        "frame": executable.frame,
         "get_ident": get_ident,
         "host_array": host_array,
         "latest": latest,
@@ -260,11 +267,11 @@ def _names_of_run(bound: Executable, scope: Scope, latest: Latest) -> dict[str, 
         "ndarray": np.ndarray,
         "release_queue": context.lock.release,
         "scope_of": ref(scope),
-        "storage": bound.begun,
+        "storage": executable.begun,
         "thread": get_ident(),
-        "timed_run": bound.timed_run,
+        "timed_run": executable.timed_run,
         "Tensor": Tensor,
-        "watch": Guards(bound, scope),
+        "watch": Guards(executable, scope),
     }
 
 
@@ -286,12 +293,12 @@ def _name_of(fetched: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _leaves(bound: Executable, key: str, copy: bool) -> str:
+def _leaves(executable: Executable, key: str, copy: bool) -> str:
     """How a result leaves; "" if that is not known before."""
-    if key in bound.fixed:
-        return "" if not bound.fixed[key].contiguous else COPIED if copy else VIEWED
-    life = bound.live_ranges.of.get(key)
-    return GIVEN if life is not None and life.handed_over else ""
+    if key in executable.fixed:
+        return "" if not executable.fixed[key].contiguous else COPIED if copy else VIEWED
+    life = executable.live_ranges.of.get(key)
+    return OWNED if life is not None and life.handed_over else ""
 
 
 def _kind(action: Any) -> str:
@@ -300,17 +307,17 @@ def _kind(action: Any) -> str:
     return MARKING if action.marks else CHAIN
 
 
-def _name_arguments(names: dict[str, Any], bound: Executable, arguments: Sequence[str]) -> None:
+def _name_arguments(names: dict[str, Any], executable: Executable, arguments: Sequence[str]) -> None:
     for i, name in enumerate(arguments):
-        spec = bound.plan.feeds[name]
+        spec = executable.plan.feeds[name]
         names |= {f"arg{i}_dims": spec.dims, f"arg{i}_dtype": np.dtype(NUMPY[spec.dtype]), f"arg{i}_spec": spec}
-        if name in bound.fixed:
-            names[f"arg{i}_at"] = bound.fixed[name].native()
+        if name in executable.fixed:
+            names[f"arg{i}_at"] = executable.fixed[name].native()
 
 
-def _watched(bound: Executable, scope: Scope) -> list[tuple[str, Tensor, bool]]:
+def _watched(executable: Executable, scope: Scope) -> list[tuple[str, Tensor, bool]]:
     """The state that others may change: it is looked at in each call."""
-    return [each for each in bound.state if each[0] not in scope.private]
+    return [each for each in executable.state if each[0] not in scope.private]
 
 
 def _name_state(names: dict[str, Any], state: Sequence[tuple[str, Tensor, bool]]) -> None:
@@ -321,9 +328,9 @@ def _name_state(names: dict[str, Any], state: Sequence[tuple[str, Tensor, bool]]
         names |= {f"state{i}_block": tensor.allocation.block, f"state{i}_offset": tensor.byte_offset}
 
 
-def _name_actions(names: dict[str, Any], bound: Executable) -> None:
+def _name_actions(names: dict[str, Any], executable: Executable) -> None:
     launches = 0
-    for i, action in enumerate(bound.actions):
+    for i, action in enumerate(executable.actions):
         names[f"action{i}"] = action
         if isinstance(action, Launches):
             names[f"chain{i}"] = action.chain
@@ -331,13 +338,13 @@ def _name_actions(names: dict[str, Any], bound: Executable) -> None:
     names["launches"] = launches
 
 
-def _name_results(names: dict[str, Any], bound: Executable, ways: Sequence[str]) -> None:
+def _name_results(names: dict[str, Any], executable: Executable, ways: Sequence[str]) -> None:
     copies = copied = 0
-    for i, ((_, key, _, spec), passing) in enumerate(zip(bound.plan.fetches, ways, strict=True)):
-        if passing == GIVEN:
+    for i, ((_, key, _, spec), passing) in enumerate(zip(executable.plan.fetches, ways, strict=True)):
+        if passing == OWNED:
             names[f"result{i}_key"] = key
         else:
-            array = names[f"result{i}_at"] = bound.fixed[key].native().view()
+            array = names[f"result{i}_at"] = executable.fixed[key].native().view()
             if passing == VIEWED:
                 array.flags.writeable = False
         if passing != VIEWED:

@@ -77,7 +77,7 @@ class FastPathCache:
         with self._lock:
             for entry in self._entries.values():
                 for fast_path in entry.fast_paths:
-                    fast_path.bound.close_fast_path()
+                    fast_path.executable.close_fast_path()
             self.sweep()
 
     def all(self) -> list[FastPath]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fluidlite.compiler.executable.command_buffer import Recorder, Unrecordable
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.tensor.tensor import Tensor

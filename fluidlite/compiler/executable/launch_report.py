@@ -1,4 +1,4 @@
-"""How a bound program runs: which launches are one call, and why the other steps are alone."""
+"""How an executable runs: which launches are one call, and why the other steps are alone."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Pieces(tuple[Piece, ...]):
         return "\n".join(map(str, self))
 
 
-def pieces(bound: Executable) -> Pieces:
-    """Say what a bound program does, piece by piece."""
-    numbers = {id(step): number for number, step in enumerate(bound.plan.steps)}
-    starts = [numbers[id(owner)] for owner in bound.owners]
+def pieces(executable: Executable) -> Pieces:
+    """Say what an executable does, piece by piece."""
+    numbers = {id(step): number for number, step in enumerate(executable.plan.steps)}
+    starts = [numbers[id(owner)] for owner in executable.owners]
     found = []
-    ends = [*starts[1:], len(bound.plan.steps)]
+    ends = [*starts[1:], len(executable.plan.steps)]
     done = -1
-    for action, start, end in zip(bound.actions, starts, ends, strict=True):
-        step = bound.plan.steps[start]
+    for action, start, end in zip(executable.actions, starts, ends, strict=True):
+        step = executable.plan.steps[start]
         looks = next((text for kind, text in LOOKS.items() if isinstance(action, kind)), None)
         if looks is not None:
             found.append(Piece((_name(step),), 0, looks))
@@ -72,16 +72,16 @@ def pieces(bound: Executable) -> Pieces:
             found.append(Piece((_name(step),), 0, STORE))
             continue
         if not isinstance(action, Launches):
-            found.append(Piece((_name(step),), 0, _alone(step, bound)))
+            found.append(Piece((_name(step),), 0, _alone(step, executable)))
             done = start
             continue
         done = start
-        inside = [(n, bound.plan.steps[n]) for n in range(start, max(end, start + 1))]
-        names = tuple(_name(s) for n, s in inside if n not in bound.live_ranges.views and not _skipped(s))
+        inside = [(n, executable.plan.steps[n]) for n in range(start, max(end, start + 1))]
+        names = tuple(_name(s) for n, s in inside if n not in executable.live_ranges.views and not _skipped(s))
         found.append(Piece(names, len(action.launches), getattr(action.chain, "how", "one call")))
-    if bound.plan.pending is not None:
+    if executable.plan.pending is not None:
         new = Piece(("what follows",), 0, "interpreted, for it depends on values that are new")
-        found += pieces(bound.later) if bound.later is not None else [new]
+        found += pieces(executable.following) if executable.following is not None else [new]
     return Pieces(found)
 
 
@@ -95,7 +95,7 @@ def _name(step: Step) -> str:
     return step.call.op.type if isinstance(step, Launch) else step.op.type
 
 
-def _alone(step: Step, bound: Executable) -> str:
+def _alone(step: Step, executable: Executable) -> str:
     """Why a step is no part of a chain."""
     if isinstance(step, Control):
         return "alone, for it runs itself"
@@ -104,10 +104,10 @@ def _alone(step: Step, bound: Executable) -> str:
     if step.random is not None:
         return "alone, for its random numbers are others at each call"
     keys = [*step.ins, *(out.key for out in step.outs)]
-    loose = [key for key in keys if key in bound.live_ranges.of and bound.live_ranges.of[key].loose]
+    loose = [key for key in keys if key in executable.live_ranges.of and executable.live_ranges.of[key].loose]
     if loose:
         return f"alone, for {loose[0]!r} lies elsewhere at each call"
-    language = bound.frame.contexts[step.choice.place].language
+    language = executable.frame.contexts[step.choice.place].language
     if getattr(language, "chain", None) is None:
         return f"alone, for {step.choice.place} starts launches one by one"
     return f"alone, for its kernel, {step.choice.text}, may do more than launch"

@@ -19,7 +19,7 @@ from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan, Step
 from fluidlite.compiler.run_errors import before_state
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared, Run
@@ -76,12 +76,12 @@ class Linker:
         storages: Mapping[Place, DeviceBufferStorage],
         state: Mapping[str, Tensor],
         feeds: Iterable[str],
-        given: Mapping[str, Tensor],
+        earlier: Mapping[str, Tensor],
         make_tensor: MakeTensor = DeviceTensor.at,
         apart: bool = False,
     ) -> None:
         self._check = kernel_check()
-        self._suspects = set(frame.contexts if given else ())
+        self._suspects = set(frame.contexts if earlier else ())
         """Places where a kernel before may have recorded a deferred error: in a stage behind others, all of them."""
         self.live_ranges = live_ranges
         self.memory = memory
@@ -92,7 +92,7 @@ class Linker:
         self.make_tensor = make_tensor
         self.actions: list[Action] = []
         self.owners: list[Step] = []
-        self.fixed: dict[str, Tensor] = {**given, **state}
+        self.fixed: dict[str, Tensor] = {**earlier, **state}
         self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.own_writes})
         for name in feeds:
             key = plan.feed_keys[name]
@@ -175,7 +175,7 @@ class Linker:
                 self.actions.append(_loose_launch(step, run, context, self.frame, targets, workspace, packed))
         elif prepared is not None:
             made = [target for target in targets if target is not None]
-            self.actions.append(self._bound(step, prepared, context, made, workspace, packed))
+            self.actions.append(self._bind(step, prepared, context, made, workspace, packed))
         for j, out in enumerate(step.outs):
             if (index, j) in self.live_ranges.copied:
                 self._copy_home(targets[j], self.state[out.key], context)
@@ -191,12 +191,12 @@ class Linker:
         life = self.live_ranges.of[out.key]
         if life.loose:
             return None
-        if life.kind == "given":  # written in place: its memory is that of an earlier stage
+        if life.kind == "earlier":  # written in place: its memory is that of an earlier stage
             held = self.fixed[life.keys[0]]
             return held if held.spec is out.spec else relaid(held, out.spec)
         return self._tensor(life, out.spec)
 
-    def _bound(
+    def _bind(
         self,
         step: Launch,
         prepared: Prepared,
@@ -210,8 +210,8 @@ class Linker:
             if key is None:
                 tensors.append(Tensor.of(spec, context.place))
             else:
-                given = self.fixed[key]
-                tensors.append(relaid(given, spec) if step.blind else given)
+                value = self.fixed[key]
+                tensors.append(relaid(value, spec) if step.blind else value)
         made = targets
         if step.blind:
             specs = [spec for group in step.call.outs.values() for spec in group]

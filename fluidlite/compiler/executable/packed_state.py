@@ -11,7 +11,7 @@ from fluidlite.compiler.planning.plan import Launch
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
 from fluidlite.platform.context import Context
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.program.prepared import Form, Prepared
 from fluidlite.tensor.tensor import Tensor
 

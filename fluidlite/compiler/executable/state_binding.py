@@ -1,4 +1,4 @@
-"""State that a bound program depends on: the tensors of a scope, and where they lay when it was bound."""
+"""State that an executable depends on: the tensors of a scope, and where they lay when it was bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _memory = attrgetter("allocation.block", "allocation", "_byte_offset", "_strides
 
 
 class StateBinding:
-    """The tensors of a scope that a bound program reads and writes, and how they were when it was bound.
+    """The tensors of a scope that an executable reads and writes, and how they were when it was bound.
 
     Attributes
     ----------

@@ -148,7 +148,7 @@ class StepKernels:
             spots |= {("out", "O", k): x for k, x in enumerate(operands.rows("O", begin))}
             spots |= {("in", "S", k): x for k, x in enumerate(self._states(operands, before, one, io.context, found))}
             for each in one.launches:
-                found.append(_bound(each, spots, context, io, stay))
+                found.append(_bind_launch(each, spots, context, io, stay))
             before = t
         return found
 
@@ -219,7 +219,7 @@ def _prepared(one: Call, choice: Choice, context: Context) -> OneStep:
                 between[_key(value)] = value.spec, room.take(value.spec.nbytes)
         space = (room.take(kernel.workspace), kernel.workspace) if kernel.workspace else None
         reads, writes = tuple(map(_key, part.ins)), tuple(map(_key, part.outs))
-        records = how.capability == "language" or (how.kernel is not None and how.kernel.vectors)
+        records = how.capability == "language" or (how.kernel is not None and how.kernel.written_for == "registers")
         operands = tuple((key, specs[key], between[key][1] if key in between else None) for key in (*reads, *writes))
         launches.append(StepLaunch(context, part.call, how, kernel, reads, writes, operands, space, records))
     return OneStep(one, choice, tuple(launches), between, room.end)
@@ -229,7 +229,7 @@ def _key(value: Value) -> Key:
     return value.role, value.slot, value.index
 
 
-def _bound(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:
+def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io: IO, stay: bool) -> Action:
     """What launches a kernel of a step on its buffers."""
     lie = [spots[key] if at is None else spots[SPACE].after(at) for key, _, at in each.operands]
     lie += [spots[SPACE].after(each.space[0])] if each.space is not None else []

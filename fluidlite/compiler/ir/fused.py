@@ -24,11 +24,12 @@ from fluidlite.codegen.typed import Typed
 from fluidlite.expr.called import meaning
 from fluidlite.expr.tensor import Tensor, cast
 from fluidlite.expr.views import full
+from fluidlite.program.inference import check_inputs
 from fluidlite.program.layout_rewrite import Relaid, relaid_call
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, ExpressionRule, OpDef, ScalarRule, Slot
-from fluidlite.program.operator import check_inputs
+from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.tensor.layout import Layout
 from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 
@@ -105,7 +106,7 @@ class Structure:
         return (parts, self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
 
 
-_made: WeakValueDictionary[tuple[Any, ...], _FusedOp] = WeakValueDictionary()
+_fused_ops: WeakValueDictionary[tuple[Any, ...], _FusedOp] = WeakValueDictionary()
 _known: WeakKeyDictionary[OpDef, _FusedOp] = WeakKeyDictionary()
 _lock = new_lock()
 
@@ -116,9 +117,9 @@ def fused_op(structure: Structure, of_elements: bool = False) -> OpDef:
     ``of_elements``: said element by element.
     """
     with _lock:
-        made = _made.get(structure.key)
+        made = _fused_ops.get(structure.key)
         if made is None:
-            made = _made[structure.key] = _FusedOp(structure)
+            made = _fused_ops[structure.key] = _FusedOp(structure)
     return made.said(of_elements)
 
 
@@ -228,7 +229,7 @@ class _FusedOp:
         given = self.structure.parts[index].attrs
         return {name: attrs[f"{index}.{name}"] if value is RUNTIME else value for name, value in given}
 
-    def tensors(self, given: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
+    def tensors(self, inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> dict[str, Tensor]:
         """The expression of all parts: each computes of what others make, rounded as these would store it.
 
         Raises
@@ -236,7 +237,7 @@ class _FusedOp:
         ProgramError
             If a part is no function of tensors.
         """
-        values = {Source(OUTSIDE, slot): found[0] for slot, found in given.items() if found}
+        values = {Source(OUTSIDE, slot): found[0] for slot, found in inputs.items() if found}
         for k, constant in enumerate(self.structure.numbers):
             value = attrs[f"number.{k}"] if constant.value is None else constant.value
             values[Source(NUMBER, str(k))] = full(constant.dims, value, constant.dtype)
@@ -244,14 +245,14 @@ class _FusedOp:
             operands, nested = part.operands(values), _known.get(part.op)
             told = self._attrs(index, attrs)
             if nested is not None:
-                made: Mapping[str, Tensor] = nested.tensors(operands, told)
+                outputs: Mapping[str, Tensor] = nested.tensors(operands, told)
             else:
                 op = ops.find(part.op.type) or part.op
                 if part.op.input("X[0]") is not None:  # an elementwise form has a slot for each of several operands
                     operands = {"X": tuple(x for found in operands.values() for x in found)}
-                made = meaning(op, operands, told, draws=True)
-            dtypes = part.dtypes or tuple(made[slot].dtype for slot in part.outs)
-            values |= {Source(index, s): cast(made[s], d) for s, d in zip(part.outs, dtypes, strict=True)}
+                outputs = meaning(op, operands, told, draws=True)
+            dtypes = part.dtypes or tuple(outputs[slot].dtype for slot in part.outs)
+            values |= {Source(index, s): cast(outputs[s], d) for s, d in zip(part.outs, dtypes, strict=True)}
         return {slot: values[source] for slot, source in self.outs.items()}
 
     # What the definition says

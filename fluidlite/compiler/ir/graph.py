@@ -10,211 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import inf
-from typing import Any, Union
-
-import numpy as np
+from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
+from fluidlite.compiler.ir.graph_nodes import READ, WRITE, GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import Verifier, check_operator
 from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
-from fluidlite.program.edit import acts, closed, sub_blocks
+from fluidlite.program.edit import closed, sub_blocks
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import EMPTY, Operator, check_attrs
+from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops as registry
-from fluidlite.program.source_location import Line
-from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
-READ, WRITE = "read_state", "write_state"
-MadeOf = list[Any]
-
-
-class GraphValue:
-    """A value: written by one operator, or given as an argument.
-
-    Attributes
-    ----------
-    name : str
-        Of the variable that holds it in the program.
-    spec : Spec or None
-    op : GraphOp or None
-        What makes it; None for an argument.
-    state : str or None
-        The state variable that holds it from here on.
-    """
-
-    __slots__ = ("name", "op", "spec", "state", "variable")
-
-    def __init__(self, name: str, spec: Spec | None, op: GraphOp | None, variable: Variable | None) -> None:
-        self.name = name
-        self.spec = spec
-        self.op = op
-        self.variable = variable
-        self.state: str | None = None
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether it has no dims."""
-        return self.spec is not None and self.spec.dims == ()
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it is the same number at every run."""
-        return self.op is not None and self.op.type == "fill_constant" and not self.op.args
-
-    @property
-    def const(self) -> Any:
-        """The number of a constant, as its dtype holds it; None for others."""
-        if self.op is None or not self.is_constant or self.spec is None:
-            return None
-        number = self.op.attrs.get("str_value") or self.op.attrs["value"]  # the text is for what a float cannot hold
-        kind = NUMPY[self.spec.dtype]
-        if kind.kind not in "iu":
-            return np.asarray(float(number)).astype(kind).item()
-        whole = isinstance(number, str) and number.strip().lstrip("+-").isdigit()
-        exact = int(number) if whole else float(number)
-        low, high = integer_limits(self.spec.dtype)
-        return 0 if exact != exact else int(min(max(exact, low), high))
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.spec!r}"
-
-
-class GraphOp:
-    """An operator of a graph.
-
-    Attributes
-    ----------
-    type : str
-        ``"read_state"``, ``"write_state"``, or a type of the registry.
-    inputs, outputs : dict of slot to list of GraphValue (None: an output that nobody wants)
-    attrs : dict
-    operator : Operator or None
-        What it comes from, for its definition, line, role and hints; None for a read of state.
-    planned : (metadata, Call) or None
-        What it was last planned as.
-    looks : (metadata, attributes, bool) or None
-        Whether it was last found to check indices.
-    """
-
-    __slots__ = ("attrs", "inputs", "looks", "operator", "outputs", "planned", "type")
-
-    def __init__(
-        self, type: str, inputs: dict[str, list[GraphValue]], attrs: dict[str, Any], operator: Operator | None
-    ) -> None:
-        self.type = type
-        self.inputs = inputs
-        self.outputs: dict[str, list[GraphValue | None]] = {}
-        self.attrs = attrs
-        self.operator = operator
-        self.planned: tuple[Any, Call] | None = None
-        self.looks: tuple[Any, Any, bool] | None = None
-
-    @property
-    def source(self) -> Operator:
-        """The operator of a program that it comes from; a read of state has none."""
-        assert self.operator is not None, self.type
-        return self.operator
-
-    @property
-    def definition(self) -> OpDef:
-        """What it means."""
-        assert self.operator is not None, self.type
-        return self.operator.definition
-
-    @property
-    def hints(self) -> dict[str, Any]:
-        """Hint attributes."""
-        return self.source.hints
-
-    @property
-    def role(self) -> str:
-        """``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``."""
-        return self.source.role
-
-    @property
-    def line(self) -> Line:
-        """Where the user made it."""
-        return self.source.line
-
-    @property
-    def namescope(self) -> str:
-        """Where the user made it, as Fluid's ``name_scope`` says."""
-        return self.source.namescope
-
-    @property
-    def input_arg_names(self) -> list[str]:
-        """The variables that it reads."""
-        return [value.name for value in self.args]
-
-    @property
-    def output_arg_names(self) -> list[str]:
-        """The variables that it writes."""
-        return [EMPTY if value is None else value.name for values in self.outputs.values() for value in values]
-
-    @property
-    def args(self) -> list[GraphValue]:
-        """The values that it reads, slot by slot."""
-        found: list[GraphValue] = []
-        for values in self.inputs.values():
-            found += values
-        return found
-
-    @property
-    def results(self) -> list[GraphValue]:
-        """The values that it makes."""
-        found: list[GraphValue] = []
-        for values in self.outputs.values():
-            for value in values:
-                if value is not None:
-                    found.append(value)
-        return found
-
-    def output(self, slot: str) -> GraphValue | None:
-        """The first value that it makes in a slot; None if nobody wants it, or the program leaves the slot out."""
-        return next(iter(self.outputs.get(slot, ())), None)
-
-    @property
-    def value(self) -> GraphValue:
-        """The only value that it makes.
-
-        Raises
-        ------
-        ProgramError
-            If it makes several, or none.
-        """
-        made = self.results
-        if len(made) != 1:
-            raise ProgramError(f"{self!r} makes {len(made)} values; name one of its outputs")
-        return made[0]
-
-    @property
-    def has_effect(self) -> bool:
-        """Whether it does more than make its values."""
-        if self.type == READ or self.operator is None:
-            return False
-        for value in self.results:
-            if value.state is not None:
-                return True
-        definition = self.operator.definition
-        return (definition.effect or definition.run is not None) and acts(self.operator)
-
-    def __str__(self) -> str:
-        return str(self.operator) if self.operator is not None else repr(self)
-
-    def __repr__(self) -> str:
-        call = f"{self.type}({', '.join(v.name for v in self.args)})"
-        return f"{', '.join(v.name for v in self.results)} = {call}" if self.results else call
-
-
-Replaceable = Union[GraphOp, GraphValue]
+Fingerprint = list[Any]
 
 
 class Graph:
@@ -252,10 +66,10 @@ class Graph:
         for op in self.block.ops:
             self._add(op)
         self.results = [self._value(name) for name in fetches]
-        self._whole: MadeOf | None = None
+        self._whole: Fingerprint | None = None
         kept = self._needed()
         if len(kept) == len(self.ops):
-            self._whole = made_of(self)
+            self._whole = fingerprint(self)
         self.written = tuple([op.source for op in kept if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
@@ -424,7 +238,7 @@ class Graph:
 
     def prune(self) -> int:
         """Take out operators that no result and no effect needs; return how many."""
-        now = made_of(self)
+        now = fingerprint(self)
         if now == self._whole:
             return 0
         kept = self._needed()
@@ -432,7 +246,7 @@ class Graph:
         if gone:
             self.ops = kept
             self.touch()
-        self._whole = made_of(self) if gone else now
+        self._whole = fingerprint(self) if gone else now
         return gone
 
     def _needed(self) -> list[GraphOp]:
@@ -466,9 +280,9 @@ class Graph:
         return "\n".join(map(repr, self.ops))
 
 
-def made_of(graph: Graph) -> MadeOf:
+def fingerprint(graph: Graph) -> Fingerprint:
     """What a graph is made of; the same before and after a pass that found nothing."""
-    found: MadeOf = []  # one list: many small ones are many rounds of garbage collection
+    found: Fingerprint = []  # one list: many small ones are many rounds of garbage collection
     for op in graph.ops:
         found.append(op)
         for slot, given in op.inputs.items():

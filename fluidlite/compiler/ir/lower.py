@@ -38,7 +38,7 @@ class Lowered:
     unset: list[str]
 
 
-def lower(block: Block, roots: Sequence[Root], given: Sequence[Variable], seed: int | None) -> Lowered:
+def lower(block: Block, roots: Sequence[Root], arguments: Sequence[Variable], seed: int | None) -> Lowered:
     """Make the program of a computation; the user's stays as it is.
 
     Raises
@@ -47,7 +47,7 @@ def lower(block: Block, roots: Sequence[Root], given: Sequence[Variable], seed: 
         If a placeholder is used and not given, a temporary is read before it is assigned, or the orders that
         ``sequential`` asks for contradict each other.
     """
-    names = {variable.name for variable in given if not variable.persistable}
+    names = {variable.name for variable in arguments if not variable.persistable}
     ordered = Order(block, roots, names).ordered()
     lowering = _Lowering(block, ordered, names, seed)
     lowering.operators()
@@ -55,12 +55,12 @@ def lower(block: Block, roots: Sequence[Root], given: Sequence[Variable], seed: 
 
 
 class _Lowering:
-    def __init__(self, block: Block, ordered: Sequence[Operator], given: set[str], seed: int | None) -> None:
+    def __init__(self, block: Block, ordered: Sequence[Operator], arguments: set[str], seed: int | None) -> None:
         self.block = block
         self.ordered = ordered
-        self.given = given
+        self.arguments = arguments
         self.alias: dict[str, str] = {}
-        self.made = set(given)
+        self.defined = set(arguments)
         self.unset: list[str] = []
         self.program = Program()
         self.program._random_seed = block.program.random_seed if seed is None else seed
@@ -94,12 +94,12 @@ class _Lowering:
                 self._emit(op, ins, outs)
 
     def _emit(self, op: Operator, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> None:
-        made = Operator(
+        copied = Operator(
             self.out, op.definition, ins, outs, dict(op.attrs), dict(op.hints), op.id, op.role, op.line, op.namescope
         )
-        self._declare((*made.input_arg_names, *made.output_arg_names))
-        self.out.ops.append(made)
-        self.made.update(writes(made))
+        self._declare((*copied.input_arg_names, *copied.output_arg_names))
+        self.out.ops.append(copied)
+        self.defined.update(writes(copied))
 
     def _assign(self, op: Operator, target: str, source: str) -> None:
         source = self.alias.get(source, source)
@@ -118,7 +118,7 @@ class _Lowering:
                 op.namescope,
             )
         )
-        self.made.add(target)
+        self.defined.add(target)
 
     def _sequential(self, op: Operator, index: int) -> None:
         """Let the last part's name stand for it; where a later write would show, keep the value aside."""
@@ -146,7 +146,7 @@ class _Lowering:
     def _check(self, name: str, what: str) -> None:
         """See that a name has a value by now."""
         variable = self.block.find_var(name)
-        if name in self.made or variable is None:
+        if name in self.defined or variable is None:
             return
         if variable.persistable:
             if name not in self.unset:
@@ -168,7 +168,7 @@ class _Lowering:
             duplicate.block = self.out
             if isinstance(duplicate, Node):  # a constant: the transformer sets it, and nothing else can
                 duplicate.fixed = duplicate.persistable and not duplicate.is_input
-            if name in self.given:
+            if name in self.arguments:
                 duplicate.is_data = True
             self.out.vars[name] = duplicate
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import check_operator
 
 

@@ -131,7 +131,7 @@ def _read(block: Block, name: str, spec: Spec | None, flags: Mapping[str, bool],
 KINDS["node"] = _read
 
 
-def may_be_given(variable: Variable) -> bool:
+def may_be_argument(variable: Variable) -> bool:
     """Whether a variable may be an argument of a computation."""
     return bool(getattr(variable, "is_input", variable.is_data or variable.persistable))
 

@@ -54,13 +54,13 @@ class Order:
 
     Parameters
     ----------
-    given : set of str
+    arguments : set of str
         Values that are arguments: what makes them does not run.
     """
 
-    def __init__(self, block: Block, roots: Iterable[Root], given: Set[str]) -> None:
+    def __init__(self, block: Block, roots: Iterable[Root], arguments: Set[str]) -> None:
         self.block = block
-        self.given = given
+        self.arguments = arguments
         self.makers: dict[str, list[int]] = defaultdict(list)
         self.at = {id(op): index for index, op in enumerate(block.ops)}
         for index, op in enumerate(block.ops):
@@ -89,7 +89,7 @@ class Order:
 
     def _makers(self, name: str, before: int) -> list[int]:
         """The operators whose results are read under a name; state is read as it is then, whoever wrote it."""
-        if name in self.given or self._is_state(name):
+        if name in self.arguments or self._is_state(name):
             return []
         return [index for index in self.makers.get(name, ()) if index < before]
 

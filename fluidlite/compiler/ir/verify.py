@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
+from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call, located
-from fluidlite.program.operator import check_inputs
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 
 if TYPE_CHECKING:
-    from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+    from fluidlite.compiler.ir.graph import Graph
+    from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 
 _PLACEHOLDER = Spec.of((), "float32")
 

@@ -27,7 +27,7 @@ class LiveRange:
         The values: several, where one is written over another or is a view of it.
     kind : str
         "value", "feed" (a copy of one), "state" (what becomes state when its operator is done), "workspace", or
-        "given" (by the stage before).
+        "earlier" (by the stage before).
     start, end : int
         Steps; -1 is before the first, and the number of steps behind the last.
     written : list of int
@@ -58,7 +58,7 @@ class LiveRanges:
     workspaces : mapping of step to bytes
     fed : mapping of name to Place
         Where feeds are; empty for a later stage.
-    given : mapping of key to bool
+    earlier : mapping of key to bool
         Values of earlier stages; whether their memory is another at each call.
     hand_over : bool
         Large results on the host get memory of their own at each call, which the caller then has.
@@ -83,7 +83,7 @@ class LiveRanges:
         plan: Plan,
         workspaces: Mapping[int, int],
         fed: Mapping[str, Place],
-        given: Mapping[str, bool],
+        earlier: Mapping[str, bool],
         hand_over: bool = True,
     ) -> None:
         self.plan = plan
@@ -94,8 +94,8 @@ class LiveRanges:
         self.state = set(plan.state)
         self._end = len(plan.steps)
         self._all: list[LiveRange] = []
-        for key, loose in given.items():
-            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last(key, -1), "given", loose=loose)
+        for key, loose in earlier.items():
+            self.of[key] = LiveRange([key], plan.place, 0, -1, self._last(key, -1), "earlier", loose=loose)
         for name, place in fed.items():
             self._begin(plan.feed_keys[name], plan.feeds[name], place, -1).kind = "feed"
         for index, step in enumerate(plan.steps):
@@ -144,8 +144,8 @@ class LiveRanges:
             life = self.workspaces[index] = LiveRange([], place, workspace, index, index, "workspace")
             self._all.append(life)
 
-    def _share(self, key: str, given: str | None, spec: Spec, place: Place, index: int) -> None:
-        life = self.of.get(given) if given is not None else None
+    def _share(self, key: str, source: str | None, spec: Spec, place: Place, index: int) -> None:
+        life = self.of.get(source) if source is not None else None
         if life is None:  # memory of state under another name
             self._begin(key, spec, place, index).loose = True
             return
@@ -209,27 +209,29 @@ class LiveRanges:
             key = step.ins[step.call.index[view[1]]]
             if key is None or out.state or key in self.state or out.spec.layout is not PLAIN:
                 continue
-            given, made = self.of[key], self.of[out.key]
-            if given is not made and not self._may_merge(given, made, index):
+            source, result = self.of[key], self.of[out.key]
+            if source is not result and not self._may_merge(source, result, index):
                 continue
-            if given is not made:
-                self._merge(given, made)
+            if source is not result:
+                self._merge(source, result)
             if all(other is out or not other.spec.size for other in step.outs):
                 self.views.add(index)
 
-    def _may_merge(self, given: LiveRange, made: LiveRange, index: int) -> bool:
-        if given.loose or made.loose or given.kind != "value" or given.place != made.place:
+    def _may_merge(self, source: LiveRange, result: LiveRange, index: int) -> bool:
+        if source.loose or result.loose or source.kind != "value" or source.place != result.place:
             return False
-        if self.plan.pending is not None and self._end in (given.end, made.end):
+        if self.plan.pending is not None and self._end in (source.end, result.end):
             return False  # what follows may write to either
-        if given.nbytes != made.nbytes:
+        if source.nbytes != result.nbytes:
             return False
-        return all(made.end < at for at in given.written if at > index) and all(given.end < at for at in made.written)
+        return all(result.end < at for at in source.written if at > index) and all(
+            source.end < at for at in result.written
+        )
 
-    def _merge(self, given: LiveRange, made: LiveRange) -> None:
-        given.keys += [key for key in made.keys if key not in given.keys]
-        given.end = max(given.end, made.end)
-        given.written += made.written
-        for key in made.keys:
-            self.of[key] = given
-        self._all.remove(made)
+    def _merge(self, source: LiveRange, result: LiveRange) -> None:
+        source.keys += [key for key in result.keys if key not in source.keys]
+        source.end = max(source.end, result.end)
+        source.written += result.written
+        for key in result.keys:
+            self.of[key] = source
+        self._all.remove(result)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
@@ -96,7 +96,7 @@ class DeviceBufferStorage:
     def release(self) -> None:
         """Give the memory back: nothing that was bound to it can be used any more."""
         self.generation += 1
-        epoch.begin()
+        cache_version.invalidate()
         self.nbytes = 0
         for user in list(self.users):
             user.detach()

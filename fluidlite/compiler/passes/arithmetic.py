@@ -7,7 +7,7 @@ from math import frexp
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
 from fluidlite.compiler.passes.sign_analysis import floating, has_minus_zero, is_number, negative
 

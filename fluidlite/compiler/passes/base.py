@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Union
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue, Replaceable
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue, Replaceable
 
 _MOST_ROUNDS = 100
 

@@ -10,7 +10,8 @@ import numpy as np
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.interpreter import run_plan
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.ir.node import Node
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.planning.planner import plan_graph

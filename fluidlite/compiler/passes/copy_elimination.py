@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from math import inf
 
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 
 
@@ -40,14 +41,14 @@ class _Places:
             for value in op.results:
                 self.writers[value.name].append((index, value))
 
-    def lives(self, source: GraphValue, made: GraphValue) -> bool:
+    def lives(self, source: GraphValue, copy: GraphValue) -> bool:
         """Whether a source keeps its bytes as long as its copy is read, and nobody updates the copy in place."""
         last, begun = -1.0, self.at[id(source.op)] if source.op is not None else -1
-        for op in self.graph.readers(made):
+        for op in self.graph.readers(copy):
             updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
-            if any(value is made for slot in updated for value in op.inputs.get(slot, ())):
+            if any(value is copy for slot in updated for value in op.inputs.get(slot, ())):
                 return False
             last = max(last, self.at[id(op)])
-        last = inf if self.graph.is_result(made) else last
+        last = inf if self.graph.is_result(copy) else last
         later = [index for index, value in self.writers[source.name] if index > begun and value is not source]
         return not later or last < min(later)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 
 _LONG = 64

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices

@@ -12,7 +12,8 @@ from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
 from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.compiler.ir.fused import Part, Structure, fused_op
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.joined import lines_of, made_of
@@ -52,23 +53,23 @@ class _Readers:
     """The operators that read each value, kept up to date while operators are joined."""
 
     def __init__(self, graph: Graph) -> None:
-        self._found: dict[int, list[GraphOp]] = defaultdict(list)
+        self._readers: dict[int, list[GraphOp]] = defaultdict(list)
         for op in graph.ops:
             self.add(op)
 
     def add(self, op: GraphOp) -> None:
         """Note a new operator."""
         for key in {id(value) for value in op.args}:
-            self._found[key].append(op)
+            self._readers[key].append(op)
 
     def remove(self, op: GraphOp) -> None:
         """Forget one that is gone."""
         for key in {id(value) for value in op.args}:
-            self._found[key].remove(op)
+            self._readers[key].remove(op)
 
     def of(self, value: GraphValue) -> list[GraphOp]:
         """The operators that read a value."""
-        return self._found[id(value)]
+        return self._readers[id(value)]
 
 
 class _Then(NamedTuple):
@@ -150,11 +151,11 @@ class _Joint:
 
     # The operator
 
-    def _whole(self, then: _Then, given: str) -> GraphOp | None:
+    def _whole(self, then: _Then, read: str) -> GraphOp | None:
         """The product with an operator behind it; None if no kernel takes it."""
         definition, attrs = then.definition, then.attrs
         out = next(slot for slot, values in self.op.outputs.items() if values and values[0] is not None)
-        reads = [slot for slot in then.inputs if slot != given]
+        reads = [slot for slot in then.inputs if slot != read]
         specs = self.dims.specs(then.inputs)
         outs = self.dims.specs(then.outputs)
         if specs is None or outs is None:
@@ -173,7 +174,7 @@ class _Joint:
             self.operator.definition,
             out,
             definition,
-            given,
+            read,
             reads,
             list(then.outputs),
             must,
@@ -275,23 +276,23 @@ class _Joint:
         )
         return made
 
-    def _put(self, reader: GraphOp, made: list[GraphOp]) -> None:
+    def _put(self, reader: GraphOp, ops: list[GraphOp]) -> None:
         """Put operators where the reader was; the product goes."""
-        assert reader.operator is not None and made[0].operator is not None
+        assert reader.operator is not None and ops[0].operator is not None
         both = self.operator, reader.operator
-        first = made[0].operator
+        first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
         first.hints.update({name: value for name, value in both[1].hints.items() if name == "op_device"})
         first.hints[MADE_OF] = made_of(both)
-        for op in made:
+        for op in ops:
             for value in op.results:
                 value.op = op
         at = self.graph.ops.index(reader)
-        self.graph.ops[at : at + 1] = made
+        self.graph.ops[at : at + 1] = ops
         self.graph.ops.remove(self.op)
         for gone in (self.op, reader):
             self.readers.remove(gone)
-        for op in made:
+        for op in ops:
             self.readers.add(op)
 
     # Momentum

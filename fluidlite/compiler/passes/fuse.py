@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.fuse_regions import ElementMember, SameElements, member_of

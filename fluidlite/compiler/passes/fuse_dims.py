@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, cycle
 from typing import Union
 
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 
 Specs = dict[str, tuple[Spec, ...]]
-Found = Union[Mapping[str, Union[Spec, Sequence[Spec]]], None]
+Inferred = Union[Mapping[str, Union[Spec, Sequence[Spec]]], None]
 _PLACEHOLDER = Spec.of((), "float32")
 _FIRST, _STEP = 2_000_000_011, 1_009
 _MOST_TIMES = 1 << 20
@@ -105,7 +106,7 @@ class GenericDims:
         self._unknown.add(dim)
         return dim
 
-    def _known(self, value: GraphValue, found: Spec | None = None) -> None:
+    def _known(self, value: GraphValue, inference: Spec | None = None) -> None:
         """Note the dims of a value: declared ones, else those that inference found, else unknown ones."""
         if value in self._specs or value.spec is None:
             return
@@ -113,7 +114,9 @@ class GenericDims:
         if -1 not in declared:
             self._specs[value] = value.spec
             return
-        inferred: Dims = found.dims if found is not None and len(found.dims) == len(declared) else (-1,) * len(declared)
+        inferred: Dims = (
+            inference.dims if inference is not None and len(inference.dims) == len(declared) else (-1,) * len(declared)
+        )
         dims = [
             known if known >= 0 else (other if other >= 0 else self._new())
             for known, other in zip(declared, inferred, strict=True)
@@ -133,14 +136,14 @@ class GenericDims:
                 if value is not None:
                     self._known(value, specs[k] if k < len(specs) else None)
 
-    def _try(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Found:
+    def _try(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Inferred:
         assert definition.infer is not None
         try:
             return definition.infer(Call(definition, ins, outs, op.attrs))
         except Exception:  # these dims are made up: what goes wrong with them says nothing of the user's program
             return None
 
-    def _unified(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Found:
+    def _unified(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Inferred:
         """Infer as if all unknown dims of the inputs were one; where only that works, they are."""
         unknown = sorted({dim for specs in ins.values() for spec in specs for dim in spec.dims} & self._unknown)
         if len(unknown) < 2:

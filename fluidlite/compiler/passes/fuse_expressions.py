@@ -10,7 +10,8 @@ from typing import Any
 from fluidlite.base.errors import FluidError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.domain import domain_of
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, typical_dims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion

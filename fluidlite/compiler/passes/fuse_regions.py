@@ -10,10 +10,10 @@ from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.elementwise_form import elementwise_form_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
-from fluidlite.compiler.passes.joined import Member, given_of, is_number, may_join
+from fluidlite.compiler.passes.joined import Member, inputs_by_slot, is_number, may_join
 from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, after_plain
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, refuse
@@ -81,10 +81,10 @@ def member_of(op: GraphOp, dims: GenericDims, unit: Unit, preferences: Policy) -
     definition = own if own.scalar is not None else elementwise_form_of(own, len(op.args))
     if definition is None or definition.scalar is None:
         return None
-    given = given_of(op, definition)
-    if not definition.slots.issuperset((*given, *op.outputs)):
+    inputs = inputs_by_slot(op, definition)
+    if not definition.slots.issuperset((*inputs, *op.outputs)):
         return None
-    ins, outs = dims.specs(given), dims.specs({s: v for s, (v,) in op.outputs.items() if v is not None})
+    ins, outs = dims.specs(inputs), dims.specs({s: v for s, (v,) in op.outputs.items() if v is not None})
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)

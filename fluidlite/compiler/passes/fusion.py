@@ -6,7 +6,8 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups, scheduled
 from fluidlite.compiler.passes.joined import Joined, Member

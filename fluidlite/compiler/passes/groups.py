@@ -6,7 +6,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 
-from fluidlite.compiler.ir.graph import Graph, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphValue
 from fluidlite.compiler.passes.index_check_order import index_checks
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp
 from fluidlite.program import codegen_registry as generators
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call
@@ -27,7 +28,7 @@ def index_checks(graph: Graph) -> set[int]:
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
         if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
             found.add(id(op))
-        looked[op.type].append(reads | _made(op))
+        looked[op.type].append(reads | _outputs(op))
     return found
 
 
@@ -49,5 +50,5 @@ def _looks(op: GraphOp) -> bool:
     return op.looks[2]
 
 
-def _made(op: GraphOp) -> set[tuple[str, int]]:
+def _outputs(op: GraphOp) -> set[tuple[str, int]]:
     return {(slot, id(value)) for slot, values in op.outputs.items() for value in values}

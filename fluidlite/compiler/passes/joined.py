@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.dtypes import is_float
 from fluidlite.codegen.fused_code import NUMBER, OUTSIDE, Number, Source
 from fluidlite.compiler.ir.fused import RUNTIME, Part, Structure, fused_op, runtime_attrs
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.groups import Groups
 from fluidlite.compiler.selection.placement import DRAWS, own_seed
@@ -44,7 +44,7 @@ class Member:
     @cached_property
     def inputs(self) -> dict[str, GraphValue]:
         """Its inputs by slot, once groups are made; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
-        return given_of(self.op, self.definition)
+        return inputs_by_slot(self.op, self.definition)
 
     @property
     def outputs(self) -> dict[str, GraphValue]:
@@ -57,7 +57,7 @@ class Member:
         return () if declared is None or not declared.unread else None
 
 
-def given_of(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
+def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
     """What an operator is given, by slot of a definition, which may have one for each of several values."""
     found = {}
     for slot, values in op.inputs.items():
@@ -268,11 +268,11 @@ class Joined:
                 taken.add(found[f"Out{k}"])
         return found
 
-    def _ends(self, given: GraphValue, value: GraphValue) -> bool:
+    def _ends(self, source: GraphValue, value: GraphValue) -> bool:
         """Whether an input's memory is free once the group has run: its last reader, or the variable itself."""
-        if given.state is not None or id(given) in self.groups.results:
-            return given.state is not None and given.state == value.state
-        return given.op is not None and all(index in self.indices for index in self.groups.readers[id(given)])
+        if source.state is not None or id(source) in self.groups.results:
+            return source.state is not None and source.state == value.state
+        return source.op is not None and all(index in self.indices for index in self.groups.readers[id(source)])
 
 
 def made_of(sources: Sequence[Operator]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied

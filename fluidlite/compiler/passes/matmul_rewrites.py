@@ -7,13 +7,14 @@ from math import prod
 from typing import Any
 
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import check_attrs
+from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Dims, Spec
@@ -118,14 +119,14 @@ def _flags(slot: str, tx: bool, ty: bool) -> dict[str, bool]:
     return {"transpose_X": first, "transpose_Y": second}
 
 
-def _take_over(value: GraphValue, made: GraphValue) -> None:
+def _take_over(value: GraphValue, replacement: GraphValue) -> None:
     """Let what makes one value make another in its place, which keeps its name."""
-    if made.spec != value.spec or made.op is None or value.op is None:
+    if replacement.spec != value.spec or replacement.op is None or value.op is None:
         return
-    for op, old, new in ((value.op, value, None), (made.op, made, value)):
+    for op, old, new in ((value.op, value, None), (replacement.op, replacement, value)):
         for values in op.outputs.values():
             values[:] = [new if each is old else each for each in values]
-    value.op = made.op  # who reads what stays as it was
+    value.op = replacement.op  # who reads what stays as it was
 
 
 def _flat(spec: Spec, columns: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.errors import ProgramError, SupportsError
-from fluidlite.compiler.ir.graph import Graph, MadeOf, made_of
+from fluidlite.compiler.ir.graph import Fingerprint, Graph, fingerprint
 from fluidlite.compiler.ir.metadata_check import malformed
 from fluidlite.compiler.passes.arithmetic import SimplifyArithmetic
 from fluidlite.compiler.passes.base import GraphPass
@@ -118,7 +118,7 @@ class PassList(list[GraphPass]):
         for item in self:
             if type(item) not in OURS:
                 _check(item)
-        now = made_of(graph)
+        now = fingerprint(graph)
         for phase, group in groupby(list(self), self.phase):
             several = list(group)
             for _ in range(MOST_ROUNDS if phase in REPEATED else 1):
@@ -130,7 +130,7 @@ class PassList(list[GraphPass]):
                 if now == before:
                     break
 
-    def _run(self, item: GraphPass, graph: Graph, before: MadeOf) -> MadeOf:
+    def _run(self, item: GraphPass, graph: Graph, before: Fingerprint) -> Fingerprint:
         """Run one pass and the verifier, and take out what nothing needs; return what the graph is made of then.
 
         A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
@@ -146,11 +146,11 @@ class PassList(list[GraphPass]):
         except Exception as exc:
             raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
         try:
-            after = made_of(graph)
+            after = fingerprint(graph)
             if after != before or type(item) not in OURS:
                 graph.verify()
             if after != before and graph.prune():
-                after = made_of(graph)
+                after = fingerprint(graph)
         except ProgramError as exc:
             raise ProgramError(f"{self.called(item)} broke the graph: {exc}") from exc
         except Exception as exc:  # not even the form of a graph is left

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.index_check_order import index_checks
 

@@ -6,7 +6,7 @@ from math import copysign
 from typing import Any
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 
 _NEVER = frozenset({"abs", "exp", "sigmoid", "square", "softmax", "one_hot", "fill_zeros_like"})
 """Operators whose floats are never -0.0, whatever they are given."""

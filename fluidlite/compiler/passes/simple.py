@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import Add, Divide, Multiply, PeepholeGraphPass, Power, Subtract, visit
 
 

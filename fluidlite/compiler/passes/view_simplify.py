@@ -5,7 +5,8 @@ Their gradients are transposes and reshapes too, and are written as such: they t
 
 from __future__ import annotations
 
-from fluidlite.compiler.ir.graph import Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.tensor.tensor_spec import Spec
 

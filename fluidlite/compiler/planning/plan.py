@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fluidlite.base.lru_cache import LRUCache, weight_of
-from fluidlite.compiler.ir.graph import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.place import Place
 from fluidlite.program.op_call import Call
@@ -167,7 +167,7 @@ class Plan:
     lines : list of Line
         One an operator of the program that runs; ``pruned`` counts the others.
     state : dict of name to whether it is read before it is written
-    given : dict of name to (Spec, Place)
+    state_specs : dict of name to (Spec, Place)
         How the state of the scope was that it was made for.
     feeds, fetches : names; fetch keys say which copy is read.
     feed_keys : dict of fed name to the key of its value
@@ -188,7 +188,7 @@ class Plan:
     lines: list[Line] = field(default_factory=list)
     pruned: int = 0
     state: dict[str, bool] = field(default_factory=dict)
-    given: Mapping[str, tuple[Spec, Place]] = field(default_factory=dict)
+    state_specs: Mapping[str, tuple[Spec, Place]] = field(default_factory=dict)
     feeds: dict[str, Spec] = field(default_factory=dict)
     feed_keys: dict[str, str] = field(default_factory=dict)
     fetches: list[tuple[str, str, Place, Spec]] = field(default_factory=list)
@@ -228,7 +228,7 @@ class Plan:
     @cached_property
     def queues(self) -> tuple[Place, ...]:
         """The places whose queues a run holds: its own, and those where state lay that it was made for."""
-        return tuple(dict.fromkeys((*self.places, *(place for _, place in self.given.values()))))
+        return tuple(dict.fromkeys((*self.places, *(place for _, place in self.state_specs.values()))))
 
     @cached_property
     def weight(self) -> int:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, choose, decomposed_choice, widened_choice
 from fluidlite.compiler.selection.policy import HOWS, Policy
-from fluidlite.compiler.selection.refusals import device_refusal, device_veto, language_refusal, refuse
+from fluidlite.compiler.selection.refusals import (
+    device_refusal,
+    device_veto,
+    language_refusal,
+    of_other_devices,
+    refuse,
+)
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
@@ -58,23 +64,23 @@ def candidates(call: Call, place: Place, policy: Policy | None = None) -> list[C
     return [_judged(how, name, choice, reason, chosen) for how, name, choice, reason in found]
 
 
-Found = tuple[str, str, Choice | None, str]
+CandidateRow = tuple[str, str, Choice | None, str]
 
 
-def _native(call: Call, unit: Unit) -> list[Found]:
+def _native(call: Call, unit: Unit) -> list[CandidateRow]:
     mine = [k for k in kernels.of(call.op.type) if any(matches(place, unit.place.kind) for place in k.places)]
-    found: list[Found] = []
+    found: list[CandidateRow] = []
     for kernel in sorted(mine, key=_rank):
-        reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+        reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
         choice = None if reason else Choice("native", unit.place, kernel.library, kernel)
         found.append(("native", kernel.library, choice, reason))
     return found
 
 
-def _generated(call: Call, unit: Unit) -> list[Found]:
+def _generated(call: Call, unit: Unit) -> list[CandidateRow]:
     if call.op.scalar is None and call.op.expression is None:
         return []
-    found: list[Found] = []
+    found: list[CandidateRow] = []
     for capability in GENERATED_FOR:
         if getattr(unit, capability) is None or capability not in generators:
             continue
@@ -84,11 +90,11 @@ def _generated(call: Call, unit: Unit) -> list[Found]:
     return found
 
 
-def _generic(call: Call, unit: Unit) -> list[Found]:
-    found: list[Found] = []
+def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
+    found: list[CandidateRow] = []
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
-            reason = _vectors(kernel, unit) or refuse(kernel, call, unit) or ""
+            reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
             if not reason and capability == "language":
                 reason = language_refusal(call, unit) or ""
             if not reason and capability != "memory":
@@ -98,7 +104,7 @@ def _generic(call: Call, unit: Unit) -> list[Found]:
     return found
 
 
-def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
     if call.op.decompose is None:
         return []
     choice, reason = decomposed_choice(call, unit, policy)
@@ -106,7 +112,7 @@ def _decomposed(call: Call, unit: Unit, policy: Policy) -> list[Found]:
     return [("decomposed", name, choice, reason)]
 
 
-def _widened(call: Call, unit: Unit, policy: Policy) -> list[Found]:
+def _widened(call: Call, unit: Unit, policy: Policy) -> list[CandidateRow]:
     choice = widened_choice(call, unit, policy)
     if choice is None:
         return []
@@ -115,13 +121,6 @@ def _widened(call: Call, unit: Unit, policy: Policy) -> list[Found]:
 
 def _rank(kernel: Kernel) -> int:
     return -kernels.library(kernel.library).rank
-
-
-def _vectors(kernel: Kernel, unit: Unit) -> str:
-    """Why a kernel that is written in vectors of the kernel language cannot be used, or ""."""
-    if kernel.vectors and getattr(unit.language, "registers", None) is None:
-        return f"{unit.place.kind} has no kernel language that names vector registers"
-    return ""
 
 
 def _judged(how: str, name: str, choice: Choice | None, reason: str, chosen: Choice) -> Candidate:

@@ -15,8 +15,8 @@ from fluidlite.compiler.selection.refusals import (
     device_veto,
     language_refusal,
     largest,
-    no_vectors,
     refuse,
+    unsuited,
     unused,
 )
 from fluidlite.compiler.selection.step_choices import step_choices
@@ -144,7 +144,7 @@ def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
             continue
         if any(dict(kernel.layouts) == dict(each.layouts) for each in found):
             continue
-        if no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit):
+        if unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit):
             continue
         if choice.capability == "language" and language_refusal(call, unit):
             continue
@@ -236,8 +236,8 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
     return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
 
 
-def _ordered(found: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
-    return sorted(found, key=_rank(policy, kind))
+def _ordered(candidates: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
+    return sorted(candidates, key=_rank(policy, kind))
 
 
 def _rank(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
@@ -262,7 +262,7 @@ def _native(
         if after_plain(kernel, kind, policy):
             reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
         else:
-            reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+            reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
         if reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
         refused.append((f"native {kernel.library}", reason))
@@ -299,7 +299,7 @@ def _native_after_plain(
     for kernel in _native_kernels(call, kind, policy, candidates):
         if not after_plain(kernel, kind, policy):
             continue
-        reason = no_vectors(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
         if "native" not in policy.exclude and reason is None:
             return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
     return None
@@ -341,7 +341,7 @@ def _generic(
         for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
     ]
     for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
-        reason = unused(capability, call, unit, policy) or no_vectors(kernel, call, unit, policy)
+        reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
         reason = reason or refuse(kernel, call, unit)
         if reason is None and capability == "language":
             reason = language_refusal(call, unit)
@@ -447,7 +447,9 @@ def _in_parts(
     if found is None:
         return None
     if compiled and any(
-        choice.capability == "array" and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
+        choice.capability == "array"
+        and not generated.parts_first(part.call)  # a product, which the array namespace computes by its library
+        and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
         for part, choice in zip(found.parts, found.part_choices, strict=True)
     ):
         return None

@@ -13,7 +13,7 @@ from math import prod
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import FluidError
-from fluidlite.compiler.ir.graph import GraphValue
+from fluidlite.compiler.ir.graph_nodes import GraphValue
 from fluidlite.compiler.planning.plan import Line, Plan
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
-from fluidlite.compiler.ir.graph import READ, Graph, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph import Graph
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.planning.plan import Launch, Line, Move, Output, Plan
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
@@ -144,11 +145,11 @@ class Values(ABC):
         self.last_use[key] = len(self.out.steps)
 
     def _move(
-        self, name: str, found: Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
+        self, name: str, source: Known, target: Place, why: str, into_state: bool = False, to_key: str = ""
     ) -> str:
-        to_key = to_key or (found.key if into_state else f"{found.key}@{target}")
-        move = Move(name, found.place, target, found.spec, why, found.key, to_key, into_state)
-        self._use(found.key)
+        to_key = to_key or (source.key if into_state else f"{source.key}@{target}")
+        move = Move(name, source.place, target, source.spec, why, source.key, to_key, into_state)
+        self._use(source.key)
         self.out.steps.append(move)
         if self.line is not None:
             self.line.moves.append(move)
@@ -239,16 +240,16 @@ class Values(ABC):
             return Output(key, spec, shares), None
         return Output(key, spec, shares), (value, found)
 
-    def _home(self, value: GraphValue, found: Known) -> None:
+    def _home(self, value: GraphValue, source: Known) -> None:
         """Bring a state variable back that was written away from home, or in another layout."""
         assert value.state is not None
-        if found.spec.layout is not PLAIN:
-            self.known[value] = found
-            key = self._at(value, found.place)
-            found = Known(found.spec.with_(layout=PLAIN), found.place, key, {})
+        if source.spec.layout is not PLAIN:
+            self.known[value] = source
+            key = self._at(value, source.place)
+            source = Known(source.spec.with_(layout=PLAIN), source.place, key, {})
         self._write_state(value.state, value)
-        self._move(value.state, found, self.home, "home", into_state=True, to_key=value.state)
-        self.known[value] = Known(found.spec, self.home, value.state, {(found.place, PLAIN): found.key})
+        self._move(value.state, source, self.home, "home", into_state=True, to_key=value.state)
+        self.known[value] = Known(source.spec, self.home, value.state, {(source.place, PLAIN): source.key})
 
     def _write_state(self, name: str, value: GraphValue) -> None:
         """Note that the memory of a state variable holds another value; what is read of the old one later is kept."""

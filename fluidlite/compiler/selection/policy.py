@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from fluidlite.base.errors import RegistryError
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 
 FALLBACKS = ("error", "warn", "allow")
 HOWS = ("native", "generated", "generic", "decomposed", "widened", "fallback", "pinned")
@@ -82,7 +82,7 @@ def policy_guard() -> Iterator[None]:
     finally:
         if _current != before:
             _current = before
-            epoch.begin()
+            cache_version.invalidate()
 
 
 def set_fallback(mode: str) -> None:
@@ -91,7 +91,7 @@ def set_fallback(mode: str) -> None:
     if mode not in FALLBACKS:
         raise RegistryError(f"fallback is {mode!r}; expected one of {', '.join(FALLBACKS)}")
     _current = replace(_current, fallback=mode)
-    epoch.begin()
+    cache_version.invalidate()
 
 
 def get_fallback() -> str:
@@ -110,7 +110,7 @@ def set_libraries(kind: str, names: Sequence[str]) -> None:
     global _current
     check_libraries(names)
     _current = _current.with_libraries({kind: names})
-    epoch.begin()
+    cache_version.invalidate()
 
 
 def check_libraries(names: Iterable[str]) -> None:

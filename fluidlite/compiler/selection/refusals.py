@@ -38,13 +38,21 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     return None
 
 
-def no_vectors(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
-    """Why a kernel that is written in vectors of the kernel language is left aside, or None."""
-    if not kernel.vectors:
-        return None
-    if getattr(unit.language, "registers", None) is None:
+def unsuited(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
+    """Why a kernel that is written for other devices, or in a kernel language that is not used, is left aside."""
+    reason = of_other_devices(kernel, unit)
+    if reason is None and kernel.written_for == "registers":
+        return unused("language", call, unit, policy)
+    return reason
+
+
+def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
+    """Why a kernel is written for other devices, or None."""
+    if kernel.written_for == "registers" and getattr(unit.language, "registers", None) is None:
         return f"{unit.place.kind} has no kernel language that names vector registers"
-    return unused("language", call, unit, policy)
+    if kernel.written_for == "cores" and getattr(unit.language, "group", None) is not None:
+        return f"its work-items are few and long, and {unit.place.kind} runs many side by side"
+    return None
 
 
 def largest(call: Call) -> int:

@@ -28,9 +28,9 @@ def _step_calls(call: Call) -> dict[int, Call]:
     place, training = call.place, call.training
 
     def of(rows: int) -> Call:
-        return known.get((rows, *facts, place, training), lambda: made(rows))
+        return known.get((rows, *facts, place, training), lambda: cut_call(rows))
 
-    def made(rows: int) -> Call:
+    def cut_call(rows: int) -> Call:
         def cut(spec: Spec) -> Spec:
             return Spec.of((rows, *spec.dims[1:]), spec.dtype)
 

@@ -1,4 +1,4 @@
-"""Sources: the texts of all that a bound program runs, to be read, written to files and run by themselves."""
+"""Sources: the texts of all that an executable runs, to be read, written to files and run by themselves."""
 
 from fluidlite.compiler.sources.texts import sources_of, write
 

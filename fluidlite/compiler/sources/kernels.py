@@ -1,4 +1,4 @@
-"""The texts of the kernels that a bound program launches: a kernel language's, and what comes of them."""
+"""The texts of the kernels that an executable launches: a kernel language's, and what comes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bound program as straight-line Python: NumPy calls, kernels of libraries, launches of native kernels."""
+"""An executable as straight-line Python: NumPy calls, kernels of libraries, launches of native kernels."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class ProgramText:
 
     Parameters
     ----------
-    bound : Executable
+    executable : Executable
     texts : KernelTexts
         Of its steps.
     arguments : sequence of str
         The feeds, in the order of the function's parameters.
     """
 
-    def __init__(self, bound: Executable, texts: KernelTexts, arguments: Sequence[str]) -> None:
-        self.bound, self.texts = bound, texts
-        (self.context,) = bound.contexts
-        self.plan = bound.plan
+    def __init__(self, executable: Executable, texts: KernelTexts, arguments: Sequence[str]) -> None:
+        self.executable, self.texts = executable, texts
+        (self.context,) = executable.contexts
+        self.plan = executable.plan
         self.arguments = arguments
         self.head: list[str] = []
         self.lines: list[str] = []
@@ -71,11 +71,11 @@ class ProgramText:
 
     def text(self) -> str:
         """The whole file."""
-        state = [self.name(name, name) for name, _, _ in self.bound.state]
+        state = [self.name(name, name) for name, _, _ in self.executable.state]
         keys = [(name, self.plan.feed_keys[name]) for name in self.arguments]
         feeds = [self.name(key, name) for name, key in keys]
         for name, key in keys:
-            life = self.bound.live_ranges.of[key]
+            life = self.executable.live_ranges.of[key]
             if not life.loose:
                 fed = self._names.pop(key)
                 self._declare(key, self.name(key, name + "_held"), life, self.plan.feeds[name])
@@ -85,7 +85,7 @@ class ProgramText:
             self._launch(index, step)
         results = [self._result(key) for _, key, _, _ in self.plan.fetches]
         options = [*feeds, *(["*"] if state or self._draws else []), *state, *(["draw=0"] if self._draws else [])]
-        arena = sum(self.bound.memory.arenas.values())
+        arena = sum(self.executable.memory.arenas.values())
         first = [f"arena = memory({arena})"] if arena else []
         first += ["status = np.zeros(4, np.int64)"] if self._status else []
         body = [*first, *self.lines, f"return {', '.join(results)}" if results else "return None"]
@@ -103,7 +103,7 @@ class ProgramText:
             "",
             f"run() gives {fetched}. Temporaries lie in one arena, each where the memory plan put it.",
         ]
-        if self.bound.state:
+        if self.executable.state:
             lines.append("State is given by keyword, and written in place.")
         if self._draws:
             lines.append("draw says how often the program ran before: random numbers depend on it.")
@@ -137,12 +137,12 @@ class ProgramText:
         self.lines.append(f"{name} = {self._at(life, spec)}")
 
     def _at(self, life: LiveRange, spec: Spec) -> str:
-        start = self.bound.memory.at[life]
+        start = self.executable.memory.at[life]
         if not spec.size:  # there may be no arena
             return f"np.empty({spec.dims!r}, {dtype_text(spec.dtype)})"
         if spec.layout is PLAIN:
             return f"arena[{start}:{start + spec.nbytes}].view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
-        fixed = next(self.bound.fixed[key] for key in life.keys if self.bound.fixed[key].spec is spec)
+        fixed = next(self.executable.fixed[key] for key in life.keys if self.executable.fixed[key].spec is spec)
         strides = fixed.native().strides
         return f"np.ndarray({spec.dims!r}, {dtype_text(spec.dtype)}, arena, {start}, {strides!r})"
 
@@ -154,7 +154,7 @@ class ProgramText:
         self.lines += ["", f"# {index}: {step_text(step)}", *(f"#     {part}" for part in parts)]
         outs, home = [], []
         for j, out in enumerate(step.outs):
-            aside = self.bound.live_ranges.copied.get((index, j))
+            aside = self.executable.live_ranges.copied.get((index, j))
             if aside is not None:
                 name = self.name(f"{out.key}@{index}", f"{out.key}_new")
                 self._declare(out.key, name, aside, out.spec)
@@ -164,14 +164,14 @@ class ProgramText:
             else:
                 name = self._output(step, out.key, out.spec, out.shares)
             outs.append(name)
-        if step.skip or index in self.bound.live_ranges.views:
+        if step.skip or index in self.executable.live_ranges.views:
             return
         ins, outs = self._seen(step, ins, outs)
         self._work(index, step, ins, outs)
         self.lines += home
 
     def _output(self, step: Launch, key: str, spec: Spec, shares: int) -> str:
-        life = self.bound.live_ranges.of[key]
+        life = self.executable.live_ranges.of[key]
         if not life.loose:
             name = self.name(key, key)
             self._declare(key, name, life, spec)
@@ -189,7 +189,7 @@ class ProgramText:
         specs = [spec for group in step.call.outs.values() for spec in group]
 
         def plain(name: str, key: str, spec: Spec) -> str:
-            there = self._bytes_of(self.bound.live_ranges.of.get(key), spec)
+            there = self._bytes_of(self.executable.live_ranges.of.get(key), spec)
             if not there:  # it is fed, fetched or state, and lies as its dims say
                 return f"{name}.reshape({spec.dims!r})"
             return f"{there}.view({dtype_text(spec.dtype)}).reshape({spec.dims!r})"
@@ -201,7 +201,7 @@ class ProgramText:
         return read, [plain(n, out.key, spec) for n, out, spec in zip(outs, step.outs, specs, strict=True)]
 
     def _work(self, index: int, step: Launch, ins: list[str | None], outs: list[str]) -> None:
-        choice, run = step.choice, self.bound.run_of(index)
+        choice, run = step.choice, self.executable.run_of(index)
         if run is None:
             return
         extra = self._extra(index, step)
@@ -211,7 +211,7 @@ class ProgramText:
         if choice.kernel is None and choice.capability == "array":
             self.array(step.call.op.type, run, [*ins, *outs], extra)
             return
-        if choice.capability == "language" or (choice.kernel is not None and choice.kernel.vectors):
+        if choice.capability == "language" or (choice.kernel is not None and choice.kernel.written_for == "registers"):
             launches = self._recorded(index, step, run)
             if launches is not None:
                 self.lines += launches
@@ -227,9 +227,9 @@ class ProgramText:
     def _extra(self, index: int, step: Launch) -> dict[str, str]:
         """What a kernel is given beside its operands."""
         found = {}
-        space = self.bound.live_ranges.workspaces.get(index)
+        space = self.executable.live_ranges.workspaces.get(index)
         if space is not None:
-            start = self.bound.memory.at[space]
+            start = self.executable.memory.at[space]
             found["workspace"] = f"arena[{start}:{start + space.nbytes}]"
         if step.random is not None:
             key, stream = random_key(step.random)
@@ -315,21 +315,21 @@ class ProgramText:
         words = tuple(Word(text) for text in self._words(index, step))
         tensors, names = self._tensors(index, step)
         workspace = None
-        space = self.bound.live_ranges.workspaces.get(index)
+        space = self.executable.live_ranges.workspaces.get(index)
         if space is not None:
             workspace = stand_in(Spec.of((space.nbytes,), "uint8"), context)
-            start = self.bound.memory.at[space]
+            start = self.executable.memory.at[space]
             names[id(workspace.span().handle)] = f"arena[{start}:{start + space.nbytes}]"
         given = IO(step.call, tensors, context, step.op_index, words, workspace)  # type: ignore[arg-type]
         return self.launches(run, given, names)
 
-    def launches(self, run: Any, given: IO, names: dict[int, str]) -> list[str] | None:
+    def launches(self, run: Any, io: IO, names: dict[int, str]) -> list[str] | None:
         """What a kernel launches, as text; None if that is not all that it does."""
         context = self.context
         recorder: Any = Recorder(context, False)
         suspected = context.suspect
         try:
-            if run(recorder, given) is not None:
+            if run(recorder, io) is not None:
                 return None
         except (Unrecordable, TypeError, FluidError):
             return None
@@ -380,10 +380,10 @@ class ProgramText:
                 continue
             at = j - len(step.ins)
             held = stand_in(spec, self.context)
-            aside = self.bound.live_ranges.copied.get((index, at)) if at >= 0 else None
+            aside = self.executable.live_ranges.copied.get((index, at)) if at >= 0 else None
             name = self._names[f"{key}@{index}" if aside is not None else key]
-            life = self.bound.live_ranges.of.get(key) if aside is None else aside
-            fixed = self.bound.fixed.get(key)  # what is read blindly is said to be plain
+            life = self.executable.live_ranges.of.get(key) if aside is None else aside
+            fixed = self.executable.fixed.get(key)  # what is read blindly is said to be plain
             layout = spec.layout if fixed is None or fixed.spec is None else fixed.spec.layout
             there = "" if layout is PLAIN else self._bytes_of(life, spec)
             names[id(held.span().handle)] = there or name
@@ -395,9 +395,9 @@ class ProgramText:
 
     def _bytes_of(self, life: LiveRange | None, spec: Spec) -> str:
         """The bytes of a value, in the order in which they lie in the arena; ``""`` of one that does not."""
-        start = self.bound.memory.at.get(life) if life is not None else None
+        start = self.executable.memory.at.get(life) if life is not None else None
         return "" if start is None else f"arena[{start}:{start + spec.nbytes}]"
 
     def _result(self, key: str) -> str:
-        life = self.bound.live_ranges.of.get(key)
+        life = self.executable.live_ranges.of.get(key)
         return self._names[key] + ("" if life is not None and life.handed_over else ".copy()")

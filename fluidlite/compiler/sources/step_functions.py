@@ -64,11 +64,11 @@ def _one_step(writer: ProgramText, mark: str, function: str, step: Launch, one: 
     return "\n".join([head, *(f"    {line}" for line in lines)])
 
 
-def _launches(writer: ProgramText, each: StepLaunch, given: Sequence[str], space: str) -> list[str] | None:
+def _launches(writer: ProgramText, each: StepLaunch, buffers: Sequence[str], space: str) -> list[str] | None:
     """The launches of a native kernel of a step, as text."""
     specs = [spec for group in (*each.call.ins.values(), *each.call.outs.values()) for spec in group]
     tensors = [stand_in(spec, writer.context) for spec in specs]
-    names = {id(tensor.span().handle): name for tensor, name in zip(tensors, given, strict=True)}
+    names = {id(tensor.span().handle): name for tensor, name in zip(tensors, buffers, strict=True)}
     workspace = None
     if each.space is not None:
         workspace = stand_in(Spec.of((each.space[1],), "uint8"), writer.context)

@@ -1,4 +1,4 @@
-"""All texts of a bound program, by the names of their files."""
+"""All texts of an executable, by the names of their files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KERNELS = "kernels"
 """The folder of the kernels' files."""
 
 
-def sources_of(bound: Executable | None, arguments: Sequence[str]) -> dict[str, str]:
-    """Return the texts of all that a bound program runs.
+def sources_of(executable: Executable | None, arguments: Sequence[str]) -> dict[str, str]:
+    """Return the texts of all that an executable runs.
 
     Parameters
     ----------
-    bound : Executable or None
+    executable : Executable or None
     arguments : sequence of str
         The feeds, in the order in which a call gives them.
 
@@ -37,12 +37,12 @@ def sources_of(bound: Executable | None, arguments: Sequence[str]) -> dict[str, 
     ProgramError
         If nothing is bound.
     """
-    if bound is None or not bound.attached or (bound.memory.arenas and not bound.fixed):
+    if executable is None or not executable.attached or (executable.memory.arenas and not executable.fixed):
         raise ProgramError(
             "there are no sources: nothing of it is bound to memory yet; dims are known at the first call"
             "\n  Do: call it once"
         )
-    stages = [bound]
+    stages = [executable]
     while (stage := stages[-1].following) is not None:
         stages.append(stage)
     found: dict[str, str] = {}
@@ -63,47 +63,47 @@ def write(texts: Mapping[str, str], folder: str | Path) -> list[Path]:
     return found
 
 
-def _stage(bound: Executable, arguments: Sequence[str]) -> dict[str, str]:
-    texts, steps = KernelTexts(KERNELS), bound.plan.steps
+def _stage(executable: Executable, arguments: Sequence[str]) -> dict[str, str]:
+    texts, steps = KernelTexts(KERNELS), executable.plan.steps
     used: dict[int, list[str]] = {}
     for index, step in enumerate(steps):
-        if isinstance(step, Launch) and index not in bound.live_ranges.views:
-            kernels = texts.add(index, step, bound.frame.contexts[step.choice.place])
+        if isinstance(step, Launch) and index not in executable.live_ranges.views:
+            kernels = texts.add(index, step, executable.frame.contexts[step.choice.place])
             used[index] = [next(iter(kernel.files)) for kernel in kernels]
-    found = {"steps.txt": _steps(bound, used)}
-    fast_path = bound.fast_path() if bound.fast_path is not None else None
+    found = {"steps.txt": _steps(executable, used)}
+    fast_path = executable.fast_path() if executable.fast_path is not None else None
     if fast_path is not None:
         found["call.py"] = fast_path.source
-    if _on_host(bound):
-        found["program.py"] = ProgramText(bound, texts, arguments).text()
+    if _on_host(executable):
+        found["program.py"] = ProgramText(executable, texts, arguments).text()
     return found | texts.files(steps)
 
 
-def _on_host(bound: Executable) -> bool:
-    if len(bound.contexts) != 1 or bound.stage or bound.plan.pending is not None:
+def _on_host(executable: Executable) -> bool:
+    if len(executable.contexts) != 1 or executable.stage or executable.plan.pending is not None:
         return False
-    (context,) = bound.contexts
+    (context,) = executable.contexts
     if not context.unit.info.host or context.array is None or not context.array.eager:
         return False
-    return all(isinstance(step, Launch) for step in bound.plan.steps)
+    return all(isinstance(step, Launch) for step in executable.plan.steps)
 
 
-def _steps(bound: Executable, used: Mapping[int, Sequence[str]]) -> str:
-    lines = [f"on {', '.join(map(str, bound.plan.places))}", bound.memory.summary(), ""]
-    for index, step in enumerate(bound.plan.steps):
+def _steps(executable: Executable, used: Mapping[int, Sequence[str]]) -> str:
+    lines = [f"on {', '.join(map(str, executable.plan.places))}", executable.memory.summary(), ""]
+    for index, step in enumerate(executable.plan.steps):
         lines.append(f"{index}: {step_text(step)}")
         lines += [f"    made of {part}" for part in made_of(step)]
-        lines += [f"    {one_line(line)}" for line in _facts(bound, index, step)]
+        lines += [f"    {one_line(line)}" for line in _facts(executable, index, step)]
         lines += [f"    text {name}" for name in used.get(index, ())]
     return "\n".join(lines) + "\n"
 
 
-def _facts(bound: Executable, index: int, step: Step) -> list[str]:
+def _facts(executable: Executable, index: int, step: Step) -> list[str]:
     if isinstance(step, Move):
         return [f"{step.why}: {step.spec!r}"]
     if isinstance(step, Control):
         return ["runs itself"]
-    if index in bound.live_ranges.views:
+    if index in executable.live_ranges.views:
         kernel = "nothing to do: a view"
     else:
         kernel = f"{step.choice.how} on {step.choice.place}: {step.choice.text}"

@@ -39,7 +39,7 @@ class CommandBuffer:
         self._arguments = [ctypes.create_string_buffer(kernel.packed(args)) for kernel, _, args, _ in self._launches]
         self._alone = all(items < FEWEST[group is not None] for _, items, _, group in self._launches)
         self._trials = 0
-        self._made: dict[int | None, partial[Any]] = {}
+        self._compiled: dict[int | None, partial[Any]] = {}
 
     def run(self) -> None:
         """Do them. Look it up at each call: the first calls measure, and may put a shorter way in its place."""
@@ -69,7 +69,7 @@ class CommandBuffer:
 
     def _native(self, threads: int | None) -> partial[Any]:
         """The call that does all, with as many threads as the context allows."""
-        found = self._made.get(threads)
+        found = self._compiled.get(threads)
         if found is None:
             text = bytearray(_COUNT.pack(len(self._launches)))
             for (kernel, items, _, group), given in zip(self._launches, self._arguments, strict=True):
@@ -80,5 +80,5 @@ class CommandBuffer:
             pointer = ctypes.c_void_p(ctypes.addressof(records))
             records.read = self._arguments, self._launches  # what they point to lives as long as they do
             pointer.records = records  # type: ignore[attr-defined]
-            found = self._made[threads] = partial(self._team.chain, pointer)
+            found = self._compiled[threads] = partial(self._team.chain, pointer)
         return found

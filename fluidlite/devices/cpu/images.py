@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from fluidlite.platform.device import REGION_BIT
+from fluidlite.platform.kernel_language import REGION_BIT
 
 MAX_REGISTERS = 256
 MAX_ARGUMENTS = 1024

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +35,7 @@ class GraphChain:
         self._begun = False
         self._graph: Any = None
         self.refused: str | None = None
+        _chains.add(self)
 
     @property
     def how(self) -> str:
@@ -75,3 +79,16 @@ class GraphChain:
             log.info("%s: launches stay one by one: %s", self._context.place, self.refused)
             return None
         return graph
+
+
+_chains: weakref.WeakSet[GraphChain] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Free no graph in a forked child: the driver, which is not there, would refuse, and CuPy would print that."""
+    for chain in _chains:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(chain._graph))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

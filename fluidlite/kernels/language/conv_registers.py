@@ -328,7 +328,7 @@ def _registered(op: str) -> Kernel:
         "language",
         library="registers",
         dtypes=WIDE,
-        options=KernelOptions(prefers=prefers, vectors=True),
+        options=KernelOptions(prefers=prefers, written_for="registers"),
         supports=supports,
     )(convolve)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.plugin import IO, Call, Context, compute_dtype, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
 from .moments import (
     COLUMNS,
@@ -162,13 +162,13 @@ def _column_sums(context: Context, dtype: str, outputs: tuple[str, ...], wide: i
     return _sums_kernel(context, f"column_sums_{int(single)}_{wide}", dtype, outputs, text, words)
 
 
-@register_kernel("layer_norm_grad", "language")
+@register_kernel("layer_norm_grad", "language", options=KernelOptions(written_for="cores"))
 def layer_norm_grad(call: Call, context: Context) -> Any:
     """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
     return _backward(call, context)
 
 
-@register_kernel("group_norm_grad", "language")
+@register_kernel("group_norm_grad", "language", options=KernelOptions(written_for="cores"))
 def group_norm_grad(call: Call, context: Context) -> Any:
     """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
     return _backward(call, context)

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from fluidlite.kernel_support import ITEMSIZE, PoolAxis, pool_axes, pool_planes
-from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
 from .source import HEAVY, LANES, Buffer, build, ctype, load, store
 
@@ -131,13 +131,13 @@ def _supports(call: Call) -> str | None:
     )
 
 
-@register_kernel("pool2d_grad", "language", supports=_supports)
+@register_kernel("pool2d_grad", "language", supports=_supports, options=KernelOptions(written_for="cores"))
 def pool2d_grad(call: Call, context: Context) -> Any:
     """The gradient goes to the first maximum of a window."""
     return greatest_grad(call, context, Frame(call))
 
 
-@register_kernel("pool3d_grad", "language", supports=_supports)
+@register_kernel("pool3d_grad", "language", supports=_supports, options=KernelOptions(written_for="cores"))
 def pool3d_grad(call: Call, context: Context) -> Any:
     """The gradient goes to the first maximum of a window."""
     return greatest_grad(call, context, Frame(call))

@@ -16,7 +16,7 @@ from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.number import Condition, Number, number
 from fluidlite.render.loops.affine import step_is_one, step_of, with_axes
 from fluidlite.render.loops.elements import Element, Source, numbers_in
-from fluidlite.render.loops.indices import leaves_of
+from fluidlite.render.loops.indices import Conditions, leaves_of
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import TILE, Nest, Store
 from fluidlite.render.loops.schedule import Schedule
@@ -25,6 +25,8 @@ from fluidlite.render.loops.sizes import size_of
 _SIGNS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 _TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 STATUS: Source = ("status",)
+LONG_TILE = 4 * TILE
+"""Neighbours of which few are left behind the last whole vector."""
 
 
 @dataclass
@@ -90,6 +92,7 @@ class ElementWriter:
         self.staged: dict[Element, str] = {}
         self.past: list[tuple[Store, str]] = []
         self.staging = False
+        self.rows: list[tuple[str, str]] = []
         self.draws = False
         self.flushes = 0
         self.count = 0
@@ -181,6 +184,29 @@ class ElementWriter:
             return known
         names = [self._number(arg, level) for arg in n.args]
         return self._define(n.key, level, "index_t", _arithmetic(n.op, names), "x", tile)
+
+    def _place(self, n: Number, into: int, there: Conditions = ()) -> str:
+        """Where something is loaded or stored. What lies apart in a long tile is said by steps from the tile's first
+        element: compilers see the step then, and read whole vectors, where else they gather.
+
+        They compute one by one what is left behind the last whole vector: that is much of a short tile. And they gather
+        what is read only where conditions hold that differ within a tile.
+        """
+        lane, needs = self.schedule.lane, self.elements.needs_of
+        step, rest = (step_of(n, lane), with_axes(n, {lane: number(0)})) if self._tiled(needs([n])) else (None, n)
+        if step is None or step.key in ("1", "-1") or lane in needs([step, rest]) | self.elements.needs_of_all(there):
+            return self._number(n, into)
+        if self.schedule.lanes < LONG_TILE:
+            return self._number(n, into)
+        key = "by steps", n.key
+        if (known := self.scopes[into].tile_names.get(key)) is not None:
+            return known
+        level = self._level(needs([step, rest]))
+        begin = next((scope.names[key] for scope in self.scopes[: level + 1] if key in scope.names), None)
+        by = self._number(step, level)
+        if begin is None:
+            begin = self._define(key, level, "index_t", f"{self._number(rest, level)} + {by} * first", "x", False)
+        return self._define(key, into, "index_t", f"{begin} + {by} * v", "x", True)
 
     def _holds(self, conditions: Sequence[Condition], into: int) -> str:
         return " && ".join(self._condition(c, into) for c in conditions)
@@ -286,7 +312,7 @@ class ElementWriter:
         if x.op == "load":
             source, place, guard = x.params
             dtype = "int64" if source[0] == "offsets" else self.dtypes[source]
-            text = f"{self._buffer(source, dtype, False)}[{self._number(place, level)}]"
+            text = f"{self._buffer(source, dtype, False)}[{self._place(place, level, guard)}]"
             text = f"({text} != 0)" if dtype == "bool" else text
             return f"({self._holds(guard, level)}) ? {text} : 0" if guard else text
         if x.op == "index":

@@ -21,6 +21,8 @@ COLUMNS, ENOUGH = 512, 32
 """Where there are so many owners of so many columns, rows are not split."""
 PARTS = 4
 """Into so many parts the rows of a target are split among items that each read all indices."""
+OWNERS, MANY = 8192, 256
+"""So many owners a device has that runs items side by side, where there are so many updates."""
 
 
 def in_order(x: Tensor, values: Sizes) -> bool:
@@ -44,20 +46,26 @@ def chain_of(x: Tensor, stored: Container[Tensor], values: Sizes) -> list[Tensor
     return chain
 
 
-def scattered(x: Tensor, target: Source, stored: Mapping[Tensor, Source], values: Sizes) -> Nest:
+def scattered(
+    x: Tensor, target: Source, stored: Mapping[Tensor, Source], values: Sizes, side_by_side: bool = False
+) -> Nest:
     """What was there before, and then each element of the updates at the place that is computed for it.
 
-    The rows of the target are split in parts, so that each has one owner, who reads all indices in order.
+    The rows of the target are split in parts, so that each has one owner, who reads all indices in order. There are
+    many where items run ``side_by_side``.
     """
     e = elements(stored, values)
     chain, axis = chain_of(x, stored, values), x.params[0] if x.params else 0
     size = e.sized(x.dims[axis])
     inner = [each for each in _axes(x, e)[0] if each.name != f"i{axis}"]
-    owners = prod(e.extents[each.name] for each in inner)
-    if inner and inner[-1].name == f"i{x.rank - 1}":
-        owners = owners // max(1, min(e.extents[inner[-1].name], COLUMNS))
     work = max(prod(size_of(d, values) for d in _updates(one).dims) for one in chain)
+    owners = prod(e.extents[each.name] for each in inner)
+    if not side_by_side and inner and inner[-1].name == f"i{x.rank - 1}":
+        owners = owners // max(1, min(e.extents[inner[-1].name], COLUMNS))
     parts = PARTS if owners < ENOUGH and work > SCATTERED else 1
+    if side_by_side and work > MANY:
+        while parts * owners < OWNERS and parts < size_of(size, values):
+            parts *= 2
     step = e.sized((size + (parts - 1)) // parts) if parts > 1 else size
     part = e.extended(Axis("p", number(parts)))
     begin = part.leaf * step if parts > 1 else number(0)

@@ -113,10 +113,10 @@ def _readable(call: Call) -> bool:
     return _answer(call, lambda laid: laid.in_turn(call)) is not None
 
 
-def _nests(call: Call, values: Sizes) -> list[Nest]:
+def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
     """The nests of a call, before their items are cut into tiles."""
     found: list[Nest] = []
-    nests = with_scans(nests_of(traced_of(call), _wanted(call), values))
+    nests = with_scans(nests_of(traced_of(call), _wanted(call), values, side_by_side))
     made = 1 + max((s.target[1] for nest in nests for s in nest.stores if s.target[0] == "made"), default=-1)
     for nest in map(merged, nests):
         parts = in_parts(nest, made)
@@ -138,8 +138,7 @@ class _Laid:
         self.guards = Guards()
         self.wanted = _wanted(call)
         self.values = Noted(leaves(call), self.guards)
-        self.untiled = _nests(call, self.values)
-        self.nests = [tiled(each, self.values) for each in self.untiled]
+        self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
         self.turns: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
         self.texts: dict[tuple[Any, ...], tuple[Piece, ...] | None] = {}
 
@@ -155,7 +154,7 @@ class _Laid:
         shared = _shared(call)
         key = side_by_side, *shared.items()
         if key not in self.turns:
-            self.turns[key] = in_turn(self.untiled if side_by_side else self.nests, shared)
+            self.turns[key] = in_turn(_nests(call, self.values, True) if side_by_side else self.nests, shared)
         return self.turns[key]
 
     def written(self, call: Call, language: Any) -> tuple[Piece, ...] | None:
@@ -221,8 +220,9 @@ def written(call: Call, context: Any) -> tuple[Piece, ...]:
 
 def write(call: Call, context: Any, values: Sizes) -> tuple[Piece, ...] | None:
     """Write the text of a call's nests for sizes; None if they write over operands before these are read."""
-    nests = _nests(call, values)
-    if group_of(context.language) is None:
+    side_by_side = group_of(context.language) is not None
+    nests = _nests(call, values, side_by_side)
+    if not side_by_side:
         nests = [tiled(each, values) for each in nests]
     return _text(call, in_turn(nests, _shared(call)), context.language, values)
 
@@ -331,9 +331,9 @@ def _elementwise(call: Call) -> bool:
 
 
 def _is_product(x: Tensor) -> bool:
-    """Whether each element of either operand meets several of the other."""
-    mine, theirs, _ = x.params
-    return not set(mine) <= set(theirs) and not set(theirs) <= set(mine)
+    """Whether each element of either operand meets several of the other, and sums are taken."""
+    mine, theirs, out = (set(axes) for axes in x.params)
+    return not mine <= theirs and not theirs <= mine and not mine | theirs <= out
 
 
 generators["language"] = LoopKernels(generators["language"])

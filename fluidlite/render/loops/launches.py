@@ -14,7 +14,7 @@ from fluidlite.codegen.kernel_source import Buffer, compiled_text
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
-from fluidlite.platform.device import Span
+from fluidlite.platform.device_memory import Span
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.element_text import STATUS

@@ -35,6 +35,8 @@ STEPS, MANY_STEPS, READ, WORTH = 4, 12, 32, 1 << 14
 """What costs so many steps an element is stored where each is read so often, and all that is computed is worth it."""
 NEAR, MEMBERS = 4, 8
 """With so many nests before a root is compared, and so many roots are one nest: of hundreds each costs the same."""
+SHORT, NARROW = 256, 8
+"""The elements of a row that lies in few lines of memory, and which part of it narrow borders are."""
 MUCH = 1 << 16
 """So much work is not shared by few items."""
 
@@ -77,7 +79,9 @@ class _Root:
         return tuple(self.sizes[axis.name] for axis in axes)
 
 
-def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Sizes) -> tuple[Nest, ...]:
+def nests_of(
+    traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Sizes, side_by_side: bool = False
+) -> tuple[Nest, ...]:
     """The nests of an expression, those that others read first.
 
     Parameters
@@ -87,6 +91,8 @@ def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Size
         The outputs that are wanted, and as what they are stored.
     values : mapping
         The sizes at hand.
+    side_by_side : bool
+        Whether the device runs work-items side by side.
     """
     results = [(slot, i, _as_it_lies(traced.outputs[slot][i], values)) for slot, i in dtypes]
     rounded = {id(x) for slot, i, x in results if x.dtype != dtypes[slot, i]}
@@ -109,7 +115,7 @@ def nests_of(traced: Traced, dtypes: Mapping[tuple[str, int], str], values: Size
         homes = Counter(x for group in groups for x in set().union(*(root.inlined for root in group)))
         more |= {x for x, count in homes.items() if count > 1}
         if not more:
-            return tuple(nest for group in groups for nest in _nests(group, stored, values))
+            return tuple(nest for group in groups for nest in _nests(group, stored, values, side_by_side))
         stored = {x: ("made", k) for k, x in enumerate(kept) if x in stored or x in more}
 
 
@@ -122,13 +128,13 @@ def _as_it_lies(x: Tensor, values: Sizes) -> Tensor:
 
 
 def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
-    """A result, or the parts of a concatenation, each a loop without conditions: those of long rows, whose elements
-    would be chosen one by one; and parts that are computed, and alike in dims.
+    """A result, or the parts of a concatenation, each a loop without conditions: those of rows, whose elements would be
+    chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims.
     """
     if x.op != "concat" or len(x.args) > MEMBERS or any(in_order(arg, values) for arg in x.args):
         return [(x, None)]
     (axis,), at = x.params, number(0)
-    if not (_is_long_row(x, axis, values) or _are_alike(x.args, axis, values)):
+    if not (_goes_by_parts(x, axis, values) or _are_alike(x.args, axis, values)):
         return [(x, None)]
     found: list[tuple[Tensor, _Part | None]] = []
     for k, arg in enumerate(x.args):
@@ -137,10 +143,15 @@ def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
     return found
 
 
-def _is_long_row(x: Tensor, axis: int, values: Sizes) -> bool:
-    """Whether elements that lie side by side are of several parts, and many."""
+def _goes_by_parts(x: Tensor, axis: int, values: Sizes) -> bool:
+    """Whether elements that lie side by side are of several parts, and many; of a short row with narrow borders a loop
+    over these would go through most of the lines of memory again.
+    """
     inner = all(size_of(d, values) == 1 for d in x.dims[axis + 1 :])
-    return inner and prod(size_of(d, values) for d in x.dims) >= WORTH
+    if not inner or prod(size_of(d, values) for d in x.dims) < WORTH:
+        return False
+    row = size_of(x.dims[axis], values)
+    return row > SHORT or row - max(size_of(arg.dims[axis], values) for arg in x.args) > row // NARROW
 
 
 def _are_alike(parts: Sequence[Tensor], axis: int, values: Sizes) -> bool:
@@ -343,13 +354,15 @@ def _fits(members: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) 
     return bool(shared)
 
 
-def _nests(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) -> list[Nest]:
+def _nests(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes, side_by_side: bool) -> list[Nest]:
     """The nests that compute a group."""
     main = group[0]
     first = main.x
     mine = {x: source for x, source in stored.items() if x is not first or main.target[0] != "made"}
     if in_order(first, values) and first not in mine:
-        return [(running if first.op == "scan" else scattered)(first, main.target, mine, values)]
+        if first.op == "scan":
+            return [running(first, main.target, mine, values)]
+        return [scattered(first, main.target, mine, values, side_by_side)]
     return [_together(group, stored, values)]
 
 
@@ -409,15 +422,27 @@ def _kept(results: list[Tensor], rounded: Container[int], values: Sizes) -> list
     costly = {x for x in order if x in own or (x.op in REDUCING and x.op != "scan" and readers[x])}
     kept: set[Tensor] = set()
     repeated: dict[Tensor, bool] = {}
+    summed: dict[Tensor, bool] = {}
     for x in reversed(order):
         reads = readers[x]
+        summed[x] = any(r.op == "reduce" or (summed[r] and r not in kept) for r in reads)
         often = any(r.op in REPEATING or repeated[r] for r in reads)  # it is read for other elements than its own
         count = len(reads) + written[id(x)]
         root = x in own and (reads or id(x) in rounded or written[id(x)] > 1)
-        if (count > 1 or often or root) and x in costly:
+        if (count > 1 or often or root or (summed[x] and _of_columns(x, values))) and x in costly:
             kept.add(_narrow(x, readers, written))
         repeated[x] = often and x not in kept
     return [x for x in order if x in kept]
+
+
+def _of_columns(x: Tensor, values: Sizes) -> bool:
+    """Whether what is reduced lies apart, and neighbours side by side: in loops of its own, lanes go through them."""
+    if x.op != "reduce":
+        return False
+    (source,), (_, gone) = x.args, x.params
+    lengths = [size_of(d, values) for d in source.dims]
+    last = max((k for k, length in enumerate(lengths) if length != 1), default=-1)
+    return last not in gone and prod(lengths) > MUCH
 
 
 def _narrow(x: Tensor, readers: Mapping[Tensor, list[Tensor]], written: Mapping[int, int]) -> Tensor:

@@ -19,7 +19,7 @@ from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of, linear
 from fluidlite.render.loops.nest import TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
-from fluidlite.render.loops.schedule import lies_across
+from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
 from fluidlite.render.loops.sizes import size_of
 
 
@@ -53,6 +53,9 @@ class NestText:
     members: int = 1
     local: str = ""
 
+
+ROWS = 8
+"""So many rows of a square are written out side by side: compilers make vectors of no more that lie interleaved."""
 
 _AXES = re.compile(r"\b(?:r\d+_\d+(?:_[ab](?=r\d|_|\b))*)+")
 """Names of axes, of those that were joined or split too."""
@@ -97,8 +100,11 @@ class NestWriter(ElementWriter):
                 (axis,) = self.nest.stores[0].loops
                 begin, rows = f"{axis.name}_block * {width}", self._number(axis.size, 0)
                 after.append(f"const int height = {rows} - {begin} < {width} ? (int)({rows} - {begin}) : {width};")
-                whole = body.replace("@W@", str(width)).replace("@H@", str(width))
-                rest = body.replace("@H@", "height")
+                whole, rest = body, body
+                for k, (written, counted) in enumerate(self.rows):
+                    whole, rest = whole.replace(f"@{k}@", written), rest.replace(f"@{k}@", counted)
+                whole = whole.replace("@W@", str(width)).replace("@H@", str(width)).replace("@U@", f"u + {ROWS}")
+                rest = rest.replace("@H@", "height").replace("@U@", f"(height - u < {ROWS} ? height : u + {ROWS})")
                 body = f"if (width == {width} && height == {width}) {{\n{whole}\n}} else {{\n{rest}\n}}"
             elif self._often():
                 body = f"if (width == {width}) {{\n{body.replace('@W@', str(width))}\n}} else {{\n{body}\n}}"
@@ -164,23 +170,25 @@ class NestWriter(ElementWriter):
             self.count += 1
             name, size = f"s{self.count}", self.schedule.lanes
             begin = self._number(axis.bounds[0], 0)
+            at = f"{name}[u * {size} + v * {ROWS} + r - u]"
             self._emit(f"{self._kind(x.dtype)} {name}[{size * size}];", 0, False)
             self.staging = True
             self.scopes.append(Scope(self.scopes[0].axes | {lane}))
             self.scopes.append(Scope(self.scopes[0].axes | {lane, axis.name}))
-            text = f"{name}[u * {size} + v] = {self._text(x, 2)};"
+            text = f"{at} = {self._text(x, 2)};"
             lines = [*self.scopes.pop().lines, text]
             outer = self.scopes.pop().lines
             self.staging = False
             self.scopes[0].lines += [
                 f"for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;",
                 *outer,
-                f"for (int u = 0; u < @H@; ++u) {{ const index_t {axis.name} = {begin} + u;",
+                f"for (int u = 0; u < @H@; u += {ROWS})",
+                f"for (int r = u; r < @U@; ++r) {{ const index_t {axis.name} = {begin} + r;",
                 *lines,
                 "}",
                 "}",
             ]
-            self.staged[x] = f"{name}[u * {size} + v]"
+            self.staged[x] = at
 
     def _reduced(self, x: Element, level: int) -> None:
         """Compute a reduction, with all that go through the same axes and need no others that are still to come."""
@@ -233,7 +241,7 @@ class NestWriter(ElementWriter):
             self._open(axis)
         last, bounds = axes[-1], self._bounds(axes[-1])
         self.scopes.append(Scope(self.scopes[-1].axes | {last.name}, neighbours=last.name if partial else ""))
-        inner = len(self.scopes) - 1
+        inner, flushed = len(self.scopes) - 1, self.flushes
         for each in found:
             one = self.value(each.x.args[0], inner)
             place = (
@@ -249,11 +257,16 @@ class NestWriter(ElementWriter):
                 self.saved[store.value] = store
         if reduces and level == 0 and not together:
             self._save(axes, inner, tile)
-        blocks = self._blocks(last.name, bounds, stores)
+        square = self.schedule.square
+        blocks = [] if square else self._blocks(last.name, bounds, stores)
+        rows = self._rows(last.name, bounds[0]) if square and self.flushes == flushed else ""
         self._flush()
         scope = self.scopes.pop()
         self._flush()
-        self.scopes[-1].lines += blocks or self._loop(last.name, bounds, scope, partial, summed, together)
+        if square:
+            self.scopes[-1].lines.append(self._square(last.name, bounds[0], scope, rows))
+        else:
+            self.scopes[-1].lines += blocks or self._loop(last.name, bounds, scope, partial, summed, together)
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
@@ -340,6 +353,29 @@ class NestWriter(ElementWriter):
         values = self.elements.values
         return Accumulators(x, tile, partial, number, self.schedule, self.types, self.math, values)
 
+    def _rows(self, name: str, begin: str) -> str:
+        """The loop over a tile of a whole square with some rows written out in it; ``""`` if there is none.
+
+        What lies side by side in the item's array is read together then, and parted in registers.
+        """
+        scope = self.scopes[-1]
+        if not scope.tile or scope.checks or len(self.ranks) > MAX_WIDE_ELEMENTS:
+            return ""
+        lane = self.schedule.lane
+        lines = [f"{self.independent} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"]
+        for k in range(ROWS):
+            at = f"{{ const int r = u + {k}; const index_t {name} = {begin} + r;"
+            lines += [at, *scope.lines, *scope.tile, "}"]
+        return "\n".join([*lines, "}"])
+
+    def _square(self, name: str, begin: str, scope: Scope, rows: str) -> str:
+        """The loops over a square: what stands for its text, which differs where the square is whole."""
+        head = f"for (int u = 0; u < @H@; u += {ROWS})"
+        row = f"for (int r = u; r < @U@; ++r) {{ const index_t {name} = {begin} + r;"
+        counted = "\n".join([head, row, *scope.lines, "}"])
+        self.rows.append((f"{head} {{\n{rows}\n}}" if rows else counted, counted))
+        return f"@{len(self.rows) - 1}@"
+
     def _loop(
         self,
         name: str,
@@ -351,8 +387,6 @@ class NestWriter(ElementWriter):
     ) -> list[str]:
         """The innermost loop of a pass; ``together`` the members of a group go through it."""
         (begin, end), lines = bounds, scope.lines
-        if self.schedule.square:
-            return [f"for (int u = 0; u < @H@; ++u) {{ const index_t {name} = {begin} + u;", *lines, "}"]
         if not partial:
             kept = [line for each in summed for line in each.kept()]
             counted = [f"if (++{summed[0].name}_count == {BLOCK}) {{", *kept, "}"] if summed else []
@@ -475,7 +509,7 @@ class NestWriter(ElementWriter):
         if uniform:  # the same for all of a tile
             self._flush()
             self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
-        value, place = self.value(store.value, level), self._number(store.place, level)
+        value, place = self.value(store.value, level), self._place(store.place, level, store.there)
         target = f"{self._buffer(store.target, dtype, True)}[{place}]"
         if store.combine == "add":
             value = primitive("add", [target, value], store.dtype, self.types, self.math)

@@ -12,8 +12,9 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FluidError
 from fluidlite.program.program import Program
+from fluidlite.testing.fuzz.error_bounds import Refused
 from fluidlite.testing.fuzz.recipe import Recipe, Step, append, declare
-from fluidlite.testing.fuzz.reference import Evaluator, Refused, exactly
+from fluidlite.testing.fuzz.reference import Evaluator, exactly
 from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
 
 MAX_ELEMENTS = 30_000

@@ -10,8 +10,8 @@ import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.testing.fuzz.call import call_reference
+from fluidlite.testing.fuzz.error_bounds import Refused
 from fluidlite.testing.fuzz.recipe import Recipe, Step
-from fluidlite.testing.fuzz.reference import Refused
 from fluidlite.testing.fuzz.tolerance import Array, wide
 
 STEP = 1e-4

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite import nodes as gn
-from fluidlite.base.errors import GradientError, NodeError, OutOfRangeError, ShapeError
+from fluidlite import graph as ng, nodes as gn
+from fluidlite.base.errors import DtypeError, GradientError, NodeError, OutOfRangeError, ShapeError
 from fluidlite.graph.value import emit
 
 
@@ -356,3 +356,13 @@ def test_a_node_without_a_derivative_raises_in_backward() -> None:
 def test_sizes_that_are_no_ints_are_refused_not_rounded(make: Any) -> None:
     with pytest.raises(NodeError, match="expected a sequence of ints"):
         make(gn.Data(np.ones((1, 1, 2, 2), "float32")))
+
+
+def test_the_advice_of_a_wrong_dtype_is_for_nodes() -> None:
+    one = np.ones((2, 3))
+    with pytest.raises(DtypeError, match="expected dtype float32, as X") as caught:
+        gn.Data(one.astype("float32")) + gn.Data(one, dtype="float64")
+    assert "layers.cast" not in str(caught.value)
+    cast = gn.node_function("Cast", ng.cast)  # as the advice says
+    node = gn.Data(one.astype("float32")) + cast(gn.Data(one, dtype="float64"), dtype="float32")
+    assert gn.Graph(node).forward().numpy().tolist() == (2 * one).tolist()

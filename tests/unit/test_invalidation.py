@@ -1,4 +1,4 @@
-"""The epoch: who changes what calls depend on begins another, and who only runs does not."""
+"""The cache version: who changes what calls depend on makes another, and who only runs does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
-from fluidlite.base.invalidation import epoch
+from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler import instrumentation as observe
 from fluidlite.platform.context_pool import new_context
 from fluidlite.platform.device_registry import devices
@@ -19,17 +19,17 @@ from fluidlite.program.registry import ops
 from fluidlite.transformers import DeviceBufferStorage
 
 
-def begins(change: Callable[[], Any]) -> bool:
-    before = epoch.now
+def invalidates(change: Callable[[], Any]) -> bool:
+    before = cache_version.current
     change()
-    return epoch.now is not before
+    return cache_version.current is not before
 
 
 def observer(seen: Any) -> None:
     pass
 
 
-def test_registries_begin_another() -> None:
+def test_registries_invalidate() -> None:
     fluid.places()
     library = Library("for_this_test", ("*",), 1, "nothing")
     kernel = Kernel("relu", ("cpu",), lambda call, context: None, library="for_this_test")
@@ -38,48 +38,48 @@ def test_registries_begin_another() -> None:
         lambda: kernels.add_library(library), lambda: kernels.add(kernel), lambda: kernels.remove(kernel),
         lambda: kernels.remove_library(library), lambda: ops.add(op),
     ):  # fmt: skip
-        assert begins(change)
+        assert invalidates(change)
 
 
-def test_policies_begin_another() -> None:
+def test_policies_invalidate() -> None:
     before = fluid.get_fallback()
-    assert begins(lambda: fluid.set_fallback("allow"))
-    assert begins(lambda: fluid.set_fallback(before))
-    assert begins(lambda: fluid.set_libraries("cpu", ["plain"]))
-    assert begins(lambda: fluid.set_libraries("cpu", []))
+    assert invalidates(lambda: fluid.set_fallback("allow"))
+    assert invalidates(lambda: fluid.set_fallback(before))
+    assert invalidates(lambda: fluid.set_libraries("cpu", ["plain"]))
+    assert invalidates(lambda: fluid.set_libraries("cpu", []))
 
 
-def test_observers_begin_another() -> None:
-    assert begins(lambda: observe.everywhere(observer, True))
-    assert begins(lambda: observe.everywhere(observer, False))
-    before = epoch.now
+def test_observers_invalidate() -> None:
+    assert invalidates(lambda: observe.everywhere(observer, True))
+    assert invalidates(lambda: observe.everywhere(observer, False))
+    before = cache_version.current
     with observe.observing(observer):
-        assert epoch.now is not before
+        assert cache_version.current is not before
 
 
-def test_scopes_begin_another() -> None:
+def test_scopes_invalidate() -> None:
     scope = fluid.Scope()
-    assert begins(lambda: scope.var("x"))
-    assert not begins(lambda: scope.var("x"))
-    assert not begins(lambda: scope.find_var("y"))
-    assert begins(lambda: scope.erase(["x"]))
+    assert invalidates(lambda: scope.var("x"))
+    assert not invalidates(lambda: scope.var("x"))
+    assert not invalidates(lambda: scope.find_var("y"))
+    assert invalidates(lambda: scope.erase(["x"]))
 
 
-def test_devices_and_contexts_begin_another() -> None:
+def test_devices_and_contexts_invalidate() -> None:
     context = new_context("cpu")
-    assert begins(context.close)
-    assert not begins(context.close)
+    assert invalidates(context.close)
+    assert not invalidates(context.close)
     unit = devices.unit("cpu")
-    assert begins(lambda: setattr(unit, "lost", "gone"))
-    assert begins(lambda: setattr(unit, "lost", None))
+    assert invalidates(lambda: setattr(unit, "lost", "gone"))
+    assert invalidates(lambda: setattr(unit, "lost", None))
 
 
-def test_storages_begin_another() -> None:
+def test_storages_invalidate() -> None:
     context = new_context("cpu")
     storage = DeviceBufferStorage(context)
-    assert begins(lambda: storage.fit(64))
-    assert not begins(lambda: storage.fit(32))
-    assert begins(storage.release)
+    assert invalidates(lambda: storage.fit(64))
+    assert not invalidates(lambda: storage.fit(32))
+    assert invalidates(storage.release)
     context.close()
 
 
@@ -98,7 +98,7 @@ def test_runs_begin_none(mode: str) -> None:
         exe.run(main, {"x": np.ones((2, 3), "float32")}, [loss], scope=scope)
 
     step()
-    assert not begins(step)
+    assert not invalidates(step)
     tensor = scope.find_var("fc_0.w_0") or next(iter(scope._vars.values()))
-    assert not begins(lambda: tensor.get_tensor().numpy())
-    assert not begins(lambda: tensor.get_tensor().set(tensor.get_tensor().numpy().copy()))
+    assert not invalidates(lambda: tensor.get_tensor().numpy())
+    assert not invalidates(lambda: tensor.get_tensor().set(tensor.get_tensor().numpy().copy()))

@@ -1,0 +1,302 @@
+"""Linked plans: steps linked to memory, that of the state in a scope included, and whether they are still valid."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self
+from weakref import ref
+
+from fluidlite.base.errors import OutOfMemoryError, ProgramError
+from fluidlite.base.invalidation import cache_version
+from fluidlite.compiler.body_executors import MakeExecutor
+from fluidlite.compiler.executable.linker import Action, Linker, MakeTensor
+from fluidlite.compiler.executable.run_resources import arenas_of, held
+from fluidlite.compiler.executable.state_binding import StateBinding
+from fluidlite.compiler.frame import Frame, uses_of_state
+from fluidlite.compiler.kernel_runs import prepare_step
+from fluidlite.compiler.memory.live_ranges import LiveRanges
+from fluidlite.compiler.memory.memory_plan import MemoryPlan
+from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
+from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step
+from fluidlite.compiler.run_errors import fail, what
+from fluidlite.memory.bump import Piece
+from fluidlite.memory.sharing import Use
+from fluidlite.platform.context import Context
+from fluidlite.platform.context_pool import get_context
+from fluidlite.program.prepared import Prepared
+from fluidlite.program.scope import Scope
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY
+
+NO_SCOPE = Scope()
+
+
+class Storages(Protocol):
+    """Where an executable asks for its memory.
+
+    Attributes
+    ----------
+    copy : bool
+        Whether results are copies.
+    bodies : callable or None
+        What makes the executors of sub-blocks.
+    allocate : callable
+        Has room for what each of some storages needs.
+    """
+
+    copy: bool
+    bodies: MakeExecutor | None
+    allocate: Callable[[Sequence[DeviceBufferStorage]], None]
+
+    def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
+        """The storage of a context, for a stage of programs."""
+        ...
+
+
+def refusal(plan: Plan, scope: Scope) -> str | None:
+    """Why a plan cannot be bound at all, or None. What makes state, as startup programs do, runs once in any case."""
+    for name in plan.written:
+        variable = scope.find_var(name)
+        if variable is None or variable.tensor.allocation is None:
+            return f"it makes state {name!r}"
+    for step in plan.steps:
+        if isinstance(step, Move):
+            if step.why == "state":
+                return f"state {step.name!r} moves to its place"
+        elif not isinstance(step, Launch) and any(
+            out.state and out.spec.kind != TENSOR_ARRAY for outs in step.outs.values() for out in outs
+        ):
+            return f"{step.op} makes state"
+    return None
+
+
+class LinkedPlan:
+    """A plan that is bound to memory, that of the state in a scope included, and to the contexts of this thread.
+
+    Parameters
+    ----------
+    plan : Plan
+    feeds : mapping of name to Tensor
+        Of the call that it is bound for; later ones have the same specs and places.
+    storages : Storages
+    make_tensor : callable
+        ``make_tensor(storage, spec, offset)``.
+    before : LinkedPlan or None
+        The stage that it goes on from.
+    timed : bool
+        It is linked for a timer: each operator is a call of its own, between reads of a clock.
+
+    Attributes
+    ----------
+    memory : MemoryPlan
+    attached : int
+        How often its steps were bound: once, and again whenever memory of state or of an arena became another.
+    arenas : tuple
+        What :func:`arenas_of` said of its places when it was bound: its memory is there.
+    begun : DeviceBufferStorage
+        The storage that is busy while it runs.
+    fast_path : weak reference to FastPath, or None
+        Its fast path, if one was made.
+    tried : int
+        How often it had been bound when a fast path was last tried.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        feeds: Mapping[str, Tensor],
+        storages: Storages,
+        make_tensor: MakeTensor = DeviceTensor.at,
+        before: LinkedPlan | None = None,
+        timed: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.timed = timed
+        self.make_tensor = make_tensor
+        self.storages = storages
+        self.before = before
+        self.stage: int = before.stage + 1 if before is not None else 0
+        self.frame: Frame = before.frame if before is not None else Frame(plan, NO_SCOPE, {})
+        if before is None:
+            self.frame.bodies = storages.bodies
+            self.frame.contexts = {place: get_context(place) for place in plan.places}
+        self.contexts: list[Context] = list(self.frame.contexts.values())
+        dynamic_keys = before.dynamic_keys() if before is not None else {}
+        self.arenas = arenas_of(plan.places)
+        self.begun = storages.of(self.frame.contexts[plan.place])
+        self.fast_path: ref[Any] | None = None
+        self.tried = 0
+        self._prepared: dict[int, Prepared] = {}
+        self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
+        with held(self.contexts):
+            self.live_ranges = LiveRanges(plan, self._prepare(), self._feeds, dynamic_keys, storages.copy)
+        self.memory = MemoryPlan(plan, self.live_ranges)
+        self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
+        self._allocate = storages.allocate
+        self._written = plan.written
+        self._state = StateBinding(sorted(self.live_ranges.state), self._written, plan.state_specs)
+        self._next: OrderedDict[Plan, Self | None] = OrderedDict()
+        self._stamps: list[tuple[DeviceBufferStorage, int]] = []
+        self._earlier: Mapping[str, Tensor] | None = None
+        self.attached = 0
+        self._linked = False
+        self._turn: object = None
+        """The cache version at which it was its turn to use the memory of its state."""
+        self._uses: list[Use] = []
+        self._touched = plan.touched
+        self._changed: list[Tensor] = []
+        self.actions: list[Action] = []
+        self.owners: list[Step] = []
+        self.fixed: dict[str, Tensor] = {}
+        self._copies: list[tuple[str, Any]] = []
+        self._loose: list[tuple[str, str]] = []
+
+    def _prepare(self) -> dict[int, int]:
+        """Prepare the kernels; return the bytes of workspace by step."""
+        workspaces: dict[int, int] = {}
+        for index, step in enumerate(self.plan.steps):
+            if isinstance(step, Launch) and not step.skip:
+                try:
+                    _, space, self._prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
+                except Exception as exc:
+                    fail(exc, step, self.frame)
+                workspaces[index] = space.nbytes if space is not None else 0
+        return workspaces
+
+    def run_of(self, index: int) -> Prepared | None:
+        """The prepared kernel of a step, if it has one."""
+        return self._prepared.get(index)
+
+    def dynamic_keys(self) -> dict[str, bool]:
+        """What a later stage finds: whether the memory of each value is another at each call."""
+        return {key: life.loose for key, life in self.live_ranges.of.items()}
+
+    def ready(self, scope: Scope) -> bool:
+        """See that its memory is where it was, or bind again; False if the interpreter has to run it.
+
+        Its contexts are held: what it saw stays so until they are let go.
+        """
+        if self.valid(scope):
+            return True
+        if not self._state.look_up(scope):
+            return False
+        self._attach()
+        self._uses = list(self._uses_of_state(scope))
+        return True
+
+    def _uses_of_state(self, scope: Scope) -> Iterator[Use]:
+        return uses_of_state(self._touched, scope, self.frame.contexts)
+
+    def in_turn(self, scope: Scope) -> bool:
+        """Whether it may use the memory of its state without waiting for another; its contexts are held."""
+        now = cache_version.current  # before the look
+        if self._turn is now:
+            return True
+        uses = self._uses if self.plan.pending is None else list(self._uses_of_state(scope))
+        if not all([use.note() for use in uses]):
+            return False
+        if self.plan.pending is None:
+            self._turn = now
+        return True
+
+    @property
+    def varies(self) -> bool:
+        """Whether memory of some value is another at each call."""
+        return any(life.loose for life in self.live_ranges.of.values())
+
+    @property
+    def resettable(self) -> bool:
+        """Whether some of its memory lies in an arena."""
+        held = [storage.allocation for storage in self._storages.values()]
+        held += [tensor.allocation for tensor in self._state.tensors.values()]
+        return any(isinstance(each, Piece) for each in held)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way: an operator of it calls back."""
+        return self.begun.busy
+
+    def valid(self, scope: Scope) -> bool:
+        """Whether it is bound, and to the memory that its state and temporaries have now."""
+        if not self._linked:
+            return False
+        for storage, generation in self._stamps:
+            if storage.generation != generation:
+                return False
+        if self.before is not None and self._earlier is not self.before.fixed:
+            return False
+        return self._state.valid(scope)
+
+    def _attach(self) -> None:
+        self.close_fast_path()
+        self._linked = False
+        for place, storage in self._storages.items():
+            storage.needed = self.memory.arenas[place]
+        try:
+            self._allocate(tuple(self._storages.values()))
+        except OutOfMemoryError as exc:
+            small = next(
+                (p for p, storage in self._storages.items() if storage.nbytes < storage.needed), self.plan.place
+            )
+            step = self.plan.steps[min(self.memory.fullest(small), len(self.plan.steps) - 1)]
+            raise OutOfMemoryError(f"temporaries of the program, most of them at {what(step)}: {exc}") from exc
+        for storage in self._storages.values():
+            if storage.nbytes < storage.needed:
+                raise ProgramError(
+                    f"{storage!r} was not allocated; expected {storage.needed} bytes"
+                    "\n  Do: allocate it in transform_allocate"
+                )
+            storage.users.add(self)
+        self._stamps = [(storage, storage.generation) for storage in self._storages.values()]
+        self._earlier = self.before.fixed if self.before is not None else {}
+        linker = Linker(
+            self.plan,
+            self.live_ranges,
+            self.memory,
+            self._prepared,
+            self.frame,
+            self._storages,
+            self._state.tensors,
+            self._feeds,
+            self._earlier,
+            self.make_tensor,
+            self.timed,
+        )
+        self.actions, self.owners, self.fixed = linker.actions, linker.owners, linker.fixed
+        self._changed = [self._state.tensors[name] for name in self._written]
+        self._turn = None
+        keys = [(name, self.plan.feed_keys[name]) for name in self._feeds]
+        self._copies = [(name, self.fixed[key].native()) for name, key in keys if key in self.fixed]
+        self._loose = [(name, key) for name, key in keys if key not in self.fixed]
+        self._same = self.plan.pending is None and not self.varies
+        if self.before is None:
+            self.frame.values = dict(self.fixed)
+        self.attached += 1
+        self._linked = True
+
+    def detach(self) -> None:
+        """Let go of the memory; the next call binds again."""
+        self.close_fast_path()
+        self._linked = False
+        self.actions, self.owners, self.fixed = [], [], {}
+        self._copies = []
+        if self.before is None:
+            self.frame.values = {}
+
+    def close_fast_path(self) -> None:
+        """Close its fast path, if it has one."""
+        fast_path = self.fast_path() if self.fast_path is not None else None
+        if fast_path is not None:
+            fast_path.close()
+        self.fast_path = None
+
+    @property
+    def loose_feeds(self) -> Sequence[str]:
+        """Feeds that are read where the caller has them."""
+        return [name for name, _ in self._loose]
+
+    @property
+    def state(self) -> list[tuple[str, Tensor, bool]]:
+        """The tensors of the scope that it reads or writes, by name, and whether it writes them."""
+        return [(name, tensor, name in self._written) for name, tensor in self._state.tensors.items()]

@@ -1,0 +1,67 @@
+"""What is fetched: the names that a run is asked for, and the values as the user gets them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from fluidlite.base.arguments import listed
+from fluidlite.base.errors import FetchError
+from fluidlite.platform.context import Context
+from fluidlite.program.opdef import GRAD
+from fluidlite.program.program import Program
+from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_array import TensorArray
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec
+from fluidlite.tensor.transfer import borrow
+
+
+def _hint(program: Program, name: str) -> str:
+    base = program.global_block().find_var(name.removesuffix(GRAD))
+    if name.endswith(GRAD) and base is not None and base.stop_gradient:
+        return f"; {base.name!r} has stop_gradient=True"
+    near = difflib.get_close_matches(name, program.global_block().vars, n=2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def fetched_arrays(name: str, value: Any, spec: Spec) -> Any:
+    """What a fetch gives: a NumPy array; of a tensor array, a list of them."""
+    if spec.kind != TENSOR_ARRAY:
+        return value
+    if any(each.lod for _, each in value):
+        raise FetchError(
+            f"elements of the tensor array {name!r} hold LoD, which a NumPy array cannot"
+            "\n  Do: exe.run(..., return_numpy=False)"
+        )
+    return [array for array, _ in value]
+
+
+def fetched_tensor(value: Any, spec: Spec, host: Context) -> Tensor:
+    """What a fetch gives as a tensor, or as an array of tensors."""
+    if spec.kind != TENSOR_ARRAY:
+        return borrow(value, spec, host)
+    made = TensorArray(spec.dtype, host.place)
+    for array, each in value:
+        made.append(borrow(array, each, host))
+    return made
+
+
+def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
+    if fetch_list is None:
+        return ()
+    items = (
+        [fetch_list]
+        if isinstance(fetch_list, (str, Variable))
+        else listed("fetch_list", fetch_list, "variables or names", FetchError)
+    )
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str):
+            equal = " (== on variables is Python's; use layers.equal)" if isinstance(item, bool) else ""
+            raise FetchError(f"fetch_list holds {item!r}; expected variables or names{equal}")
+        if program.global_block().find_var(name) is None:
+            raise FetchError(f"fetch_list names {name!r}, which the program does not have{_hint(program, name)}")
+        names.append(name)
+    return tuple(names)

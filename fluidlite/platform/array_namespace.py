@@ -1,0 +1,47 @@
+"""The array capability of a device: its bytes as arrays of a namespace."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fluidlite.platform.device_memory import Span
+
+
+class ArrayNamespace(Protocol):
+    """The array capability: device bytes as arrays of an Array-API namespace."""
+
+    xp: Any
+
+    def wrap(self, span: Span, dims: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None) -> Any:
+        """View bytes as a writable array, no copy; ``strides`` in elements, None for C order."""
+        ...
+
+    def extra(self, name: str) -> Any:
+        """Return a function beyond the standard (``"erf"``, ``"scatter_add"``, ...) or None."""
+        ...
+
+
+class ArrayBase:
+    """Defaults of the array capability.
+
+    Attributes
+    ----------
+    xp : module
+        Array-API functions. Arrays must be writable in place (immutable libraries are not supported).
+    out : bool
+        Whether elementwise functions take the place of their result as an ``out=`` argument, as NumPy's do.
+    eager : bool
+        Whether reading one value costs no synchronisation (host memory): index checks then raise at once.
+    """
+
+    xp: Any = None
+    out = False
+    eager = False
+
+    def extra(self, name: str) -> Any:
+        """Return a function beyond the standard by its name, or None: here none."""
+        return None
+
+    def adopt(self, array: Any) -> Any:
+        """Return the raw handle of an array that the library has just made, or None: the framework copies it."""
+        return None

@@ -1,0 +1,218 @@
+"""Calls of a plugin's context: counted, and with the place and what was done in its exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError
+from fluidlite.base.lru_cache import LRUCache
+from fluidlite.base.opt_level import opt_level
+from fluidlite.platform.device_context import DoneEvent, Event, Stamp
+from fluidlite.platform.device_memory import Span
+from fluidlite.platform.device_registry import Unit
+
+_MOST_COMPILED = 4096
+
+
+@dataclass
+class Counts:
+    """Copies that went through a context: numbers and bytes. Status words are counted apart."""
+
+    copy_in: int = 0
+    copy_out: int = 0
+    copy_within: int = 0
+    copy_peer: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    launches: int = 0
+    status_reads: int = 0
+
+    def reset(self) -> None:
+        """Set every count to zero."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, 0)
+
+
+class GuardedQueue:
+    """A plugin's queue, its library handles and compiled kernels; unknown attributes are looked up in ``raw``."""
+
+    def __init__(self, unit: Unit, raw: Any) -> None:
+        self.unit = unit
+        self.raw = raw
+        self.place = unit.place
+        self.array = unit.array
+        self.xp: Any = unit.array.xp if unit.array is not None else None
+        self.language = unit.language
+        self.counts = Counts()
+        self._compiled: LRUCache[Any] = LRUCache(_MOST_COMPILED, "compiled kernels", 64 << 20)
+        self._handles: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "raw":  # not yet set: a constructor failed
+            raise AttributeError(name)
+        return getattr(self.raw, name)
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads a kernel may use; None leaves it to the library."""
+        return getattr(self.raw, "threads", None)
+
+    @threads.setter
+    def threads(self, number: int | None) -> None:
+        self.raw.threads = number
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Give exceptions of the plugin the place and what was being done; a lost device poisons its place."""
+        self.unit.raise_if_lost()
+        try:
+            yield
+        except Exception as exc:
+            self.fail(exc, what)
+
+    def fail(self, exc: Exception, what: str) -> NoReturn:
+        """Raise a plugin's exception again, with the place and what was being done."""
+        if isinstance(exc, DeviceLost):
+            self.unit.lost = self.unit.lost or str(exc)
+            raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
+        if isinstance(exc, (FluidError, MemoryError)):
+            raise exc
+        raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
+
+    # Copies
+
+    def copy_in(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes to the device; ``src`` may be reused on return."""
+        if not dst.nbytes:
+            return
+        self.unit.raise_if_lost()
+        try:  # not `guarded`: a generator costs as much as a small copy
+            self.raw.copy_in(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {dst.nbytes} bytes in")
+        self.counts.copy_in += 1
+        self.counts.bytes_in += dst.nbytes
+
+    def copy_in_async(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes to the device; ``src`` stays as it is until an event that is recorded later is done."""
+        copy = getattr(self.raw, "copy_in_async", None)
+        if copy is None:
+            self.copy_in(dst, src)
+            return
+        if not dst.nbytes:
+            return
+        self.unit.raise_if_lost()
+        try:
+            copy(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {dst.nbytes} bytes in")
+        self.counts.copy_in += 1
+        self.counts.bytes_in += dst.nbytes
+
+    def pinned(self, nbytes: int) -> memoryview | None:
+        """Return page-locked host memory of ``nbytes`` (1 or more), or None where the device has none."""
+        make = getattr(self.raw, "pinned", None)
+        if make is None:
+            return None
+        with self.guarded(f"allocating {nbytes} bytes of page-locked host memory"):
+            found: memoryview | None = make(nbytes)
+        if found is not None and (found.nbytes < nbytes or found.readonly):
+            raise DeviceError(f"{self.place} gave {found.nbytes} bytes of page-locked memory; {nbytes} were asked for")
+        return found
+
+    def copy_out(self, dst: memoryview, src: Span) -> None:
+        """Copy device bytes to the host; ``dst`` is valid after :meth:`wait`."""
+        if not src.nbytes:
+            return
+        self.unit.raise_if_lost()
+        try:
+            self.raw.copy_out(dst, src)
+        except Exception as exc:
+            self.fail(exc, f"copying {src.nbytes} bytes out")
+        self.counts.copy_out += 1
+        self.counts.bytes_out += src.nbytes
+
+    def copy_within(self, dst: Span, src: Span) -> None:
+        """Copy inside the place."""
+        if not dst.nbytes:
+            return
+        with self.guarded(f"copying {dst.nbytes} bytes inside"):
+            self.raw.copy_within(dst, src)
+        self.counts.copy_within += 1
+
+    def copy_peer(self, dst: Span, dst_context: GuardedQueue, src: Span) -> bool:
+        """Copy straight to another place's context, if the plugin can."""
+        with self.guarded(f"copying {src.nbytes} bytes to {dst_context.place}"):
+            done: bool = self.raw.copy_peer(dst, dst_context.raw, src)
+        self.counts.copy_peer += done
+        return done
+
+    # Order
+
+    def record(self) -> Event:
+        """Mark this point of the queue; all work of a closed one is done."""
+        try:
+            with self.guarded("recording an event"):
+                event: Event = self.raw.record()
+                return event
+        except DeviceError:
+            if not self.closed:  # by its own thread, meanwhile
+                raise
+            return DoneEvent()
+
+    def stamp(self) -> Stamp | None:
+        """Mark this point of the queue with the device's own clock; None where the device has no timed events."""
+        make = getattr(self.raw, "stamp", None)
+        if make is None:
+            return None
+        with self.guarded("recording a timed event"):
+            found: Stamp | None = make()
+        return found
+
+    def wait_for(self, event: Event) -> None:
+        """Make later work wait for the event."""
+        with self.guarded("waiting for an event"):
+            self.raw.wait_for(event)
+
+    def wait(self) -> None:
+        """Block until the queue is idle."""
+        self.unit.raise_if_lost()
+        try:
+            self.raw.wait()
+        except Exception as exc:
+            self.fail(exc, "waiting for the queue")
+
+    # Library handles and compiled kernels
+
+    def handle(self, name: str, make: Callable[[], Any]) -> Any:
+        """A library handle, made when it is first asked for and kept with the context."""
+        found = self._handles.get(name)
+        if found is None:
+            with self.guarded(f"making the handle {name!r}"):
+                found = self._handles[name] = make()
+        return found
+
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+        """Compile kernel language source once; ``parameters`` are "buffer" or dtype names."""
+
+        def make() -> Any:
+            try:
+                with self.guarded(f"compiling {entry}"):
+                    return self.language.compile(self.raw, source, entry, parameters)
+            except CompileError as exc:
+                raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
+
+        return self._compiled.get((source, entry, parameters, opt_level()), make)
+
+    def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
+        """Enqueue ``items`` work items of a compiled kernel."""
+        if items <= 0:
+            return
+        self.counts.launches += 1
+        try:
+            self.language.launch(self.raw, kernel, items, args, group)
+        except Exception as exc:
+            self.fail(exc, "launching a kernel")

@@ -1,0 +1,119 @@
+"""What a plugin registers, gathered before any of it counts: kept whole, or dropped whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+from fluidlite.base.errors import RegistryError
+from fluidlite.base.plugin_modules import plugin_modules
+from fluidlite.memory.strategies import NamedStrategy, strategies
+from fluidlite.platform.device_registry import devices
+from fluidlite.program.kernel_registry import Kernel, Library, kernels, kernels_of
+from fluidlite.program.opdef import OpDef
+from fluidlite.program.pass_registry import passes
+from fluidlite.program.registry import ops
+
+
+@dataclass
+class Stage:
+    """What one plugin's hooks registered, before anything is kept."""
+
+    devices: list[Any] = field(default_factory=list)
+    libraries: list[Library] = field(default_factory=list)
+    operators: list[tuple[OpDef, bool]] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    passes: list[Any] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    strategies: list[NamedStrategy] = field(default_factory=list)
+
+    def names(self) -> dict[str, list[str]]:
+        return {
+            "devices": [device.kind for device in self.devices],
+            "libraries": [library.name for library in self.libraries],
+            "operators": [op.type for op, _ in self.operators],
+            "samples": self.samples,
+            "kernels": sorted(kernel.op for kernel in self.kernels),
+            "passes": [getattr(item, "name", repr(item)) for item in self.passes],
+            "strategies": [strategy.name for strategy in self.strategies],
+        }
+
+
+def take_device(stage: Stage, item: Any) -> None:
+    if isinstance(item, type) or not isinstance(getattr(item, "kind", None), str):
+        raise RegistryError(f"register_devices got {item!r}; expected a device: an object that has a kind, probe, ...")
+    stage.devices.append(item)
+
+
+def take_library(stage: Stage, item: Any, plugin: str) -> None:
+    if not isinstance(item, Library):
+        raise RegistryError(f"register_libraries got {item!r}; expected a Library(name, places, rank)")
+    stage.libraries.append(item if item.origin else replace(item, origin=f"plugin {plugin!r}"))
+
+
+def take_operators(stage: Stage, item: Any, plugin: str) -> None:
+    if isinstance(item, str):
+        if plugin_modules.owner(item) != plugin:
+            raise RegistryError(
+                f"register_operators got {item!r} as a module of samples; expected one of the plugin's own package, "
+                "outside of its tests"
+            )
+        stage.samples.append(item)
+        return
+    if isinstance(item, OpDef):
+        found = [item]
+    elif isinstance(item, ModuleType):
+        every = (value for value in vars(item).values() if isinstance(value, OpDef))
+        found = [op for op in every if ops.find(op.type) is not op or _declared_in(item, op)]
+    else:
+        raise RegistryError(
+            f"register_operators got {item!r}; expected what register_op returns, a module, or a module's name"
+        )
+    known = {id(op) for op, _ in stage.operators}
+    stage.operators.extend((op, False) for op in found if id(op) not in known)
+
+
+def _declared_in(module: ModuleType, thing: OpDef | Kernel) -> bool:
+    """Whether a module, or one of its package, declares what it holds; else it imports that from others."""
+    folders = [f"{path}{os.sep}" for path in getattr(module, "__path__", ())]
+    return thing.origin.startswith((f"{module.__file__}:", *folders))
+
+
+def take_kernels(stage: Stage, item: Any) -> None:
+    if isinstance(item, Kernel):
+        found = [item]
+    elif isinstance(item, ModuleType):
+        found = [x for x in kernels_of(item) if x not in kernels.of(x.op) or _declared_in(item, x)]
+    else:
+        raise RegistryError(f"register_kernels got {item!r}; expected what @register_kernel returns, or a module")
+    stage.kernels.extend(kernel for kernel in found if kernel not in stage.kernels)
+
+
+def commit(stage: Stage, name: str, origin: str) -> list[Callable[[], None]]:
+    done: list[Callable[[], None]] = []
+
+    def keep(add: Callable[[], None], remove: Callable[[], None]) -> None:
+        add()
+        done.append(remove)
+
+    try:
+        for device in stage.devices:
+            keep(lambda d=device: devices.add(d, origin), lambda d=device: devices.remove(d))  # type: ignore[misc]
+        for library in stage.libraries:
+            keep(lambda x=library: kernels.add_library(x), lambda x=library: kernels.remove_library(x))  # type: ignore[misc]
+        for op, override in stage.operators:
+            keep(lambda o=op, v=override: ops.add(o, v), lambda o=op: ops.remove(o))  # type: ignore[misc]
+        for kernel in stage.kernels:
+            keep(lambda k=kernel: kernels.add(k), lambda k=kernel: kernels.remove(k))  # type: ignore[misc]
+        for strategy in stage.strategies:
+            keep(lambda s=strategy: strategies.add(s), lambda s=strategy: strategies.remove(s))  # type: ignore[misc]
+        for item in stage.passes:
+            keep(lambda p=item: passes.add(p, name), lambda p=item: passes.remove(p))  # type: ignore[misc]
+    except Exception:
+        for undo in reversed(done):
+            undo()
+        raise
+    return done

@@ -1,0 +1,105 @@
+"""What a user gives an operator: its slots and attributes, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fluidlite.base.arguments import mapped
+from fluidlite.base.errors import AttributeValueError, ProgramError
+from fluidlite.program.op_call import located
+from fluidlite.program.opdef import OpDef, Slot
+from fluidlite.program.operator import EMPTY
+from fluidlite.program.registry import HINTS
+from fluidlite.program.renamed_attributes import renamed
+from fluidlite.program.source_location import Line
+
+if TYPE_CHECKING:
+    from fluidlite.program.block import Block
+
+
+def check_slots(
+    definition: OpDef, values: Mapping[str, Any] | None, side: str, line: Line, block: Block
+) -> dict[str, list[str]]:
+    """Turn what the user gave for slots into names, or raise ProgramError."""
+    slots = definition.inputs if side == "input" else definition.outputs
+    known = {slot.name: slot for slot in slots}
+    what = f"operator {definition.type} ({line})"
+    clean: dict[str, list[str]] = {}
+    values = mapped(f"{what}: {side}s", values or {}, "a mapping of slots to variables")
+    for name in values:
+        if name not in known:
+            raise ProgramError(f"{what} has no {side} slot {name!r}; it has {', '.join(known) or 'none'}")
+    for slot in slots:
+        names = _names(values.get(slot.name), slot, side, what, block)
+        if not names:
+            if side == "input" and not slot.dispensable:
+                raise ProgramError(
+                    f"{what}: input slot {slot.name!r} is missing" + (f"\n  It is: {slot.doc}" if slot.doc else "")
+                )
+            continue
+        clean[slot.name] = names
+    return clean
+
+
+def _names(value: Any, slot: Slot, side: str, what: str, block: Block) -> list[str]:
+    if value is None:
+        return []
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(items) > 1 and not slot.duplicable:
+        raise ProgramError(f"{what}: {side} slot {slot.name!r} takes one variable, got {len(items)}")
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str):
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} got {type(item).__name__} {item!r}; expected a variable or its name"
+            )
+        known = block.find_var(name) if name != EMPTY else None
+        if known is not None and known is not item and not isinstance(item, str):
+            check_own(known, item, f"{what}: {side} slot {slot.name!r}")
+        if name != EMPTY and known is None:
+            raise ProgramError(
+                f"{what}: {side} slot {slot.name!r} names variable {name!r}, which the block does not have"
+            )
+        names.append(name)
+    return [name for name in names if name != EMPTY] if side == "input" else names
+
+
+def check_own(known: Any, item: Any, what: str) -> None:
+    """Raise ProgramError if a variable that is given is one of another program that has the name by chance."""
+    stands_for = getattr(item, "stands_for", None)
+    if stands_for is not None and not stands_for(known):
+        raise ProgramError(
+            f"{what} got {item.name_and_line()} of another program; {known.name_and_line()} of this one is another "
+            "value\n  Do: build both in one program, or give the variable of this one: block.var(name)"
+        )
+
+
+def check_attrs(
+    definition: OpDef, values: Mapping[str, Any] | None, line: Line
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Canonical attributes of the definition, and hints; or AttributeValueError."""
+    what = f"operator {definition.type} ({line})"
+    if values is not None and not isinstance(values, Mapping):
+        raise ProgramError(f"{what}: attrs is {type(values).__name__}; expected a mapping of names to values")
+    values = renamed(definition.type, dict(values or {}))
+    clean: dict[str, Any] = {}
+    for attr in definition.attrs:
+        value = values.pop(attr.name, None)
+        if value is None:
+            if attr.required:
+                raise AttributeValueError(f"{what}: attribute {attr.name!r} ({attr.type}) is missing")
+            clean[attr.name] = attr.canonical_default
+            continue
+        try:
+            clean[attr.name] = attr.check(value)
+        except ProgramError as exc:
+            raise located(exc, what) from None
+    hints = {name: value for name, value in values.items() if name in HINTS}
+    unknown = [name for name in values if name not in HINTS]
+    if unknown:
+        raise AttributeValueError(
+            f"{what} has no attribute {unknown[0]!r}; it has {', '.join(a.name for a in definition.attrs) or 'none'}"
+        )
+    return clean, hints

@@ -1,0 +1,273 @@
+"""How an error bound goes through an operator, by its class.
+
+- views and selections move bounds with the elements;
+- functions of scalars: a running error analysis of their expression (:mod:`fluidlite.testing.fuzz.tolerance`);
+- sums of products: ``c n eps sum|terms|``, and the operands' bounds through the absolute terms;
+- others: the reference at points that lie within the bounds, in random directions: the local condition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fluidlite.base.dtypes import ALL_FLOATS, HALVES, dtype_name
+from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.opdef import OpDef
+from fluidlite.testing.fuzz.call import call_reference
+from fluidlite.testing.fuzz.operator_classes import CANCELLING, CENTRED, FUSED, SELECTIONS, SUMS, VIEWS
+from fluidlite.testing.fuzz.recipe import Step
+from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, rounding, running_error, wide
+
+PROBES = 4
+SAFETY = 4.0
+"""What probes in random directions may miss."""
+NORMWISE = 8.0
+"""Units of the largest input by which operators of no simpler class may move it."""
+
+
+@functools.cache
+def by_hand() -> frozenset[str]:
+    """Operators that have kernels beside those generated of their expression, which may round elsewhere."""
+    return frozenset(kernel.op for kernel in kernels)
+
+
+class Refused(Exception):
+    """A reference that does not take its inputs."""
+
+
+def reference_of(op: OpDef, inputs: Any, attrs: Any, lod: Any) -> dict[str, list[Array]]:
+    """What the definition's reference makes of inputs in float64; Refused, if it does not take them."""
+    try:
+        found: dict[str, list[Array]] = call_reference(op, inputs, attrs, lod)
+    except Exception as error:  # whatever NumPy says of what the reference was not written for
+        raise Refused(f"{op.type}: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _steepened(x: Array, y: Array, axis: int) -> Array:
+    """The largest element of X times how much a result changes where it does: by the neighbours along an axis."""
+    x, y = wide(x), wide(y)
+    if x.shape[axis] < 2:
+        x, y = x.reshape(-1), y.reshape(-1)
+    with np.errstate(all="ignore"):
+        slopes = np.abs(np.diff(y, axis=axis) / np.diff(x, axis=axis))
+    steepest = np.max(slopes, axis=axis, keepdims=True, initial=0.0, where=np.isfinite(slopes))
+    most = np.max(np.abs(x), axis=axis, keepdims=True, initial=0.0, where=np.isfinite(x))
+    found: Array = most * steepest
+    return found
+
+
+def _compute(op: OpDef, dtype: str) -> str:
+    """What an operator computes in: half types in float32, but where it may be decomposed into others that round."""
+    return "float32" if dtype in HALVES and op.decompose is None else dtype
+
+
+def _overflows(array: Array) -> bool:
+    """Whether a product of some elements leaves the range of the dtype, wherever that of all of them lies."""
+    if array.dtype.kind in "biu" or not array.size:
+        return False
+    sizes = np.abs(wide(array))
+    with np.errstate(all="ignore"):
+        logs = np.log2(sizes[sizes > 0])
+    reach = {"float64": 1000.0, "float16": 14.0}.get(dtype_name(array.dtype), 120.0)
+    return bool(logs[logs > 0].sum() > reach or -logs[logs < 0].sum() > reach)
+
+
+def float_dtypes(inputs: Any) -> list[str]:
+    """The floating dtypes among the inputs."""
+    return [dtype_name(b.value.dtype) for bs in inputs.values() for b in bs if b.value.dtype.kind not in "biu"]
+
+
+def _reduced(inputs: Any, array: Array) -> float:
+    """How many elements of an input go into one of the output, about."""
+    largest = max((b.value.size for bs in inputs.values() for b in bs), default=1)
+    return largest / max(1, array.size)
+
+
+class ErrorBounds:
+    """Error bounds of what operators make, from those of their inputs; ``seed``: of the probes' directions."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def of(
+        self,
+        step: Step,
+        attrs: Any,
+        inputs: dict[str, list[Bounded]],
+        exact: dict[str, list[Array]],
+        declared: dict[str, str],
+        lod: Any,
+    ) -> dict[str, list[Array]]:
+        """The bounds of the values ``exact`` of a step, by slot; a nearer value of the expression goes there."""
+        op = step.op
+        floats = [b for bs in inputs.values() for b in bs if b.value.dtype.kind not in "biu"]
+        dirty = any(not b.exact for bs in inputs.values() for b in bs)
+        if any(np.isinf(b.bound).any() for bs in inputs.values() for b in bs):
+            return {slot: [np.full(a.shape, np.inf) for a in arrays] for slot, arrays in exact.items()}
+        if step.type in VIEWS or step.type in SELECTIONS:
+            if not dirty:
+                return {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
+            if step.type in VIEWS:
+                return self._moved(op, attrs, inputs, exact, lod)
+            return self._probed(op, attrs, inputs, exact, declared, lod, own=False)
+        if step.type.endswith("_interp") and not floats:  # integers, truncated from sums of floats
+            return {slot: [np.full(a.shape, np.inf) for a in arrays] for slot, arrays in exact.items()}
+        if step.type == "reduce_prod" and _overflows(inputs["X"][0].value):
+            return {slot: [np.full(a.shape, np.inf) for a in arrays] for slot, arrays in exact.items()}
+        running = running_error(op, attrs, inputs, declared)
+        if running is not None and set(running) >= set(declared):
+            agreed = self._agreed(running, exact, declared, op.type in by_hand())
+            if agreed is not None:
+                return agreed
+        if step.type in SUMS and len(floats) > 0 and "act" not in attrs:
+            return self._summed(op, attrs, inputs, exact, declared, lod)
+        return self._probed(op, attrs, inputs, exact, declared, lod, own=True)
+
+    @staticmethod
+    def _agreed(
+        running: dict[str, Term], exact: dict[str, list[Array]], declared: dict[str, str], by_hand: bool
+    ) -> dict[str, list[Array]] | None:
+        """The bounds, if the expression's value is the reference's within them; else it means another thing here.
+
+        Where every rendering gives the expression's very bits, they take the place of the reference's value.
+        """
+        found: dict[str, list[Array]] = {}
+        chosen: dict[str, Array] = {}
+        for slot, dtype in declared.items():
+            (array,) = exact[slot]
+            try:
+                value = np.broadcast_to(running[slot].value, array.shape)
+                drift = np.broadcast_to(running[slot].drift, array.shape)
+            except ValueError:
+                return None
+            if dtype in ALL_FLOATS and value.dtype.kind == "f":
+                with np.errstate(all="ignore"):
+                    apart = np.abs(value - array)
+                    off = apart > drift + 4 * rounding(array, dtype) + 1e-12 * np.abs(array)
+                if (off & np.isfinite(array)).any():
+                    return None
+                if dtype == "float64":  # in which the reference rounds too
+                    drift = drift + np.where(np.isfinite(apart), apart, 0.0)
+            if running[slot].exact and not by_hand:
+                chosen[slot], drift = value, np.zeros(array.shape)
+            found[slot] = [drift]
+        for slot, value in chosen.items():
+            exact[slot] = [value]
+        return found
+
+    def _moved(self, op: OpDef, attrs: Any, inputs: Any, exact: Any, lod: Any) -> dict[str, list[Array]]:
+        """Views: the bounds go where the elements go; what is filled in has none."""
+        plain = {name: 0.0 if name in ("pad_value", "value") else value for name, value in attrs.items()}
+        arrays = {
+            slot: [b.bound.copy() if b.value.dtype.kind not in "biu" else b.value for b in bs]
+            for slot, bs in inputs.items()
+        }
+        moved = reference_of(op, arrays, plain, lod)
+        return {
+            slot: [
+                np.abs(m) if a.dtype.kind == "f" else np.zeros(a.shape)
+                for m, a in zip(moved[slot], arrays_, strict=True)
+            ]
+            for slot, arrays_ in exact.items()
+        }
+
+    def _summed(
+        self, op: OpDef, attrs: Any, inputs: Any, exact: Any, declared: dict[str, str], lod: Any
+    ) -> dict[str, list[Array]]:
+        """``(bound of the operands) + c n eps sum|terms|``, by the reference at the absolute values."""
+        positive = {name: abs(value) if isinstance(value, float) else value for name, value in attrs.items()}
+        steepest = 1.0
+        if any(attrs.get(name) for name in FUSED):  # activations that are not steeper than this act on the sums
+            steepest = max(1.1, abs(attrs.get("fuse_alpha") or 0.0))
+            positive |= {name: type(attrs[name])() for name in FUSED if name in attrs}
+
+        def at(change: Callable[[Bounded], Array]) -> dict[str, list[Array]]:
+            moved = {
+                slot: [b.value if b.value.dtype.kind in "biu" else change(b) for b in bs] for slot, bs in inputs.items()
+            }
+            return reference_of(op, moved, positive, lod)
+
+        terms = at(lambda b: np.abs(wide(b.value)) + b.bound)
+        plain = at(lambda b: np.abs(wide(b.value)))
+        counts = at(lambda b: np.ones(b.value.shape))
+        found: dict[str, list[Array]] = {}
+        for slot, arrays in exact.items():
+            dtype = declared.get(slot, "float32")
+            found[slot] = []
+            for i, array in enumerate(arrays):
+                if dtype not in ALL_FLOATS:
+                    found[slot].append(np.zeros(array.shape))
+                    continue
+                compute = _compute(op, dtype)
+                count = max(float(np.max(counts[slot][i], initial=1.0)), _reduced(inputs, array))
+                own = UNIT[compute] * (count + 4) * terms[slot][i] * 2
+                with np.errstate(invalid="ignore"):  # beyond all numbers nothing is known
+                    carried = np.nan_to_num(terms[slot][i] - plain[slot][i], nan=np.inf, posinf=np.inf)
+                found[slot].append(steepest * (carried * (1 + 1e-6) + own) + 2 * rounding(array, dtype))
+        return found
+
+    def _probed(
+        self, op: OpDef, attrs: Any, inputs: Any, exact: Any, declared: dict[str, str], lod: Any, own: bool
+    ) -> dict[str, list[Array]]:
+        """The largest change at points within the bounds (and, for the operator's own rounding, some units more)."""
+        distance = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
+        for probe in range(PROBES):
+            moved: dict[str, list[Array]] = {}
+            for slot, bs in inputs.items():
+                moved[slot] = []
+                for b in bs:
+                    if b.value.dtype.kind in "biu":
+                        moved[slot].append(b.value)
+                        continue
+                    value = wide(b.value)
+                    reach = b.bound.copy()
+                    if own and value.size:
+                        unit = UNIT[_compute(op, dtype_name(b.value.dtype))]
+                        finite = np.where(np.isfinite(value), np.abs(value), 0.0)
+                        reach = reach + NORMWISE * unit * (np.max(finite) if probe % 2 else finite)
+                    sign = (1.0, -1.0)[probe] if probe < 2 else self.rng.choice([-1.0, 1.0], value.shape)
+                    moved[slot].append(value + sign * reach)
+            try:
+                other = reference_of(op, moved, attrs, lod)
+            except Refused:
+                return {slot: [np.full(a.shape, np.inf) for a in arrays] for slot, arrays in exact.items()}
+            for slot, arrays in exact.items():
+                for i, array in enumerate(arrays):
+                    there = other[slot][i]
+                    if there.shape != array.shape:
+                        distance[slot][i][...] = np.inf
+                    elif array.dtype.kind in "biu":
+                        distance[slot][i][there != array] = np.inf
+                    else:
+                        with np.errstate(all="ignore"):
+                            change = np.abs(there - array)
+                        same = (there == array) | (np.isnan(there) & np.isnan(array))
+                        distance[slot][i] = np.maximum(
+                            distance[slot][i], np.where(same, 0.0, np.nan_to_num(change, nan=np.inf))
+                        )
+        found: dict[str, list[Array]] = {}
+        for slot, arrays in exact.items():
+            found[slot] = []
+            for array, far in zip(arrays, distance[slot], strict=True):
+                dtype = declared.get(slot, "float32")
+                if own and array.dtype.kind == "f" and dtype in ALL_FLOATS:
+                    finite = np.abs(array[np.isfinite(array)])
+                    mean = float(finite.mean()) if finite.size else 0.0
+                    unit = max(UNIT[_compute(op, d)] for d in (dtype, *float_dtypes(inputs)))
+                    count = _reduced(inputs, array)
+                    some = far[np.isfinite(far)]
+                    far = SAFETY * (far + (float(some.mean()) if some.size else 0.0))
+                    if op.type in CANCELLING:
+                        mean += sum(float(np.abs(b.value).sum()) for bs in inputs.values() for b in bs)
+                    far = far + unit * (count + 16) * (np.abs(array) + mean) + 4 * rounding(array, dtype)
+                    if op.type in CENTRED and slot == "Y":
+                        far = far + NORMWISE * unit * _steepened(inputs["X"][0].value, array, CENTRED[op.type])
+                elif not own:
+                    far = np.where(far > 0, 2 * far, 0.0)
+                found[slot].append(far)
+        return found

@@ -16,6 +16,8 @@ from fluidlite.expr.step_order import table_values
 from fluidlite.render.array_moves import FEW, concat, empty, full, iota, zeros
 from fluidlite.render.memory import strided, writable
 
+BUFFER, LARGE = np.getbufsize(), 1 << 16
+"""Elements that NumPy buffers when nobody says another number, and from how many on a reduction is worth saying so."""
 SCANNED = 1 << 11
 """Up to so many elements two running products are there sooner than what is made of halves."""
 
@@ -30,7 +32,13 @@ def reduce(xp: Any, kind: str, x: Any, axes: Sequence[int], dtype: str) -> Any:
     if not prod(x.shape):
         dims = tuple(1 if axis in gone else size for axis, size in enumerate(x.shape))
         return full(xp, dims, of_nothing(kind, dtype), dtype, x)
-    return getattr(xp, kind)(x, axis=gone, keepdims=True)
+    if type(x) is not np.ndarray or x.size < LARGE:
+        return getattr(xp, kind)(x, axis=gone, keepdims=True)
+    before = np.setbufsize(BUFFER)  # NumPy reduces no longer part of a row at once, and a run's buffer is small
+    try:
+        return getattr(xp, kind)(x, axis=gone, keepdims=True)
+    finally:
+        np.setbufsize(before)
 
 
 def product_sum(xp: Any, a: Any, b: Any, axes: Sequence[int], dtype: str) -> Any:

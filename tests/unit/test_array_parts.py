@@ -167,3 +167,20 @@ def test_rows_that_sums_replace_are_emptied_first() -> None:
     source = _operator_source("scatter", given, overwrite=False)
     assert "H.set_at(" in source and "H.add_at(" in source and "H.where(" not in source
     assert source.count("H.checked(") == 1
+
+
+@pytest.mark.parametrize(("columns", "buffer"), [(16, 512), (4096, np.getbufsize())])
+def test_numpy_reduces_whole_rows_of_large_arrays(columns: int, buffer: int) -> None:
+    """In a run NumPy's buffer is small; it is so again behind the reduction."""
+    seen = []
+
+    def noted(x: Any, **how: Any) -> Any:
+        seen.append(np.getbufsize())
+        return np.all(x, **how)
+
+    before = np.setbufsize(512)
+    try:
+        array_reductions.reduce(SimpleNamespace(all=noted), "all", np.ones((32, columns), bool), (1,), "bool")
+        assert (seen, np.getbufsize()) == ([buffer], 512)
+    finally:
+        np.setbufsize(before)

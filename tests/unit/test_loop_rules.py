@@ -124,6 +124,12 @@ def test_lines_that_lie_apart_are_scanned_a_block_at_a_time() -> None:
     assert body.index("i1_at += 16") < body.index("int v = 0; v < 4; ++v) { const index_t i0") < body.index("++i1")
 
 
+@pytest.mark.parametrize(("columns", "known"), [(16, True), (17, False)])
+def test_the_text_knows_how_long_a_short_row_is(columns: int, known: bool) -> None:
+    (body,) = texts(call_of("reduce_max", {"X": ((64, columns), "float32")}, {"dim": (1,)}, "Out"))
+    assert ("<= 16L" in body) == known
+
+
 def test_truth_values_of_a_row_are_joined_in_bytes() -> None:
     (body,) = texts(call_of("reduce_all", {"X": ((64, 1000), "bool")}, {"dim": (1,)}, "Out"))
     assert f"{get_context(fluid.CPUPlace()).language.types['uint8']} a1[16];" in body

@@ -17,7 +17,7 @@ from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of, linear
-from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
+from fluidlite.render.loops.nest import TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
 from fluidlite.render.loops.sizes import size_of
@@ -456,7 +456,7 @@ class NestWriter(ElementWriter):
         """Where a loop begins and ends; the text knows the length of a short one, so that a compiler unrolls it."""
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
         size = size_of(axis.size, self.elements.values)
-        return begin, literal(int(size), "int64") if axis.end is None and size <= FEW else end
+        return begin, literal(int(size), "int64") if axis.end is None and size <= TILE else end
 
     def _open(self, axis: Axis) -> None:
         begin, end = self._bounds(axis)

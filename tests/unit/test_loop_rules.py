@@ -101,6 +101,21 @@ def test_a_short_loop_is_unrolled_where_the_language_can_say_so() -> None:
     assert re.findall("UNROLL for .*< (.*);", body) == ["3L"]
 
 
+@pytest.mark.parametrize(("operator", "dims", "count"), [("data_norm", (256, 512), 2), ("batch_norm", (8, 64, 512), 0)])
+def test_functions_that_differ_for_neighbours_are_computed_once_for_all_rows(
+    operator: str, dims: tuple[int, ...], count: int
+) -> None:
+    line = ((dims[1],), "float32")
+    slots = (
+        ("BatchSize", "BatchSum", "BatchSquareSum")
+        if operator == "data_norm"
+        else ("Scale", "Bias", "Mean", "Variance")
+    )
+    call = call_of(operator, {"X": (dims, "float32"), **dict.fromkeys(slots, line)}, {"is_test": True}, "Y")
+    made = [store for nest in nests(call) for store in nest.stores if store.target[0] == "made"]
+    assert len(made) == count
+
+
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:
     given = {"X": ((64, 32), "float32"), "Index": ((4096, 2), "int64")}
     (nest,) = nests(call_of("gather_nd", given, {}, "Out"))

@@ -17,7 +17,7 @@ from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of, linear
-from fluidlite.render.loops.nest import TILE, Store, later_at_less
+from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
 from fluidlite.render.loops.sizes import size_of

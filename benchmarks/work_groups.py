@@ -46,9 +46,9 @@ def main() -> None:
 
 
 def measured(case: Any, size: str, place: Any, gradient: bool, rounds: int) -> list[list[Any]]:
-    """The row of a case; none where no kernel has groups."""
+    """The row of a case. Each schedule has a context, whose kernels are its own."""
     from benchmarks.operators.on_place import OnPlace
-    from fluidlite.platform.context_pool import get_context
+    from fluidlite.platform.context_pool import new_context, using
     from fluidlite.platform.device_registry import devices
 
     language: Any = type(devices.unit(place).language)
@@ -56,12 +56,18 @@ def measured(case: Any, size: str, place: Any, gradient: bool, rounds: int) -> l
     try:
         for name, one in (("together", group), ("alone", None)):
             language.group = one
-            get_context(place).prepared.clear()  # the same calls are prepared anew
-            runs[name] = OnPlace(case, size, place, gradient, REPEAT).run
-            runs[name]()
+            context = new_context(place)
+            with using(context):
+                there = OnPlace(case, size, place, gradient, REPEAT)
+                there.run()
+
+            def run(context: Any = context, there: Any = there) -> None:
+                with using(context):
+                    there.run()
+
+            runs[name] = run
     finally:
         language.group = group
-        get_context(place).prepared.clear()
     times = in_turns(runs, rounds, 1)
     together, alone = (times[name].least / REPEAT * 1e6 for name in ("together", "alone"))
     return [[case.label, size, "gradient" if gradient else "", str(place), together, alone, alone / together]]

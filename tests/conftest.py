@@ -6,6 +6,7 @@ of skipping.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # helper modules that lie here a
 
 import grouped
 from distribution import OperatorScheduling, rank, select
+from unoptimised import is_unoptimised, unoptimised
 
 import fluidlite as fluid
 
@@ -32,6 +34,8 @@ PROGRAMS = ("cc", "mpirun")
 """Names that mean a program, beside this Python or on the path."""
 LIBRARIES = ("llvmlite",)
 """Names that mean a Python package; every other name is a kind of place."""
+LINKER = str(Path(__file__).parent / "linker")
+"""Where compilers look for a linker first."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 MARKERS = ("opencl", "cuda")
 """Markers that mean a kind of place."""
@@ -88,6 +92,12 @@ def _marked(request: pytest.FixtureRequest) -> None:
             require_or_skip(name)
 
 
+@pytest.fixture(autouse=True)
+def _unoptimised(request: pytest.FixtureRequest) -> Iterator[None]:
+    with unoptimised() if is_unoptimised(request.node) else contextlib.nullcontext():
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deal cases to processes by file, and long files by operator."""
@@ -120,11 +130,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep bytecode: the tests start hundreds of processes, each of which would compile all modules anew.
 
-    And tell cases of several checks which of them ``--check`` names.
+    And link kernels with nothing that they do not need, and tell cases of several checks which of them ``--check``
+    names.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep)
+    os.environ["COMPILER_PATH"] = os.pathsep.join(dict.fromkeys(filter(None, (LINKER, *folders))))
     grouped.chosen[:] = config.getoption("check") or ()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while cases are collected: nothing of what is made then goes."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

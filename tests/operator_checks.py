@@ -46,12 +46,31 @@ def pairwise(found: Iterable[Check]) -> list[Check]:
       what an operator leaves out depends on what is wanted.
     """
     found = _base_dtypes(list(found))
-    firsts = {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
+    firsts = _firsts(found)
     sharing: dict[str, list[Check]] = {}
     for check in found:
         sharing.setdefault(path_of(check), []).append(check)
     chosen = {checks[i % len(checks)].id for i, checks in enumerate(sharing.values())}
     return _modes_in_turn([check for check in found if check.id in firsts or check.id in chosen])
+
+
+def _firsts(found: Sequence[Check]) -> set[str]:
+    """The names of the first check of each operator, and of each gradient."""
+    return {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
+
+
+def where_most_falls_back(found: Sequence[Check], kind: str) -> list[Check]:
+    """Fewer checks, for a kind of place that has neither arrays nor a kernel language, but kernels of a few operators.
+
+    All of these, and the first of each other operator and gradient, which the cpu computes: that values go there and
+    come back is not the operator's.
+    """
+    firsts, own = _firsts(found), {kernel.op for kernel in kernels if kind in kernel.places}
+    return [
+        check
+        for check in found
+        if check.id in firsts or {check.operator, f"{check.operator}_grad"} & own or case_of(check) is None
+    ]
 
 
 def _base_dtypes(found: Sequence[Check]) -> list[Check]:

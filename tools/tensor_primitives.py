@@ -18,7 +18,8 @@ from fluidlite import expr as e
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.expr import lowering
 from fluidlite.expr.decompose import ELEMENTWISE, OPERATORS
-from fluidlite.expr.derivatives import RULES, SCALAR_RULES, derivatives
+from fluidlite.expr.derivative_rules import RULES, SCALAR_RULES
+from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.steps import step_table
 from fluidlite.expr.tensor import Tensor, constant, symbol

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.choice_cache import generation
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place

@@ -10,7 +10,8 @@ from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
-from fluidlite.expr.derivatives import derivatives, zeros_like
+from fluidlite.expr.derivative_rules import zeros_like
+from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.step_derivatives import arranged_back, parts_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, tensor, wide

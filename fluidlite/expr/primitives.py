@@ -1,11 +1,11 @@
 """The table of primitives of tensors: what each is made of, and what it is.
 
 Each has one rule a kind, by its name: dims and dtype where it is made (:mod:`tensor`, :mod:`views`, :mod:`reductions`,
-:mod:`segments`, :mod:`windows`, :mod:`indexing`), its derivative (``derivatives.RULES``), how simpler ones say it for
-places without array calls (``lowering.RULES``; none: an operator is it), and its array calls
+:mod:`segments`, :mod:`windows`, :mod:`indexing`), its derivative (``derivative_rules.RULES``), how simpler ones say it
+for places without array calls (``lowering.RULES``; none: an operator is it), and its array calls
 (``fluidlite.render.array_calls.ARRAY_CALLS``): a new one is one file here, that adds to these tables, and an entry of
 the last. Scalar ones are those of ``fluidlite.codegen.primitives.PRIMITIVES``, with
-derivatives in ``derivatives.SCALAR_RULES``.
+derivatives in ``derivative_rules.SCALAR_RULES``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fluidlite.expr.derivatives import RULES, SEVERAL, derivatives, zeros_like
+from fluidlite.expr.derivative_rules import RULES, SEVERAL, zeros_like
+from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.steps import (
     Step,
     Tensors,

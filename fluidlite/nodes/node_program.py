@@ -16,7 +16,7 @@ from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import GradientError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.choice_cache import generation
 from fluidlite.compiler.selection.policy import policy
 from fluidlite.graph.value import Value, create, emit
 from fluidlite.nodes.devices import ValueType

@@ -9,7 +9,7 @@ from fluidlite import unique_name
 from fluidlite.base.errors import NodeError
 from fluidlite.base.fork import holds
 from fluidlite.base.lru_cache import LRUCache
-from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.choice_cache import generation
 from fluidlite.compiler.selection.policy import policy
 from fluidlite.memory.sharing import turn
 from fluidlite.nodes.devices import Device

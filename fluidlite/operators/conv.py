@@ -11,13 +11,11 @@ from fluidlite.expr.declare import operator
 from fluidlite.geometry.convolving import EPILOGUE, RELU_BEFORE
 from fluidlite.operators.conv_common import (
     WORKSPACE,
-    Geometry,
     activated,
     check_bias,
     check_groups,
     check_one_each,
     declare_gradient,
-    geometry,
     grad_maker,
     plain,
     rectified,
@@ -25,6 +23,7 @@ from fluidlite.operators.conv_common import (
     window_attrs,
     with_bias,
 )
+from fluidlite.operators.conv_windows import Geometry, geometry
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering

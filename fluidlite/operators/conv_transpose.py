@@ -11,19 +11,18 @@ from fluidlite.expr.declare import operator
 from fluidlite.geometry.convolving import EPILOGUE
 from fluidlite.operators.conv_common import (
     GRAD_WORKSPACE,
-    Geometry,
     activated,
     check_bias,
     check_groups,
     check_one_each,
     check_spread,
     declare_gradient,
-    geometry,
     grad_maker,
     plain,
     window_attrs,
     with_bias,
 )
+from fluidlite.operators.conv_windows import Geometry, geometry
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering

@@ -73,7 +73,7 @@ for number in range(int(sys.argv[2])):
     threads[-1].start()
 
 codes = set()
-for turn in range(8):
+for turn in range(4):  # each way to let go of memory, with each way to end
     child = os.fork()
     if child == 0:
         faulthandler.dump_traceback_later(30, exit=True)
@@ -95,7 +95,7 @@ for turn in range(8):
                 except fluid.FluidError:
                     pass
             assert len(answer("cpu").hex()) > 3  # other places go on
-        memory.free(tensor.allocation) if turn % 3 == 0 else None
+        memory.free(tensor.allocation) if turn < 2 else None
         del tensor  # what was made before the fork is let go here
         exe.close()
         del exe, scope

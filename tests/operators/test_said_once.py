@@ -56,7 +56,7 @@ register_samples("reduce_logmeanexp", reference=lambda i, a: {"Out": np.log(np.e
 """  # noqa: E501
 
 PRIMITIVE = '''
-from fluidlite.expr.derivatives import RULES as DERIVATIVES
+from fluidlite.expr.derivative_rules import RULES as DERIVATIVES
 from fluidlite.expr.lowering import RULES as SIMPLER
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES, TensorPrimitive
 from fluidlite.expr.tensor import tensor
@@ -99,7 +99,7 @@ register_samples("rolled", reference=lambda i, a: {"Out": i["X"] ** 2 * np.roll(
 SCALAR = """
 import numpy as np
 from fluidlite.codegen.primitives import PRIMITIVES, Primitive
-from fluidlite.expr.derivatives import SCALAR_RULES
+from fluidlite.expr.derivative_rules import SCALAR_RULES
 from fluidlite.expr.tensor import function
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from operator_checks import CHECKS, MODES, PAIRWISE, WRITTEN, by_operator, case_of, parsed, path_of, run_checks
+from operator_checks import (
+    CHECKS,
+    MODES,
+    PAIRWISE,
+    WRITTEN,
+    by_operator,
+    case_of,
+    parsed,
+    path_of,
+    run_checks,
+    where_most_falls_back,
+)
 from unoptimised import EVERY, most_unoptimised
 
 import fluidlite as fluid
@@ -38,8 +49,22 @@ def test_conforms_on_the_cpu(group: list[Check]) -> None:
     assert run_checks(group, "cpu")
 
 
-@pytest.mark.parametrize("place", [each for each in USABLE if fluid.Place.parse(each.values[0]).kind != "cpu"])
-@pytest.mark.parametrize("group", by_operator(most_unoptimised(PAIRWISE)))
+def beside_the_cpu() -> list[Any]:
+    """A parameter for each operator on each usable place but the cpu: its checks, and the place."""
+    made = []
+    for usable in USABLE:
+        (place,) = usable.values
+        unit = devices.unit(place)
+        if unit.place.kind == "cpu":
+            continue
+        computes = unit.array is not None or unit.language is not None
+        found = PAIRWISE if computes else where_most_falls_back(PAIRWISE, unit.place.kind)
+        for group in by_operator(most_unoptimised(found)):
+            made.append(pytest.param(*group.values, place, marks=usable.marks, id=f"{group.id}-{place}"))
+    return made
+
+
+@pytest.mark.parametrize(("group", "place"), beside_the_cpu())
 def test_conforms(group: list[Check], place: str) -> None:
     assert run_checks(group, place)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import grouped
 import pytest
-from operator_checks import PAIRWISE, by_operator, run_checks
+from loop_texts import OTHERWISE, record_texts
+from operator_checks import PAIRWISE, by_operator, case_of, run_checks
 from unoptimised import most_unoptimised
 
 import fluidlite as fluid
+from fluidlite.program.opdef import GradRule
+from fluidlite.program.registry import ops
 from fluidlite.testing import Check
 
 pytest.importorskip("llvmlite")
@@ -21,6 +25,30 @@ def llvm(load_plugin: Callable[[str, str], None]) -> None:
     load_plugin("llvm", "llvm_device")
 
 
+written = set[str]()
+"""The operators whose loops were written in this process: the text of a call is made once."""
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    types = record_texts(monkeypatch)
+    yield types
+    written.update(types)
+
+
 @pytest.mark.parametrize("group", by_operator(most_unoptimised(PAIRWISE)))
-def test_conforms(group: list[Check], no_fallback: None) -> None:
+def test_conforms(group: list[Check], no_fallback: None, texts: set[str]) -> None:
+    """Kernels are right; and those that ``test_loops.py`` leaves to this file are loops."""
     assert run_checks(group, PLACE)
+    if group[0].operator not in OTHERWISE and not grouped.chosen:
+        assert expressions(group) <= texts | written
+
+
+def expressions(group: list[Check]) -> set[str]:
+    """The types of checked operators, and of their gradients, that are expressions."""
+    found = set[str]()
+    for case in filter(None, map(case_of, group)):
+        found.add(case.op.type)
+        if case.sample.grads and isinstance(case.op.grad, GradRule):
+            found.add(case.op.grad.type)
+    return {type for type in found if ops.get(type).expression is not None}

@@ -32,7 +32,7 @@ MODULE_STATE = {
     "codegen/elementwise_form.py": {"_made": "weak; of each operator as many as terms"},
     "codegen/language_kernel.py": {"_sources": "weak; of each kernel language a LRUCache"},
     "codegen/lower.py": {"_cache": "weak; of each operator a LRUCache"},
-    "expr/derivatives.py": {"SEVERAL": "one a primitive that has several results"},
+    "expr/derivative_rules.py": {"SEVERAL": "one a primitive that has several results"},
     "compiler/selection/step_choices.py": {"_calls": "weak; of each operator a LRUCache"},
     "expr/calls.py": {"_traces": "weak; of each operator a LRUCache"},
     "render/loops/kernels.py": {"_known": "weak; 16 of each trace at most"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -53,21 +54,26 @@ def worst(got: Any, exact: Any, dtype: str) -> tuple[float, int]:
     return float(error[at]), at
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("name", list(BOUNDS))
-def test_error_of_float32(context: str, name: str) -> None:
+@functools.lru_cache(1)
+def exact_float32(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Arguments, and what a function is of them: some take seconds, and all contexts are held against the same."""
     x = np.arange(0, 2**32, STRIDE, dtype=np.uint64).astype("u4").view("f4")
     x = np.concatenate([x, np.float32([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan])])
     with np.errstate(all="ignore"):
-        exact = REFERENCES[name](x.astype("f8"))
+        return x, REFERENCES[name](x.astype("f8"))
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("name", list(BOUNDS))
+def test_error_of_float32(context: str, name: str) -> None:
+    x, exact = exact_float32(name)
     error, at = worst(compute(context, name, x), exact, "float32")
     assert error <= BOUNDS[name], (name, x[at])
 
 
-@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="NumPy has no wider type to compare with")
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("name", list(WIDE_BOUNDS))
-def test_error_of_float64(context: str, name: str) -> None:
+@functools.lru_cache(1)
+def exact_float64(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """As :func:`exact_float32`, in the wider type."""
     rng = np.random.default_rng(8)
     words = rng.integers(0, 2**64, 100000, dtype=np.uint64).view("f8")
     powers = 10.0 ** rng.uniform(-20, 3, 50000)
@@ -76,7 +82,14 @@ def test_error_of_float64(context: str, name: str) -> None:
          [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan]]
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        exact = REFERENCES[name](x.astype(np.longdouble))
+        return x, REFERENCES[name](x.astype(np.longdouble))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="NumPy has no wider type to compare with")
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("name", list(WIDE_BOUNDS))
+def test_error_of_float64(context: str, name: str) -> None:
+    x, exact = exact_float64(name)
     error, at = worst(compute(context, name, x), exact, "float64")
     assert error <= WIDE_BOUNDS[name], (name, x[at])
 

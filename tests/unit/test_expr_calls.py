@@ -20,7 +20,7 @@ from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.expr.declare import operator as declare
-from fluidlite.expr.derivatives import RULES
+from fluidlite.expr.derivative_rules import RULES
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.tensor import ordered, tensor
 from fluidlite.expr.traced import trace, values_of

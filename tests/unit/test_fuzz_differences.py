@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.expr import derivatives
+from fluidlite.expr import derivative_rules
 from fluidlite.program.registry import ops
 from fluidlite.testing.fuzz.differences import derivative, second_derivative
 from fluidlite.testing.fuzz.error_bounds import Refused
@@ -97,7 +97,7 @@ def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         order=2, differences=True,
     )  # fmt: skip
     monkeypatch.setattr(ops.get("tanh_grad"), "derived", {})
-    monkeypatch.setitem(derivatives.SCALAR_RULES, "mul", lambda a, b, out, d: (d * b, d * 0))
+    monkeypatch.setitem(derivative_rules.SCALAR_RULES, "mul", lambda a, b, out, d: (d * b, d * 0))
     found = check(recipe, fluid.CPUPlace()).findings
     assert [finding.kind for finding in found] == ["difference"]
     assert "second derivative of v" in found[0].what

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,8 +37,10 @@ def nests(call: Call) -> tuple[Nest, ...]:
     return nests_of(traced_of(call), {(slot, 0): specs[0].dtype for slot, specs in call.outs.items()}, leaves(call))
 
 
-def texts(call: Call) -> list[str]:
-    pieces = kernels.write(call, get_context(fluid.CPUPlace()), Noted(leaves(call), Guards()))
+def texts(call: Call, **keywords: str) -> list[str]:
+    language = copy(get_context(fluid.CPUPlace()).language)
+    language.keywords = {**language.keywords, **keywords}
+    pieces = kernels.write(call, SimpleNamespace(language=language), Noted(leaves(call), Guards()))
     assert pieces is not None
     return [piece.text.body for piece in pieces]
 
@@ -90,6 +95,27 @@ def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: 
 def test_narrow_borders_of_short_rows_have_no_loops_of_their_own(width: int, count: int) -> None:
     attrs = {"paddings": (1, 1, 2, 2), "mode": "edge"}
     assert len(nests(call_of("pad2d", {"X": ((4, 16, 64, width), "float32")}, attrs, "Out"))) == count
+
+
+def test_a_short_loop_is_unrolled_where_the_language_can_say_so() -> None:
+    x = ((30_000, 3), "float32")
+    (body,) = texts(call_of("cross", {"X": x, "Y": x}, {"dim": 1}, "Out"), unroll="UNROLL")
+    assert re.findall("UNROLL for .*< (.*);", body) == ["3L"]
+
+
+@pytest.mark.parametrize(("operator", "dims", "count"), [("data_norm", (256, 512), 2), ("batch_norm", (8, 64, 512), 0)])
+def test_functions_that_differ_for_neighbours_are_computed_once_for_all_rows(
+    operator: str, dims: tuple[int, ...], count: int
+) -> None:
+    line = ((dims[1],), "float32")
+    slots = (
+        ("BatchSize", "BatchSum", "BatchSquareSum")
+        if operator == "data_norm"
+        else ("Scale", "Bias", "Mean", "Variance")
+    )
+    call = call_of(operator, {"X": (dims, "float32"), **dict.fromkeys(slots, line)}, {"is_test": True}, "Y")
+    made = [store for nest in nests(call) for store in nest.stores if store.target[0] == "made"]
+    assert len(made) == count
 
 
 def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> None:

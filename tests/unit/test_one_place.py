@@ -12,7 +12,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import plugin_loader
 from fluidlite.conformance import load_plugin_modules
-from fluidlite.expr import derivatives, lowering
+from fluidlite.expr import derivative_rules, lowering
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.program.registry import ops
 from fluidlite.render.array_calls import ARRAY_CALLS
@@ -36,12 +36,12 @@ register_samples(
 """
 PRIMITIVE = """
 from fluidlite import expr as e
-from fluidlite.expr import derivatives, lowering
+from fluidlite.expr import derivative_rules, lowering
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES, TensorPrimitive
 from fluidlite.expr.tensor import tensor
 
 TENSOR_PRIMITIVES["mirror"] = TensorPrimitive("views", "x", "axis", "those of x", "x's", moves=True)
-derivatives.RULES["mirror"] = lambda x, d: (mirror(d, x.params[0]),)
+derivative_rules.RULES["mirror"] = lambda x, d: (mirror(d, x.params[0]),)
 lowering.RULES["mirror"] = lambda x: e.flip(x.args[0], x.params[0])
 
 def mirror(x, axis):
@@ -121,7 +121,7 @@ def test_a_primitive_is_one_file_and_an_entry_of_the_renderer_s_table(folder: Pa
             check_gradient("growing.mirrored", place)
         twice(np.linspace(-1, 1, 6).reshape(2, 3))
     finally:
-        for table in (TENSOR_PRIMITIVES, derivatives.RULES, lowering.RULES, ARRAY_CALLS):
+        for table in (TENSOR_PRIMITIVES, derivative_rules.RULES, lowering.RULES, ARRAY_CALLS):
             table.pop("mirror", None)
 
 

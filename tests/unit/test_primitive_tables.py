@@ -20,7 +20,7 @@ from fluidlite.codegen import functions
 from fluidlite.codegen.primitives import PRIMITIVES, Primitive
 from fluidlite.conformance import certify, load_plugin_modules
 from fluidlite.conformance.device_checks import NAMESPACE
-from fluidlite.expr import derivatives, lowering
+from fluidlite.expr import derivative_rules, lowering
 from fluidlite.expr.decompose import ELEMENTWISE, OPERATORS
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.tensor import tensor
@@ -50,12 +50,12 @@ STEPS = {"steps", "step_result"}
 
 def test_every_primitive_has_a_rule_of_each_kind() -> None:
     assert set(ARRAY_CALLS) == TENSOR_PRIMITIVES.keys() - DECOMPOSED - DRAWN - STEPS
-    assert set(derivatives.RULES) == TENSOR_PRIMITIVES.keys() - LEAVES - DECOMPOSED - DRAWN - STEPS
-    assert derivatives.SEVERAL.keys() | derivatives.RESULTS == STEPS
+    assert set(derivative_rules.RULES) == TENSOR_PRIMITIVES.keys() - LEAVES - DECOMPOSED - DRAWN - STEPS
+    assert derivative_rules.SEVERAL.keys() | derivative_rules.RESULTS == STEPS
     assert lowering.RULES.keys() <= TENSOR_PRIMITIVES.keys()
     assert lowering.RULES.keys() | ELEMENTWISE | OPERATORS.keys() == TENSOR_PRIMITIVES.keys()
-    assert derivatives.SCALAR_RULES.keys() <= PRIMITIVES.keys()
-    without = PRIMITIVES.keys() - derivatives.SCALAR_RULES.keys()
+    assert derivative_rules.SCALAR_RULES.keys() <= PRIMITIVES.keys()
+    without = PRIMITIVES.keys() - derivative_rules.SCALAR_RULES.keys()
     assert {PRIMITIVES[name].kind for name in without} == {"compare", "logical", "test"}
 
 

@@ -28,7 +28,7 @@ from fluidlite.compiler.executable.run_resources import arenas_of
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.run_errors import fail, raise_late
-from fluidlite.compiler.selection.kernel_selection import generation
+from fluidlite.compiler.selection.choice_cache import generation
 from fluidlite.compiler.selection.policy import policy
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context

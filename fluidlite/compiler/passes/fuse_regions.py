@@ -14,9 +14,9 @@ from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.fuse_dims import GenericDims
 from fluidlite.compiler.passes.fusion import MOST_NUMBERS, MOST_VARIABLES, Fusion
 from fluidlite.compiler.passes.joined import Member, inputs_by_slot, is_number, may_join
-from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, after_plain
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, refuse
+from fluidlite.compiler.selection.single_kernel import GENERATED_FOR, after_plain
 from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import CAPABILITIES, kernels, matches

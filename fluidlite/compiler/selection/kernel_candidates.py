@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.compiler.selection.kernel_selection import GENERATED_FOR, choose, decomposed_choice, widened_choice
+from fluidlite.compiler.selection.kernel_selection import choose, decomposed_choice, widened_choice
 from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.compiler.selection.refusals import (
     device_refusal,
@@ -14,6 +14,7 @@ from fluidlite.compiler.selection.refusals import (
     of_other_devices,
     refuse,
 )
+from fluidlite.compiler.selection.single_kernel import GENERATED_FOR
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators

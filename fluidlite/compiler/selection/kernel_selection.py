@@ -7,68 +7,37 @@ from dataclasses import replace
 from math import prod
 
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
-from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.selection.choice_cache import current_choices
 from fluidlite.compiler.selection.policy import Policy
-from fluidlite.compiler.selection.refusals import (
-    device_refusal,
-    device_veto,
-    language_refusal,
-    largest,
-    refuse,
-    unsuited,
-    unused,
+from fluidlite.compiler.selection.refusals import language_refusal, largest, refuse, unsuited, unused
+from fluidlite.compiler.selection.single_kernel import (
+    native_kernels,
+    rank_of,
+    try_generated,
+    try_generic,
+    try_native,
+    try_native_after_plain,
 )
 from fluidlite.compiler.selection.step_choices import step_choices
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
-from fluidlite.program import codegen_registry as generated
-from fluidlite.program.codegen_registry import generators
+from fluidlite.program import codegen_registry
 from fluidlite.program.decompose import Part, decompose, spliced, taken_apart
-from fluidlite.program.kernel_registry import Kernel, clash, kernels, matches
+from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
-from fluidlite.program.registry import ops
 from fluidlite.program.widen import WIDER, widen, widenable
-
-GENERATED_FOR = ("language", "array")
-"""Capabilities for which kernels are generated, in order of preference."""
 
 MANY_ELEMENTS = 1 << 15
 """From here on array calls of a whole expression take longer than its parts: each makes a new array of memory that is
 in no cache, while elementwise parts are computed in blocks, and the memory between parts is planned.
 """
-
-
+MOST_SPREAD = 2
+"""Times the elements of a call's largest tensor that a part may write in front of a product."""
 MANY_BESIDE = 1 << 16
 """From here on parts that are too small for the kernel language, beside compiled ones, cost less than array calls."""
 
-
-class _Cache:
-    """Choices of one generation: a thread that is still choosing by an older one keeps its own."""
-
-    def __init__(self, generation: tuple[int, ...]) -> None:
-        self.generation = generation
-        self.choices: LRUCache[Choice] = LRUCache(_MOST, "choices", 8 << 20)
-        self.native: LRUCache[list[Kernel]] = LRUCache(_MOST, "native kernels", 8 << 20)
-
-
 _Attempt = Callable[[Call, Unit, Policy, "tuple[Kernel, ...]", "list[tuple[str, str]]"], "Choice | None"]
-_MOST = 4096
-_cache = _Cache(())
-
-
-def _current() -> _Cache:
-    """The choices of this generation."""
-    global _cache
-    found, now = _cache, generation()
-    if found.generation != now:
-        found = _cache = _Cache(now)
-    return found
-
-
-def generation() -> tuple[int, int, int]:
-    """Changes whenever a kernel, operator or device is registered; caches of choices watch it."""
-    return kernels.generation, ops.generation, devices.generation
 
 
 def choose(call: Call, place: Place, policy: Policy) -> Choice:
@@ -82,7 +51,7 @@ def choose(call: Call, place: Place, policy: Policy) -> Choice:
     KernelNotFoundError
         If nothing can run it, or only the fallback place could and the policy forbids that.
     """
-    return _current().choices.get((call, place, policy), lambda: _choose(call, place, policy))
+    return current_choices().choices.get((call, place, policy), lambda: _choose(call, place, policy))
 
 
 def _choose(call: Call, place: Place, policy: Policy) -> Choice:
@@ -132,12 +101,12 @@ def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
     unit, kind = devices.unit(choice.place), choice.place.kind
     candidates = _candidates(call, choice.place, policy)
     if choice.how == "native":
-        several = _native_kernels(call, kind, policy, candidates)
+        several = native_kernels(call, kind, policy, candidates)
     else:
         several = [each for each in candidates if choice.capability in each.places]
     if len(several) < 2 or all(each.layouts == several[0].layouts for each in several):
         return ()
-    rank, call = _rank(policy, kind), call.at(choice.place)
+    rank, call = rank_of(policy, kind), call.at(choice.place)
     found = [choice.kernel]
     for kernel in several:
         if kernel is choice.kernel or rank(kernel) != rank(choice.kernel) or any(clash(kernel, each) for each in found):
@@ -189,14 +158,14 @@ def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str,
     if call.op.steps is not None:
         return _stepwise(call, unit, policy, refused)
     if rule is None or not call.of_tensors:
-        order: tuple[_Attempt, ...] = (_native, _generated, _generic)
+        order: tuple[_Attempt, ...] = (try_native, try_generated, try_generic)
     elif rule.operators:
-        order = (_generated,)
+        order = (try_generated,)
     elif rule.library:
-        order = (_native, _library_arrays, _generic, _in_parts, _generated)
+        order = (try_native, _library_arrays, try_generic, _in_parts, try_generated)
     else:
-        order = (_native, _generic, _loops, _in_parts, _generated)
-    for attempt in (*order, _native_after_plain, _decomposed, _widened):
+        order = (try_native, try_generic, _loops, _in_parts, try_generated)
+    for attempt in (*order, try_native_after_plain, _decomposed, _widened):
         found = attempt(call, unit, policy, candidates, refused)
         if found is not None:
             return found
@@ -216,7 +185,7 @@ def _stepwise(call: Call, unit: Unit, policy: Policy, refused: list[tuple[str, s
             return found
 
         try:
-            return _current().choices.get((one, unit.place, policy), make)
+            return current_choices().choices.get((one, unit.place, policy), make)
         except KernelNotFoundError as exc:
             return str(exc)
 
@@ -236,131 +205,6 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
     return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
 
 
-def _ordered(candidates: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
-    return sorted(candidates, key=_rank(policy, kind))
-
-
-def _rank(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
-    """What the candidates for a kind of places are sorted by: the user's preference, then the rank of the library."""
-    preferred = policy.preferred(kind)
-
-    def rank(kernel: Kernel) -> tuple[int, int]:
-        place = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
-        return place, -kernels.library(kernel.library).rank
-
-    return rank
-
-
-def _native(
-    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
-) -> Choice | None:
-    kind = unit.place.kind
-    if "native" in policy.exclude:
-        return None
-    mine = _native_kernels(call, kind, policy, candidates)
-    for kernel in mine:
-        if after_plain(kernel, kind, policy):
-            reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
-        else:
-            reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
-        if reason is None:
-            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
-        refused.append((f"native {kernel.library}", reason))
-    if not mine:
-        refused.append(("native", f"no kernel is registered for {kind}"))
-    return None
-
-
-def _native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
-    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator, but for those
-    with an epilogue.
-    """
-    key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
-
-    def make() -> list[Kernel]:
-        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
-        return _ordered(mine, kind, policy, call)
-
-    return _current().native.get(key, make)
-
-
-def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
-    """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
-    preferred = policy.preferred(kind)
-    if "plain" not in preferred or kernel.library == "plain":
-        return False
-    return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")
-
-
-def _native_after_plain(
-    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
-) -> Choice | None:
-    kind = unit.place.kind
-    for kernel in _native_kernels(call, kind, policy, candidates):
-        if not after_plain(kernel, kind, policy):
-            continue
-        reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
-        if "native" not in policy.exclude and reason is None:
-            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
-    return None
-
-
-def _generated(
-    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
-) -> Choice | None:
-    if call.op.scalar is None and call.op.expression is None:
-        refused.append(("generated", "no expression"))
-        return None
-    if "generated" in policy.exclude:
-        return None
-    reason = device_refusal(call, unit) or device_veto(call, unit)
-    if reason is not None:
-        refused.append(("generated", reason))
-        return None
-    for capability in GENERATED_FOR:
-        if getattr(unit, capability) is None or capability not in generators:
-            continue
-        reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
-        if reason is None:
-            return Choice("generated", unit.place, capability, None, capability, refused=tuple(refused))
-        refused.append((f"generated ({capability})", reason))
-    if unit.array is None and unit.language is None:
-        refused.append(("generated", f"{unit.place.kind} has neither array namespace nor kernel language"))
-    return None
-
-
-def _generic(
-    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
-) -> Choice | None:
-    if "generic" in policy.exclude:
-        return None
-    chosen = policy.capability(unit.place.kind)
-    tried = [
-        (capability, kernel)
-        for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
-        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
-    ]
-    for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
-        reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
-        reason = reason or refuse(kernel, call, unit)
-        if reason is None and capability == "language":
-            reason = language_refusal(call, unit)
-        if reason is None and capability != "memory":  # copies need nothing that a device could lack
-            reason = device_veto(call, unit)
-        if reason is None:
-            return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
-        refused.append((f"generic ({capability})", reason))
-    for capability, thing in (("array", unit.array), ("language", unit.language)):
-        if thing is None:
-            refused.append(
-                (
-                    capability,
-                    f"{unit.place.kind} has no {'array namespace' if capability == 'array' else 'kernel language'}",
-                )
-            )
-    return None
-
-
 def _decomposed(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
@@ -372,7 +216,7 @@ def _decomposed(
     open_sizes = not call.known or any(s.lod_level and not s.lod for specs in call.ins.values() for s in specs)
     computes = unit.array is not None or unit.language is not None
     try:
-        if open_sizes and computes and generated.has_steps(call):  # its parts depend on its sequences
+        if open_sizes and computes and codegen_registry.has_steps(call):  # its parts depend on its sequences
             return Choice("decomposed", unit.place, "", refused=tuple(refused))
         parts = decompose(call)
     except ProgramError as exc:
@@ -413,7 +257,7 @@ def _library_arrays(
     """Array calls of an expression that a library behind the namespace computes."""
     if unit.array is None or policy.capability(unit.place.kind) == "language":
         return None
-    found = _generated(call, unit, replace(policy, exclude=(*policy.exclude, "language")), candidates, [])
+    found = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "language")), candidates, [])
     return None if found is None else replace(found, refused=tuple(refused))
 
 
@@ -421,11 +265,11 @@ def _loops(
     call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
 ) -> Choice | None:
     """An expression as loops of a kernel language."""
-    if unit.language is None or generated.parts_first(call):
+    if unit.language is None or codegen_registry.parts_first(call):
         return None
     if unused("language", call, unit, policy) is not None:
         return None
-    found = _generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
+    found = try_generated(call, unit, replace(policy, exclude=(*policy.exclude, "array")), candidates, [])
     return None if found is None else replace(found, refused=tuple(refused))
 
 
@@ -435,20 +279,22 @@ def _in_parts(
     """An expression said with operators, rather than by array calls: if the kernel language computes all of them (where
     the whole is large, all that are large enough for it), or if it is large and what is not elementwise of it is not.
 
-    Elementwise parts are then one kernel each.
+    Elementwise parts are then one kernel each. Products are left to the library of the array namespace, unless their
+    operands are spread for them, as windows of images are.
     """
     compiled = unit.language is not None and unused("language", call, unit, policy) is None
     elements = largest(call) if call.known else 0
     if not compiled and elements < MANY_ELEMENTS:
         return None
-    if not compiled and generated.in_blocks(call, unit):
+    if not compiled and codegen_registry.in_blocks(call, unit):
         return None
     found = _decomposed(call, unit, policy, candidates, [])
     if found is None:
         return None
+    products = all(_most_written(part) <= MOST_SPREAD * elements for part in found.parts)
     if compiled and any(
         choice.capability == "array"
-        and not generated.parts_first(part.call)  # a product, which the array namespace computes by its library
+        and not (products and codegen_registry.parts_first(part.call))
         and (elements < MANY_BESIDE or unused("language", part.call, unit, policy) is None)
         for part, choice in zip(found.parts, found.part_choices, strict=True)
     ):
@@ -460,8 +306,12 @@ def _in_parts(
 
 def _in_blocks(part: Part) -> bool:
     """Whether array calls compute a part without new arrays that are large."""
-    written = (prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
-    return part.call.op.elementwise or part.call.op.view is not None or max(written) < MANY_ELEMENTS
+    return part.call.op.elementwise or part.call.op.view is not None or _most_written(part) < MANY_ELEMENTS
+
+
+def _most_written(part: Part) -> int:
+    """The elements of the largest tensor that a part writes."""
+    return max(prod(spec.dims) for specs in part.call.outs.values() for spec in specs)
 
 
 def _widened(
@@ -490,7 +340,7 @@ def widened_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
 
 def fusible_choice(call: Call, unit: Unit, policy: Policy) -> Choice | None:
     """The call said with elementwise operators, which can be fused with what is around them, or None."""
-    return _in_parts(call, unit, policy, (), []) if generated.elementwise(call) else None
+    return _in_parts(call, unit, policy, (), []) if codegen_registry.elementwise(call) else None
 
 
 def decomposed_choice(call: Call, unit: Unit, policy: Policy) -> tuple[Choice | None, str]:

@@ -57,6 +57,8 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
     def taken(slot: str) -> list[list[int]]:
         x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
         if "SeqLength" in inputs:
+            if not all(0 <= n <= len(row) for row, n in zip(x, inputs["SeqLength"].reshape(-1), strict=True)):
+                raise ValueError("a length is out of range")
             return [row[:n] for row, n in zip(x, inputs["SeqLength"].reshape(-1), strict=True)]
         return [[tag for row in x[a:b] for tag in row] for a, b in pairwise(lod[slot][-1])]
 

@@ -77,7 +77,8 @@ class ElementWriter:
         self.nest, self.schedule, self.dtypes, self.elements = nest, schedule, dtypes, nest.elements
         self.late, self.updated = late, updated
         self.types, self.math = language.types, language.math
-        self.independent, self.stream = (str(language.keywords.get(name, "")) for name in ("independent", "stream"))
+        words = [str(language.keywords.get(name, "")) for name in ("independent", "stream", "unroll")]
+        self.independent, self.stream, self.unroll = words
         self.ranks = _ranks(nest)
         self.crossing: set[Any] = set()
         self._begin()

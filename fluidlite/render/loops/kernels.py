@@ -164,6 +164,7 @@ class _Laid:
             *language.types.items(),
             *language.math.items(),
             language.keywords.get("independent"),
+            language.keywords.get("unroll"),
             group_of(language),
         )
         key = (words, inputs, tuple(_shared(call)))

@@ -17,7 +17,7 @@ from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of, linear
-from fluidlite.render.loops.nest import TILE, Store, later_at_less
+from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
 from fluidlite.render.loops.sizes import size_of
@@ -266,7 +266,7 @@ class NestWriter(ElementWriter):
         if square:
             self.scopes[-1].lines.append(self._square(last.name, bounds[0], scope, rows))
         else:
-            self.scopes[-1].lines += blocks or self._loop(last.name, bounds, scope, partial, summed, together)
+            self.scopes[-1].lines += blocks or self._loop(last, bounds, scope, partial, summed, together)
         for axis in reversed(axes[:-1]):
             self._close(axis)
         self._flush(level)
@@ -378,7 +378,7 @@ class NestWriter(ElementWriter):
 
     def _loop(
         self,
-        name: str,
+        axis: Axis,
         bounds: Sequence[str],
         scope: Scope,
         partial: bool,
@@ -386,14 +386,16 @@ class NestWriter(ElementWriter):
         together: bool,
     ) -> list[str]:
         """The innermost loop of a pass; ``together`` the members of a group go through it."""
-        (begin, end), lines = bounds, scope.lines
+        (begin, end), lines, name = bounds, scope.lines, axis.name
         if not partial:
             kept = [line for each in summed for line in each.kept()]
             counted = [f"if (++{summed[0].name}_count == {BLOCK}) {{", *kept, "}"] if summed else []
             step = f"++{name}"
             if together:
                 begin, step = f"{begin} + member", f"{name} += {self.schedule.members}"
-            return [f"for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
+            innermost = not any("for (" in line for line in lines)
+            unroll = f"{self.unroll} " if self.unroll and innermost and self._has_few_steps(axis) else ""
+            return [f"{unroll}for (index_t {name} = {begin}; {name} < {end}; {step}) {{", *lines, *counted, "}"]
         start = f"{name}_at"
         main = [line.replace("@]", "v]") for line in lines]
         rest = [line.replace("@]", "0]") for line in lines]
@@ -457,6 +459,9 @@ class NestWriter(ElementWriter):
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
         size = size_of(axis.size, self.elements.values)
         return begin, literal(int(size), "int64") if axis.end is None and size <= TILE else end
+
+    def _has_few_steps(self, axis: Axis) -> bool:
+        return axis.end is None and bool(size_of(axis.size, self.elements.values) <= FEW)
 
     def _open(self, axis: Axis) -> None:
         begin, end = self._bounds(axis)

@@ -1,0 +1,153 @@
+"""Attempts to run a call by one kernel of its place, registered or generated, with the reason of every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluidlite.compiler.selection.choice import Choice
+from fluidlite.compiler.selection.choice_cache import current_choices
+from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.selection.refusals import (
+    device_refusal,
+    device_veto,
+    language_refusal,
+    refuse,
+    unsuited,
+    unused,
+)
+from fluidlite.platform.device_registry import Unit
+from fluidlite.program.codegen_registry import generators
+from fluidlite.program.kernel_registry import Kernel, kernels, matches
+from fluidlite.program.op_call import Call
+
+GENERATED_FOR = ("language", "array")
+"""Capabilities for which kernels are generated, in order of preference."""
+
+
+def _ordered(candidates: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
+    return sorted(candidates, key=rank_of(policy, kind))
+
+
+def rank_of(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
+    """What the candidates for a kind of places are sorted by: the user's preference, then the rank of the library."""
+    preferred = policy.preferred(kind)
+
+    def rank(kernel: Kernel) -> tuple[int, int]:
+        place = preferred.index(kernel.library) if kernel.library in preferred else len(preferred)
+        return place, -kernels.library(kernel.library).rank
+
+    return rank
+
+
+def try_native(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """A kernel that is registered for the kind of place, the user's preferred library first."""
+    kind = unit.place.kind
+    if "native" in policy.exclude:
+        return None
+    mine = native_kernels(call, kind, policy, candidates)
+    for kernel in mine:
+        if after_plain(kernel, kind, policy):
+            reason: str | None = f"the framework's own kernels are preferred to {kernel.library!r}"
+        else:
+            reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        if reason is None:
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
+        refused.append((f"native {kernel.library}", reason))
+    if not mine:
+        refused.append(("native", f"no kernel is registered for {kind}"))
+    return None
+
+
+def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kernel, ...]) -> list[Kernel]:
+    """The candidates for a kind of places, preferred ones first: the same for all calls of an operator, but for those
+    with an epilogue.
+    """
+    key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
+
+    def make() -> list[Kernel]:
+        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
+        return _ordered(mine, kind, policy, call)
+
+    return current_choices().native.get(key, make)
+
+
+def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
+    """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
+    preferred = policy.preferred(kind)
+    if "plain" not in preferred or kernel.library == "plain":
+        return False
+    return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")
+
+
+def try_native_after_plain(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """A kernel of a library that the user puts behind the framework's own."""
+    kind = unit.place.kind
+    for kernel in native_kernels(call, kind, policy, candidates):
+        if not after_plain(kernel, kind, policy):
+            continue
+        reason = unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit)
+        if "native" not in policy.exclude and reason is None:
+            return Choice("native", unit.place, kernel.library, kernel, refused=tuple(refused))
+    return None
+
+
+def try_generated(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """A kernel that is generated of the operator's expression."""
+    if call.op.scalar is None and call.op.expression is None:
+        refused.append(("generated", "no expression"))
+        return None
+    if "generated" in policy.exclude:
+        return None
+    reason = device_refusal(call, unit) or device_veto(call, unit)
+    if reason is not None:
+        refused.append(("generated", reason))
+        return None
+    for capability in GENERATED_FOR:
+        if getattr(unit, capability) is None or capability not in generators:
+            continue
+        reason = unused(capability, call, unit, policy) or generators[capability].refuse(call, unit)
+        if reason is None:
+            return Choice("generated", unit.place, capability, None, capability, refused=tuple(refused))
+        refused.append((f"generated ({capability})", reason))
+    if unit.array is None and unit.language is None:
+        refused.append(("generated", f"{unit.place.kind} has neither array namespace nor kernel language"))
+    return None
+
+
+def try_generic(
+    call: Call, unit: Unit, policy: Policy, candidates: tuple[Kernel, ...], refused: list[tuple[str, str]]
+) -> Choice | None:
+    """A kernel that is registered for a capability of the place."""
+    if "generic" in policy.exclude:
+        return None
+    chosen = policy.capability(unit.place.kind)
+    tried = [
+        (capability, kernel)
+        for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
+        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
+    ]
+    for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
+        reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
+        reason = reason or refuse(kernel, call, unit)
+        if reason is None and capability == "language":
+            reason = language_refusal(call, unit)
+        if reason is None and capability != "memory":  # copies need nothing that a device could lack
+            reason = device_veto(call, unit)
+        if reason is None:
+            return Choice("generic", unit.place, kernel.library, kernel, capability, refused=tuple(refused))
+        refused.append((f"generic ({capability})", reason))
+    for capability, thing in (("array", unit.array), ("language", unit.language)):
+        if thing is None:
+            refused.append(
+                (
+                    capability,
+                    f"{unit.place.kind} has no {'array namespace' if capability == 'array' else 'kernel language'}",
+                )
+            )
+    return None

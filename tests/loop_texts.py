@@ -1,0 +1,45 @@
+"""What ties the tests of two places together on which LLVM compiles kernels in C: ``llvm`` and ``loops``.
+
+On ``llvm`` an expression is computed by its loops unless a kernel in C was written for the operator, or other operators
+compute its parts. So ``loops``, where loops compute all, has the operators of which this holds left to check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fluidlite.expr.calls import leaves
+from fluidlite.render.loops import kernels
+
+OTHERWISE = frozenset({
+    "addmm", "assign", "auc", "bicubic_interp", "bilinear_interp", "bilinear_tensor_product", "bmm", "conv2d",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "cudnn_lstm", "depthwise_conv2d", "depthwise_conv2d_transpose",
+    "device_transfer", "device_view", "flatten", "flatten2", "fsp", "grid_sampler", "group_norm", "gru", "gru_unit",
+    "is_empty", "lamb", "lars_momentum", "layer_norm", "linear_interp", "lstm", "lstmp", "matmul", "mean_iou", "mul",
+    "nearest_interp", "pool2d", "pool3d", "precision_recall", "reduce_all", "reduce_any", "reshape", "reshape2",
+    "sequence_conv", "shape", "size", "spectral_norm", "squeeze", "squeeze2", "trilinear_interp", "unpool", "unsqueeze",
+    "unsqueeze2",
+})  # fmt: skip
+"""Operators with an expression that, or whose gradient, is not always computed by its loops on ``llvm``."""
+
+
+def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Types of operators whose loops are written from now on.
+
+    What was written for other sizes, and is used again, must be what would be written for these.
+    """
+    written, types = kernels.written, set[str]()
+
+    def checked(call: Any, context: Any) -> Any:
+        found = written(call, context)
+        types.add(call.op.type)
+        if "float32" in {spec.dtype for specs in (*call.ins.values(), *call.outs.values()) for spec in specs}:
+            fresh = kernels.write(call, context, leaves(call))
+            assert fresh is not None
+            assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
+        return found
+
+    monkeypatch.setattr(kernels, "written", checked)
+    return types

@@ -124,6 +124,14 @@ def test_what_lies_in_the_product_of_checked_indices_is_not_checked_again() -> N
     assert sum(x.op == "checked" for x in elements_of(nest)) == 2
 
 
+@pytest.mark.parametrize(("updates", "count"), [(1 << 16, 2), (64, 1)])
+def test_indices_of_a_scatter_are_checked_once_for_all_of_its_owners(updates: int, count: int) -> None:
+    given = {"X": ((64, 64), "float32"), "Index": ((updates, 2), "int64"), "Out@GRAD": ((updates,), "float32")}
+    bodies = texts(call_of("gather_nd_grad", given, {}, "X@GRAD"))
+    assert len(bodies) == count
+    assert ["bad_index" in body for body in bodies] == [True, False][:count]
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scans_are_in_the_nest_that_reads_them(axis: int) -> None:
     """What is in front of an element is not stored, and what is behind it is near."""

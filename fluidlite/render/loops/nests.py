@@ -101,7 +101,7 @@ def nests_of(
     results = [(slot, i, _as_it_lies(traced.outputs[slot][i], values)) for slot, i in dtypes]
     rounded = {id(x) for slot, i, x in results if x.dtype != dtypes[slot, i]}
     every = [x for _, _, x in results]
-    tables = _tables(every, values)
+    tables = _tables(every, values) | _indices(every, values)
     keep = tables.union(_kept(every, rounded, values))
     kept = [x for x in ordered(every) if x in keep]
     stored = {x: ("made", k) for k, x in enumerate(kept) if in_order(x, values) or x in tables}
@@ -481,6 +481,21 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
             enough = count >= least or (function and bool(arg.dims) and size_of(arg.dims[-1], values) != 1)
             if enough and most >= max(often * prod(size_of(d, values) for d in arg.dims), WORTH):
                 found.add(arg)
+    return found
+
+
+def _indices(results: list[Tensor], values: Sizes) -> set[Tensor]:
+    """Indices that are computed or checked, and that each of several owners of a scatter's target reads."""
+    found: set[Tensor] = set()
+    for x in ordered(results):
+        if x.op not in SCATTERING or x.op == "put":  # of which each owner has indices of its own
+            continue
+        index = x.args[2] if x.op == "set_at" else x.args[1]
+        many = prod(size_of(d, values) for d in index.dims) >= WORTH
+        behind = ordered([index])
+        made = any(each.op in ("map", "checked") for each in behind)
+        if made and many and not any(each.op in REDUCING or in_order(each, values) for each in behind):
+            found.add(index)
     return found
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 
 import fluidlite as fluid
 import fluidlite.graph as ng
+from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import Computation, Graph, GraphPass, Transformer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
@@ -55,3 +56,9 @@ def number(what: str, value: Any, error: type[FluidError] = ProgramError) -> flo
     if found is None:
         raise error(f"{what} is {type(value).__name__} {value!r:.80}; expected a number")
     return found
+
+
+def did_you_mean(name: Any, known: Iterable[str], count: int = 2, cutoff: float = 0.6) -> str:
+    """The known names that are nearest to a wrong one, as the end of a sentence of an error; "" if none is near."""
+    near = difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -13,6 +13,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.tensor_spec import Spec
 
 
 class StateMovedError(ProgramError):
@@ -34,6 +35,14 @@ class Frame:
         self.step: Control | None = None
         self.bodies: MakeExecutor | None = None
         """What makes the executors of sub-blocks; None: such as executors are by default."""
+
+    def fetched(self) -> Iterator[tuple[str, Context, Tensor, Spec]]:
+        """What the plan's fetches are when its steps are done: key, context, value, and metadata of each."""
+        for name, key, place, spec in self.plan.fetches:
+            tensor = self.values.get(key)
+            if tensor is None:
+                raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
+            yield key, self.contexts[place], tensor, spec
 
     # For control-flow and host-callback operators
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import DeviceError, ProgramError
+from fluidlite.base.errors import DeviceError
 from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.frame import Frame, take_state, uses_of_state
 from fluidlite.compiler.instrumentation import Observer, observation, observers, timer
@@ -242,13 +242,9 @@ def read_fetches(frame: Frame) -> list[tuple[Any, Spec]]:
     """Read what was fetched and the status words, behind one wait a context."""
     fetched: list[tuple[np.ndarray[Any, Any], Spec]] = []
     touched: dict[Place, Context] = {}
-    for name, key, place, spec in frame.plan.fetches:
-        context = frame.contexts[place]
-        tensor = frame.values.get(key)
-        if tensor is None:
-            raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
+    for _, context, tensor, spec in frame.fetched():
         fetched.append((begin_read(tensor, context), tensor.spec or spec))
-        touched[place] = context
+        touched[context.place] = context
     raise_late(frame, [context for context in frame.contexts.values() if context.suspect], wait_for=touched)
     return fetched
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite import plugin_loader
+from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.base.errors import DeviceUnavailable, FluidError
 from fluidlite.conformance.certificate import FAILED, KNOWN, Certificate, Outcome
@@ -138,7 +138,7 @@ def _selected(found: list[Check], patterns: tuple[str, ...], wanted: tuple[str, 
     for id in wanted:
         matching = [check for check in found if check.id == id]
         if not matching:
-            raise FluidError(f"no check is called {id!r}{_near(id, _ids_near(id, found))}")
+            raise FluidError(f"no check is called {id!r}{did_you_mean(id, _ids_near(id, found), 1, 0.3)}")
         selected |= {check.id: check for check in matching}
     return list(selected.values())
 
@@ -151,16 +151,11 @@ def _ids_near(id: str, found: list[Check]) -> list[str]:
 
 def _why(type: str, operators: list[str]) -> str:
     if ops.find(type) is None:
-        return f": no operator is called so{_near(type, operators)}"
+        return f": no operator is called so{did_you_mean(type, operators, 1, 0.3)}"
     forward = type.removesuffix("_grad")
     if forward != type and forward in operators:
         return f": it is checked with {forward!r}"
     return ": it has no reference, or no samples"
-
-
-def _near(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.3)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _known(outcome: Outcome, reason: str, exact: bool) -> Outcome:

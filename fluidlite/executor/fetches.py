@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from fluidlite.base.arguments import listed
+from fluidlite.base.arguments import did_you_mean, listed
 from fluidlite.base.errors import FetchError
 from fluidlite.platform.context import Context
 from fluidlite.program.opdef import GRAD
@@ -21,8 +20,7 @@ def _hint(program: Program, name: str) -> str:
     base = program.global_block().find_var(name.removesuffix(GRAD))
     if name.endswith(GRAD) and base is not None and base.stop_gradient:
         return f"; {base.name!r} has stop_gradient=True"
-    near = difflib.get_close_matches(name, program.global_block().vars, n=2)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return did_you_mean(name, program.global_block().vars)
 
 
 def fetched_arrays(name: str, value: Any, spec: Spec) -> Any:

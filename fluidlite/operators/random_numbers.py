@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.codegen.philox import CENTRAL
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
 from fluidlite.operators.creation import LIKE_ATTRS, SHAPE_SLOTS, infer_like, infer_shape
 from fluidlite.operators.inference import Inferred, like, number_fits, size
@@ -32,17 +33,8 @@ def _truncated(*, mean: float, std: float) -> Any:
     bound: Any = erf(root(2))
     t = bound * (2 * uniform() - 1)
     w = -log((1 - t) * (1 + t)) - 2.5
-    p: Any = 2.81022636e-08
-    for term in (
-        3.43273939e-07,
-        -3.5233877e-06,
-        -4.39150654e-06,
-        0.00021858087,
-        -0.00125372503,
-        -0.00417768164,
-        0.246640727,
-        1.50140941,
-    ):
+    p: Any = CENTRAL[0]
+    for term in CENTRAL[1:]:
         p = p * w + term
     return mean + std * root(2) * p * t
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
 from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
 from fluidlite.base.invalidation import cache_version
@@ -179,10 +179,8 @@ class DeviceTable:
         asked, place = place, Place.parse(place)
         entry = self._entries.get(place.kind)
         if entry is None:
-            near = difflib.get_close_matches(place.kind, self._entries, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise PlaceError(
-                f"no device serves place {str(place)!r}{hint}"
+                f"no device serves place {str(place)!r}{did_you_mean(place.kind, self._entries, 1)}"
                 f" (known kinds: {', '.join(sorted(self._entries)) or 'none'})"
                 "\n  Do: install the plugin that brings it; `fluidlite plugins` shows what was left out and why"
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluidlite import unique_name
+from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.declare_variable import declare_parameter, declare_variable
 from fluidlite.program.desc import BlockDesc
@@ -68,11 +69,7 @@ class Block(FluidBlock):
         """
         found = self.find_var(name)
         if found is None:
-            import difflib
-
-            near = difflib.get_close_matches(str(name), self.vars, n=2)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ProgramError(f"block {self.idx} has no variable {name!r}{hint}")
+            raise ProgramError(f"block {self.idx} has no variable {name!r}{did_you_mean(name, self.vars)}")
         return found
 
     _var_recursive = var

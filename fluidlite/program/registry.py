@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
+from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.errors import OperatorNotFoundError, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.invalidation import cache_version
@@ -115,9 +115,8 @@ class OpRegistry:
         """
         found = self.find(type)
         if found is None:
-            near = difflib.get_close_matches(str(type), self._ops, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise OperatorNotFoundError(f"no operator is called {type!r}{hint}\n  Do: fluidlite ops lists all")
+            near = did_you_mean(type, self._ops, 3)
+            raise OperatorNotFoundError(f"no operator is called {type!r}{near}\n  Do: fluidlite ops lists all")
         return found
 
     def __iter__(self) -> Iterator[OpDef]:

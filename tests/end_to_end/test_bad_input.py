@@ -57,7 +57,7 @@ def op(type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = None, o
 
 
 BUILDING = {
-    "unknown operator": (op("rellu", {"X": "x"}), OperatorNotFoundError, "no operator is called 'rellu'; did you mean relu"),
+    "unknown operator": (op("rellu", {"X": "x"}), OperatorNotFoundError, "no operator is called 'rellu'; did you mean 'relu'"),
     "unknown input slot": (op("relu", {"Y": "x"}), ProgramError, rf"operator relu \({HERE}.* no input slot 'Y'; it has X"),
     "unknown output slot": (op("relu", {"X": "x"}, outs=("Oot",)), ProgramError, rf"relu \({HERE}.* no output slot 'Oot'; it has Out"),
     "missing input slot": (op("relu", {}), ProgramError, rf"relu \({HERE}.*input slot 'X' is missing"),

@@ -135,7 +135,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
         (("explain", "{model}", "--feed", "y=3x3"), 2, "no variable 'y'"),
         (("ops", "nothing_like_it"), 2, "no operator is called nothing_like_it"),
         (("ops", "--place", "gpu"), 2, "PlaceError"),
-        (("op", "reluu"), 2, "did you mean relu"),
+        (("op", "reluu"), 2, "did you mean 'relu'"),
         (("explain", "{model}", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
         (("certify", "cpu", "--html", "/nowhere/at/all.html"), 2, "there is no folder /nowhere/at"),
         (("certify", "cpu", "--html", "/"), 2, "/ is a folder"),

@@ -389,7 +389,7 @@ def test_filters_count_their_field() -> None:
         (lambda x: layers.fc(x, 2, param_attr=3.0), ProgramError, ["float 3.0", "a ParamAttr"]),
         (lambda x: layers.fc(x, 2, param_attr=False), ProgramError, ["needs the parameter"]),
         (lambda x: layers.fc(x, 2, act=3), ProgramError, ["'act' is int 3"]),
-        (lambda x: layers.fc(x, 2, act="rellu"), AttributeValueError, ["'act' is str 'rellu'", "did you mean relu"]),
+        (lambda x: layers.fc(x, 2, act="rellu"), AttributeValueError, ["'act' is str 'rellu'", "did you mean 'relu'"]),
         (lambda x: layers.fc([x, layers.cast(x, "float64")], 2), DtypeError, ["float32, the dtype of 'x'"]),
         (lambda x: layers.relu("x"), ProgramError, ["layers.relu (test_layers.py:", "str 'x'"]),
         (lambda x: layers.relu(x, alpha=1.0), TypeError, ["layers.relu(x, name=None)", "alpha"]),

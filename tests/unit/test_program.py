@@ -71,7 +71,7 @@ def test_sub_blocks_see_their_parents() -> None:
 def test_an_unknown_variable_names_close_ones() -> None:
     block = fluid.Program().global_block()
     block.create_var("hidden", [2], "float32")
-    with pytest.raises(ProgramError, match=r"block 0 has no variable 'hiden'; did you mean hidden\?"):
+    with pytest.raises(ProgramError, match=r"block 0 has no variable 'hiden'; did you mean 'hidden'\?"):
         block.var("hiden")
 
 

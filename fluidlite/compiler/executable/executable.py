@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from fluidlite.base.errors import ProgramError
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
 from fluidlite.compiler.executable.linker import Action
@@ -191,14 +190,10 @@ class Executable(LinkedPlan):
         """Copy out what was asked for, or hand over memory that only the result has; see the status words."""
         frame, fetched = self.frame, []
         touched: dict[Place, Context] = {}
-        for name, key, place, spec in frame.plan.fetches:
-            context = frame.contexts[place]
-            tensor = frame.values.get(key)
-            if tensor is None:
-                raise ProgramError(f"variable {name!r} was fetched, but the run made no value of it")
+        for key, context, tensor, spec in frame.fetched():
             if isinstance(tensor, TensorArray):
                 fetched.append((begin_read(tensor, context), tensor.spec or spec))
-                touched[place] = context
+                touched[context.place] = context
                 continue
             there = tensor.allocation is not None and tensor.contiguous  # what has no elements may have no memory
             if there and context.unit.info.host and context.xp is not None and context.array.eager:
@@ -216,7 +211,7 @@ class Executable(LinkedPlan):
                 fetched.append((array, tensor.spec or spec))
                 continue
             fetched.append((transfer.begin_read(tensor, context), tensor.spec or spec))
-            touched[place] = context
+            touched[context.place] = context
         suspects = [context for context in self.contexts if context.suspect]
         if suspects or touched:
             raise_late(frame, suspects, wait_for=touched)

@@ -177,9 +177,10 @@ def test_truth_values_of_a_row_are_joined_in_bytes() -> None:
     assert f"{get_context(fluid.CPUPlace()).language.types['uint8']} a1[16];" in body
 
 
+@pytest.mark.parametrize("type", ["reduce_max", "reduce_mean"])
 @pytest.mark.parametrize(("columns", "lanes"), [(2048, 128), (512, 64)])
-def test_bare_reductions_of_many_columns_are_wide(columns: int, lanes: int) -> None:
-    (body,) = texts(call_of("reduce_max", {"X": ((64, columns), "float32")}, {"dim": (0,)}, "Out"))
+def test_bare_reductions_of_many_columns_are_wide(type: str, columns: int, lanes: int) -> None:
+    (body,) = texts(call_of(type, {"X": ((64, columns), "float32")}, {"dim": (0,)}, "Out"))
     assert f"tile * {lanes};" in body
 
 

@@ -132,6 +132,14 @@ def test_indices_of_a_scatter_are_checked_once_for_all_of_its_owners(updates: in
     assert ["bad_index" in body for body in bodies] == [True, False][:count]
 
 
+@pytest.mark.parametrize(("columns", "asked"), [(40, False), (0, True)])
+def test_a_checked_index_is_one_of_the_target(columns: int, asked: bool) -> None:
+    """A row of nothing has no place for an index that was moved there."""
+    given = {"X": ((64, columns), "float32"), "Index": ((64, 8), "int64"), "Out@GRAD": ((64, 8), "float32")}
+    (body,) = texts(call_of("index_sample_grad", given, {}, "X@GRAD"))
+    assert ("\nif (v" in body) == asked
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scans_are_in_the_nest_that_reads_them(axis: int) -> None:
     """What is in front of an element is not stored, and what is behind it is near."""
@@ -169,9 +177,10 @@ def test_truth_values_of_a_row_are_joined_in_bytes() -> None:
     assert f"{get_context(fluid.CPUPlace()).language.types['uint8']} a1[16];" in body
 
 
+@pytest.mark.parametrize("type", ["reduce_max", "reduce_mean"])
 @pytest.mark.parametrize(("columns", "lanes"), [(2048, 128), (512, 64)])
-def test_bare_reductions_of_many_columns_are_wide(columns: int, lanes: int) -> None:
-    (body,) = texts(call_of("reduce_max", {"X": ((64, columns), "float32")}, {"dim": (0,)}, "Out"))
+def test_bare_reductions_of_many_columns_are_wide(type: str, columns: int, lanes: int) -> None:
+    (body,) = texts(call_of(type, {"X": ((64, columns), "float32")}, {"dim": (0,)}, "Out"))
     assert f"tile * {lanes};" in body
 
 

@@ -289,11 +289,15 @@ class Elements:
         """An index that must be at least 0 and less than a size where the guard holds; another is moved there."""
         if x.op == "checked" and self.same(x.params[0], size):
             return x
-        span = self._span(x)
-        if span is not None and span[0] >= 0 and span[1] < size_of(size, self.values):  # of what was checked before
+        if self.is_checked(x, size):
             return self.cast(x, "int64")
         unknown = tuple(c for c in guard if not self.known_to_hold(c))
         return self.made("checked", (self.cast(x, "int64"),), (self.sized(size), unknown), "int64")
+
+    def is_checked(self, x: Element, size: Number) -> bool:
+        """Whether an element is made of indices that were checked, so that it is at least 0 and less than a size."""
+        span = self._span(x)
+        return span is not None and span[0] >= 0 and span[1] < size_of(size, self.values)
 
     def _span(self, x: Element) -> tuple[int, int] | None:
         """The minimum and the maximum that an integer can be in the call at hand, if it is made of what was checked."""

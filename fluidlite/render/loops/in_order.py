@@ -91,7 +91,8 @@ def scattered(
         index = (*here[:axis], *entry, *here[axis + 1 :])
         given = e.at(indices, index if one.op == "put" else entry)
         at = e.index_of(given)
-        there = (at >= begin, at < end)
+        anywhere = parts == 1 and size_of(size, values) > 0 and e.is_checked(given, size)
+        there = () if anywhere else (at >= begin, at < end)
         if one.op == "set_at":
             at = e.index_of(e.checked(given, x.dims[axis], ()))
         place = e.linear((*here[:axis], at, *here[axis + 1 :]), x)

@@ -28,7 +28,7 @@ SEVERAL = 4
 """So many lines an item goes through at once, where what is computed along one waits for what was before."""
 MAX_WIDE_ELEMENTS = 16
 """Nests that compute more elements go through fewer neighbours: text and registers grow with both."""
-MAX_BARE_ELEMENTS = 3
+MAX_BARE_ELEMENTS = 4
 """Of nests that compute no more, and of scans, twice as many results stay in registers: what is read is longer runs."""
 MANY_ROWS = 4096
 """So many items keep a device busy, each with a row of its own."""

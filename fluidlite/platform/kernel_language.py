@@ -49,9 +49,10 @@ class KernelLanguageBase:
         Part of the key under which compiled kernels are cached.
     keywords : mapping of str to str
         The language's spellings; ``independent``, if there, says before a loop that its steps do not depend on each
-        other, even where an output lies on an input; ``unroll``, if there, says before a short loop that its steps are
-        to be written out; ``stream(to, from)``, if there, copies 64 bytes from an item's own array to a buffer, where a
-        line begins, past the caches.
+        other, even where an output lies on an input; ``apart``, if there, says so in its place where they read what
+        lies apart, and do so faster one by one; ``unroll``, if there, says before a short loop that its steps are to be
+        written out; ``stream(to, from)``, if there, copies 64 bytes from an item's own array to a buffer, where a line
+        begins, past the caches.
     vector : str or None
         A format for a vector type, such as ``"{type}{width}"``; it promises OpenCL's ``vloadN``, ``vstoreN``,
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.

@@ -91,6 +91,12 @@ def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: 
     assert body.count(" + 2L * v;") == steps
 
 
+@pytest.mark.parametrize(("columns", "count"), [(3, 0), (6, 1)])
+def test_what_lies_far_apart_is_read_one_by_one_where_the_language_can_say_so(columns: int, count: int) -> None:
+    (body,) = texts(call_of("transpose", {"X": ((4096, columns), "float32")}, {"axis": (1, 0)}, "Out"), apart="APART")
+    assert body.count("APART for") == count
+
+
 @pytest.mark.parametrize(("width", "count"), [(64, 1), (1024, 3)])
 def test_narrow_borders_of_short_rows_have_no_loops_of_their_own(width: int, count: int) -> None:
     attrs = {"paddings": (1, 1, 2, 2), "mode": "edge"}

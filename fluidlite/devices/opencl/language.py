@@ -124,6 +124,7 @@ class OpenCLLanguage(KernelLanguageBase):
             wide = 4 * int(device.native_vector_width_float)
             self.registers = (32 if wide == 64 else 16, wide) if wide in (16, 32, 64) else None
             self.keywords["independent"] = '_Pragma("clang loop vectorize(assume_safety)")'
+            self.keywords["apart"] = '_Pragma("clang loop vectorize(disable)")'
             self.keywords["unroll"] = '_Pragma("clang loop unroll(full)")'
             self.keywords["prologue"] += '#pragma clang diagnostic ignored "-Wpass-failed"\n'  # it need not succeed
         else:

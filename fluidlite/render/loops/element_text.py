@@ -16,10 +16,11 @@ from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.number import Condition, Number, number
 from fluidlite.render.loops.affine import step_is_one, step_of, with_axes
 from fluidlite.render.loops.elements import Element, Source, numbers_in
+from fluidlite.render.loops.functions import costly
 from fluidlite.render.loops.indices import Conditions, leaves_of
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import TILE, Nest, Store
-from fluidlite.render.loops.schedule import Schedule
+from fluidlite.render.loops.schedule import NEAR, Schedule
 from fluidlite.render.loops.sizes import size_of
 
 _SIGNS = {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -46,6 +47,8 @@ class Scope:
     """The axis of a reduction along which the loop goes through several neighbours at a time."""
     head: list[str] = field(default_factory=list)
     """What is done before each of these."""
+    apart: bool = False
+    """Whether neighbours of the tile read what lies apart."""
     checks: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -77,9 +80,11 @@ class ElementWriter:
         self.nest, self.schedule, self.dtypes, self.elements = nest, schedule, dtypes, nest.elements
         self.late, self.updated = late, updated
         self.types, self.math = language.types, language.math
-        words = [str(language.keywords.get(name, "")) for name in ("independent", "stream", "unroll")]
-        self.independent, self.stream, self.unroll = words
+        words = [str(language.keywords.get(name, "")) for name in ("independent", "apart", "stream", "unroll")]
+        self.independent, self.apart, self.stream, self.unroll = words
         self.ranks = _ranks(nest)
+        if not self.apart or any(map(costly, self.ranks)):  # functions gain more by vectors
+            self.apart = self.independent
         self.crossing: set[Any] = set()
         self._begin()
 
@@ -116,14 +121,15 @@ class ElementWriter:
         self.flushes += bool(scope.tile)
         if scope.tile:
             lane = self.schedule.lane
-            begin = f"{self.independent} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
+            word = self.apart if scope.apart else self.independent
+            begin = f"{word} for (int v = 0; v < @W@; ++v) {{ const index_t {lane} = first + v;"
             unsigned = self.types["uint64"]
             scope.lines += [f"{unsigned} {worst} = 0;" for worst, _ in scope.checks]
             scope.lines += [begin, *scope.tile, "}"]
             scope.lines += [
                 self._reported(f"{worst} >= ({unsigned}){bound}", worst, bound) for worst, bound in scope.checks
             ]
-        scope.tile, scope.tile_names, scope.checks = [], {}, []
+        scope.tile, scope.tile_names, scope.checks, scope.apart = [], {}, [], False
 
     def _tiled(self, needs: frozenset[str]) -> bool:
         return bool(self.schedule.lane) and self.schedule.lane in needs and not self.staging
@@ -278,6 +284,11 @@ class ElementWriter:
             return False
         return step_is_one(place, self.schedule.lane)
 
+    def _lies_apart(self, place: Number) -> bool:
+        """Whether neighbours of a tile are read by equal steps, and no two of them in a vector."""
+        step = step_of(place, self.schedule.lane) if self._tiled(self.elements.needs_of([place])) else None
+        return step is not None and (step.op != "const" or abs(int(step.value)) > NEAR)
+
     def _check(self, x: Element, level: int, tile: bool) -> None:
         """Record an index that is out of range."""
         (size, guard), at = x.params, self.value(x.args[0], level)
@@ -313,6 +324,7 @@ class ElementWriter:
         if x.op == "load":
             source, place, guard = x.params
             dtype = "int64" if source[0] == "offsets" else self.dtypes[source]
+            self.scopes[level].apart |= self._lies_apart(place)
             text = f"{self._buffer(source, dtype, False)}[{self._place(place, level, guard)}]"
             text = f"({text} != 0)" if dtype == "bool" else text
             return f"({self._holds(guard, level)}) ? {text} : 0" if guard else text

@@ -163,8 +163,7 @@ class _Laid:
         words = (
             *language.types.items(),
             *language.math.items(),
-            language.keywords.get("independent"),
-            language.keywords.get("unroll"),
+            *(language.keywords.get(name) for name in ("independent", "apart", "unroll")),
             group_of(language),
         )
         key = (words, inputs, tuple(_shared(call)))

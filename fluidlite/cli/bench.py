@@ -273,7 +273,7 @@ def _specs(call: Call) -> list[Spec]:
 
 
 def _launcher(
-    choice: Choice, call: Call, tensors: list[Tensor], made: list[Tensor], context: Context
+    choice: Choice, call: Call, tensors: list[Tensor], outputs: list[Tensor], context: Context
 ) -> Callable[[], None]:
     kernel_run = prepared(choice, call, context)
     nbytes = kernel_run.workspace
@@ -282,7 +282,7 @@ def _launcher(
         workspace.allocate(context)
 
     def launch() -> None:
-        run_kernel(kernel_run, context, IO(call, tensors, context, 0, RANDOM, workspace), made)
+        run_kernel(kernel_run, context, IO(call, tensors, context, 0, RANDOM, workspace), outputs)
 
     return launch
 

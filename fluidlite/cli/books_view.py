@@ -38,27 +38,27 @@ def show(console: Console, name: str, place: str, steps: int | None) -> int:
     return 1 if problems else 0
 
 
-def lines(found: BookResult) -> list[str]:
+def lines(result: BookResult) -> list[str]:
     """Loss, metric, kernels by tier, transfers, and what is wrong."""
-    summary, program = found.report.summary, found.program
-    tail = found.losses[-20:]
+    summary, program = result.report.summary, result.program
+    tail = result.losses[-20:]
     hows = ", ".join(f"{summary[how]} {how}" for how in (*HOWS, "control") if summary[how])
     relation = "at least" if program.higher else "at most"
-    short = "" if len(found.losses) >= program.steps else f" after {program.steps} steps"
+    short = "" if len(result.losses) >= program.steps else f" after {program.steps} steps"
     return [
-        f"loss: {found.losses[0]:.4f} at first, {sum(tail) / len(tail):.4f} over the last {len(tail)}",
-        f"{program.metric}: {found.value:.4f} (goal: {relation} {program.goal:g}{short}), by the saved model",
+        f"loss: {result.losses[0]:.4f} at first, {sum(tail) / len(tail):.4f} over the last {len(tail)}",
+        f"{program.metric}: {result.value:.4f} (goal: {relation} {program.goal:g}{short}), by the saved model",
         f"kernels of a training step: {summary['operators']} operators: {hows}",
-        f"transfers of a training step: {_copies(found.copies)}",
-        f"seconds: {found.seconds:.1f}, {found.processor_seconds:.1f} of them computed on the host",
-        *(f"Problem: {problem}" for problem in found.problems),
+        f"transfers of a training step: {_copies(result.copies)}",
+        f"seconds: {result.seconds:.1f}, {result.processor_seconds:.1f} of them computed on the host",
+        *(f"Problem: {problem}" for problem in result.problems),
     ]
 
 
-def _copies(found: StepCopies | None) -> str:
-    if found is None:
+def _copies(copies: StepCopies | None) -> str:
+    if copies is None:
         return "not counted in a single step"
-    if not found.copies_in + found.copies_out:
+    if not copies.copies_in + copies.copies_out:
         return "none"
-    into, out = (in_bytes(round(count)) for count in (found.bytes_in, found.bytes_out))
-    return f"{found.copies_in:.1f} into the place ({into}), {found.copies_out:.1f} out of it ({out})"
+    into, out = (in_bytes(round(count)) for count in (copies.bytes_in, copies.bytes_out))
+    return f"{copies.copies_in:.1f} into the place ({into}), {copies.copies_out:.1f} out of it ({out})"

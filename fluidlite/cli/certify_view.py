@@ -59,11 +59,11 @@ def show(
     return 0 if found.ok else 1
 
 
-def operator_table(found: Certificate) -> Table:
+def operator_table(certificate: Certificate) -> Table:
     """A row for each operator."""
     numbers = ("checks", "failed", "known")
     made = table("operator", "kernel", "gradient", *numbers, right=numbers)
-    for row in found.rows():
+    for row in certificate.rows():
         failed, known = len(row.failures), row.count(KNOWN)
         made.add_row(
             row.operator,
@@ -76,7 +76,7 @@ def operator_table(found: Certificate) -> Table:
     return made
 
 
-def _print_failures(console: Console, found: Certificate) -> None:
-    for outcome in found.failures:
+def _print_failures(console: Console, certificate: Certificate) -> None:
+    for outcome in certificate.failures:
         console.print(f"\n{outcome.id}\n  {outcome.error}", soft_wrap=True)
-        console.print(f"  Reproduce: {found.reproduction(outcome)}", soft_wrap=True)
+        console.print(f"  Reproduce: {certificate.reproduction(outcome)}", soft_wrap=True)

@@ -43,11 +43,11 @@ def show(console: Console, places: Sequence[str] | None, epochs: int, hidden: in
     return 0 if found.ok else 1
 
 
-def summary_table(found: demo.DemoResult) -> Table:
+def summary_table(demo_result: demo.DemoResult) -> Table:
     """A row for each place."""
     numbers = ("transfers a step", "moved a step", "last loss", "accuracy", "an epoch", "peak memory")
     made = table("place", "libraries", "operators", *numbers, right=numbers)
-    for result in found.results:
+    for result in demo_result.results:
         summary = result.report.summary
         hows = ", ".join(f"{summary[how]} {how}" for how in HOWS if summary[how])
         moves = summary["feeds"] + summary["transfers"]

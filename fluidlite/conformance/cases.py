@@ -78,10 +78,10 @@ class Case:
         return f"Case({self.id})"
 
 
-def canonical(op: OpDef, given: Mapping[str, Any]) -> dict[str, Any]:
+def canonical(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Every attribute of an operator in canonical form: as given, else its default."""
     return {
-        attr.name: None if (value := given.get(attr.name, attr.default)) is None else attr.check(value)
+        attr.name: None if (value := attrs.get(attr.name, attr.default)) is None else attr.check(value)
         for attr in op.attrs
     }
 

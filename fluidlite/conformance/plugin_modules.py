@@ -47,11 +47,11 @@ def load_plugin_modules(modules: Iterable[str]) -> list[str]:
     return found
 
 
-def _module(given: str) -> tuple[str, str]:
+def _module(target: str) -> tuple[str, str]:
     """A module's name, and the folder in which it is searched first."""
-    if not given.endswith(".py"):
-        return given, os.getcwd()
-    path = Path(given)
+    if not target.endswith(".py"):
+        return target, os.getcwd()
+    path = Path(target)
     if not path.is_file():
-        raise FluidError(f"there is no plugin file {given}")
+        raise FluidError(f"there is no plugin file {target}")
     return path.stem, str(path.resolve().parent)

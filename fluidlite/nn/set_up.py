@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fluidlite.nn.network import Network
     from fluidlite.nn.programs import Programs
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 MAX_THREADS = 8
 """Layers that are set up at a time, on hosts with so many cores."""
@@ -104,7 +104,7 @@ def _at_a_time(layers: Sequence[Layer]) -> int:
     return min(len(layers), MAX_THREADS, available_processors())
 
 
-def _side_by_side(layers: Sequence[Layer], work: Callable[[Layer], Found]) -> list[Found]:
+def _side_by_side(layers: Sequence[Layer], work: Callable[[Layer], Result]) -> list[Result]:
     """Do the work of all layers; if some fail, the first error is raised when all have ended."""
     threads = _at_a_time(layers)
     if threads < 2:

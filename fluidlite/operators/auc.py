@@ -67,20 +67,20 @@ def _check(predict: e.Tensor, label: e.Tensor, stats: tuple[e.Tensor, e.Tensor],
         e.fail("StatNeg", "dims as StatPos")
 
 
-def _slid(stat: e.Tensor, found: e.Tensor, buckets: int, steps: int) -> tuple[e.Tensor, e.Tensor]:
+def _slid(stat: e.Tensor, counts: e.Tensor, buckets: int, steps: int) -> tuple[e.Tensor, e.Tensor]:
     """Return the next state, and the counts that the area is of."""
     flat = e.reshape(stat, (e.product(stat.dims),))
     if not steps:
-        state = e.reshape(flat, (buckets,)) + found
+        state = e.reshape(flat, (buckets,)) + counts
         return e.reshape(state, stat.dims), state
     if flat.dims[0] == steps * buckets:
-        state = e.concat([e.slice_axis(flat, 0, buckets, (steps - 1) * buckets), found], 0)
+        state = e.concat([e.slice_axis(flat, 0, buckets, (steps - 1) * buckets), counts], 0)
         return e.reshape(state, stat.dims), e.reduce_sum(e.reshape(state, (steps, buckets)), 0)
     ring = e.reshape(e.slice_axis(flat, 0, 0, steps * buckets), (steps, buckets))
     total = e.slice_axis(flat, 0, steps * buckets, buckets)
     times = e.slice_axis(flat, 0, (steps + 1) * buckets, 1)
     oldest = e.iota((steps, 1), 0) == times % steps
-    total = total + found - e.reduce_sum(e.where(oldest, ring, 0), 0)
-    ring = e.where(oldest, found, ring)
+    total = total + counts - e.reduce_sum(e.where(oldest, ring, 0), 0)
+    ring = e.where(oldest, counts, ring)
     state = e.concat([e.reshape(ring, (steps * buckets,)), total, times + 1], 0)
     return e.reshape(state, stat.dims), total

@@ -64,14 +64,14 @@ def _uses_averages(is_test: bool, use_global_stats: bool, trainable_statistics: 
     return use_global_stats or (is_test and not trainable_statistics)
 
 
-def _momentum(x: e.Tensor, momentum: float, given: e.Tensor | None) -> e.Tensor | float:
-    if given is None:
+def _momentum(x: e.Tensor, momentum: float, tensor: e.Tensor | None) -> e.Tensor | float:
+    if tensor is None:
         return momentum
     wide = compute_dtype(x.dtype)
-    if given.dtype not in ("float32", wide):
+    if tensor.dtype not in ("float32", wide):
         e.fail_dtype("MomentumTensor", " or ".join(dict.fromkeys(("float32", wide))))
-    e.need(e.product(given.dims) == 1, "MomentumTensor", "one element, [1]")
-    return e.cast(e.reshape(given, (1,)), wide)
+    e.need(e.product(tensor.dims) == 1, "MomentumTensor", "one element, [1]")
+    return e.cast(e.reshape(tensor, (1,)), wide)
 
 
 @operator(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.sequence_rows import made
+from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -39,8 +39,8 @@ def _infer(call: Call) -> Inferred:
         if 0 <= wide <= call.attr("end_id"):
             call.fail_attr("end_id", f"less than {wide}, the columns of scores: ids is left out, so they are the words")
     return {
-        "selected_ids": made((-1, 1), ids, (), 2),
-        "selected_scores": made((-1, 1), scores, (), 2),
+        "selected_ids": spec_with_lod((-1, 1), ids, (), 2),
+        "selected_scores": spec_with_lod((-1, 1), scores, (), 2),
         "parent_idx": Spec.of((-1,), "int32"),
     }
 

@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.operators.inference import Inferred
-from fluidlite.operators.sequence_rows import made
+from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -41,7 +41,7 @@ def _infer(call: Call) -> Inferred:
     if call.count("Ids") != call.count("Scores"):
         call.fail("Scores", f"{call.count('Ids')} steps, as many as Ids has")
     ids, scores = call.spec("Ids"), call.spec("Scores")
-    return {"SentenceIds": made((-1, 1), ids, (), 2), "SentenceScores": made((-1, 1), scores, (), 2)}
+    return {"SentenceIds": spec_with_lod((-1, 1), ids, (), 2), "SentenceScores": spec_with_lod((-1, 1), scores, (), 2)}
 
 
 class _Step:

@@ -17,18 +17,18 @@ from fluidlite.program.operator_options import Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
 
-def _for_each_dim(call: Call, attr: str, slots: Sequence[str], found: Sequence[Number] | None) -> Sequence[Number]:
+def _for_each_dim(call: Call, attr: str, slots: Sequence[str], numbers: Sequence[Number] | None) -> Sequence[Number]:
     """Return a number for each dim of X, or raise."""
     rank = call.spec("X").rank
-    if found is None:
+    if numbers is None:
         return (None,) * rank
-    if len(found) != rank:
+    if len(numbers) != rank:
         expected = f"{rank} numbers, one for each dim of X ({call.shown('X')})"
         for slot in slots:
             if call.has(slot):
                 call.fail(slot, expected)
         call.fail_attr(attr, expected)
-    return found
+    return numbers
 
 
 def _block(call: Call, offsets: Sequence[Number], shape: Sequence[Number], tensors: Sequence[str]) -> Dims:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, all_agree
 from fluidlite.operators.ragged import count, need_lengths, need_number_a_row
-from fluidlite.operators.sequence_rows import made
+from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -36,10 +36,10 @@ def _infer(call: Call) -> Inferred:
     tokens = call.value("Values")
     dims = (count(x), 1)
     if tokens is None or not x.lod:
-        return {"Output": made((-1, 1), x, (), 1), "OutputLength": Spec.of(dims, x.dtype)}
+        return {"Output": spec_with_lod((-1, 1), x, (), 1), "OutputLength": Spec.of(dims, x.dtype)}
     left = (0, *accumulate(stays(tokens, x.lod[0], call.attr("blank"), call.attr("merge_repeated"))))
     offsets = tuple(left[at] for at in x.lod[0])
-    return {"Output": made((offsets[-1], 1), x, (offsets,), 1), "OutputLength": Spec.of(dims, x.dtype)}
+    return {"Output": spec_with_lod((offsets[-1], 1), x, (offsets,), 1), "OutputLength": Spec.of(dims, x.dtype)}
 
 
 register_op(

@@ -51,7 +51,7 @@ def _sizes(
     attrs: Sequence[int],
     scale: e.Number,
     tensors: Sequence[e.Numbers],
-    given: e.Numbers | None,
+    out_size: e.Numbers | None,
     factor: e.Numbers | None,
 ) -> list[e.Number]:
     """The spatial dims of Out."""
@@ -61,10 +61,10 @@ def _sizes(
         if len(tensors) != len(space):
             e.fail("SizeTensor", f"{len(space)} tensors, a size each")
         return [each[0] for each in tensors]
-    if given is not None:
-        if given.dims != (len(space),):
+    if out_size is not None:
+        if out_size.dims != (len(space),):
             e.fail("OutSize", f"[{len(space)}], a size each")
-        return list(given)
+        return list(out_size)
     if factor is not None:
         if len(factor) != 1:
             e.fail("Scale", "one number")

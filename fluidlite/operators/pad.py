@@ -110,15 +110,15 @@ def _infer_pad2d_grad(call: Call) -> Inferred:
 
 
 def _borders(
-    x: e.Tensor, given: tuple[e.Number, ...] | None, stated: Sequence[int], mode: str, data_format: str
+    x: e.Tensor, tensor: tuple[e.Number, ...] | None, stated: Sequence[int], mode: str, data_format: str
 ) -> list[tuple[int, Size, Size]]:
     """For rows and columns: the axis, and how much is put in front of and behind it."""
     if x.rank != 4:
         e.fail("X", "rank 4, a batch of images")
-    paddings: Sequence[Size] = stated if given is None else given
+    paddings: Sequence[Size] = stated if tensor is None else tensor
     if len(paddings) != 4:
         expected = "4 numbers: above, below, left, right"
-        e.fail_attr("paddings", expected) if given is None else e.fail("Paddings", expected)
+        e.fail_attr("paddings", expected) if tensor is None else e.fail("Paddings", expected)
     first, found = 2 if data_format == "NCHW" else 1, []
     for axis, (before, after) in ((first, paddings[:2]), (first + 1, paddings[2:])):
         for size in (before, after):

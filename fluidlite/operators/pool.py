@@ -11,16 +11,16 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.math.spans import (
     LOWEST,
     Span,
+    chosen_window_sums,
     explicit_pads,
     first_maximum,
-    given_to_all,
-    given_to_one,
     maximum_of,
     most_shared,
     padded,
     same_pads,
     total,
     unpadded,
+    window_sums,
     windows,
 )
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
@@ -130,7 +130,7 @@ def _some(out: e.Tensor, spans: Spans) -> e.Tensor:
 def _maxima_grad(x: e.Tensor, out: e.Tensor, dout: e.Tensor, spans: Spans) -> e.Tensor:
     d = e.where(_some(out, spans), dout, 0)
     for span, level in zip(spans, _levels(x, spans)[-2::-1], strict=True):
-        d = given_to_one(d, first_maximum(level, span), span)
+        d = chosen_window_sums(d, first_maximum(level, span), span)
     return unpadded(d, spans)
 
 
@@ -184,7 +184,7 @@ def _register_pool(spatial: int) -> None:
             return _maxima_grad(x, out, dout, spans)
         d = _divided(e.wide(dout), spans, exclusive)
         for span in reversed(spans):
-            d = given_to_all(d, span)
+            d = window_sums(d, span)
         return unpadded(d, spans)
 
     made = operator(

@@ -37,8 +37,8 @@ def count(spec: Spec) -> int:
     return len(spec.lod[-1]) - 1 if spec.lod else -1
 
 
-def same_count(call: Call, slot: str, found: int, other: str, wanted: int) -> int:
+def same_count(call: Call, slot: str, count: int, other: str, expected: int) -> int:
     """The number of sequences that two inputs have, or ShapeError."""
-    if not agree(found, wanted):
-        call.fail(slot, f"{wanted} sequences, as many as {other} has")
-    return wanted if found < 0 else found
+    if not agree(count, expected):
+        call.fail(slot, f"{expected} sequences, as many as {other} has")
+    return expected if count < 0 else count

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import INTS
 from fluidlite.expr.declare import operator
 from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.sequence_rows import made, need_lod
+from fluidlite.operators.sequence_rows import need_lod, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Inference
@@ -22,10 +22,10 @@ def _infer_erase(call: Call) -> Inferred:
     call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "X itself")
     numbers = call.value("Values")
     if numbers is None or not x.lod:
-        return {"Out": made((-1, *x.dims[1:]), x, (), 1)}
+        return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
     left = (0, *accumulate(n not in call.attr("tokens") for n in numbers))
     offsets = tuple(left[at] for at in x.lod[0])
-    return {"Out": made((offsets[-1], *x.dims[1:]), x, (offsets,), 1)}
+    return {"Out": spec_with_lod((offsets[-1], *x.dims[1:]), x, (offsets,), 1)}
 
 
 @operator(

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, agree, grad_of
-from fluidlite.operators.sequence_rows import as_x, made, need_lod, rows_of
+from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, spec_with_lod
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -33,7 +33,7 @@ def _infer_expand(call: Call) -> Inferred:
     call.need(x.rank >= 1, "X", "rows of one dim or more")
     count = (len(x.lod[0]) - 1 if x.lod else -1) if x.lod_level else x.dims[0]
     if not y.lod or count < 0:
-        return {"Out": made((-1, *x.dims[1:]), x, (), x.lod_level)}
+        return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), x.lod_level)}
     repeats = [b - a for a, b in pairwise(y.lod[level])]
     if len(repeats) != count:  # before rows are counted: they may be as many as a pass makes up
         call.fail("X", f"{len(repeats)} sequences (rows, if X has no LoD): level {level} of the LoD of Y has as many")
@@ -41,7 +41,7 @@ def _infer_expand(call: Call) -> Inferred:
     offsets = [0]
     for length, times in zip(lengths, repeats, strict=True):
         offsets += [offsets[-1] + length * (k + 1) for k in range(times)]
-    return {"Out": made((offsets[-1], *x.dims[1:]), x, (tuple(offsets),) if x.lod_level else (), x.lod_level)}
+    return {"Out": spec_with_lod((offsets[-1], *x.dims[1:]), x, (tuple(offsets),) if x.lod_level else (), x.lod_level)}
 
 
 def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Tensor:
@@ -93,10 +93,10 @@ def _infer_expand_as(call: Call) -> Inferred:
     call.need(y.lod_level == 1, "Y", "one level of LoD")
     call.need(x.rank >= 1, "X", "rows of one dim or more")
     if not y.lod:
-        return {"Out": made((-1, *x.dims[1:]), x, (), 1)}
+        return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
     count = len(y.lod[0]) - 1
     call.need(agree(x.dims[0], count), "X", f"{count} rows: Y has as many sequences")
-    return {"Out": made((y.lod[0][-1], *x.dims[1:]), x, y.lod, 1)}
+    return {"Out": spec_with_lod((y.lod[0][-1], *x.dims[1:]), x, y.lod, 1)}
 
 
 @operator(

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, agree, all_agree, grad_of
-from fluidlite.operators.sequence_rows import Rows, as_x, made, need_lod, need_sequences, rows_of, starts_of
+from fluidlite.operators.sequence_rows import Rows, as_x, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
@@ -29,9 +29,9 @@ def _infer_concat(call: Call) -> Inferred:
         if spec.lod and first.lod and len(spec.lod[0]) != len(first.lod[0]):
             call.fail("X", "as many sequences in each")
     if not all(spec.lod for spec in specs):
-        return {"Out": made((-1, *first.dims[1:]), first, (), 1)}
+        return {"Out": spec_with_lod((-1, *first.dims[1:]), first, (), 1)}
     offsets = tuple(sum(ends) for ends in zip(*(spec.lod[0] for spec in specs), strict=True))
-    return {"Out": made((offsets[-1], *first.dims[1:]), first, (offsets,), 1)}
+    return {"Out": spec_with_lod((offsets[-1], *first.dims[1:]), first, (offsets,), 1)}
 
 
 def _places(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
@@ -90,7 +90,7 @@ def _infer_slice(call: Call) -> Inferred:
         call.need(len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:]), slot, expected)
     begins, lengths = call.value("Offset"), call.value("Length")
     if begins is None or lengths is None or not x.lod:
-        return {"Out": made((-1, *x.dims[1:]), x, (), 1)}
+        return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
     sizes = [b - a for a, b in pairwise(x.lod[0])]
     for begin, length, size in zip(begins, lengths, sizes, strict=True):
         if begin < 0 or begin > size:
@@ -98,7 +98,7 @@ def _infer_slice(call: Call) -> Inferred:
         if length < 0 or begin + length > size:
             call.fail("Length", f"numbers that end within the sequences, {sizes}", got=list(lengths))
     offsets = (0, *accumulate(map(int, lengths)))
-    return {"Out": made((offsets[-1], *x.dims[1:]), x, (offsets,), 1)}
+    return {"Out": spec_with_lod((offsets[-1], *x.dims[1:]), x, (offsets,), 1)}
 
 
 def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:

@@ -9,7 +9,7 @@ from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, agree, grad_of
-from fluidlite.operators.sequence_rows import Rows, made, need_lod, need_sequences, rows_of, starts_of
+from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -92,11 +92,11 @@ def _infer_unpad(call: Call) -> Inferred:
     call.need(agree(length[0], x.dims[0]), "Length", f"{x.dims[0]} numbers: X has as many sequences")
     lengths = call.value("Length")
     if lengths is None:
-        return {"Out": made((-1, *x.dims[2:]), x, (), 1)}
+        return {"Out": spec_with_lod((-1, *x.dims[2:]), x, (), 1)}
     if not all(n >= 0 and (x.dims[1] < 0 or n <= x.dims[1]) for n in lengths):
         call.fail("Length", f"numbers from 0 to {x.dims[1]}, the steps of X", got=list(lengths))
     offsets = (0, *accumulate(map(int, lengths)))
-    return {"Out": made((offsets[-1], *x.dims[2:]), x, (offsets,), 1)}
+    return {"Out": spec_with_lod((offsets[-1], *x.dims[2:]), x, (offsets,), 1)}
 
 
 def _unpadded(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:

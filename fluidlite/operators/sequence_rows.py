@@ -75,6 +75,6 @@ def per_row(values: e.Tensor, x: e.Tensor) -> e.Tensor:
     return e.reshape(values, (values.dims[0], *(1,) * (x.rank - 1)))
 
 
-def made(dims: tuple[int, ...], like: Spec, lod: Lod, level: int) -> Spec:
+def spec_with_lod(dims: tuple[int, ...], like: Spec, lod: Lod, level: int) -> Spec:
     """The metadata of an output with a LoD of its own, of which the levels are known and perhaps not the offsets."""
     return Spec.of(dims, like.dtype, lod=lod, lod_level=level)

@@ -8,7 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, grad_of
-from fluidlite.operators.sequence_rows import as_x, made, need_lod
+from fluidlite.operators.sequence_rows import as_x, need_lod, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -20,11 +20,11 @@ def _infer_reshape(call: Call) -> Inferred:
     call.need(x.rank == 2, "X", "[rows, width]")
     call.need(x.lod_level == 1, "X", "one level of LoD")
     if not x.lod or x.dims[1] < 0:
-        return {"Out": made((-1, width), x, (), 1)}
+        return {"Out": spec_with_lod((-1, width), x, (), 1)}
     if any((b - a) * x.dims[1] % width for a, b in pairwise(x.lod[0])):
         call.fail_attr("new_dim", f"a divisor of the numbers of each sequence of X, {call.shown('X')}")
     offsets = tuple(a * x.dims[1] // width for a in x.lod[0])
-    return {"Out": made((offsets[-1], width), x, (offsets,), 1)}
+    return {"Out": spec_with_lod((offsets[-1], width), x, (offsets,), 1)}
 
 
 @operator(
@@ -70,7 +70,7 @@ def _infer_reset(call: Call) -> Inferred:
             _wrong(call, slot, f"offsets of {last} sequences: the LoD of X covers as many", new)
         new = (*x.lod, *new) if new is not None and known else None
     if new is None:
-        return {"Out": made(x.dims, x, (), level)}
+        return {"Out": spec_with_lod(x.dims, x, (), level)}
     for each in new:
         if not each or each[0] != 0 or any(a > b for a, b in pairwise(each)):
             _wrong(call, slot, "offsets: they begin with 0, and never fall", new)
@@ -79,7 +79,7 @@ def _infer_reset(call: Call) -> Inferred:
             _wrong(call, slot, f"{upper[-1]} sequences: the level above covers as many", new)
     if x.dims[0] >= 0 and new[-1][-1] != x.dims[0]:
         _wrong(call, slot, f"offsets that end with {x.dims[0]}, the rows of X", new)
-    return {"Out": made(x.dims, x, new, len(new))}
+    return {"Out": spec_with_lod(x.dims, x, new, len(new))}
 
 
 def _wrong(call: Call, slot: str, expected: str, lod: Lod) -> None:

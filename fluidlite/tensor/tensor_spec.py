@@ -211,6 +211,6 @@ class Spec:
         return f"{self.dtype}{list(self.dims)}{lod}{extra}"
 
 
-def specs_of(found: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
+def specs_of(specs: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
     """Return what an inference function says of a slot, one metadata or several, as a tuple."""
-    return (found,) if isinstance(found, Spec) else tuple(found)
+    return (specs,) if isinstance(specs, Spec) else tuple(specs)

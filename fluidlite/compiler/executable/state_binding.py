@@ -27,13 +27,13 @@ class StateBinding:
         self,
         names: Sequence[str],
         written: Mapping[str, tuple[Spec, Place]],
-        given: Mapping[str, tuple[Spec, Place]],
+        facts: Mapping[str, tuple[Spec, Place]],
     ) -> None:
         self.names = names
         self.written = written
         self.tensors: dict[str, Tensor] = {}
         self._list: list[Tensor] = []
-        self._facts: dict[str, tuple[Spec | None, Place | None]] = dict(given)
+        self._facts: dict[str, tuple[Spec | None, Place | None]] = dict(facts)
         self._expected: list[Any] = []
         self._scopes: tuple[int, ...] = ()
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fluidlite.conformance.operators.conv_common import (
-    as_given,
     channels_first,
+    in_data_format,
     reference_activation,
     reference_dilations,
     reference_pads,
@@ -39,7 +39,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         y = y + inputs["Bias"].reshape(-1, *(1,) * len(counts))
     if "ResidualData" in inputs:
         y = y + channels_first(inputs["ResidualData"], attrs)
-    return {"Output": as_given(reference_activation(y, attrs), attrs)}
+    return {"Output": in_data_format(reference_activation(y, attrs), attrs)}
 
 
 def _case(

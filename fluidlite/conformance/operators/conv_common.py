@@ -32,7 +32,7 @@ def channels_first(x: Any, attrs: Attrs) -> Any:
     return np.moveaxis(x, -1, 1) if attrs["data_format"] in ("NHWC", "NDHWC") else x
 
 
-def as_given(y: Any, attrs: Attrs) -> Any:
+def in_data_format(y: Any, attrs: Attrs) -> Any:
     """Return an image in the format of the attributes."""
     return np.moveaxis(y, 1, -1) if attrs["data_format"] in ("NHWC", "NDHWC") else y
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fluidlite.conformance.operators.conv_common import (
-    as_given,
     channels_first,
+    in_data_format,
     reference_activation,
     reference_dilations,
     reference_pads,
@@ -44,7 +44,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     y = y[(..., *kept)]
     if "Bias" in inputs:
         y = y + inputs["Bias"].reshape(-1, *(1,) * len(sizes))
-    return {"Output": as_given(reference_activation(y, attrs), attrs)}
+    return {"Output": in_data_format(reference_activation(y, attrs), attrs)}
 
 
 def _case(

@@ -168,7 +168,7 @@ def _kept(line: e.Tensor, span: Span) -> e.Tensor:
     return e.reshape(line, (span.outs, 1, *line.dims[1:]))
 
 
-def given_to_all(d: e.Tensor, span: Span) -> e.Tensor:
+def window_sums(d: e.Tensor, span: Span) -> e.Tensor:
     """Each element's sum of ``d`` over the windows that it lies in, padding too."""
     if span.stride or span.whole:
         dims = (*d.dims[: span.axis + 1], span.taps, *d.dims[span.axis + 1 :])
@@ -176,11 +176,11 @@ def given_to_all(d: e.Tensor, span: Span) -> e.Tensor:
     return _shared_sum(d, span.axis, span.outs, span.size)
 
 
-def given_to_one(d: e.Tensor, found: e.Tensor, span: Span) -> e.Tensor:
-    """Each element's sum of ``d`` over the windows of which it is the one that ``found`` names."""
+def chosen_window_sums(d: e.Tensor, chosen: e.Tensor, span: Span) -> e.Tensor:
+    """Each element's sum of ``d`` over the windows of which it is the one that ``chosen`` names."""
     if span.stride or span.whole:
-        return _back(e.put(e.unsqueeze(d, span.axis + 1), found, span.axis + 1, span.taps), span)
-    places = e.squeeze(found, span.axis + 1) + span.begins(d.rank)
+        return _back(e.put(e.unsqueeze(d, span.axis + 1), chosen, span.axis + 1, span.taps), span)
+    places = e.squeeze(chosen, span.axis + 1) + span.begins(d.rank)
     parts, there = _shared(d, span.axis, span.outs, span.size)
     at, _ = _shared(places, span.axis, span.outs, span.size)
     mine = e.reshape(e.iota((span.size,), 0), (span.size, *(1,) * (d.rank - span.axis)))

@@ -79,8 +79,8 @@ def _ranged(b: Builder, name: str, low: float, high: float) -> str | None:
         return name
     middle, reach = (low + high) / 2, (high - low) / 2
 
-    def scaled(given: str | None, factor: float, bias: float) -> str | None:
-        return None if given is None else b.out("scale", {"X": given}, {"scale": factor, "bias": bias})
+    def scaled(name: str | None, factor: float, bias: float) -> str | None:
+        return None if name is None else b.out("scale", {"X": name}, {"scale": factor, "bias": bias})
 
     ways: list[Callable[[], str | None]] = [
         lambda: b.out("clip", {"X": name}, {"min": low, "max": high}),

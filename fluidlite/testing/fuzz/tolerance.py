@@ -178,14 +178,14 @@ def _apply(instr: Instr, args: list[Term]) -> Term:
     return Term(value, drift + ulps * 2 * rounding(value, instr.dtype) + absolute, False)
 
 
-def _cast(instr: Instr, given: Term) -> Term:
-    value = given.value
+def _cast(instr: Instr, term: Term) -> Term:
+    value = term.value
     if instr.value in FLOATS or instr.value in HALVES:
         if value.dtype.kind == "f" and instr.value == "float64":
-            return given
-        return _rounded(value.astype(np.float64), given.drift, given.exact, str(instr.value))
+            return term
+        return _rounded(value.astype(np.float64), term.drift, term.exact, str(instr.value))
     if value.dtype.kind != "f":
-        return Term(value.astype(NUMPY[instr.value]), given.drift, given.exact)
+        return Term(value.astype(NUMPY[instr.value]), term.drift, term.exact)
 
     def whole(number: Array) -> Array:
         if instr.value == "bool":
@@ -196,5 +196,5 @@ def _cast(instr: Instr, given: Term) -> Term:
         return np.asarray(np.where(fits >= limits.max, limits.max, made))  # which float64 may not hold
 
     made = whole(value)
-    unsure = (whole(value - given.drift) != made) | (whole(value + given.drift) != made)
-    return Term(made, np.where(unsure, np.inf, 0.0), given.exact)
+    unsure = (whole(value - term.drift) != made) | (whole(value + term.drift) != made)
+    return Term(made, np.where(unsure, np.inf, 0.0), term.exact)

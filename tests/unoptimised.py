@@ -24,8 +24,11 @@ EVERY = 8
 """Of checks that are no first of their subject, and of other cases, one in so many is optimised."""
 DRIVERS = ("opencl",)
 """Kinds of places whose driver builds kernels from their source."""
-NETWORKS = tuple(f"tests/end_to_end/test_{name}.py" for name in ("books", "examples", "old_loops", "old_programs"))
-"""Files whose cases build all kernels of a network, to run them a few times."""
+NETWORKS = (
+    *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs")),
+    "tests/unit/test_bench",
+)
+"""Where cases begin that build all kernels of a network or of a benchmark, to run them a few times."""
 
 
 @contextmanager

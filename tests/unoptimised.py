@@ -24,8 +24,13 @@ EVERY = 8
 """Of checks that are no first of their subject, and of other cases, one in so many is optimised."""
 DRIVERS = ("opencl",)
 """Kinds of places whose driver builds kernels from their source."""
-NETWORKS = tuple(f"tests/end_to_end/test_{name}.py" for name in ("books", "examples", "old_loops", "old_programs"))
-"""Files whose cases build all kernels of a network, to run them a few times."""
+COMPILED = (
+    *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs")),
+    "tests/transformers/test_epilogues.py",
+    "tests/unit/nodes/",
+    "tests/unit/test_bench",
+)
+"""Where cases begin that build many kernels, to run them a few times."""
 
 
 @contextmanager
@@ -44,9 +49,9 @@ def unoptimised() -> Iterator[None]:
 
 
 def is_unoptimised(item: pytest.Item) -> bool:
-    """Whether the kernels of a case are not optimised: of most of networks, and of most that a driver builds."""
+    """Whether the kernels of a case are not optimised: of most in :data:`COMPILED`, and of most of a driver's."""
     named = any(kind in item.name or item.get_closest_marker(kind) is not None for kind in DRIVERS)
-    return (named or item.nodeid.startswith(NETWORKS)) and zlib.crc32(item.nodeid.encode()) % EVERY != 0
+    return (named or item.nodeid.startswith(COMPILED)) and zlib.crc32(item.nodeid.encode()) % EVERY != 0
 
 
 def most_unoptimised(found: Iterable[Check]) -> list[Check]:

@@ -97,11 +97,29 @@ def test_places_learn_alike() -> None:
     np.testing.assert_allclose(found, [found[0]] * len(found), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
+def run(name: str, place: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, FOLDER / f"{name}.py", place]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=FOLDER.parent)
+
+
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", ["fit_a_line", "new_operator"])
+def test_the_command_line_runs_to_the_end(name: str) -> None:
+    done = run(name, "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "new_operator"])
 def test_the_command_line_takes_a_place(name: str) -> None:
-    run = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py", "cpu"], capture_output=True, text=True, timeout=120, cwd=FOLDER.parent
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip()
-    assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
+    """One that is not there, which is refused: on those that are, the cases above run what the command line does."""
+    done = run(name, "nowhere")
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr
+
+
+def test_scripts_are_short() -> None:
+    for name in SCRIPTS:
+        assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80, name

@@ -493,7 +493,8 @@ class NestWriter(ElementWriter):
         if uniform:  # the same for all of a tile
             self._flush()
             self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
-        if tile and len(self.nest.stores) == 1 and len(ways := self._ways(store.value)) in range(2, MOST_WAYS + 1):
+        alone = tile and not store.ordered and len(self.nest.stores) == 1
+        if alone and 1 < len(ways := self._ways(store.value)) <= MOST_WAYS:
             self._store_one_of(store, ways, level)
             return
         value, place = self.value(store.value, level), self._place(store.place, level, store.there)

@@ -91,6 +91,13 @@ def test_what_lies_apart_in_a_long_tile_is_read_by_steps_from_the_first(images: 
     assert body.count(" + 2L * v;") == steps
 
 
+def test_a_choice_that_is_the_same_for_a_tile_is_made_before_its_loop() -> None:
+    attrs = {"seg_num": 4, "shift_ratio": 0.25}
+    (body,) = texts(call_of("temporal_shift", {"X": ((32, 32, 64, 64), "float32")}, attrs, "Out"))
+    assert body.count("} else ") == 5
+    assert "?" not in body.partition("if (")[2]
+
+
 @pytest.mark.parametrize(("columns", "count"), [(3, 0), (6, 1)])
 def test_what_lies_far_apart_is_read_one_by_one_where_the_language_can_say_so(columns: int, count: int) -> None:
     (body,) = texts(call_of("transpose", {"X": ((4096, columns), "float32")}, {"axis": (1, 0)}, "Out"), apart="APART")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from fluidlite.base.dtypes import FLOATS, HALVES
 from fluidlite.codegen.language_primitives import primitive
@@ -16,7 +17,7 @@ from fluidlite.render.loops.affine import step_is_one, with_axes
 from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
-from fluidlite.render.loops.indices import leaves_of, linear
+from fluidlite.render.loops.indices import Conditions, leaves_of, linear
 from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
@@ -56,6 +57,10 @@ class NestText:
 
 ROWS = 8
 """So many rows of a square are written out side by side: compilers make vectors of no more that lie interleaved."""
+
+MOST_WAYS = 8
+"""So many choices that are the same for all of a tile are made before its loop: a processor may take long over a load
+that is left out of a vector, if no memory is where it would read."""
 
 _AXES = re.compile(r"\b(?:r\d+_\d+(?:_[ab](?=r\d|_|\b))*)+")
 """Names of axes, of those that were joined or split too."""
@@ -514,6 +519,10 @@ class NestWriter(ElementWriter):
         if uniform:  # the same for all of a tile
             self._flush()
             self._emit(f"if ({self._holds(store.there, level)}) {{", level, False)
+        alone = tile and not store.ordered and len(self.nest.stores) == 1
+        if alone and 1 < len(ways := self._ways(store.value)) <= MOST_WAYS:
+            self._store_one_of(store, ways, level)
+            return
         value, place = self.value(store.value, level), self._place(store.place, level, store.there)
         target = f"{self._buffer(store.target, dtype, True)}[{place}]"
         if store.combine == "add":
@@ -534,6 +543,40 @@ class NestWriter(ElementWriter):
             self._emit("}", level, False)
         else:
             self._emit(f"if ({self._holds(store.there, level)}) {text}" if store.there else text, level, tile)
+
+    def _ways(self, x: Element) -> list[tuple[Conditions, Element]]:
+        """What an element is where conditions hold that are the same for all of a tile: the first of which they do.
+
+        No conditions are left at the last. Nothing is found unless all are loaded side by side, or numbers.
+        """
+        if self.schedule.square or self.schedule.past:
+            return []
+        if x.op == "select" and not self._tiled(self.elements.needs_of_all(x.params[0])):
+            found, others = self._ways(x.args[0]), self._ways(x.args[1])
+            if not found or not others:
+                return []
+            found = [(tuple({c.key: c for c in (*x.params[0], *there)}.values()), y) for there, y in found] + others
+            return [way for way, after in pairwise(found) if way[1] is not after[1]] + found[-1:]
+        if x.op == "load" and x.params[2] and not self._tiled(self.elements.needs_of_all(x.params[2])):
+            loaded = self.elements.made("load", (), (*x.params[:2], ()), x.dtype)
+            nothing = self.elements.number(number(0), x.dtype)
+            return [(x.params[2], loaded), ((), nothing)] if self._lies_along(loaded) else []
+        return [((), x)] if x.op == "number" or self._lies_along(x) else []
+
+    def _store_one_of(self, store: Store, ways: Sequence[tuple[Conditions, Element]], level: int) -> None:
+        """Store what holds for a tile in a loop of its own, which has no conditions."""
+        self._flush()
+        scope = self.scopes[level]
+        for _, x in ways:  # what they need beside the loop is defined before all of them
+            self.value(x, level)
+            self._place(store.place, level, store.there)
+            scope.tile, scope.tile_names = [], {}
+        heads = [f"if ({self._holds(there, level)}) {{" if there else "{" for there, _ in ways]
+        for k, ((_, x), head) in enumerate(zip(ways, heads, strict=True)):
+            self._emit(f"}} else {head}" if k else head, level, False)
+            self._store(replace(store, value=x))
+            self._flush()
+        self._emit("}", level, False)
 
 
 def _decode(axes: Sequence[tuple[str, str]], lines: list[str], left: str) -> None:

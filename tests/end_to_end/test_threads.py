@@ -230,7 +230,7 @@ def test_an_executor_of_sixteen_threads_keeps_what_they_run(place: str, programs
             k = int(turns.integers(programs))
             main, y, feed = found[k]
             assert exe.run(main, feed, [y], scope=child)[0].tolist() == right[k]
-        return len(exe._executables._bound)  # type: ignore[union-attr]
+        return len(exe._executables._executables)  # type: ignore[union-attr]
 
     assert max(together(work, 16)) <= 17 * MOST_BOUND
     gc.collect()

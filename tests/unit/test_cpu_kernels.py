@@ -274,7 +274,7 @@ assert any(storage.allocation is not None for storage in exe._executables._stora
 child = os.fork()
 if child == 0:
     kept = [storage for storage in exe._executables._storages.values() if storage.allocation is not None]
-    os._exit(4 if kept or list(exe._executables._bound) else 0 if run() else 3)  # executables are dropped
+    os._exit(4 if kept or list(exe._executables._executables) else 0 if run() else 3)  # executables are dropped
 _, status = os.waitpid(child, 0)
 assert run() and os.waitstatus_to_exitcode(status) == 0
 print("done")

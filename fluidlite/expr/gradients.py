@@ -14,8 +14,8 @@ from fluidlite.expr.derivative_rules import zeros_like
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.step_derivatives import arranged_back, parts_of
-from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, tensor, wide
-from fluidlite.expr.tracing import spelled_out
+from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, symbol, tensor, wide
+from fluidlite.expr.tracing import current, spelled_out
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
@@ -45,8 +45,9 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
+        apart = _apart(inputs)
         with spelled_out():
-            made = computed(inputs, attrs)
+            made = computed(apart, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
         results, seeds, saved = [], [], {}
         for slot, found in outputs.items():
@@ -65,8 +66,10 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
                     saved[part] = reshape(whole, part.dims) if x.op == "reshape" else arranged_back(x, whole)
                     x = part
                 saved |= parts_of(x, saved[x])
-        sources = [x for slot in writes for x in inputs.get(slot, ()) if x.dtype in ALL_FLOATS]
-        with_saved = [replaced(x, saved) if x is not None else None for x in derivatives(results, seeds, sources)]
+        sources = [x for slot in writes for x in apart.get(slot, ()) if x.dtype in ALL_FLOATS]
+        there = {x: y for slot, row in apart.items() for x, y in zip(row, inputs[slot], strict=True) if x is not y}
+        by = {**there, **{x: replaced(kept, there) for x, kept in saved.items()}}
+        with_saved = [replaced(x, by) if x is not None else None for x in derivatives(results, seeds, sources)]
         parts = iter(with_saved)
         written: dict[str, tuple[Tensor, ...]] = {}
         for slot in writes:
@@ -79,6 +82,24 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         return written
 
     return function
+
+
+def _apart(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tensor]]:
+    """Operands none of which is made of another one, or is another one: a derivative would go through both.
+
+    In an expression of several operators, one may be given the same tensor twice, or a tensor and what was made of it.
+    """
+    known: set[Tensor] = set()
+    found: dict[str, Sequence[Tensor]] = {}
+    for slot, row in operands.items():
+        others = []
+        for x in row:
+            if x.dtype in ALL_FLOATS and (x in known or x.args):
+                x = symbol(slot, len(current().tensors), x.dims, x.dtype)
+            known.add(x)
+            others.append(x)
+        found[slot] = others
+    return found
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:

@@ -366,9 +366,9 @@ def _line(type: str, inputs: dict[str, tuple[int, ...]], dtype: str = "float32",
     return str(fluid.explain(program, fluid.CPUPlace()))
 
 
-def test_small_parts_beside_large_ones_do_not_make_all_of_it_array_calls() -> None:
-    """The kernel language takes what is large of an expression; of one that is not, array calls are one launch."""
-    for rows, kind in ((2, "expression (array)"), (512, "elementwise_part + elementwise_part")):
+def test_loops_compute_large_expressions_and_array_calls_small_ones() -> None:
+    """Either is one launch."""
+    for rows, kind in ((2, "expression (array)"), (512, "expression (language)")):
         sums = {slot: (256,) for slot in ("BatchSize", "BatchSum", "BatchSquareSum")}
         (line,) = [each for each in _line("data_norm", {"X": (rows, 256), **sums}).splitlines()
                    if each.startswith("  data_norm ")]  # fmt: skip

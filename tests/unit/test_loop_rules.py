@@ -264,3 +264,12 @@ def test_products_that_sum_nothing_are_loops() -> None:
         given = {"X": (dims, "float32"), "Out@GRAD": ((*dims[:2], *(2 * d for d in dims[2:])), "float32")}
         attrs = {"interp_method": interpolation.removesuffix("_interp_grad"), "scale": 2.0}
         assert not kernels.parts_first(call_of(interpolation, given, attrs, "X@GRAD"))
+
+
+def test_what_is_too_deep_for_loops_is_computed_by_parts() -> None:
+    """Nests are made by a function that calls itself for each primitive."""
+    given = {"Weight": ((5, 4), "float32"), "U": ((5,), "float32"), "V": ((4,), "float32")}
+    given["Out@GRAD"] = ((5, 4), "float32")
+    few, many = (call_of("spectral_norm_grad", given, {"power_iters": n}, "Weight@GRAD") for n in (5, 200))
+    assert kernels.refusal(few) is None
+    assert kernels.refusal(many) == "its expression is 3617 primitives deep, of which loops go through 512"

@@ -37,6 +37,10 @@ _IN_ORDER = frozenset({"reduce", "arg", "running"})
 _ELEMENTWISE = frozenset({"input", "number", "map", "cast", "stop", "broadcast", "reshape", "iota"})
 
 
+DEEPEST = 512
+"""So many primitives may be computed of each other: nests are made by a function that calls itself for each."""
+
+
 class LoopKernels:
     """Makes kernels of expressions as nests of loops; of scalar expressions another generator does.
 
@@ -87,6 +91,9 @@ def refusal(call: Call) -> str | None:
         return "it is no expression of tensors"
     if any(x.op not in ELEMENTS and x.op not in SCATTERING and x.op != "scan" for x in traced_of(call).every):
         return "no loops are written for a recurrence yet"
+    depth = _depth(traced_of(call).every)
+    if depth > DEEPEST:
+        return f"its expression is {depth} primitives deep, of which loops go through {DEEPEST}"
     if not call.known:  # it is asked again when they are
         return None
     if call.op.expression is not None and call.op.expression.operators and not all(dims_fit(call).values()):
@@ -96,6 +103,16 @@ def refusal(call: Call) -> str | None:
     if _shared(call) and not _readable(call):
         return "it writes over an operand before all of it is read"
     return None
+
+
+def _depth(every: Sequence[Tensor]) -> int:
+    """How many primitives are computed of each other; what others are made of comes first."""
+    if len(every) <= DEEPEST:
+        return len(every)
+    depths: dict[Tensor, int] = {}
+    for x in every:
+        depths[x] = 1 + max((depths[arg] for arg in x.args), default=0)
+    return max(depths.values())
 
 
 def dims_fit(call: Call) -> dict[str, bool]:

@@ -11,8 +11,8 @@ from operator_checks import PAIRWISE, by_operator, case_of, run_checks
 from unoptimised import most_unoptimised
 
 import fluidlite as fluid
-from fluidlite.program.opdef import GradRule
 from fluidlite.program.registry import ops
+from fluidlite.program.rules import GradRule
 from fluidlite.testing import Check
 
 pytest.importorskip("llvmlite")

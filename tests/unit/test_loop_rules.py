@@ -273,3 +273,11 @@ def test_what_is_too_deep_for_loops_is_computed_by_parts() -> None:
     few, many = (call_of("spectral_norm_grad", given, {"power_iters": n}, "Weight@GRAD") for n in (5, 200))
     assert kernels.refusal(few) is None
     assert kernels.refusal(many) == "its expression is 3617 primitives deep, of which loops go through 512"
+
+
+def test_narrow_borders_of_functions_or_other_operands_are_loops_of_their_own() -> None:
+    """In the loop over the row, each element would pay for them."""
+    given = {"X": ((65536, 64), "float32"), "CVM": ((65536, 2), "float32")}
+    assert len(nests(call_of("cvm", given, {"use_cvm": True}, "Y"))) > 1
+    given["Y@GRAD"] = given["X"]
+    assert len(nests(call_of("cvm_grad", given, {"use_cvm": True}, "X@GRAD"))) > 1

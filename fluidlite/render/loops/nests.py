@@ -149,13 +149,17 @@ def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
 
 def _goes_by_parts(x: Tensor, axis: int, values: Sizes) -> bool:
     """Whether elements that lie side by side are of several parts, and many; of a short row with narrow borders a loop
-    over these would go through most of the lines of memory again.
+    over these would go through most of the lines of memory again, which costs less than functions and other operands.
     """
     inner = all(size_of(d, values) == 1 for d in x.dims[axis + 1 :])
     if not inner or prod(size_of(d, values) for d in x.dims) < WORTH:
         return False
-    row = size_of(x.dims[axis], values)
-    return row > SHORT or row - max(size_of(arg.dims[axis], values) for arg in x.args) > row // NARROW
+    row, lengths = size_of(x.dims[axis], values), [size_of(arg.dims[axis], values) for arg in x.args]
+    widest = x.args[lengths.index(max(lengths))]
+    if row > SHORT or row - max(lengths) > row // NARROW:
+        return True
+    behind, read = ordered(x.args), {y for y in ordered([widest]) if y.op == "input"}
+    return any((y.op == "map" and y.params[0] in FUNCTIONS) or (y.op == "input" and y not in read) for y in behind)
 
 
 def _are_alike(parts: Sequence[Tensor], axis: int, values: Sizes) -> bool:

@@ -94,9 +94,10 @@ def _apart(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tenso
     for slot, row in operands.items():
         others = []
         for x in row:
-            if x.dtype in ALL_FLOATS and (x in known or x.args):
-                x = symbol(slot, len(current().tensors), x.dims, x.dtype)
-            known.add(x)
+            if isinstance(x, Tensor):  # numbers that are read as values are apart anyway
+                if x.dtype in ALL_FLOATS and (x in known or x.args):
+                    x = symbol(slot, len(current().tensors), x.dims, x.dtype)
+                known.add(x)
             others.append(x)
         found[slot] = others
     return found

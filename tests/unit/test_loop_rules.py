@@ -188,6 +188,8 @@ def test_the_text_knows_how_long_a_short_row_is(columns: int, known: bool) -> No
 def test_truth_values_of_a_row_are_joined_in_bytes() -> None:
     (body,) = texts(call_of("reduce_all", {"X": ((64, 1000), "bool")}, {"dim": (1,)}, "Out"))
     assert f"{get_context(fluid.CPUPlace()).language.types['uint8']} a1[16];" in body
+    many = texts(call_of("isnan", {"X": ((64, 1000), "float32")}, {}, "Out"))
+    assert not any(" char a1[16];" in body for body in many), "of wider values, lanes would be cut and widened"
 
 
 @pytest.mark.parametrize("type", ["reduce_max", "reduce_mean"])

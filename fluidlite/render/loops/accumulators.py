@@ -38,7 +38,8 @@ class Accumulators:
     ) -> None:
         self.x, self.name, self.types, self.math = x, f"a{number}", types, math
         self.which = x.params[0]
-        self.kind = types["uint8"] if x.dtype == "bool" else held(x.dtype, types)  # as many beside each other as load
+        loaded = x.dtype == "bool" and x.args[0].op == "load"
+        self.kind = types["uint8"] if loaded else held(x.dtype, types)  # as many beside each other as load
         self.size = schedule.lanes if tile else TILE if partial else 0
         self.tile, self.partial = tile, partial
         self.at = f"{self.name}[v]" if tile else f"{self.name}[@]" if partial else self.name

@@ -283,3 +283,9 @@ def test_narrow_borders_of_functions_or_other_operands_are_loops_of_their_own() 
     assert len(nests(call_of("cvm", given, {"use_cvm": True}, "Y"))) > 1
     given["Y@GRAD"] = given["X"]
     assert len(nests(call_of("cvm_grad", given, {"use_cvm": True}, "X@GRAD"))) > 1
+
+
+@pytest.mark.parametrize(("batch", "stored"), [(16, True), (2, False)])
+def test_polynomials_that_several_read_are_stored(batch: int, stored: bool) -> None:
+    call = call_of("add_position_encoding", {"X": ((batch, 64, 64), "float32")}, {"alpha": 1.0, "beta": 1.0}, "Out")
+    assert (len(nests(call)) > 1) == stored

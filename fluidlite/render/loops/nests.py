@@ -35,8 +35,11 @@ TABULAR = frozenset({"map", "cast", "reshape", "broadcast", "concat", "transpose
 """Primitives of which tables of numbers are computed."""
 STEPS, MANY_STEPS, READ, WORTH = 4, 12, 32, 1 << 14
 """What costs so many steps an element is stored where each is read so often, and all that is computed is worth it."""
-FUNCTIONS = frozenset(name for name, primitive in PRIMITIVES.items() if primitive.ulp[0] > COSTLY) | {"div", "sqrt"}
-"""Scalar primitives that take longer than to read a number."""
+QUICK = frozenset({"div", "sqrt"})
+FUNCTIONS = frozenset(name for name, primitive in PRIMITIVES.items() if primitive.ulp[0] > COSTLY) | QUICK
+"""Scalar primitives that take longer than to read a number; the quick ones are instructions, others polynomials."""
+POLYNOMIALS_READ = 4
+"""So often polynomials are read that are stored."""
 NEAR, MEMBERS = 4, 8
 """With so many nests before a root is compared, and so many roots are one nest: of hundreds each costs the same."""
 SHORT, NARROW = 256, 8
@@ -466,23 +469,24 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
     which nothing has to be read, cost more than to read what was made of them sooner. One function is enough if it
     differs for neighbours: others are computed before the loop over these.
     """
-    steps: dict[Tensor, tuple[int, bool, bool]] = {}  # and whether one is a function, and operands are read
+    steps: dict[Tensor, tuple[int, set[str], bool]] = {}  # and which functions, and whether operands are read
     found: set[Tensor] = set()
     for x in ordered(results):
         if x.op in ("iota", "number", "input") or (x.args and x.op in TABULAR and all(arg in steps for arg in x.args)):
             mine = [steps[arg] for arg in dict.fromkeys(x.args)]
             steps[x] = (
                 (x.op in ("map", "cast")) + sum(count for count, _, _ in mine),
-                (x.op == "map" and x.params[0] in FUNCTIONS) or any(function for _, function, _ in mine),
+                ({x.params[0]} & FUNCTIONS if x.op == "map" else set()).union(*(used for _, used, _ in mine)),
                 x.op == "input" or any(reads for _, _, reads in mine),
             )
         if x.op not in REPEATING and x.op not in SCATTERING:
             continue
         most = max(prod(size_of(d, values) for d in dims) for dims in (x.dims, *(arg.dims for arg in x.args)))
         for arg in x.args:
-            count, function, reads = steps.get(arg, (0, False, False))
+            count, used, reads = steps.get(arg, (0, set[str](), False))
             least, often = (MANY_STEPS, READ // 2) if reads else (STEPS, READ)
-            enough = count >= least or (function and bool(arg.dims) and size_of(arg.dims[-1], values) != 1)
+            often = often if used <= QUICK else POLYNOMIALS_READ
+            enough = count >= least or (bool(used) and bool(arg.dims) and size_of(arg.dims[-1], values) != 1)
             if enough and most >= max(often * prod(size_of(d, values) for d in arg.dims), WORTH):
                 found.add(arg)
     return found

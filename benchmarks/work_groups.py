@@ -30,8 +30,9 @@ def main() -> None:
     import fluidlite as fluid
     from benchmarks.operators.families import cases
     from fluidlite.platform.device_registry import devices
+    from fluidlite.platform.kernel_language import runs_side_by_side
 
-    named = [p for p in fluid.places() if getattr(devices.unit(p).language, "group", None) is not None]
+    named = [p for p in fluid.places() if runs_side_by_side(devices.unit(p).language)]
     places = [fluid.Place.parse(name) for name in arguments.places] if arguments.places else named
     rows: list[list[Any]] = []
     for place in places:

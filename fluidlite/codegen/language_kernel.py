@@ -16,6 +16,7 @@ from fluidlite.codegen.language_writer import LANES, Source, Writer
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.nontemporal_stores import LARGE
 from fluidlite.codegen.typed import Typed
+from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
@@ -178,7 +179,7 @@ class _Plan:
         rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
         items = rows * (-(-dims[kept[-1]] // COLUMNS) if by_column else 1)
         work = size * prod(dims[k] for k in summed)
-        side_by_side = getattr(context.language, "group", None) is not None
+        side_by_side = runs_side_by_side(context.language)
         most, part = (MANY_PARTS, SHORT_PART) if side_by_side else (PARTS, PART)
         parts = max(1, min(dims[summed[0]], -(-most // max(items, 1)), work // part, JOINED))
         name = f"{entry}_sum_{slot.partition('@')[0].lower()}"

@@ -46,6 +46,7 @@ def fetched_tensor(value: Any, spec: Spec, host: Context) -> Tensor:
 
 
 def fetch_names(program: Program, fetch_list: Any) -> tuple[str, ...]:
+    """The names that a fetch list asks for; an error names what the program does not have, and what is near."""
     if fetch_list is None:
         return ()
     items = (

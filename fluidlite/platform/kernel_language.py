@@ -141,3 +141,8 @@ class KernelLanguageBase:
     def cache_info(self) -> Mapping[str, CacheInfo]:
         """What its own caches tell of themselves, by name."""
         return {}
+
+
+def runs_side_by_side(language: Any) -> bool:
+    """Whether a device runs the work-items of its kernel language side by side: it names a ``group`` of them."""
+    return getattr(language, "group", None) is not None

@@ -284,6 +284,8 @@ def test_a_closed_transformer_lets_go_of_its_graphs(cupy: Any, transformer: Tran
     assert graph() is None
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # the child computes nothing
 def test_a_forked_child_frees_no_graph(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver has no state in the child: to free a graph there is an error, which CuPy prints."""
     monkeypatch.setattr(cupy.Graph, "__del__", lambda graph: os.write(writing, b"freed"), raising=False)

@@ -10,6 +10,7 @@ from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import SupportsError
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import Unit
+from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program.kernel_registry import Kernel
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
@@ -50,7 +51,7 @@ def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
     """Why a kernel is written for other devices, or None."""
     if kernel.written_for == "registers" and getattr(unit.language, "registers", None) is None:
         return f"{unit.place.kind} has no kernel language that names vector registers"
-    if kernel.written_for == "cores" and getattr(unit.language, "group", None) is not None:
+    if kernel.written_for == "cores" and runs_side_by_side(unit.language):
         return f"its work-items are few and long, and {unit.place.kind} runs many side by side"
     return None
 

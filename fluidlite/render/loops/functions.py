@@ -8,13 +8,16 @@ from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.render.loops.element import Element
 from fluidlite.render.loops.elements import Elements
 
-COSTLY = 0.5
-"""Primitives that are off by more ulp than this are computed by polynomials."""
+_COSTLY = 0.5
+POLYNOMIALS = frozenset(name for name, primitive in PRIMITIVES.items() if primitive.ulp[0] > _COSTLY)
+"""Scalar primitives that are off by more ulp than this: polynomials compute them."""
+SLOW = POLYNOMIALS | {"div", "sqrt"}
+"""Scalar primitives that take longer than to read a number."""
 
 
 def costly(x: Element) -> bool:
     """Whether an element itself costs a function."""
-    return x.op == "random" or (x.op == "map" and PRIMITIVES[x.params[0]].ulp[0] > COSTLY)
+    return x.op == "random" or (x.op == "map" and x.params[0] in POLYNOMIALS)
 
 
 def costs_functions(x: Element, e: Elements) -> bool:

@@ -13,6 +13,7 @@ from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.expr.number import Values
 from fluidlite.expr.tensor import Tensor
 from fluidlite.expr.traced import Traced
+from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
 from fluidlite.program.op_call import Call
@@ -185,7 +186,7 @@ class _Laid:
         )
         key = (words, inputs, tuple(_shared(call)))
         if key not in self.texts:
-            nests = self.in_turn(call, group_of(language) is not None)
+            nests = self.in_turn(call, runs_side_by_side(language))
             self.texts[key] = _text(call, nests, language, self.values)
         return self.texts[key]
 
@@ -237,7 +238,7 @@ def written(call: Call, context: Any) -> tuple[Piece, ...]:
 
 def write(call: Call, context: Any, values: Sizes) -> tuple[Piece, ...] | None:
     """Write the text of a call's nests for sizes; None if they write over operands before these are read."""
-    side_by_side = group_of(context.language) is not None
+    side_by_side = runs_side_by_side(context.language)
     nests = _nests(call, values, side_by_side)
     if not side_by_side:
         nests = [tiled(each, values) for each in nests]

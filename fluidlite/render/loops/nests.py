@@ -14,13 +14,12 @@ from math import prod
 from typing import NamedTuple
 
 from fluidlite.base.dtypes import INTS, ITEMSIZE
-from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.expr.number import Number, number
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced
 from fluidlite.render.loops.affine import axis_to_split, quotients_in, with_axes
 from fluidlite.render.loops.elements import Axis, Source, elements_behind
-from fluidlite.render.loops.functions import COSTLY
+from fluidlite.render.loops.functions import POLYNOMIALS, SLOW
 from fluidlite.render.loops.in_order import SCATTERING, base_of, chain_of, in_order, running, scattered
 from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import FEW, TILE, Nest, Store
@@ -35,9 +34,6 @@ TABULAR = frozenset({"map", "cast", "reshape", "broadcast", "concat", "transpose
 """Primitives of which tables of numbers are computed."""
 STEPS, MANY_STEPS, READ, WORTH = 4, 12, 32, 1 << 14
 """What costs so many steps an element is stored where each is read so often, and all that is computed is worth it."""
-QUICK = frozenset({"div", "sqrt"})
-FUNCTIONS = frozenset(name for name, primitive in PRIMITIVES.items() if primitive.ulp[0] > COSTLY) | QUICK
-"""Scalar primitives that take longer than to read a number; the quick ones are instructions, others polynomials."""
 POLYNOMIALS_READ = 4
 """So often polynomials are read that are stored."""
 NEAR, MEMBERS = 4, 8
@@ -162,7 +158,7 @@ def _goes_by_parts(x: Tensor, axis: int, values: Sizes) -> bool:
     if row > SHORT or row - max(lengths) > row // NARROW:
         return True
     behind, read = ordered(x.args), {y for y in ordered([widest]) if y.op == "input"}
-    return any((y.op == "map" and y.params[0] in FUNCTIONS) or (y.op == "input" and y not in read) for y in behind)
+    return any((y.op == "map" and y.params[0] in SLOW) or (y.op == "input" and y not in read) for y in behind)
 
 
 def _are_alike(parts: Sequence[Tensor], axis: int, values: Sizes) -> bool:
@@ -476,7 +472,7 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
             mine = [steps[arg] for arg in dict.fromkeys(x.args)]
             steps[x] = (
                 (x.op in ("map", "cast")) + sum(count for count, _, _ in mine),
-                ({x.params[0]} & FUNCTIONS if x.op == "map" else set()).union(*(used for _, used, _ in mine)),
+                ({x.params[0]} & SLOW if x.op == "map" else set()).union(*(used for _, used, _ in mine)),
                 x.op == "input" or any(reads for _, _, reads in mine),
             )
         if x.op not in REPEATING and x.op not in SCATTERING:
@@ -485,7 +481,7 @@ def _tables(results: list[Tensor], values: Sizes) -> set[Tensor]:
         for arg in x.args:
             count, used, reads = steps.get(arg, (0, set[str](), False))
             least, often = (MANY_STEPS, READ // 2) if reads else (STEPS, READ)
-            often = often if used <= QUICK else POLYNOMIALS_READ
+            often = often if used.isdisjoint(POLYNOMIALS) else POLYNOMIALS_READ
             enough = count >= least or (bool(used) and bool(arg.dims) and size_of(arg.dims[-1], values) != 1)
             if enough and most >= max(often * prod(size_of(d, values) for d in arg.dims), WORTH):
                 found.add(arg)

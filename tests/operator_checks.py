@@ -5,7 +5,7 @@ A case for each check would be 20,000 cases on three places, of which collection
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from grouped import family, raise_all, wanted
 import fluidlite as fluid
 from fluidlite.conformance.check import check_sample_gradients
 from fluidlite.conformance.op_harness import MODES
-from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.kernel_registry import CAPABILITIES, kernels
 from fluidlite.testing import Case, Check, check_sample, checks
 
 
@@ -31,12 +31,15 @@ def case_of(check: Check) -> Case | None:
     return CASES.get(check.id.replace(".grad[", "[", 1))
 
 
-def pairwise(found: Iterable[Check]) -> list[Check]:
+def pairwise(found: Iterable[Check], kinds: Iterable[str] = CAPABILITIES) -> list[Check]:
     """Fewer checks, for places beside the cpu; all are run on the cpu, and by ``fluidlite certify``.
+
+    ``kinds`` are the kinds and capabilities whose kernels the place takes: what somebody wrote for others is not run.
 
     - Each sample is run in float32 (or in its first dtype), and each other dtype in the first sample that has it.
       What depends on a sample's dims and attributes does not depend on its dtype, and the other way round: kernels are
-      chosen and printed by each of the two alone.
+      chosen and printed by each of the two alone. Of generated operators of one module, one in turn is run in each
+      other dtype: how a primitive is printed in a dtype is the primitives' tests'.
     - A sample that generated operators of one module have in common (its name, dims, LoD and attributes) is run with
       one of them in turn, and with those whose first it is. Nobody wrote a kernel for such an operator: one generator
       prints its function, which it knows by primitives, for the dims that are given.
@@ -45,12 +48,14 @@ def pairwise(found: Iterable[Check]) -> list[Check]:
     - Gradients are made alone, and from those of intermediate outputs, in the first of the samples that have most:
       what an operator leaves out depends on what is wanted.
     """
-    found = _base_dtypes(list(found))
-    firsts = _firsts(found)
+    base, others = _base_dtypes(list(found))
+    found, firsts = [*base, *others], _firsts(base)
+    by_hand = written(kinds)
     sharing: dict[str, list[Check]] = {}
-    for check in found:
-        sharing.setdefault(path_of(check), []).append(check)
-    chosen = {checks[i % len(checks)].id for i, checks in enumerate(sharing.values())}
+    for path, some in ((path_of, base), (dtype_path_of, others)):
+        for check in some:
+            sharing.setdefault(path(check, by_hand), []).append(check)
+    chosen = {alike[i % len(alike)].id for i, alike in enumerate(sharing.values())}
     return _modes_in_turn([check for check in found if check.id in firsts or check.id in chosen])
 
 
@@ -73,36 +78,55 @@ def where_most_falls_back(found: Sequence[Check], kind: str) -> list[Check]:
     ]
 
 
-def _base_dtypes(found: Sequence[Check]) -> list[Check]:
-    """Each sample in its base dtype, float32 or its first one, and each other dtype in the first sample that has it."""
+def _base_dtypes(found: Sequence[Check]) -> tuple[list[Check], list[Check]]:
+    """Each sample in its base dtype, float32 or its first one; and each other dtype in the first sample that has it."""
     base: dict[tuple[str, str], str] = {}
     for check in found:
         subject, label, dtype = parsed(check)
         if dtype == "float32" or (subject, label) not in base:
             base[subject, label] = dtype
-    kept, seen = [], set[tuple[str, str]]()
+    kept, others, seen = [], [], set[tuple[str, str]]()
     for check in found:
         subject, label, dtype = parsed(check)
         if dtype == base[subject, label]:
             kept.append(check)
         elif (subject, dtype) not in seen:
-            seen.add((subject, dtype))
-            kept.append(check)
-    return kept
+            others.append(check)
+        seen.add((subject, dtype))
+    return kept, others
 
 
-def path_of(check: Check) -> str:
-    """What checks of one path have in common, as text; the check's id, if the operator has a written kernel.
+def written(kinds: Iterable[str]) -> frozenset[str]:
+    """Operators with kernels that somebody wrote for one of these kinds or capabilities."""
+    kinds = set(kinds)
+    return frozenset(kernel.op for kernel in kernels if kinds.intersection(kernel.places))
 
-    So it is for other dtypes than float32: an operator has one check of each.
+
+def path_of(check: Check, by_hand: Collection[str]) -> str:
+    """What checks of one path have in common, as text; the check's id, if the operator has a kernel by hand.
+
+    So it is for samples whose base is another dtype than float32.
     """
     case = case_of(check)
     subject, label, dtype = parsed(check)
-    if case is None or dtype != "float32" or {case.op.type, f"{case.op.type}_grad"} & WRITTEN:
+    if case is None or dtype != "float32" or _is_by_hand(case, by_hand):
         return check.id
     dims = [(slot, [(a.shape, a.dtype) for a in arrays]) for slot, arrays in case.inputs().items()]
     attrs = sorted(case.sample.attrs.items())
     return repr((family(case.op), subject.endswith(".grad"), label, dims, case.sample.lod, case.sample.grads, attrs))
+
+
+def dtype_path_of(check: Check, by_hand: Collection[str]) -> str:
+    """The same of checks in another dtype than their sample's base: dims and attributes do not count."""
+    case = case_of(check)
+    subject, _, dtype = parsed(check)
+    if case is None or _is_by_hand(case, by_hand):
+        return check.id
+    return repr((family(case.op), subject.endswith(".grad"), dtype))
+
+
+def _is_by_hand(case: Case, by_hand: Collection[str]) -> bool:
+    return case.op.type in by_hand or f"{case.op.type}_grad" in by_hand
 
 
 def _modes_in_turn(found: Iterable[Check]) -> list[Check]:
@@ -169,8 +193,6 @@ def run_checks(
     return ran
 
 
-WRITTEN = {kernel.op for kernel in kernels if set(kernel.places) - {"cpu"}}
-"""Operators with kernels that somebody wrote, for a capability or for a kind of place."""
 CHECKS = checks()
 CASES = {case.id: case for check in CHECKS for case in getattr(check.run, "args", ()) if isinstance(case, Case)}
 PAIRWISE = pairwise(CHECKS)

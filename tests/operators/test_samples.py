@@ -9,13 +9,15 @@ from operator_checks import (
     CHECKS,
     MODES,
     PAIRWISE,
-    WRITTEN,
     by_operator,
     case_of,
+    dtype_path_of,
+    pairwise,
     parsed,
     path_of,
     run_checks,
     where_most_falls_back,
+    written,
 )
 from unoptimised import EVERY, most_unoptimised
 
@@ -23,6 +25,7 @@ import fluidlite as fluid
 from fluidlite.base.opt_level import VARIABLE, opt_level
 from fluidlite.cli.kernel_matrix import kernel_matrix
 from fluidlite.platform.device_registry import devices
+from fluidlite.program.kernel_registry import CAPABILITIES
 from fluidlite.testing import Check
 
 FEWEST = 1500
@@ -58,7 +61,8 @@ def beside_the_cpu() -> list[Any]:
         if unit.place.kind == "cpu":
             continue
         computes = unit.array is not None or unit.language is not None
-        found = PAIRWISE if computes else where_most_falls_back(PAIRWISE, unit.place.kind)
+        found = pairwise(CHECKS, (*unit.capabilities(), unit.place.kind))
+        found = found if computes else where_most_falls_back(found, unit.place.kind)
         for group in by_operator(most_unoptimised(found)):
             made.append(pytest.param(*group.values, place, marks=usable.marks, id=f"{group.id}-{place}"))
     return made
@@ -77,19 +81,22 @@ def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
     def modes(found: list[Check]) -> set[tuple[str, str]]:
         return {(parsed(check)[0], mode) for check in found for mode in check.run.keywords.get("modes", MODES)}
 
-    def dtypes(found: list[Check]) -> set[tuple[str, str]]:
-        return {(subject, dtype) for subject, _, dtype in map(parsed, found)}
+    def dtypes(found: list[Check]) -> set[str]:
+        """Of each operator with a written kernel, and of each module of others."""
+        paths = {check.id: (dtype_path_of(check, by_hand), repr(parsed(check)[::2])) for check in found}
+        return {shared if path == name else path for name, (path, shared) in paths.items()}
 
+    by_hand = written(CAPABILITIES)
     every = [check for check in CHECKS if case_of(check)]
     kept = [check for check in PAIRWISE if case_of(check)]
     assert dtypes(kept) == dtypes(every)
     assert modes(kept) == modes(every)
     both = {parsed(check)[:2] for check in every} - {parsed(check)[:2] for check in kept}
-    assert {path_of(check) for check in kept} >= {
-        path_of(check) for check in every if parsed(check)[:2] in both and parsed(check)[2] == "float32"
+    assert {path_of(check, by_hand) for check in kept} >= {
+        path_of(check, by_hand) for check in every if parsed(check)[:2] in both and parsed(check)[2] == "float32"
     }
     assert all(
-        {subject.removesuffix(".grad"), f"{subject.removesuffix('.grad')}_grad"}.isdisjoint(WRITTEN)
+        {subject.removesuffix(".grad"), f"{subject.removesuffix('.grad')}_grad"}.isdisjoint(by_hand)
         for subject, _ in both
     )
 

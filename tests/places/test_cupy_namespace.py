@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from operator_checks import PAIRWISE, by_operator, run_checks
+from operator_checks import CHECKS, by_operator, pairwise, run_checks
 
 import fluidlite as fluid
 from fluidlite.devices.cpu import CPUDevice, NumPyArrays
@@ -177,7 +177,10 @@ def recorder() -> Iterator[Recorder]:
     devices.remove(device)
 
 
-@pytest.mark.parametrize("group", by_operator(check for check in PAIRWISE if check.operator != "device"))
+OF_OPERATORS = [check for check in CHECKS if check.operator != "device"]
+
+
+@pytest.mark.parametrize("group", by_operator(pairwise(OF_OPERATORS, ("array", "memory"))))
 def test_conforms(group: list[Check], recorder: Recorder) -> None:
     assert run_checks(group, PLACE)
 

@@ -17,7 +17,7 @@ from fluidlite.errors import DeviceError, FluidError, OutOfRangeError
 
 F32 = "float32"
 MODES = ("interpreted", "compiled")
-PROGRAMS = 20
+PROGRAMS = 16
 BATCHES = (4, 4, 4, 7, 1)
 
 

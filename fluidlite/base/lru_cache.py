@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -143,7 +143,7 @@ class LRUCache(Generic[Value]):
         self._evicted = evicted
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = new_lock()
-        _named.setdefault(name, WeakObjects()).add(self)
+        _named[name].add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key; make it if it is not there."""
@@ -155,7 +155,7 @@ class LRUCache(Generic[Value]):
                 return found[0]
         began = perf_counter()
         made = make()
-        weight = weight_of(key) + weight_of(made)
+        weight = weight_of((key, made))
         gone: list[Value] = []
         with self._lock:
             self.misses += 1
@@ -193,7 +193,7 @@ class LRUCache(Generic[Value]):
         return len(self._values)
 
 
-_named: dict[str, WeakObjects[Any]] = {}
+_named: defaultdict[str, WeakObjects[Any]] = defaultdict(WeakObjects)
 _others: dict[str, Callable[[], CacheInfo]] = {}
 
 

@@ -93,11 +93,6 @@ def _name(slot: str, i: int, k: int) -> str:
     return f"{slot}.{i}#{k}"
 
 
-def tabled(call: Call) -> list[str]:
-    """The input slots that are read as values, as a table of all numbers."""
-    return [slot for slot in call.op.tables if slot in call.ins]
-
-
 def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
     """The numbers of slots read as values, those of each tensor.
 
@@ -127,13 +122,17 @@ def _traced(call: Call) -> Traced:
     values = call.once("leaves", lambda _: facts.values)  # the call keeps these alone: caches keep many calls
     assert rule is not None
     static = {name: value for name, value in call.attrs.items() if name not in floats}
-    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in tabled(call)}
+    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in call.op.tables if slot in call.ins}
     lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
     key = repr((facts.kinds, lengths, tables, facts.levels, static))
-    cache = _traces.get(call.op) or _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
+    cache = _traces.get(call.op)
+    if cache is None:
+        cache = _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
     known = cache.get(key, list)
-    found = next((each for each in known if each.serves(values)), None)
-    if found is None:
+    for found in known:
+        if found.serves(values):
+            break
+    else:
 
         def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
             written = {slot: tuple(table(slot, i) for i in range(count)) for slot, count in tables.items()}

@@ -182,12 +182,11 @@ class _Joint:
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
-        ins = self.dims.specs({f"{slot}.{k}": v for slot, vs in self.op.inputs.items() for k, v in enumerate(vs)})
+        ins = self.dims.grouped(self.op.inputs)
         if ins is None:
             return None
-        grouped = {slot: tuple(ins[f"{slot}.{k}"][0] for k in range(len(vs))) for slot, vs in self.op.inputs.items()}
-        grouped |= {inputs[slot]: specs[slot] for slot in reads}
-        call = Call(made, grouped, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
+        ins |= {inputs[slot]: specs[slot] for slot in reads}
+        call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
         if not self._element_by_element(call) or not self._taken(call):
             return None
         values = {

@@ -17,7 +17,7 @@ from fluidlite.compiler.selection.refusals import (
 )
 from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.kernel_registry import Kernel, kernels, matches
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 
 GENERATED_FOR = ("language", "array")
@@ -67,7 +67,7 @@ def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kern
     key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
 
     def make() -> list[Kernel]:
-        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
+        mine = [kernel for kernel in candidates if kernel.runs_on(kind)]
         return _ordered(mine, kind, policy, call)
 
     return current_choices().native.get(key, make)

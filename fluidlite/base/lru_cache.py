@@ -78,13 +78,13 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
     return found
 
 
-def weight_of(thing: Any) -> int:
+def weight_of(*things: Any) -> int:
     """Estimate the bytes that an entry of a cache holds alone: of texts, arrays and containers; what else says it.
 
     A ``weight`` attribute is taken as it is. What several entries share is counted for each of them, so that the
     estimate is high rather than low.
     """
-    found, waiting = 0, [thing]
+    found, waiting = 0, [*things]
     while waiting:
         thing = waiting.pop()
         weight = getattr(thing, "weight", None)
@@ -155,7 +155,7 @@ class LRUCache(Generic[Value]):
                 return found[0]
         began = perf_counter()
         made = make()
-        weight = weight_of((key, made))
+        weight = weight_of(key, made)
         gone: list[Value] = []
         with self._lock:
             self.misses += 1

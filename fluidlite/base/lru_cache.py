@@ -78,6 +78,9 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
     return found
 
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
+
+
 def weight_of(*things: Any) -> int:
     """Estimate the bytes that an entry of a cache holds alone: of texts, arrays and containers; what else says it.
 
@@ -87,6 +90,9 @@ def weight_of(*things: Any) -> int:
     found, waiting = 0, [*things]
     while waiting:
         thing = waiting.pop()
+        if type(thing) in _NUMBERS:
+            found += 100
+            continue
         weight = getattr(thing, "weight", None)
         if type(weight) is int:
             found += weight

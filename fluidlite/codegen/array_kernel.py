@@ -130,7 +130,7 @@ class ArrayGenerator:
         style = "out" if capability.out and not guarded else "pure"
         flags = value_flags(code.instrs, pattern.flags)
         whole = all(
-            all(flags[value]) and all(pattern.sums[slot]) for slot, _, value in code.outputs if slot in pattern.sums
+            [all((*flags[value], *pattern.sums[slot])) for slot, _, value in code.outputs if slot in pattern.sums]
         )
         steps = sum([instr.op not in ("input", "const", "scalar") for instr in code.instrs])
         fast = style == "out" and capability.eager and whole

@@ -205,9 +205,10 @@ class _Typer:
             dtype = promote(dtype, other)
         if dtype == "bool" and not plain:
             dtype = "int32"
-        numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
-        if dtype == "bool" and not all(isinstance(value, bool) for value in numbers):
-            dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
+        if dtype == "bool":
+            numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
+            if not all(isinstance(value, bool) for value in numbers):
+                dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
         return tuple(
             [
                 self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)

@@ -103,9 +103,8 @@ def called_function(x: Tensor) -> str:
 def has_all_dims(x: Tensor) -> bool:
     """Whether operands of a scalar primitive have all its dims between them, so that the result has."""
     missing, reached = {*enumerate(x.sizes)}, False
-    for arg in x.args:
-        source = unspread(arg, x)
-        if arg.op != "number" and len(source.dims) == len(x.dims):
+    for source in [unspread(arg, x) for arg in x.args if arg.op != "number"]:
+        if len(source.dims) == len(x.dims):
             missing.difference_update(enumerate(source.sizes))
             reached = True
     return reached and not missing

@@ -56,7 +56,7 @@ def agree(one: Spec, other: Spec) -> bool:
         one.dtype == other.dtype
         and one.kind == other.kind
         and len(one.dims) == len(other.dims)
-        and all(a == b or -1 in (a, b) for a, b in zip(one.dims, other.dims, strict=True))
+        and all([a == b or -1 in (a, b) for a, b in zip(one.dims, other.dims, strict=True)])
     )
 
 
@@ -112,14 +112,16 @@ class Verifier:
     """Knows how a graph was made, and compares."""
 
     def __init__(self, graph: Graph) -> None:
-        self.arguments = {id(arg): arg for op in graph.ops for arg in op.args if arg.op is None}
-        self.arguments.update((id(value), value) for value in graph.results if value.op is None)
+        self.arguments = {id(value): value for value in graph.results if value.op is None}
         self.results = [value.spec for value in graph.results]
         self.states: dict[str, list[GraphValue]] = defaultdict(list)
         self.effects: list[GraphOp] = []
         self._seen: dict[int, tuple[GraphOp, Any]] = {}
         for op in graph.ops:
             self._seen[id(op)] = op, _facts(op)
+            for arg in op.args:
+                if arg.op is None:
+                    self.arguments[id(arg)] = arg
             stores = False
             for value in op.results:
                 if value.state is not None:

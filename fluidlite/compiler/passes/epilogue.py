@@ -59,12 +59,12 @@ class _Readers:
 
     def add(self, op: GraphOp) -> None:
         """Note a new operator."""
-        for key in {id(value) for value in op.args}:
+        for key in {*map(id, op.args)}:
             self._readers[key].append(op)
 
     def remove(self, op: GraphOp) -> None:
         """Forget one that is gone."""
-        for key in {id(value) for value in op.args}:
+        for key in {*map(id, op.args)}:
             self._readers[key].remove(op)
 
     def of(self, value: GraphValue) -> list[GraphOp]:
@@ -206,7 +206,7 @@ class _Joint:
             return False
         if domain.sums or domain.placed.get(rule.given) != domain.dims:
             return False
-        return all(domain.dims == then.dims(slot) for slot in (*then.outs, rule.given))
+        return {domain.dims} == {*map(then.dims, (*then.outs, rule.given))}
 
     def _may_share(
         self,

@@ -48,7 +48,7 @@ def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: 
     same: dict[int, GraphValue] = {}
     for op in graph.ops:
         updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
-        for given, values in op.inputs.items():
+        for given, values in op.inputs.items() if same else ():
             if given not in updated:
                 values[:] = [same.get(id(value), value) for value in values]
         member = members.get(id(op))

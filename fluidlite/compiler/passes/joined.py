@@ -278,7 +278,7 @@ class Joined:
 
 def made_of(sources: Sequence[Operator]) -> tuple[str, ...]:
     """The operators that some are made of, with the user's lines: themselves, if they are not fused."""
-    return tuple(text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",))
+    return tuple([text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",)])
 
 
 def lines_of(sources: Sequence[Operator]) -> Line:

@@ -59,17 +59,18 @@ def leaves(call: Call) -> dict[str, Any]:
 
 def _call_facts(call: Call) -> _CallFacts:
     op, rule = call.op, call.op.expression
-    floats = [name for name in op.floats if call.attrs[name] is not None]
-    facts = _CallFacts({}, {}, [], floats, [], {name: float(call.attrs[name]) for name in floats})
-    values, inferred = facts.values, call.outs if rule is not None and rule.inferred else {}
+    values: dict[str, Any] = {name: float(call.attrs[name]) for name in op.floats if call.attrs[name] is not None}
+    facts = _CallFacts({}, {}, [], list(values), [], values)
+    inferred = call.outs if rule is not None and rule.inferred else {}
     for found, slots in ((facts.operands, call.ins), (facts.results, inferred)):
         for slot, specs in slots.items():
             if slot in op.stated or slot in op.tables:
                 continue
-            found[slot] = [(spec.dims, spec.dtype) for spec in specs]
+            found[slot] = []
             facts.kinds.append((slot, len(specs), ""))
-            for dims, dtype in found[slot]:
-                facts.kinds.append((slot, len(dims), dtype))
+            for spec in specs:
+                found[slot].append((spec.dims, spec.dtype))
+                facts.kinds.append((slot, len(spec.dims), spec.dtype))
     values.update(values_of({**facts.operands, **facts.results}))
     for slot, specs in call.ins.items():
         for i, spec in enumerate(specs):

@@ -297,7 +297,7 @@ def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Ten
     order: list[Tensor] = []
     waiting: list[Tensor] = []
     seen: set[Tensor] = set()
-    stack: list[Tensor | None] = [*reversed(results)]  # None: before what its operands have been found of
+    stack: list[Tensor | None] = [*reversed(results)]  # None: the operands of the last that waits are in order
     while stack:
         x = stack.pop()
         if x is None:

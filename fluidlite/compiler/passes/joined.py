@@ -58,13 +58,13 @@ class Member:
 
 def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
     """What an operator is given, by slot of a definition, which may have one for each of several values."""
-    found = {}
+    found: dict[str, GraphValue] = {}
     for slot, values in op.inputs.items():
         declared = definition.input(slot)
         if declared is None or declared.duplicable:
             found.update({f"{slot}[{k}]": value for k, value in enumerate(values)})
-        else:
-            found.update(zip((slot,), values, strict=False))
+        elif values:
+            found[slot] = values[0]
     return found
 
 

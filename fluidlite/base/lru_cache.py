@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -78,15 +78,21 @@ def total(infos: Iterable[CacheInfo]) -> CacheInfo:
     return found
 
 
-def weight_of(thing: Any) -> int:
+_NUMBERS = frozenset({int, float, bool, type(None)})
+
+
+def weight_of(*things: Any) -> int:
     """Estimate the bytes that an entry of a cache holds alone: of texts, arrays and containers; what else says it.
 
     A ``weight`` attribute is taken as it is. What several entries share is counted for each of them, so that the
     estimate is high rather than low.
     """
-    found, waiting = 0, [thing]
+    found, waiting = 0, [*things]
     while waiting:
         thing = waiting.pop()
+        if type(thing) in _NUMBERS:
+            found += 100
+            continue
         weight = getattr(thing, "weight", None)
         if type(weight) is int:
             found += weight
@@ -143,7 +149,7 @@ class LRUCache(Generic[Value]):
         self._evicted = evicted
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = new_lock()
-        _named.setdefault(name, WeakObjects()).add(self)
+        _named[name].add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key; make it if it is not there."""
@@ -155,7 +161,7 @@ class LRUCache(Generic[Value]):
                 return found[0]
         began = perf_counter()
         made = make()
-        weight = weight_of(key) + weight_of(made)
+        weight = weight_of(key, made)
         gone: list[Value] = []
         with self._lock:
             self.misses += 1
@@ -193,7 +199,7 @@ class LRUCache(Generic[Value]):
         return len(self._values)
 
 
-_named: dict[str, WeakObjects[Any]] = {}
+_named: defaultdict[str, WeakObjects[Any]] = defaultdict(WeakObjects)
 _others: dict[str, Callable[[], CacheInfo]] = {}
 
 

@@ -130,9 +130,9 @@ class ArrayGenerator:
         style = "out" if capability.out and not guarded else "pure"
         flags = value_flags(code.instrs, pattern.flags)
         whole = all(
-            all(flags[value]) and all(pattern.sums[slot]) for slot, _, value in code.outputs if slot in pattern.sums
+            [all((*flags[value], *pattern.sums[slot])) for slot, _, value in code.outputs if slot in pattern.sums]
         )
-        steps = sum(instr.op not in ("input", "const", "scalar") for instr in code.instrs)
+        steps = sum([instr.op not in ("input", "const", "scalar") for instr in code.instrs])
         fast = style == "out" and capability.eager and whole
         spread = fast and pattern.size >= SPREAD_FROM and _limits_by_numbers(code)
         blocked = fast and pattern.size > BLOCK and (steps > 1 or spread or any(i.op in SEVERAL for i in code.instrs))
@@ -149,7 +149,7 @@ class ArrayGenerator:
         )
         key = (
             code.instrs,
-            tuple(repr(i.value) for i in code.instrs),
+            tuple([repr(i.value) for i in code.instrs]),
             tuple(code.inputs.items()),
             code.outputs,
             style,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import or_
 
 from fluidlite.codegen.domain import Domain, domain_of
 from fluidlite.codegen.lower import typed_of
@@ -49,7 +50,7 @@ class Pattern:
 
     def shape(self, slot: str) -> Dims:
         """The operand's collapsed dims, 1 where it is broadcast."""
-        return tuple(d if f else 1 for d, f in zip(self.dims, self.flags[slot], strict=True))
+        return tuple([d if f else 1 for d, f in zip(self.dims, self.flags[slot], strict=True)])
 
 
 def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
@@ -58,11 +59,11 @@ def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
     outputs = [slot for slot, _, _ in code.outputs]
     slots = {slot: call.dims(slot) for slot in (*code.inputs, *also, *outputs)}
     dims = domain.dims
-    if not domain.sums and all(each == dims for each in slots.values()):
+    if not domain.sums and {*slots.values()} <= {dims}:
         return Pattern(dims, (prod(dims),), dict.fromkeys(slots, (True,)), {}, bool(dims))
     placed = {slot: domain.placed[slot] for slot in slots}
     rank = len(dims)
-    natural = bool(dims) and all(slots[slot] == dims for slot in outputs)
+    natural = bool(dims) and {*map(slots.__getitem__, outputs)} <= {dims}
     for slot, each in slots.items():
         natural &= len(each) <= rank and (1,) * (rank - len(each)) + each == placed[slot]
     # a value that is made of one operand may take the place of another's, so what is placed alike must be alike
@@ -76,7 +77,10 @@ def _collapse(domain: Domain, placed: Mapping[str, Dims], natural: bool) -> Patt
     for i, size in enumerate(domain.dims):
         if size == 1:
             continue
-        column = tuple(shape[i] != 1 for shape in placed.values()), tuple(i in axes for axes in domain.sums.values())
+        column = (
+            tuple([shape[i] != 1 for shape in placed.values()]),
+            tuple([i in axes for axes in domain.sums.values()]),
+        )
         if columns and columns[-1] == column:
             dims[-1] *= size
         else:
@@ -84,9 +88,14 @@ def _collapse(domain: Domain, placed: Mapping[str, Dims], natural: bool) -> Patt
             columns.append(column)
     if not dims:
         return Pattern(domain.dims, (1,), dict.fromkeys(placed, (True,)), {}, natural)
-    flags = {slot: tuple(has[k] for has, _ in columns) for k, slot in enumerate(placed)}
-    sums = {slot: tuple(adds[k] for _, adds in columns) for k, slot in enumerate(domain.sums)}
-    return Pattern(domain.dims, tuple(dims), flags, sums, natural)
+    flags, sums = (zip(*each, strict=True) for each in zip(*columns, strict=True))  # by slot, not by collapsed dim
+    return Pattern(
+        domain.dims,
+        tuple(dims),
+        dict(zip(placed, flags, strict=True)),
+        dict(zip(domain.sums, sums, strict=True)),
+        natural,
+    )
 
 
 def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Flags]:
@@ -101,6 +110,6 @@ def value_flags(instrs: Sequence[Instr], given: Mapping[str, Flags]) -> list[Fla
         if instr.op == "input":
             flags = given[instr.value]
         for arg in instr.args:
-            flags = tuple(a or b for a, b in zip(flags, found[arg], strict=True))
+            flags = tuple(map(or_, flags, found[arg]))
         found.append(flags)
     return found

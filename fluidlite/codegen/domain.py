@@ -52,11 +52,9 @@ def _domain_of(call: Call) -> Domain:
     if rule.domain is not None:
         said: Domain = rule.domain(call)
         return said
-    code = typed_of(call)
-    outputs = [slot for slot, _, _ in code.outputs]
-    spans = {slot: code.spans[slot] for slot in outputs}
-    operands = dict.fromkeys(slot for span in spans.values() for slot in span if slot != EVERYWHERE)
-    slots = {slot: call.dims(slot) for slot in (*operands, *outputs)}
+    spans = typed_of(call).spans
+    operands = dict.fromkeys([slot for span in spans.values() for slot in span if slot != EVERYWHERE])
+    slots = {slot: call.dims(slot) for slot in (*operands, *spans)}
     if len(set(slots.values())) == 1:
         return Domain(next(iter(slots.values())), slots, {})
     placed = placed_dims(call, slots)
@@ -67,7 +65,7 @@ def _domain_of(call: Call) -> Domain:
     for slot, span in spans.items():
         has = dims if EVERYWHERE in span else broadcast([placed[each] for each in span])
         assert has is not None
-        axes = tuple(k for k, (there, kept) in enumerate(zip(has, placed[slot], strict=False)) if kept == 1 != there)
+        axes = tuple([k for k, (there, kept) in enumerate(zip(has, placed[slot], strict=False)) if kept == 1 != there])
         if axes:
             sums[slot] = axes
     return Domain(dims, placed, sums)
@@ -97,7 +95,7 @@ def broadcast(shapes: Iterable[Dims]) -> Dims | None:
     """Dims that all of these, of one rank, broadcast to; None if two differ."""
     result: list[int] = []
     for sizes in zip(*shapes, strict=True):
-        several = {size for size in sizes if size != 1}
+        several = {*sizes} - {1}
         if len(several) > 1:
             return None
         result.append(several.pop() if several else 1)

@@ -78,7 +78,7 @@ def constant(value: Any) -> Expr:
 
 def node(op: str, *args: Any, value: Any = None) -> Expr:
     """A primitive of symbols and numbers."""
-    return Expr(op, tuple(constant(arg) for arg in args), value)
+    return Expr(op, tuple(map(constant, args)), value)
 
 
 def are_scalars(operands: Iterable[Any]) -> bool:
@@ -120,9 +120,11 @@ def snake(slot: str) -> str:
 
 def parameters(function: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of a rule's positional parameters (slots) and of its keyword-only ones (attributes)."""
-    given = inspect.signature(function).parameters.values()
-    attrs = tuple(p.name for p in given if p.kind is p.KEYWORD_ONLY)
-    return tuple(p.name for p in given if p.kind is not p.KEYWORD_ONLY), attrs
+    slots: list[str] = []
+    attrs: list[str] = []
+    for given in inspect.signature(function).parameters.values():
+        (attrs if given.kind is given.KEYWORD_ONLY else slots).append(given.name)
+    return tuple(slots), tuple(attrs)
 
 
 def slots_of(names: Iterable[str], slots: Iterable[str], what: str) -> tuple[str, ...]:
@@ -142,7 +144,7 @@ def scalar_reads(op: OpDef) -> tuple[str, ...]:
     if op.scalar is None:
         return ()
     names, _ = parameters(op.scalar.function)
-    return slots_of(names, (slot.name for slot in op.inputs), f"operator {op.type!r}")
+    return slots_of(names, [slot.name for slot in op.inputs], f"operator {op.type!r}")
 
 
 def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Container[str] | None = None) -> Traced:
@@ -151,7 +153,7 @@ def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Contai
     A slot that may be left out, and is not among those ``present``, is None.
     """
     names, keywords = parameters(rule.function)
-    slots = slots_of(names, (slot.name for slot in op.inputs), f"operator {op.type!r}")
+    slots = slots_of(names, [slot.name for slot in op.inputs], f"operator {op.type!r}")
     absent = {slot.name for slot in op.inputs if slot.dispensable and present is not None and slot.name not in present}
     given: dict[str, Any] = {}
     for name in keywords:
@@ -163,13 +165,13 @@ def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Contai
         given[name] = Expr("param", (), attr.name) if symbol else value
     _state.streams, _state.tracing = 0, True
     try:
-        result = rule.function(*(None if slot in absent else Expr("input", (), slot) for slot in slots), **given)
+        result = rule.function(*[None if slot in absent else Expr("input", (), slot) for slot in slots], **given)
     finally:
         _state.tracing = False
     if isinstance(result, Mapping):
         by_slot = {slot if slot in rule.outputs else slot + GRAD: value for slot, value in result.items()}
-        outputs = tuple(slot for slot in rule.outputs if slot in by_slot)
-        values = tuple(by_slot[slot] for slot in outputs)
+        outputs = tuple(filter(by_slot.__contains__, rule.outputs))
+        values = tuple(map(by_slot.__getitem__, outputs))
     else:
         values = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         outputs = rule.outputs
@@ -177,5 +179,5 @@ def trace(rule: ScalarRule, op: OpDef, attrs: Mapping[str, Any], present: Contai
         raise RegistryError(
             f"operator {op.type!r}: its expression returns {len(values)} values for {len(outputs)} outputs"
         )
-    read = tuple(slot for slot in slots if slot not in absent)
-    return Traced(read, outputs, tuple(constant(value) for value in values))
+    read = tuple([slot for slot in slots if slot not in absent])
+    return Traced(read, outputs, tuple(map(constant, values)))

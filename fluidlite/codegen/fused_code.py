@@ -77,7 +77,7 @@ class _Merger:
                 expr, dtype = part.code.scalars[instr.value]
                 new.append(self._scalar(_renamed(expr, index), dtype))
             else:
-                new.append(self._emit(instr._replace(args=tuple(new[arg] for arg in instr.args))))
+                new.append(self._emit(instr._replace(args=tuple(map(new.__getitem__, instr.args)))))
         for slot, dtype, value in part.code.outputs:
             self.made[Source(index, slot)] = dtype, new[value]
 
@@ -116,9 +116,8 @@ class _Merger:
         results = [(slot, *self.made[source]) for slot, source in outputs]
         instrs, index = live(self.instrs, [value for _, _, value in results])
         read = {instr.value: self.inputs[instr.value] for instr in instrs if instr.op == "input"}
-        return Typed(
-            instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(self.scalars), {}
-        )
+        stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
+        return Typed(instrs, read, stored, tuple(self.scalars), {})
 
 
 def _renamed(expr: Expr, index: int) -> Expr:

@@ -110,10 +110,10 @@ class _Plan:
         code = self.code
         return (
             code.instrs,
-            tuple(repr(i.value) for i in code.instrs),
+            tuple([repr(i.value) for i in code.instrs]),
             tuple(code.inputs.items()),
             code.outputs,
-            tuple(s for _, s in code.scalars),
+            tuple([s for _, s in code.scalars]),
             tuple(self.pattern.flags.items()),
             tuple(self.pattern.sums.items()),
             guarded,

@@ -26,7 +26,7 @@ LANES = 16
 """Consecutive elements of one item: a vector register, or two."""
 
 
-_RANDOM = ("uniform", "gaussian")
+_RANDOM = frozenset({"uniform", "gaussian"})
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Writer:
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
         arguments += outs
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
-        if any(i.op in _RANDOM for i in live):
+        if not _RANDOM.isdisjoint([i.op for i in live]):
             arguments += [("random", k) for k in range(4)]
         if self.guarded:
             arguments.append(("status", ""))

@@ -29,7 +29,9 @@ def _typed_of(call: Call) -> Typed:
     inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
     outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
     key = (static, tuple(inputs.items()), tuple(outputs.items()))
-    cache = _cache.get(op) or _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
+    cache = _cache.get(op)
+    if cache is None:
+        cache = _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
 
     def make() -> Typed:
         if rule.code is not None:
@@ -56,14 +58,11 @@ def refusal(call: Call, dtypes: tuple[str, ...]) -> str | None:
 def unsuitable(call: Call, dtypes: tuple[str, ...]) -> str | None:
     """Why no generated kernel can run on operands such as these."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
-        given = call.op.input(slot)
-        if given is not None and given.unread:
-            continue
-        for spec in specs:
+        for spec in specs if slot not in call.op.unread else ():
             if spec.dtype not in dtypes:
                 return f"{slot} is {spec.dtype}, which the device does not compute"
             if spec.kind != "dense":
                 return f"{slot} is {spec.kind}"
-            if spec.layout != PLAIN:
+            if spec.layout is not PLAIN:
                 return f"{slot} lies in layout {spec.layout.name}"
     return None

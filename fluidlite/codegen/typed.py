@@ -59,7 +59,7 @@ class Typed:
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The scalars as Python numbers, for these attributes."""
-        return tuple(number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars)
+        return tuple([number(evaluate(expr, attrs), dtype) for expr, dtype in self.scalars])
 
 
 def promote(a: str, b: str) -> str:
@@ -170,7 +170,7 @@ class _Typer:
         if op in ("uniform", "gaussian"):
             return self.convert(self.emit(op, "float32", (), expr.value), self.default)
         args = [self.visit(arg) for arg in expr.args]
-        if all(arg is None for arg in args):
+        if args.count(None) == len(args):
             return None
         if op == "cast":
             (arg,) = args
@@ -205,12 +205,15 @@ class _Typer:
             dtype = promote(dtype, other)
         if dtype == "bool" and not plain:
             dtype = "int32"
-        numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
-        if dtype == "bool" and not all(isinstance(value, bool) for value in numbers):
-            dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
+        if dtype == "bool":
+            numbers = [expr.value for expr, arg in zip(exprs, args, strict=True) if arg is None]
+            if not all(isinstance(value, bool) for value in numbers):
+                dtype = self.default  # where(flag, 1.0, 0.0) and the like mean numbers
         return tuple(
-            self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)
-            for expr, arg in zip(exprs, args, strict=True)
+            [
+                self.weak(expr, dtype) if arg is None else self.convert(arg, dtype)
+                for expr, arg in zip(exprs, args, strict=True)
+            ]
         )
 
 
@@ -223,12 +226,14 @@ def _constant(expr: Expr) -> bool:
 
 def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Typed:
     """Type a traced rule for storage dtypes of its inputs and of the outputs that are wanted."""
-    floats = [compute_dtype(inputs[slot]) for slot in traced.inputs if compute_dtype(inputs[slot]) in FLOATS]
-    stored = [compute_dtype(dtype) for dtype in outputs.values() if compute_dtype(dtype) in FLOATS]
-    typer = _Typer(inputs, (floats or stored or ["float32"])[0])
-    results = []
+    computed = map(compute_dtype, (*map(inputs.__getitem__, traced.inputs), *outputs.values()))
+    typer = _Typer(inputs, next(filter(FLOATS.__contains__, computed), "float32"))
+    results: list[tuple[str, str, int]] = []
+    spans: dict[str, tuple[str, ...]] = {}
+    found: dict[int, frozenset[str]] = {}
     for slot, expr in zip(traced.outputs, traced.expressions, strict=True):
         if slot in outputs:
+            spans[slot] = tuple(sorted(_span(expr, found)))
             compute = compute_dtype(outputs[slot])
             value = typer.convert(typer.strong(expr, compute), compute)
             last = typer.instrs[value]
@@ -237,15 +242,8 @@ def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str])
             results.append((slot, outputs[slot], value))
     instrs, index = live(typer.instrs, [value for _, _, value in results])
     read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
-    found: dict[int, frozenset[str]] = {}
-    spans = {
-        slot: tuple(sorted(_span(expr, found)))
-        for slot, expr in zip(traced.outputs, traced.expressions, strict=True)
-        if slot in outputs
-    }
-    return Typed(
-        instrs, read, tuple((slot, dtype, index[value]) for slot, dtype, value in results), tuple(typer.scalars), spans
-    )
+    stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
+    return Typed(instrs, read, stored, tuple(typer.scalars), spans)
 
 
 def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:
@@ -253,7 +251,7 @@ def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:
     span = found.get(id(expr))
     if span is None:
         own = {"input": (expr.value,), "uniform": (EVERYWHERE,), "gaussian": (EVERYWHERE,)}.get(expr.op, ())
-        span = found[id(expr)] = frozenset(own).union(*(_span(arg, found) for arg in expr.args))
+        span = found[id(expr)] = frozenset(own).union(*[_span(arg, found) for arg in expr.args])
     return span
 
 
@@ -263,6 +261,6 @@ def live(instrs: list[Instr], roots: list[int]) -> tuple[tuple[Instr, ...], dict
     for i in range(len(instrs) - 1, -1, -1):
         if i in needed:
             needed.update(instrs[i].args)
-    index = {old: new for new, old in enumerate(sorted(needed))}
-    kept = tuple(instrs[old]._replace(args=tuple(index[arg] for arg in instrs[old].args)) for old in sorted(needed))
-    return kept, index
+    index = dict(zip(sorted(needed), range(len(needed)), strict=True))
+    kept = [instrs[old]._replace(args=tuple(map(index.__getitem__, instrs[old].args))) for old in index]
+    return tuple(kept), index

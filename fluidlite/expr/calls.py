@@ -59,17 +59,18 @@ def leaves(call: Call) -> dict[str, Any]:
 
 def _call_facts(call: Call) -> _CallFacts:
     op, rule = call.op, call.op.expression
-    floats = [name for name in op.floats if call.attrs[name] is not None]
-    facts = _CallFacts({}, {}, [], floats, [], {name: float(call.attrs[name]) for name in floats})
-    values, inferred = facts.values, call.outs if rule is not None and rule.inferred else {}
+    values: dict[str, Any] = {name: float(call.attrs[name]) for name in op.floats if call.attrs[name] is not None}
+    facts = _CallFacts({}, {}, [], list(values), [], values)
+    inferred = call.outs if rule is not None and rule.inferred else {}
     for found, slots in ((facts.operands, call.ins), (facts.results, inferred)):
         for slot, specs in slots.items():
             if slot in op.stated or slot in op.tables:
                 continue
-            found[slot] = [(spec.dims, spec.dtype) for spec in specs]
+            found[slot] = []
             facts.kinds.append((slot, len(specs), ""))
-            for dims, dtype in found[slot]:
-                facts.kinds.append((slot, len(dims), dtype))
+            for spec in specs:
+                found[slot].append((spec.dims, spec.dtype))
+                facts.kinds.append((slot, len(spec.dims), spec.dtype))
     values.update(values_of({**facts.operands, **facts.results}))
     for slot, specs in call.ins.items():
         for i, spec in enumerate(specs):
@@ -91,11 +92,6 @@ def _call_facts(call: Call) -> _CallFacts:
 
 def _name(slot: str, i: int, k: int) -> str:
     return f"{slot}.{i}#{k}"
-
-
-def tabled(call: Call) -> list[str]:
-    """The input slots that are read as values, as a table of all numbers."""
-    return [slot for slot in call.op.tables if slot in call.ins]
 
 
 def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
@@ -127,13 +123,17 @@ def _traced(call: Call) -> Traced:
     values = call.once("leaves", lambda _: facts.values)  # the call keeps these alone: caches keep many calls
     assert rule is not None
     static = {name: value for name, value in call.attrs.items() if name not in floats}
-    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in tabled(call)}
+    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in call.op.tables if slot in call.ins}
     lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
     key = repr((facts.kinds, lengths, tables, facts.levels, static))
-    cache = _traces.get(call.op) or _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
+    cache = _traces.get(call.op)
+    if cache is None:
+        cache = _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
     known = cache.get(key, list)
-    found = next((each for each in known if each.serves(values)), None)
-    if found is None:
+    for found in known:
+        if found.serves(values):
+            break
+    else:
 
         def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
             written = {slot: tuple(table(slot, i) for i in range(count)) for slot, count in tables.items()}

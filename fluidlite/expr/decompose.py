@@ -14,7 +14,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import Expr
 from fluidlite.codegen.typed import evaluate
-from fluidlite.expr.calls import leaves, stated, tabled, traced_of
+from fluidlite.expr.calls import leaves, stated, traced_of
 from fluidlite.expr.constants import table_of, tables
 from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered
@@ -67,7 +67,7 @@ def decompose(call: Call, build: Build) -> str | None:
             found = made[slot] if isinstance(made[slot], (tuple, list)) else (made[slot],)
             wanted += [(slot, i, cast(x, spec.dtype)) for i, (x, spec) in enumerate(zip(found, specs, strict=True))]
         simple = lowered([x for _, _, x in wanted])
-        writer = _Writer(build, values, not check_indices([x for _, _, x in wanted]), tables(simple))
+        writer = _Writer(build, values, not check_indices(ordered([x for _, _, x in wanted])), tables(simple))
         unknown = next(filter(_is_unknown, ordered(simple)), None)
         if unknown is not None:
             return f"no operator computes {unknown.op}"
@@ -86,7 +86,7 @@ def _traced_here(call: Call, rule: ExpressionRule, values: dict[str, Any], float
         slot: tuple(Numbers.of((_known(n, values) for n in each), each.dims) for each in found)
         for slot, found in stated(call).items()
     }
-    given |= {slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in tabled(call)}
+    given |= {slot: tuple(table(slot, i) for i in range(call.count(slot))) for slot in call.op.tables if call.has(slot)}
     return rule.function(given, {**call.attrs, **{name: attribute(name) for name in floats}})
 
 

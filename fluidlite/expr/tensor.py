@@ -32,15 +32,18 @@ class Tensor(Overloads["Tensor", "Operand", "Tensor"]):
     params : tuple
     dims : tuple of Number
         The index domain; operands never decide it.
+    sizes : tuple of str
+        The dims, as what tells them apart.
     dtype : str
         float16 and bfloat16 stand for stored numbers: what computes widens them to float32 first.
     """
 
-    __slots__ = ("args", "dims", "dtype", "op", "params")
+    __slots__ = ("args", "dims", "dtype", "op", "params", "sizes")
     op: str
     args: tuple[Tensor, ...]
     params: Params
     dims: Dims
+    sizes: tuple[str, ...]
     dtype: str
 
     @property
@@ -78,9 +81,9 @@ def tensor(op: str, args: Sequence[Tensor], params: Params, dims: Sequence[Numer
     ProgramError
         If it computes of half types, which nobody has widened.
     """
-    sizes = tuple(number(d) for d in dims)
-    told = tuple(_key(param) for param in params)
-    key = (op, tuple(map(id, args)), told, tuple(d.key for d in sizes), dtype)
+    numbers = tuple(map(number, dims))
+    sizes = tuple([d.key for d in numbers])
+    key = (op, tuple(map(id, args)), tuple(map(_key, params)), sizes, dtype)
     found = current().tensors.get(key)
     if found is None:
         primitive = TENSOR_PRIMITIVES.get(op)
@@ -89,7 +92,8 @@ def tensor(op: str, args: Sequence[Tensor], params: Params, dims: Sequence[Numer
         if not primitive.moves and any(arg.dtype in HALVES for arg in args):
             refuse(f"{op} of half types; widen them first")
         found = object.__new__(Tensor)
-        found.op, found.args, found.params, found.dims, found.dtype = op, tuple(args), params, sizes, dtype
+        found.op, found.args, found.params, found.dims, found.dtype = op, tuple(args), params, numbers, dtype
+        found.sizes = sizes
         current().tensors[key] = found
     return found
 
@@ -263,7 +267,7 @@ def joint_dims(shapes: Sequence[Dims]) -> Dims:
 def broadcast_to(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
     """The tensor repeated along new leading axes and along those in which it has 1."""
     sizes = tuple(number(d) for d in dims)
-    if tuple(d.key for d in x.dims) == tuple(d.key for d in sizes):
+    if x.sizes == tuple([d.key for d in sizes]):
         return x
     if x.rank < len(sizes):
         lead = (number(1),) * (len(sizes) - x.rank)
@@ -291,17 +295,19 @@ def function(op: str, *operands: Operand) -> Any:
 def ordered(results: Sequence[Tensor], ends: Container[Tensor] = ()) -> list[Tensor]:
     """All that tensors are made of, as far as ``ends``, and they, operands first."""
     order: list[Tensor] = []
+    waiting: list[Tensor] = []
     seen: set[Tensor] = set()
-    stack = [(x, False) for x in reversed(results)]
+    stack: list[Tensor | None] = [*reversed(results)]  # None: the operands of the last that waits are in order
     while stack:
-        x, done = stack.pop()
-        if done:
-            order.append(x)
+        x = stack.pop()
+        if x is None:
+            order.append(waiting.pop())
         elif x not in seen:
             seen.add(x)
-            stack.append((x, True))
+            waiting.append(x)
+            stack.append(None)
             if x not in ends:
-                stack += [(arg, False) for arg in reversed(x.args) if arg not in seen]
+                stack += reversed(x.args)
     return order
 
 

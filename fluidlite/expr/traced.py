@@ -105,27 +105,28 @@ class Traced:
     @cached_property
     def has_steps(self) -> bool:
         """Whether it runs another operator step by step."""
-        return any(x.op == "steps" for x in self.every)
+        return "steps" in [x.op for x in self.every]
 
     @cached_property
     def checks_indices(self) -> bool:
         """Whether it raises where an index is out of range."""
-        return check_indices([x for found in self.outputs.values() for x in found])
+        return check_indices(self.every)
 
     def dims(self, slot: str, values: Mapping[str, Any], i: int = 0) -> tuple[int, ...]:
         """The dims of an output in a call; -1 where they are not known."""
-        return tuple(-1 if d is None else int(d) for d in self._dims[slot][i](values))
+        return tuple([-1 if d is None else int(d) for d in self._dims[slot][i](values)])
 
     @cached_property
     def _dims(self) -> dict[str, list[Formulas]]:
         return {slot: [Formulas(x.dims) for x in found] for slot, found in self.outputs.items()}
 
 
-def check_indices(results: Sequence[Tensor]) -> bool:
-    """Whether what computes tensors raises where an index is out of range."""
-    every = ordered(results)
-    readers = (x for x in every if x.op in ("take", "pick"))
-    return any(x.op in ("checked", "set_at", "call") for x in every) or any(x.params[1] == "check" for x in readers)
+def check_indices(every: Sequence[Tensor]) -> bool:
+    """Whether what computes all of these tensors raises where an index is out of range."""
+    for x in every:
+        if x.op in ("checked", "set_at", "call") or (x.op in ("take", "pick") and x.params[1] == "check"):
+            return True
+    return False
 
 
 def values_of(operands: Operands, floats: Mapping[str, float] | None = None) -> dict[str, Any]:

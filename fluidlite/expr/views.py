@@ -58,7 +58,7 @@ def reshape(x: Tensor, dims: Sequence[Numeric]) -> Tensor:
         wanted[open_[0]] = _quotient(x.dims, [d for i, d in enumerate(wanted) if i not in open_])
         fits = product(x.dims) == product(wanted)
         need(fits, slot_of(x), f"a multiple of {left} elements, to be reshaped to {wanted}")
-    if tuple(d.key for d in wanted) == tuple(d.key for d in x.dims):
+    if tuple([d.key for d in wanted]) == x.sizes:
         return x
     if not open_ and not current().assume(product(x.dims) == product(wanted)):
         refuse(f"reshape of {list(x.dims)} to {wanted} changes the number of elements")

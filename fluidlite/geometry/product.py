@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as every
 from math import prod
+from operator import mul
 from typing import TYPE_CHECKING
 
 from fluidlite.program.opdef import GRAD
@@ -68,7 +69,7 @@ class Gemm:
         """Yield (which matrix of a, of b, of out, whether it adds to an earlier one) for each batch."""
         steps = self.steps()
         for index in every(*map(range, self.batch)):
-            a, b, out = (sum(i * step for i, step in zip(index, s, strict=True)) for s in steps)
+            a, b, out = [sum(map(mul, index, s)) for s in steps]
             yield a, b, out, any(index[axis] for axis in self.summed)
 
 
@@ -129,7 +130,7 @@ def _gemm(
 ) -> Gemm:
     batch = _broadcast(a_dims[:-2], b_dims[:-2])
     kept = batch if out_dims is None else (1,) * (len(batch) + 2 - len(out_dims)) + out_dims[:-2]
-    summed = tuple(axis for axis, (size, keep) in enumerate(zip(batch, kept, strict=True)) if size != keep)
+    summed = tuple([axis for axis, (size, keep) in enumerate(zip(batch, kept, strict=True)) if size != keep])
     k, m = a_dims[-2:] if a_t else (a_dims[-1], a_dims[-2])
     n = b_dims[-2] if b_t else b_dims[-1]
     return Gemm(a, a_dims, a_t, b, b_dims, b_t, out, m, n, k, batch, summed, alpha)
@@ -138,4 +139,4 @@ def _gemm(
 def _broadcast(a: Dims, b: Dims) -> Dims:
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    return tuple(q if p == 1 else p for p, q in zip(a, b, strict=True))
+    return tuple([q if p == 1 else p for p, q in zip(a, b, strict=True)])

@@ -350,7 +350,7 @@ def broadcast_dims(call: Call) -> tuple[int, ...]:
         where = f"end with its last dim (axis=-1: from dim {start})" if axis == -1 else f"start at dim {start} (axis)"
         do = f"set axis to the dim of {large} at which the dims of {small} start, or reshape {small}"
         call.fail(small, f"dims that broadcast to {large}, {list(x)}, when they {where}", do=do)
-    return tuple(_shared(a, b) for a, b in zip(x, placed, strict=True))
+    return tuple(map(_shared, x, placed))
 
 
 def _shared(a: int, b: int) -> int:

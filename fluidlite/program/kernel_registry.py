@@ -96,6 +96,10 @@ class Kernel:
         self.plain = parameters == 1
         self._check()
 
+    def runs_on(self, kind: str) -> bool:
+        """Whether it is registered for a kind of places, by name or by a pattern."""
+        return any([matches(place, kind) for place in self.places])
+
     @property
     def whose(self) -> str:
         """The kernel as errors name it: operator, file and line, library, and the plugin that brought it."""
@@ -222,7 +226,7 @@ class KernelRegistry:
 
     def in_layouts(self, op: str) -> bool:
         """Whether a kernel of an operator names layouts."""
-        return any(kernel.layouts for kernel in self._kernels.get(op, ()))
+        return any([kernel.layouts for kernel in self._kernels.get(op, ())])
 
     def of(self, op: str) -> tuple[Kernel, ...]:
         """All kernels of an operator, in the order of registration."""

@@ -86,7 +86,8 @@ class Call:
     @property
     def by_elements(self) -> Call:
         """The call said element by element, where its operator is put together of elementwise ones; else itself."""
-        return self.once("by elements", _by_elements)
+        rule = self.op.expression
+        return self if rule is None or rule.elements is None else self.once("by elements", _by_elements)
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""
@@ -98,10 +99,7 @@ class Call:
 
     def spec(self, slot: str, i: int = 0) -> Spec:
         """Metadata of the ``i``-th variable of an input or output slot."""
-        specs = self.ins.get(slot)
-        if specs is None:
-            specs = self.outs[slot]
-        return specs[i]
+        return (self.ins.get(slot) or self.outs[slot])[i]
 
     def specs(self, slot: str) -> tuple[Spec, ...]:
         """Metadata of all variables of a slot; empty if absent."""
@@ -109,11 +107,11 @@ class Call:
 
     def dims(self, slot: str, i: int = 0) -> Dims:
         """Dims of the ``i``-th variable of a slot."""
-        return self.spec(slot, i).dims
+        return (self.ins.get(slot) or self.outs[slot])[i].dims
 
     def dtype(self, slot: str, i: int = 0) -> str:
         """Dtype of the ``i``-th variable of a slot."""
-        return self.spec(slot, i).dtype
+        return (self.ins.get(slot) or self.outs[slot])[i].dtype
 
     def lod(self, slot: str, i: int = 0) -> Lod:
         """LoD offsets of the ``i``-th variable of a slot."""
@@ -131,14 +129,18 @@ class Call:
     @property
     def known(self) -> bool:
         """Whether all dims of inputs are known."""
-        return all([spec.size >= 0 for specs in self.ins.values() for spec in specs])
+        for specs in self.ins.values():
+            for spec in specs:
+                if spec.size < 0:
+                    return False
+        return True
 
     @property
     def key_dtype(self) -> str | None:
         """The dtype that chooses the kernel: of the definition's ``kernel_dtype`` slot, else of the first variable."""
         slot = self.op.kernel_dtype
         if slot is not None and slot in self.index:
-            return self.spec(slot).dtype
+            return self.dtype(slot)
         for specs in (*self.ins.values(), *self.outs.values()):
             for spec in specs:
                 return spec.dtype
@@ -239,7 +241,6 @@ def located(error: ProgramError, what: str) -> ProgramError:
 
 def _by_elements(call: Call) -> Call:
     rule = call.op.expression
-    if rule is None or rule.elements is None:
-        return call
+    assert rule is not None and rule.elements is not None
     said = Call(rule.elements(), call.ins, call.outs, call.attrs, call.place, call.training)
     return call if said.op.scalar is None or said.op.scalar.refuse(said) is not None else said

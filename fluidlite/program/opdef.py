@@ -243,7 +243,9 @@ class OpDef:
         slots = (*self.inputs, *self.outputs)
         self.slots = frozenset(self._in) | frozenset(self._out)
         """The names of inputs and outputs."""
-        self.not_computed = frozenset([slot.name for slot in slots if slot.unread or slot.on_host])
+        self.unread = frozenset([slot.name for slot in slots if slot.metadata_only or slot.value])
+        """Slots whose bytes no kernel reads."""
+        self.not_computed = self.unread.union([slot.name for slot in slots if slot.on_host])
         """Slots that are no operands of a kernel on its device."""
         self.off_device = frozenset([slot.name for slot in slots if slot.value or slot.on_host])
         """Slots whose numbers the host reads or writes, or knows before a kernel runs."""

@@ -66,7 +66,8 @@ class ArrayCalls(ArrayText):
             else self.operand(arg, x, beside)
             for arg in x.args
         ]
-        if takes_array(x, called) and self.buffers is not None:
+        whole = has_all_dims(x)
+        if whole and self.buffers is not None and takes_array(called):
             given += self._memory(x, given)
         taken = ", ".join(given)
         if self.buffers is not None and called == "sign" and x.dtype in FLOATS:
@@ -78,7 +79,7 @@ class ArrayCalls(ArrayText):
             text = f"H.limit(xp, {called!r}, {', '.join([side, limit, *given[2:]])})"
         else:
             text = f"F.{called[1:]}(xp, {taken})" if own else f"xp.{called}({taken})"
-        return text if has_all_dims(x) else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
+        return text if whole else f"H.broadcast(xp, {text}, {self.sizes(x.dims)})"
 
     def _memory(self, x: Tensor, names: Sequence[str]) -> list[str]:
         """The argument that says where NumPy writes an elementwise tensor, if there is a place for it."""

@@ -75,4 +75,4 @@ _NUMBER = re.compile(r"(?<!\w)N\[(\d+)\]")
 
 def array_names(operands: Sequence[Any], outputs: Sequence[Any]) -> list[str]:
     """The names of the arrays that ``compute`` reads and writes."""
-    return [*(f"a{k}" for k in range(len(operands))), *(f"out{k}" for k in range(len(outputs)))]
+    return [f"a{k}" for k in range(len(operands))] + [f"out{k}" for k in range(len(outputs))]

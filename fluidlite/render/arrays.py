@@ -79,7 +79,7 @@ class ArrayWriter(ArrayCalls):
         for x in constant:
             self.write(x)
         self.buffers = buffers
-        for k, x in enumerate(order):
+        for k, x in enumerate(order if constant else ()):
             if x not in constant and x.op in ("take", "pick") and x.args[1] in constant and x.params[1] != "check":
                 self.lines.append(f"i{k}, j{k} = {self._indices(x).removeprefix('*')}")
                 self.ready[x] = f"i{k}, j{k}"
@@ -185,11 +185,12 @@ def array_code(
     direct = stored_directly(results, users, WRITING)
     if host:
         direct |= maps_stored_at_once(results, users)
-    within = {x for x in order if in_sum(x, users) or computed_by_reader(x, users)}
+    by_reader = {x for x in order if computed_by_reader(x, users)}
+    within = by_reader | {x for x in order if in_sum(x, users)}
     direct = not_overwritten(wanted, direct, within, shared)
     first = [x for x in order if x.op in ("input", "number")]  # before counts, which are made where operands are
-    constant = _constants(order, direct, users)
-    order = [*first, *constant, *(x for x in order if x.op not in ("input", "number") and x not in constant)]
+    constant = _constants(order, direct | by_reader)
+    order = [*dict.fromkeys([*first, *constant, *order])]
     writer = ArrayWriter(users, Buffers(order, users, results, stored_with(results, direct), within) if host else None)
     for k, (slot, _, x) in enumerate(wanted):
         if slot not in shared:
@@ -204,23 +205,21 @@ def array_code(
     for k, x in enumerate(results):
         writer.store(x, f"out{k}", direct)
     arguments = ", ".join(["xp", "F", "H", "context", "io", "N", "K", *array_names(writer.operands, wanted)])
-    body = "".join(f"    {line}\n" for line in writer.body())
-    outputs = tuple((slot, i) for slot, i, _ in wanted)
+    body = "".join([f"    {line}\n" for line in writer.body()])
+    outputs = tuple([(slot, i) for slot, i, _ in wanted])
     made = (*writer.temporaries, *(x for x in within if x.op == "map" and not summed_in_runs(x, users)))
     return ArrayCode(f"def compute({arguments}):\n{body}", tuple(writer.operands), tuple(writer.kept), outputs, made)
 
 
-def _constants(
-    order: Sequence[Tensor], direct: set[Tensor], users: Mapping[Tensor, Sequence[Tensor | None]]
-) -> dict[Tensor, None]:
-    """What is computed of sizes and numbers alone, and raises no error."""
+def _constants(order: Sequence[Tensor], elsewhere: Collection[Tensor]) -> dict[Tensor, None]:
+    """What is computed of sizes and numbers alone, where it is not computed elsewhere, and raises no error."""
     found: dict[Tensor, None] = {}
     for x in order:
+        if x in elsewhere or x.op in ("input", "number", "checked", "set_at", *_READER_MAKES):
+            continue
+        if x.op in ("take", "pick") and x.params[1] == "check":
+            continue
         arrays = [arg for arg in x.args if arg.op != "number"]
-        begins = x.op in ("iota", "broadcast", "offsets") and not arrays
-        other = x in direct or x.op in _READER_MAKES or computed_by_reader(x, users)
-        raises = x.op in ("input", "number", "checked", "set_at")
-        raises = raises or (x.op in ("take", "pick") and x.params[1] == "check")
-        if not raises and not other and (begins or arrays) and all(arg in found for arg in arrays):
+        if (arrays or x.op in ("iota", "broadcast", "offsets")) and found.keys() >= {*arrays}:
             found[x] = None
     return found

@@ -84,7 +84,8 @@ def makes_large(traced: Traced, slots: Sequence[str], temporaries: Iterable[Tens
 
 def largest(traced: Traced, values: Mapping[str, Any]) -> int:
     """The elements of the largest tensor of an expression: of at most :data:`MOST` one block has all."""
-    return max([prod([int(d.evaluate(values)) for d in x.dims]) for x in traced.every], default=0)
+    kinds = {x.sizes: x.dims for x in traced.every}
+    return max([prod([int(d.evaluate(values)) for d in dims]) for dims in kinds.values()], default=0)
 
 
 def _bytes(x: Tensor, values: Mapping[str, Any]) -> int:

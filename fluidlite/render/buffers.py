@@ -46,7 +46,9 @@ class Buffers:
         self._at = {x: len(order) + late[x] if x in late else k for k, x in enumerate(order)}
         stored = {x: len(order) + k for k, x in enumerate(results)}
         for x in reversed(order):
-            self._end[x] = max((self._read(user, within, stored.get(x, 0)) for user in users.get(x, ())), default=0)
+            self._end[x] = 0
+            for user in users.get(x, ()):
+                self._end[x] = max(self._end[x], self._read(user, within, stored.get(x, 0)))
 
     def _read(self, user: Tensor | None, within: Collection[Tensor], stored: int) -> int:
         """When a tensor, or an array that may be the same, is read for the last time."""
@@ -57,7 +59,7 @@ class Buffers:
 
     def lend(self, result: Tensor, name: str, late: bool) -> None:
         """Use the memory of a result, which an elementwise tensor gives, until that is computed."""
-        self._free.setdefault(_kind(result), []).append(_Free(name, 0, self._at[result], name))
+        self._free.setdefault((result.sizes, result.dtype), []).append(_Free(name, 0, self._at[result], name))
         if not late:
             self._own[result] = name
 
@@ -66,7 +68,7 @@ class Buffers:
 
         A result's own comes first, then that of an operand.
         """
-        free = self._free.get(_kind(x), [])
+        free = self._free.get((x.sizes, x.dtype), [])
         if x in self._own:
             mine = next((each for each in free if each.lent == self._own[x]), None)
             if mine is not None and mine.since <= self._at[x]:
@@ -85,7 +87,7 @@ class Buffers:
         """Note that a tensor has an array of that name, of its own."""
         if x not in self._own:  # else it is a result
             taken = self._taken.pop(x, _Free(name, 0, self._last))
-            self._free.setdefault(_kind(x), []).append(taken._replace(name=name, since=self._end[x]))
+            self._free.setdefault((x.sizes, x.dtype), []).append(taken._replace(name=name, since=self._end[x]))
 
 
 class _Free(NamedTuple):
@@ -111,7 +113,3 @@ def operands_below(tensors: Collection[Tensor], within: Collection[Tensor] = ())
 def _fresh(x: Tensor) -> bool:
     """Whether a tensor has a new array; that of windows of one element is the operand's."""
     return x.op in _FRESH and not (x.op == "reduce" and x.args[0].op == "window")
-
-
-def _kind(x: Tensor) -> tuple[tuple[str, ...], str]:
-    return tuple(d.key for d in x.dims), x.dtype

@@ -102,21 +102,22 @@ def called_function(x: Tensor) -> str:
 
 def has_all_dims(x: Tensor) -> bool:
     """Whether operands of a scalar primitive have all its dims between them, so that the result has."""
-    reach = [unspread(arg, x).dims for arg in x.args if arg.op != "number"]
-    reach = [dims for dims in reach if len(dims) == len(x.dims)]
-    return bool(reach) and all(
-        [d.key in [each.key for each in there] for d, *there in zip(x.dims, *reach, strict=True)]
-    )
+    missing, reached = {*enumerate(x.sizes)}, False
+    for source in [unspread(arg, x) for arg in x.args if arg.op != "number"]:
+        if len(source.dims) == len(x.dims):
+            missing.difference_update(enumerate(source.sizes))
+            reached = True
+    return reached and not missing
 
 
-def takes_array(x: Tensor, called: str) -> bool:
+def takes_array(called: str) -> bool:
     """Whether a scalar primitive's function takes the array that it writes, on NumPy."""
-    return (called == "where" or isinstance(getattr(np, called, None), np.ufunc)) and has_all_dims(x)
+    return called == "where" or isinstance(getattr(np, called, None), np.ufunc)
 
 
 def stored_at_once(x: Tensor) -> bool:
     """Whether an elementwise result may be computed where it is stored, on NumPy."""
-    return x.op == "map" and takes_array(x, called_function(x))
+    return x.op == "map" and takes_array(called_function(x)) and has_all_dims(x)
 
 
 def in_sum(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]]) -> bool:

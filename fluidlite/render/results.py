@@ -112,4 +112,4 @@ def read_when_overwritten(
 
 def with_args(x: Tensor, direct: Collection[Tensor]) -> set[Tensor]:
     """What is computed where a tensor is stored."""
-    return {x}.union(*(with_args(arg, direct) for arg in x.args)) if x in direct else set()
+    return {x}.union(*[with_args(arg, direct) for arg in x.args]) if x in direct else set()

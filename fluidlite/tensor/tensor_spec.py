@@ -134,7 +134,7 @@ class Spec:
             if alive is not None:
                 return alive
         self = object.__new__(Spec)
-        clean, named = tuple(int(d) for d in key[0]), dtype_name(dtype)
+        clean, named = tuple(map(int, key[0])), dtype_name(dtype)
         self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value = (
             clean,
             named,

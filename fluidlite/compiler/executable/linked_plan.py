@@ -203,14 +203,14 @@ class LinkedPlan:
     @property
     def varies(self) -> bool:
         """Whether memory of some value is another at each call."""
-        return any(life.loose for life in self.live_ranges.of.values())
+        return any([life.loose for life in self.live_ranges.of.values()])
 
     @property
     def resettable(self) -> bool:
         """Whether some of its memory lies in an arena."""
         held = [storage.allocation for storage in self._storages.values()]
         held += [tensor.allocation for tensor in self._state.tensors.values()]
-        return any(isinstance(each, Piece) for each in held)
+        return any([isinstance(each, Piece) for each in held])
 
     @property
     def busy(self) -> bool:

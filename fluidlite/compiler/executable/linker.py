@@ -166,7 +166,7 @@ class Linker:
         space = self.live_ranges.workspaces.get(index)
         workspace = self._tensor(space, Spec.of((space.nbytes,), "uint8")) if space is not None else None
         packed = self._packed.of(step, prepared, context) if prepared is not None and prepared.packed else None
-        if any(map(self._loose, step.ins)) or any(target is None for target in targets):
+        if None in targets or any(map(self._loose, step.ins)):
             if run is not None and self._check is not None:
                 run = _checked(step, run, self._check)
             if run is not None and step.random is None and not step.blind and None not in targets:

@@ -98,12 +98,12 @@ class Structure:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """Tells structures apart: 1, 1.0 and True are different attributes."""
-        parts = tuple(
-            (id(p.op), tuple((name, type(v).__name__, v) for name, v in p.attrs), p.sources, p.outs, p.dtypes)
+        parts = [
+            (id(p.op), tuple([(name, type(v).__name__, v) for name, v in p.attrs]), p.sources, p.outs, p.dtypes)
             for p in self.parts
-        )
+        ]
         numbers = tuple(map(repr, self.numbers))
-        return (parts, self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
+        return (tuple(parts), self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
 
 
 _fused_ops: WeakValueDictionary[tuple[Any, ...], _FusedOp] = WeakValueDictionary()
@@ -146,7 +146,7 @@ class _Walk(NamedTuple):
 class _FusedOp:
     def __init__(self, structure: Structure) -> None:
         self.structure = structure
-        self.slots = tuple(f"X{k}" for k in range(len(structure.reads)))
+        self.slots = tuple([f"X{k}" for k in range(len(structure.reads))])
         self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
         self.walks: LRUCache[_Walk] = LRUCache(64, "parts of fused calls", 1 << 20)
         self._said: WeakValueDictionary[bool, OpDef] = WeakValueDictionary()
@@ -311,9 +311,10 @@ class _FusedOp:
                 return f"{part.op.type}: {exc}"
             if dims is not None and mine.dims != dims:
                 return f"{part.op.type} works on {list(mine.dims)}, the others on {list(dims)}"
-            if any(source in added_up for _, source in part.sources):
+            if added_up and any(source in added_up for _, source in part.sources):
                 return f"{part.op.type} reads a sum of elements"
-            added_up.update({Source(index, slot): axes for slot, axes in mine.sums.items()})
+            for slot, axes in mine.sums.items():
+                added_up[Source(index, slot)] = axes
             dims = mine.dims
             links = [(source, mine.placed[slot]) for slot, source in part.sources if slot in mine.placed]
             links += [(Source(index, slot), mine.placed[slot]) for slot in part.outs]

@@ -105,7 +105,7 @@ class Graph:
     @cached_property
     def updates(self) -> bool:
         """Whether an operator writes state over what it was, as in programs that run again and again."""
-        for op in self.operators:
+        for op in self.operators if any(self.state.values()) else ():
             written = {value.state for value in op.results} - {None}
             if written and not written.isdisjoint([arg.name for arg in op.args]):
                 return True

@@ -115,12 +115,14 @@ class GraphOp:
     @property
     def hints(self) -> dict[str, Any]:
         """Hint attributes."""
-        return self.source.hints
+        assert self.operator is not None, self.type
+        return self.operator.hints
 
     @property
     def role(self) -> str:
         """``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``."""
-        return self.source.role
+        assert self.operator is not None, self.type
+        return self.operator.role
 
     @property
     def line(self) -> Line:
@@ -183,9 +185,10 @@ class GraphOp:
         """Whether it does more than make its values."""
         if self.type == READ or self.operator is None:
             return False
-        for value in self.results:
-            if value.state is not None:
-                return True
+        for values in self.outputs.values():
+            for value in values:
+                if value is not None and value.state is not None:
+                    return True
         definition = self.operator.definition
         return (definition.effect or definition.run is not None) and acts(self.operator)
 

@@ -56,7 +56,7 @@ def agree(one: Spec, other: Spec) -> bool:
         one.dtype == other.dtype
         and one.kind == other.kind
         and len(one.dims) == len(other.dims)
-        and all(a == b or -1 in (a, b) for a, b in zip(one.dims, other.dims, strict=True))
+        and all([a == b or -1 in (a, b) for a, b in zip(one.dims, other.dims, strict=True)])
     )
 
 
@@ -112,16 +112,23 @@ class Verifier:
     """Knows how a graph was made, and compares."""
 
     def __init__(self, graph: Graph) -> None:
-        self.arguments = {id(arg): arg for op in graph.ops for arg in op.args if arg.op is None}
-        self.arguments.update((id(value), value) for value in graph.results if value.op is None)
+        self.arguments = {id(value): value for value in graph.results if value.op is None}
         self.results = [value.spec for value in graph.results]
         self.states: dict[str, list[GraphValue]] = defaultdict(list)
+        self.effects: list[GraphOp] = []
+        self._seen: dict[int, tuple[GraphOp, Any]] = {}
         for op in graph.ops:
+            self._seen[id(op)] = op, _facts(op)
+            for arg in op.args:
+                if arg.op is None:
+                    self.arguments[id(arg)] = arg
+            stores = False
             for value in op.results:
                 if value.state is not None:
                     self.states[value.state].append(value)
-        self.effects = [op for op in graph.ops if op.has_effect and all(v.state is None for v in op.results)]
-        self._seen: dict[int, tuple[GraphOp, Any]] = {id(op): (op, _facts(op)) for op in graph.ops}
+                    stores = True
+            if not stores and op.has_effect:
+                self.effects.append(op)
 
     def check(self, graph: Graph) -> None:
         """Compare.
@@ -254,7 +261,9 @@ def _facts(op: GraphOp) -> Any:
     found: list[Any] = [op.type, len(op.inputs), len(op.attrs), *op.attrs, *op.attrs.values()]
     for slots in (op.inputs, op.outputs):
         for slot, values in slots.items():
-            found += (slot, *[value and value.spec for value in values])
+            found.append(slot)
+            for value in values:
+                found.append(value and value.spec)
     if op.operator is not None and op.operator.definition.must_alias:
         found += [value.name for value in op.args]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
 from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
-from fluidlite.compiler.memory.offset_allocator import best, lower_bound
+from fluidlite.compiler.memory.offset_allocator import Span, best, lower_bound
 from fluidlite.compiler.memory.plot import picture
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Plan, Step
 from fluidlite.platform.device_registry import devices
@@ -47,6 +47,10 @@ class Buffer:
         return " = ".join(self.names) if self.names else f"workspace of step {self.start}"
 
 
+def _spans(lives: Sequence[LiveRange]) -> list[Span]:
+    return [(life.nbytes, life.start, life.end) for life in lives]
+
+
 class MemoryPlan:
     """Buffers with offsets; one arena a place.
 
@@ -60,12 +64,9 @@ class MemoryPlan:
         self._plan, self._views = plan, live_ranges.views
         self.arenas: dict[Place, int] = {}
         self.at: dict[LiveRange, int] = {}
-        self._bounds: dict[Place, int] = {}
         for place in dict.fromkeys([life.place for life in live_ranges.lives]):
             mine = [life for life in live_ranges.lives if life.place == place]
-            spans = [(life.nbytes, life.start, life.end) for life in mine]
-            offsets, self.arenas[place] = best(spans, devices.unit(place).info.alignment)
-            self._bounds[place] = lower_bound(spans)
+            offsets, self.arenas[place] = best(_spans(mine), devices.unit(place).info.alignment)
             self.at.update(zip(mine, offsets, strict=True))
         self._lives = live_ranges.lives
 
@@ -90,7 +91,7 @@ class MemoryPlan:
     @property
     def lower_bound(self) -> int:
         """The largest set of buffers that live at one step, in bytes: no plan can do with less."""
-        return sum(self._bounds.values())
+        return sum(lower_bound(_spans([life for life in self._lives if life.place == place])) for place in self.arenas)
 
     @property
     def unshared(self) -> int:

@@ -95,7 +95,7 @@ def _read(op: GraphOp) -> list[GraphValue]:
     for slot, values in op.inputs.items():
         declared = definition.input(slot) if definition is not None else None
         dims = declared is not None and declared.metadata_only
-        found += [value for value in values if not (dims and _small(value))]
+        found += [value for value in values if not _small(value)] if dims else values
     return found
 
 

@@ -17,10 +17,12 @@ class CommonSubexpressions(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Let readers of later copies read the first."""
+        several = Counter([op.type for op in graph.ops])
+        if max(several.values(), default=0) < 2:
+            return
         seen: dict[Any, GraphOp] = {}
         same: dict[int, GraphValue] = {}
         updated = _updated(graph)
-        several = Counter([op.type for op in graph.ops])
         for op in graph.ops:
             for values in op.inputs.values():
                 values[:] = [same.get(id(value), value) for value in values]

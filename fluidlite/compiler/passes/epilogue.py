@@ -59,12 +59,12 @@ class _Readers:
 
     def add(self, op: GraphOp) -> None:
         """Note a new operator."""
-        for key in {id(value) for value in op.args}:
+        for key in {*map(id, op.args)}:
             self._readers[key].append(op)
 
     def remove(self, op: GraphOp) -> None:
         """Forget one that is gone."""
-        for key in {id(value) for value in op.args}:
+        for key in {*map(id, op.args)}:
             self._readers[key].remove(op)
 
     def of(self, value: GraphValue) -> list[GraphOp]:
@@ -182,12 +182,11 @@ class _Joint:
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
-        ins = self.dims.specs({f"{slot}.{k}": v for slot, vs in self.op.inputs.items() for k, v in enumerate(vs)})
+        ins = self.dims.grouped(self.op.inputs)
         if ins is None:
             return None
-        grouped = {slot: tuple(ins[f"{slot}.{k}"][0] for k in range(len(vs))) for slot, vs in self.op.inputs.items()}
-        grouped |= {inputs[slot]: specs[slot] for slot in reads}
-        call = Call(made, grouped, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
+        ins |= {inputs[slot]: specs[slot] for slot in reads}
+        call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
         if not self._element_by_element(call) or not self._taken(call):
             return None
         values = {
@@ -207,7 +206,7 @@ class _Joint:
             return False
         if domain.sums or domain.placed.get(rule.given) != domain.dims:
             return False
-        return all(domain.dims == then.dims(slot) for slot in (*then.outs, rule.given))
+        return {domain.dims} == {*map(then.dims, (*then.outs, rule.given))}
 
     def _may_share(
         self,

@@ -10,7 +10,6 @@ from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.fuse_regions import ElementMember, SameElements, member_of
-from fluidlite.platform.device_registry import devices
 from fluidlite.program.opdef import GRAD
 
 
@@ -30,16 +29,15 @@ class FuseElementwise(GraphPass):
         if _forward_same_values(graph, members, dims) + _read_dims_elsewhere(graph, dims):
             graph.prune()
         _split_sums(graph, members)
-        found = ((index, members.get(id(op))) for index, op in enumerate(graph.ops))
-        chosen = {index: m for index, m in found if m is not None and m.op.results}
+        found = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
+        chosen = {index: m for index, m in found.items() if m.op.results}
         if chosen:
             SameElements(graph, dims, chosen).fuse()
 
     def _members(self, graph: Graph, dims: GenericDims) -> dict[int, ElementMember]:
         found = {}
         for op in graph.ops:
-            device = op.operator.hints.get("op_device") if op.operator is not None else None
-            member = member_of(op, dims, devices.unit(device or graph.place), graph.policy)
+            member = member_of(op, dims, graph.place, graph.policy)
             if member is not None:
                 found[id(op)] = member
         return found
@@ -50,7 +48,7 @@ def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: 
     same: dict[int, GraphValue] = {}
     for op in graph.ops:
         updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
-        for given, values in op.inputs.items():
+        for given, values in op.inputs.items() if same else ():
             if given not in updated:
                 values[:] = [same.get(id(value), value) for value in values]
         member = members.get(id(op))
@@ -80,10 +78,12 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
     changed = 0
     for op in graph.ops:
         definition = op.operator.definition if op.operator is not None else None
-        if definition is not None and not any(GRAD in slot.name for slot in definition.outputs):
+        if definition is None or definition.unread.isdisjoint(op.inputs):
             continue
-        for slot, values in op.inputs.items() if definition is not None else ():
-            declared = definition.input(slot) if definition is not None else None
+        if not any(GRAD in slot.name for slot in definition.outputs):
+            continue
+        for slot, values in op.inputs.items():
+            declared = definition.input(slot)
             if declared is None or not declared.metadata_only or len(values) != 1:
                 continue
             (value,) = values

@@ -34,11 +34,14 @@ class GenericDims:
         self._doubtful: set[int] = set()
         self._fresh = count(_FIRST, _STEP) if unknown is None else unknown
         self._unknown: set[int] = set()
+        self._learned: set[GraphOp] = set()
         self.learn(graph)
 
     def learn(self, graph: Graph) -> None:
-        """Infer the dims of values that are new."""
-        for op in graph.ops:
+        """Infer the dims of values that are new: those of new operators."""
+        new = [op for op in graph.ops if op not in self._learned]
+        self._learned.update(new)
+        for op in new:
             for value in op.args:
                 if value not in self._specs:
                     self._known(value)
@@ -67,14 +70,24 @@ class GenericDims:
 
     def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
         """The specs of values by slot; None if one is not declared."""
-        return self._of({slot: [value] for slot, value in values.items()})
+        found: Specs = {}
+        for slot, value in values.items():
+            spec = self.spec(value)
+            if spec is None:
+                return None
+            found[slot] = (spec,)
+        return found
 
-    def _of(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
+    def grouped(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
+        """The specs of values by slot, where slots take several; None if one is not declared."""
         found: Specs = {}
         for slot, values in slots.items():
-            specs = [spec for value in values if (spec := self.spec(value)) is not None]
-            if len(specs) < len(values):
-                return None
+            specs: list[Spec] = []
+            for value in values:
+                spec = self.spec(value)
+                if spec is None:
+                    return None
+                specs.append(spec)
             found[slot] = tuple(specs)
         return found
 
@@ -124,7 +137,7 @@ class GenericDims:
         self._specs[value] = value.spec.with_(dims=tuple(dims))
 
     def _infer(self, op: GraphOp, definition: OpDef) -> None:
-        ins = self._of(op.inputs)
+        ins = self.grouped(op.inputs)
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         found = None
         if ins is not None and definition.infer is not None and not _makes_lod(op):

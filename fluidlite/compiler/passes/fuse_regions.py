@@ -17,9 +17,10 @@ from fluidlite.compiler.passes.joined import Member, inputs_by_slot, is_number, 
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import device_veto, refuse
 from fluidlite.compiler.selection.single_kernel import GENERATED_FOR, after_plain
-from fluidlite.platform.device_registry import Unit
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.kernel_registry import CAPABILITIES, kernels, matches
+from fluidlite.program.kernel_registry import CAPABILITIES, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims
@@ -72,8 +73,8 @@ class ElementMember(Member):
         return len(self.code.scalars)
 
 
-def member_of(op: GraphOp, dims: GenericDims, unit: Unit, preferences: Policy) -> ElementMember | None:
-    """The operator as a member of a group, or None if it is to run on its own."""
+def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy) -> ElementMember | None:
+    """The operator as a member of a group on its place or, if it has none, on this; None if it is to run alone."""
     if not may_join(op):
         return None
     assert op.operator is not None
@@ -88,13 +89,15 @@ def member_of(op: GraphOp, dims: GenericDims, unit: Unit, preferences: Policy) -
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
+    device = op.operator.hints.get("op_device")
+    unit = devices.unit(device or place)
     if not _generated(call, definition is not own, unit, preferences) or _vetoed(op, own, unit):
         return None
     try:
         code, domain = typed_of(call), domain_of(call)
     except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
         return None
-    return ElementMember(op, definition, call, op.operator.hints.get("op_device"), code, domain)
+    return ElementMember(op, definition, call, device, code, domain)
 
 
 def _vetoed(op: GraphOp, definition: OpDef, unit: Unit) -> bool:
@@ -128,8 +131,7 @@ def _generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bool:
     if form:
         return True
     for kernel in kernels.of(call.op.type):
-        native = not set(kernel.places) & set(CAPABILITIES)
-        native = native and any(matches(place, unit.place.kind) for place in kernel.places)
+        native = not set(kernel.places) & set(CAPABILITIES) and kernel.runs_on(unit.place.kind)
         if native and not after_plain(kernel, unit.place.kind, preferences) and refuse(kernel, call, unit) is None:
             return False
     return True
@@ -146,12 +148,9 @@ class SameElements(Fusion[ElementMember]):
     def may(self, group: frozenset[int]) -> bool:
         """Whether operators can be one kernel: the same elements, and not too much of anything."""
         members = self.of(group)
-        first = members[0]
-        if len(members) > MOST_OPERATORS or any(
-            member.domain.dims != first.domain.dims or member.device != first.device for member in members
-        ):
+        if len(members) > MOST_OPERATORS or len({(member.domain.dims, member.device) for member in members}) > 1:
             return False
-        if sum(member.definition.random for member in members) > 1:
+        if sum([member.definition.random for member in members]) > 1:
             return False
         made = {id(value): (m, slot) for m in members for slot, value in m.outputs.items()}
         loaded: set[tuple[int, Dims]] = set()
@@ -168,7 +167,7 @@ class SameElements(Fusion[ElementMember]):
             return False
         if len(stored) > 1 and any(member.summed for member in members):
             return False  # each would be a kernel, and compute what leads to both again
-        numbers = len(constants) + sum(member.numbers for member in members)
+        numbers = len(constants) + sum([member.numbers for member in members])
         if len(loaded) + len(stored) > MOST_VARIABLES or numbers > MOST_NUMBERS:
             return False
         return not self.between(group)

@@ -31,11 +31,7 @@ class Groups:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.at = {id(op): index for index, op in enumerate(graph.ops)}
-        self.after = dependencies(graph)
-        self.readers: dict[int, list[int]] = defaultdict(list)
-        for index, op in enumerate(graph.ops):
-            for value in op.args:
-                self.readers[id(value)].append(index)
+        self.after, self.readers = dependencies(graph)
         self.results = {id(value) for value in graph.results}
         self.group: dict[int, frozenset[int]] = {index: frozenset((index,)) for index in range(len(graph.ops))}
 
@@ -50,9 +46,7 @@ class Groups:
 
     def leaves(self, value: GraphValue, group: frozenset[int]) -> bool:
         """Whether something outside a group wants a value of it."""
-        if value.state is not None or id(value) in self.results:
-            return True
-        return any(index not in group for index in self.readers[id(value)])
+        return value.state is not None or id(value) in self.results or not group.issuperset(self.readers[id(value)])
 
     def between(self, group: frozenset[int]) -> bool:
         """Whether something outside has to run after one of a group and before another."""
@@ -75,8 +69,8 @@ class Groups:
         return False
 
 
-def dependencies(graph: Graph) -> dict[int, set[int]]:
-    """By operator's index: those that must run after it.
+def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]]]:
+    """By operator's index: those that must run after it; and by value: those that read it.
 
     What reads a value runs after what makes it, and before the name is written anew. Operators that do something
     besides (print) stay in order among each other, and among those that write state.
@@ -101,7 +95,7 @@ def dependencies(graph: Graph) -> dict[int, set[int]]:
             current[value.name] = value
             maker[id(value)] = index
     _keep_effects(graph, after)
-    return after
+    return after, readers
 
 
 def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:

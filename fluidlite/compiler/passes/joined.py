@@ -53,17 +53,18 @@ class Member:
 
     def placed_at(self, slot: str) -> Hashable:
         """Where what it reads lies: a value that lies at several places is given several times; None: it reads none."""
-        declared = self.definition.input(slot.partition("[")[0])
-        return () if declared is None or not declared.unread else None
+        return None if slot.partition("[")[0] in self.definition.unread else ()
 
 
 def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
     """What an operator is given, by slot of a definition, which may have one for each of several values."""
-    found = {}
+    found: dict[str, GraphValue] = {}
     for slot, values in op.inputs.items():
         declared = definition.input(slot)
-        several = declared is None or declared.duplicable
-        found.update({f"{slot}[{k}]" if several else slot: value for k, value in enumerate(values)})
+        if declared is None or declared.duplicable:
+            found.update({f"{slot}[{k}]": value for k, value in enumerate(values)})
+        elif values:
+            found[slot] = values[0]
     return found
 
 
@@ -114,7 +115,7 @@ class Joined:
 
     def __init__(self, groups: Groups, members: Sequence[Member], dims: GenericDims) -> None:
         self.groups, self.members, self.dims = groups, members, dims
-        self.indices = frozenset(groups.at[id(member.op)] for member in members)
+        self.indices = frozenset([groups.at[id(member.op)] for member in members])
         self.inputs: list[GraphValue] = []
         self.reads: list[bool] = []
         self.slots: dict[tuple[int, Hashable], int] = {}
@@ -127,7 +128,7 @@ class Joined:
                 placed = member.placed_at(slot)
                 if placed is not None and not is_number(value) and not self._inside(value):
                     self._input(value, placed)
-        parts = tuple(self._part(index, member) for index, member in enumerate(members))
+        parts = tuple(map(self._part, range(len(members)), members))
         stored = [
             (Source(i, slot), value)
             for i, member in enumerate(members)
@@ -142,7 +143,7 @@ class Joined:
             parts,
             tuple(self.reads),
             tuple(self.numbers),
-            tuple(source for source, _ in stored),
+            tuple([source for source, _ in stored]),
             tuple(must.items()),
             tuple(self._may_share(must).items()),
         )
@@ -277,11 +278,11 @@ class Joined:
 
 def made_of(sources: Sequence[Operator]) -> tuple[str, ...]:
     """The operators that some are made of, with the user's lines: themselves, if they are not fused."""
-    return tuple(text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",))
+    return tuple([text for each in sources for text in each.hints.get(MADE_OF, ()) or (f"{each.type} ({each.line})",)])
 
 
 def lines_of(sources: Sequence[Operator]) -> Line:
     """The users' lines of several operators as one: the first, and where the others are."""
-    first, *others = dict.fromkeys(source.line for source in sources)
+    first, *others = dict.fromkeys([source.line for source in sources])
     shown = [str(line) for line in others[:3]] + ([f"{len(others) - 3} more"] if len(others) > 3 else [])
     return first._replace(api=" + ".join([first.api or "?", *shown]) if shown else first.api)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class AssignLayouts(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Give operators their layout, as a hint that the planner heeds."""
         self.rearranged = (0, 0)
-        found_kernels = (kernel for type in {op.type for op in graph.ops} for kernel in kernels.of(type))
+        found_kernels = chain.from_iterable(map(kernels.of, {op.type for op in graph.ops}))
         named = {name for k in found_kernels for name in (*k.layouts.values(), *k.prefers.values())}
         for name in sorted(named - {"any", PLAIN.name}):
             found = _Assignment(graph, layout_named(name))

@@ -60,10 +60,14 @@ class PassList(list[GraphPass]):
 
     def __init__(self, items: Iterable[GraphPass] = ()) -> None:
         super().__init__(listed("passes", items, "a list of passes"))
-        for item in self:
-            _check(item)
+        self._check_foreign()
         self._phases: dict[int, str] = {}
         self._plugins: dict[int, str] = {}
+
+    def _check_foreign(self) -> None:
+        for item in self:
+            if type(item) not in OURS:
+                _check(item)
 
     def phase(self, item: GraphPass) -> str:
         """The phase of one of its passes."""
@@ -115,9 +119,7 @@ class PassList(list[GraphPass]):
         ProgramError
             If a pass raises, or breaks the graph; the pass is named, and the plugin that brought it.
         """
-        for item in self:
-            if type(item) not in OURS:
-                _check(item)
+        self._check_foreign()
         now = fingerprint(graph)
         for phase, group in groupby(list(self), self.phase):
             several = list(group)

@@ -64,7 +64,7 @@ class LayoutChoice(Values):
         return sum(
             nbytes(found.spec)
             for slot, values in op.inputs.items()
-            if not ((declared := op.definition.input(slot)) and declared.unread)
+            if slot not in call.op.unread
             for found in map(self._find, values)
             if (layout := wanted.get(slot, PLAIN)) is not None and found.spec.layout != layout
         )
@@ -76,7 +76,7 @@ class LayoutChoice(Values):
         it (the hint ``op_layout``). A kernel that names layouts itself is left alone.
         """
         hint = op.hints.get(LAYOUT)
-        if hint == PLAIN.name or (hint is None and not op.definition.elementwise):
+        if hint == PLAIN.name or (hint is None and not call.op.elementwise):
             return None
         lie = {value: self._find(value).spec.layout for value in op.args}
         known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}
@@ -87,9 +87,7 @@ class LayoutChoice(Values):
         if found is None:
             return None
         laid, slots = found
-        read = [
-            (s, values) for s, values in op.inputs.items() if not ((slot := op.definition.input(s)) and slot.unread)
-        ]
+        read = [(slot, values) for slot, values in op.inputs.items() if slot not in call.op.unread]
         if hint is None and any(lie[value] != layout for slot, values in read if slot in slots for value in values):
             return None
         outputs = [value for slot in slots for value in op.outputs.get(slot, ())]

@@ -61,10 +61,11 @@ class OperatorSteps(LayoutChoice):
         around = self.line, self.line_index
         self.line, self.line_index = Line(op, None, None), len(self.out.lines)
         self.out.lines.append(self.line)
+        definition = op.definition
         try:
-            if op.definition.marker:
+            if definition.marker:
                 self._marked(op)
-            elif op.definition.run is not None:
+            elif definition.run is not None:
                 self._control(op)
             else:
                 self._operator(op)
@@ -109,8 +110,8 @@ class OperatorSteps(LayoutChoice):
 
     def _learn(self, op: GraphOp, call: Call) -> None:
         """Note which numbers an operator has written, where its metadata tells them."""
-        if op.definition.constant is not None and call.known:
-            for slot, numbers in op.definition.constant(call).items():
+        if call.op.constant is not None and call.known:
+            for slot, numbers in call.op.constant(call).items():
                 value = op.outputs[slot][0] if slot in op.outputs else None
                 if numbers is not None and value is not None:
                     self.values[value] = numbers
@@ -130,12 +131,11 @@ class OperatorSteps(LayoutChoice):
         key = (self.home, *ins.values())
         if op.planned is not None and op.planned[0] == key:
             return op.planned[1]
-        call = self._inferred(op, ins)
+        call = self._inferred(op, definition, ins)
         op.planned = key, call
         return call
 
-    def _inferred(self, op: GraphOp, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
-        definition = op.definition
+    def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(definition, outs)}
         call = Call(definition, ins, outs, op.attrs)
@@ -159,7 +159,7 @@ class OperatorSteps(LayoutChoice):
 
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)
-        definition = op.definition
+        definition = call.op
         elsewhere = op.hints.get("op_device")
         target = devices.unit(elsewhere).place if elsewhere else self.home
         if definition.unmoved:

@@ -18,7 +18,7 @@ from fluidlite.compiler.selection.single_kernel import GENERATED_FOR
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.kernel_registry import Kernel, kernels, matches
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 
 
@@ -69,7 +69,7 @@ CandidateRow = tuple[str, str, Choice | None, str]
 
 
 def _native(call: Call, unit: Unit) -> list[CandidateRow]:
-    mine = [k for k in kernels.of(call.op.type) if any(matches(place, unit.place.kind) for place in k.places)]
+    mine = [kernel for kernel in kernels.of(call.op.type) if kernel.runs_on(unit.place.kind)]
     found: list[CandidateRow] = []
     for kernel in sorted(mine, key=_rank):
         reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""

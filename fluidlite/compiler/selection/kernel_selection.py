@@ -283,7 +283,7 @@ def _in_parts(
     operands are spread for them, as windows of images are.
     """
     compiled = unit.language is not None and unused("language", call, unit, policy) is None
-    elements = largest(call) if call.known else 0
+    elements = max(largest(call), 0)
     if not compiled and elements < MANY_ELEMENTS:
         return None
     if not compiled and codegen_registry.in_blocks(call, unit):

@@ -6,6 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
@@ -197,13 +198,14 @@ class Values(ABC):
         self, op: GraphOp, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
     ) -> tuple[int, Known | None]:
         """Index of the input whose memory an output takes, its own variable, updated in place; and what that was."""
-        pair = op.definition.must_alias.get(slot) or op.definition.may_alias.get(slot)
+        definition = op.definition
+        pair = definition.must_alias.get(slot) or definition.may_alias.get(slot)
         if value is None or pair is None:
             return -1, None
         own = next((given for given in op.inputs.get(pair, ()) if given.name == value.name), None)
         if own is None:
             return -1, None
-        found, must = self._find(own), slot in op.definition.must_alias
+        found, must = self._find(own), slot in definition.must_alias
         read_later = self.last_reads[own] > self.at
         if not (choice.inplace or must) or found.borrowed or (read_later and not must):
             return -1, None
@@ -273,18 +275,19 @@ class Values(ABC):
         state: bool,
         blind: bool = False,
     ) -> None:
-        in_specs = [spec for group in call.ins.values() for spec in group]
+        in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
+        now, kept, step.skip = len(self.out.steps), True, True
+        self.last_use.update(dict.fromkeys(filter(None, keys), now))
+        for output in outputs:
+            self.last_use[output.key] = now
+            kept = kept and output.shares >= 0
+            step.skip = step.skip and not output.spec.size
         # where a guarded kernel skips, the state is what its input was: only if they share memory
-        kept = all([output.shares >= 0 for output in outputs])
         step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
-        step.skip = not any([output.spec.size for output in outputs])
         if call.op.random:
             step.random = random_key(self.graph.program, op, call)
-        now = len(self.out.steps)
-        self.last_use.update([(key, now) for key in keys if key is not None])
-        self.last_use.update([(output.key, now) for output in outputs])
         self.out.steps.append(step)
 
 

@@ -26,15 +26,17 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     """Why a capability of a device is left aside for a call, or None."""
     if capability in policy.exclude:
         return "excluded by the policy"
+    if capability != "language":
+        return None
     chosen = policy.capability(unit.place.kind)
-    if chosen == "array" and capability == "language":
+    if chosen == "array":
         return "codegen is another"
-    if capability != "language" or chosen == "language" or unit.array is None or "array" in policy.exclude:
+    if chosen == "language" or unit.array is None or "array" in policy.exclude:
         return None
     least = getattr(unit.language, "least", 0)
     if call.op.expression is not None and call.op.expression.operators >= MANY_OPERATORS:
         return None
-    if least and not policy.repeated and call.known and largest(call) < least:
+    if least and not policy.repeated and 0 <= largest(call) < least:
         return f"under {least} elements the array namespace starts sooner"
     return None
 
@@ -57,11 +59,13 @@ def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
 
 
 def largest(call: Call) -> int:
-    """The elements of the largest tensor of a call."""
+    """The elements of the largest tensor of a call; -1 where dims of an input are not known."""
     return call.once("largest", _largest)
 
 
 def _largest(call: Call) -> int:
+    if not call.known:
+        return -1
     return max([prod(spec.dims) for specs in (*call.ins.values(), *call.outs.values()) for spec in specs], default=0)
 
 

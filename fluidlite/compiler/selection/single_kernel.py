@@ -17,15 +17,11 @@ from fluidlite.compiler.selection.refusals import (
 )
 from fluidlite.platform.device_registry import Unit
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.kernel_registry import Kernel, kernels, matches
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 
 GENERATED_FOR = ("language", "array")
 """Capabilities for which kernels are generated, in order of preference."""
-
-
-def _ordered(candidates: list[Kernel], kind: str, policy: Policy, call: Call) -> list[Kernel]:
-    return sorted(candidates, key=rank_of(policy, kind))
 
 
 def rank_of(policy: Policy, kind: str) -> Callable[[Kernel], tuple[int, int]]:
@@ -67,8 +63,8 @@ def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kern
     key = (call.op.type if call.op.epilogue is None else candidates, kind, policy.libraries)
 
     def make() -> list[Kernel]:
-        mine = [kernel for kernel in candidates if any(matches(p, kind) for p in kernel.places)]
-        return _ordered(mine, kind, policy, call)
+        mine = [kernel for kernel in candidates if kernel.runs_on(kind)]
+        return sorted(mine, key=rank_of(policy, kind))
 
     return current_choices().native.get(key, make)
 
@@ -126,11 +122,11 @@ def try_generic(
     """A kernel that is registered for a capability of the place."""
     if "generic" in policy.exclude:
         return None
-    chosen = policy.capability(unit.place.kind)
+    chosen, rank = policy.capability(unit.place.kind), rank_of(policy, unit.place.kind)
     tried = [
         (capability, kernel)
         for capability in sorted(unit.capabilities(), key=lambda each: each != chosen)
-        for kernel in _ordered([k for k in candidates if capability in k.places], unit.place.kind, policy, call)
+        for kernel in sorted([k for k in candidates if capability in k.places], key=rank)
     ]
     for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
         reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)

@@ -28,7 +28,7 @@ def _supports(call: Call) -> str | None:
     if find(dtype) is None:
         return "this build of NumPy shows no cblas"
     if call.known:
-        most = max((prod(gemm.batch) for gemm in gemms_of(call) if not _one_call(gemm, dtype)), default=0)
+        most = max([prod(gemm.batch) for gemm in gemms_of(call) if not _one_call(gemm, dtype)], default=0)
         if most > _MOST:
             return f"a batch of {most} matrices; above {_MOST} NumPy's own loop is faster"
     if call.epilogue is not None:

@@ -137,15 +137,14 @@ def normal_power(y: Decimal) -> Decimal:
 
 
 def normal_tolerance(y: Decimal) -> Decimal:
-    """1e-7 (1 + y * y / 2), as a rounded argument changes the function of -y, until 5; at 7 it is 1e-4."""
-    near = min(y, Decimal(5))
-    level = Decimal("1e-7") * (1 + near * near / 2)
-    return level * (Decimal("74") ** (max(y - 5, Decimal(0)) / 2))
+    """How far y times that function may be off, over it: as a rounded y changes it, and 3e-13 as a number."""
+    size = y * normal_tail(y) * (-y * y / 2).exp()
+    return min(Decimal("1e-7") * (1 + y * y / 4) + (Decimal("3e-13") / size if size else 0), ONE)
 
 
 SINGLES = {
     "EXP2_SINGLE": Fit(exp2, Decimal("-0.5"), Decimal("0.5"), lambda r: 1 / exp2(r), 6, 0, anew=False),
-    "NORMAL_POWER": Fit(normal_power, Decimal(0), Decimal(7), lambda y: y / normal_tolerance(y), 10, 0),
+    "NORMAL_POWER": Fit(normal_power, Decimal(0), Decimal("12.8"), lambda y: y * LN2 / normal_tolerance(y), 11, 0),
 }
 """Of float32 alone."""
 

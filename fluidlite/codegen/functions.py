@@ -14,7 +14,7 @@ import numpy as np
 
 from fluidlite.base.dtypes import NUMPY
 from fluidlite.codegen.philox import gaussian, uniform
-from fluidlite.codegen.polynomials import GELU_END, NORMAL_END, NORMAL_POWER, NORMAL_POWER_END, NORMAL_TAIL
+from fluidlite.codegen.polynomials import GELU_END, NORMAL_END, NORMAL_POWER, NORMAL_TAIL
 from fluidlite.codegen.sums import pairwise_sum
 
 __all__ = [
@@ -328,10 +328,7 @@ def gelu(xp: Any, x: Any) -> Any:
     if _name(xp, x) == "float64":
         return xp.maximum(x, _full(xp, x, -NORMAL_END["float64"])) * normcdf(xp, x)
     y = xp.abs(xp.clip(x, -GELU_END, GELU_END))
-    first, *inner = _GELU_POWER  # beyond where the inner part fits, it stays
-    power = _horner(inner, xp.clip(y, 0.0, NORMAL_POWER_END))
-    power *= y
-    power += first
+    power = _horner(_GELU_POWER, y)
     power *= y
     y *= 0.5
     y *= xp.exp(power)

@@ -324,19 +324,18 @@ class Bodies(ExactBodies):
     def gelu(self) -> str:
         """Of float32, max(x, 0) less |x| times the function of -|x|, a power of two.
 
-        Its exponent is y times a polynomial; beyond where that fits, its inner part stays, and the rest goes on as a
-        square. So there are neither a division nor a second polynomial, and the tail goes on to 1e-36.
+        Its exponent is y times a polynomial, which is not rounded before its whole part is taken from it. So there are
+        neither a division nor a second polynomial of y, and the tail goes on to 1e-36.
         """
         if not self.single:
             end = self.lit(-p.NORMAL_END[self.dtype])
             return f"return (x < {end} ? {end} : x) * fl_normcdf_{self.dtype}(x);"
-        end, far = self.lit(p.NORMAL_POWER_END), self.lit(p.GELU_END)
+        end = self.lit(p.GELU_END)
         rounder = self.lit(ROUNDER[self.dtype][0] - 1)  # the power of two is of half of twice the function
-        inner = self.polynomial(p.NORMAL_POWER[1:], "v")
         return (
-            f"const $T a = fl_abs_{self.dtype}(x), y = a > {far} ? {far} : a, v = a > {end} ? {end} : a, "
-            f"q = y * {self.fma(inner, 'y', self.lit(p.NORMAL_POWER[0]))}; "
-            f"union fl_union_{self.dtype} near, e; near.f = q + {rounder}; const $T r = q - (near.f - {rounder}); "
+            f"const $T a = fl_abs_{self.dtype}(x), y = a > {end} ? {end} : a, z = y * y, "
+            f"s = {self.halves(p.NORMAL_POWER, 'y', 'z')}; union fl_union_{self.dtype} near, e; "
+            f"near.f = {self.fma('s', 'y', rounder)}; const $T n = {rounder} - near.f, r = {self.fma('s', 'y', 'n')}; "
             f"e.f = {self.polynomial(p.EXP2_SINGLE, 'r')}; e.u += near.u << {self.shift}; "
             f"return {self.fma('-e.f', 'y', '(x < 0 ? 0 : x)')};"
         )

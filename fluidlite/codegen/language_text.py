@@ -99,6 +99,11 @@ class Text:
             text = self.fma(text, x, literal(coefficient, kind), kind)
         return text
 
+    def halves(self, coefficients: Sequence[float], x: str, square: str) -> str:
+        """The even and the odd powers of a polynomial in turn: half as long a chain of operations, for one more."""
+        even, odd = (self.polynomial(coefficients[first::2], square) for first in (0, 1))
+        return self.fma(odd, x, even)
+
     def powered(self, k: str) -> str:
         """2 ** k of an unsigned k (it may have wrapped) such that the result is normal."""
         return self.power(f"{k} + {self.bias}u")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,9 @@ def test_the_error_function_is_one_far_from_0(place: str) -> None:
     np.testing.assert_array_equal(run(place, "erf", {"X": x}), np.sign(x))
     far = np.array([-1e6, -200.0, 200.0], "float32")
     np.testing.assert_allclose(run(place, "gelu", {"X": far}), [0, 0, 200], rtol=0, atol=1e-35)
+    tail = run(place, "gelu", {"X": np.array([-7.5, -9.0, -11.0, -12.5], "float32")})
+    exact = np.array([0.5 * x * math.erfc(-x / math.sqrt(2)) for x in (-7.5, -9.0, -11.0, -12.5)])
+    assert (np.abs(np.log2(tail / exact)) < 1.01).all()
 
 
 @pytest.mark.parametrize("place", PLACES)

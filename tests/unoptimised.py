@@ -25,8 +25,9 @@ EVERY = 8
 DRIVERS = ("opencl",)
 """Kinds of places whose driver builds kernels from their source."""
 COMPILED = (
-    *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs")),
+    *(f"tests/end_to_end/test_{name}.py" for name in ("books", "old_loops", "old_programs", "old_scripts")),
     "tests/operators/test_second_derivatives.py",
+    "tests/places/test_kernel_checks.py",
     "tests/places/test_loops.py",
     *(
         f"tests/transformers/test_{name}.py"
@@ -34,6 +35,7 @@ COMPILED = (
     ),
     "tests/unit/nodes/",
     "tests/unit/test_bench",
+    "tests/unit/test_language_kernels.py",
 )
 """Where cases begin that build many kernels, to run them a few times."""
 

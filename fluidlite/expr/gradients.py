@@ -15,7 +15,7 @@ from fluidlite.expr.derivatives import derivatives
 from fluidlite.expr.scalars import Function, tensor_function
 from fluidlite.expr.step_derivatives import arranged_back, parts_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, replaced, symbol, tensor, wide
-from fluidlite.expr.tracing import current, spelled_out
+from fluidlite.expr.tracing import current, known_results, spelled_out
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
@@ -45,8 +45,9 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
-        apart = _apart(inputs)
-        with spelled_out():
+        apart, inferred = _apart(inputs), _inferred_outputs(op)
+        made_dims = {slot: [(x.dims, x.dtype) for x in operands[slot]] for slot in inferred if slot in operands}
+        with spelled_out(), known_results(made_dims):
             made = computed(apart, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
         results, seeds, saved = [], [], {}
@@ -58,7 +59,7 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
                 if weight is not None:
                     need_dims(weight, x.dims, slot + suffix, slot)
                     need_dtype(weight, [x], slot + suffix)
-            for x, kept in zip(found, operands.get(slot, ()), strict=False):
+            for x, kept in zip(found, operands.get(slot, ()) if slot not in inferred else (), strict=False):
                 need_dims(kept, x.dims, slot, f"what {op.type} makes")
                 saved[x] = _like(wide(kept), x)
                 while x.op in ("reshape", "arrange"):  # what it is a view of, or has in another order, is there, too
@@ -82,6 +83,13 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         return written
 
     return function
+
+
+def _inferred_outputs(op: OpDef) -> frozenset[str]:
+    """Outputs whose dims the operator's own inference says, and its expression reads."""
+    if op.expression is None or not op.expression.inferred:
+        return frozenset()
+    return frozenset(slot.name for slot in op.outputs if not slot.intermediate)
 
 
 def _apart(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tensor]]:
@@ -126,7 +134,7 @@ def derive(op: OpDef, type: str) -> Derived | None:
     """An operator's gradient operator, which takes the gradients of all its outputs, and the rule that asks for it.
 
     It reads the inputs; of those that are updated in place, and have no gradient, the dims alone, and what the operator
-    saves for backward in their stead.
+    saves for backward in their stead. Of outputs whose dims its expression does not say, it reads the dims.
     """
     computed = function_of(op)
     if computed is None:
@@ -136,6 +144,8 @@ def derive(op: OpDef, type: str) -> Derived | None:
     updated = op.no_gradient.keys() & set(op.must_alias.values())
     inputs = [replace(slot, metadata_only=slot.metadata_only or slot.name in updated) for slot in op.inputs]
     saved = [Slot(slot.name, dispensable=True) for slot in op.outputs if updated and slot.intermediate]
+    inferred = _inferred_outputs(op)
+    saved += [replace(slot, metadata_only=True) for slot in op.outputs if slot.name in inferred]
     written = [slot for slot in inputs if op.stops(slot.name) is None and not slot.unread]
     writes = tuple(slot.name for slot in written)
     seeds = tuple(

@@ -103,6 +103,19 @@ def test_a_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.kind == "difference"
 
 
+def test_a_gradient_that_cannot_be_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not taken for an operator that has no derivative."""
+
+    def infer(call: Any) -> Any:
+        raise KeyError("Out")
+
+    monkeypatch.setattr(ops.get("tanh_grad"), "infer", infer)
+    forget()
+    found = seen(["tanh", "elementwise_mul"])
+    assert found.kind == "error"
+    assert found.what.startswith("ProgramError: not built: operator tanh_grad")
+
+
 def test_a_wrong_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A primitive that is a little off, in both modes."""
     op = ops.get("softsign")

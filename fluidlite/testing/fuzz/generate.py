@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluidlite.base.dtypes import ALL_FLOATS
-from fluidlite.base.errors import FluidError
+from fluidlite.base.errors import FluidError, GradientError
 from fluidlite.testing.fuzz.blocks import enclose
 from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.from_samples import due, sample
@@ -139,9 +139,11 @@ def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, .
     )
     try:
         build(recipe.live())
-    except FluidError:
+    except GradientError:
         builder.refused["no second derivative"] += 1
         return False
+    except FluidError:
+        pass  # a fault, which the check of the program tells
     return True
 
 
@@ -161,10 +163,12 @@ def _targets(builder: Builder, names: Sequence[str]) -> tuple[str, ...]:
         )
         try:
             build(recipe.live())
-        except FluidError:
+        except GradientError:
             builder.refused["no gradient"] += 1
-        else:
-            found.append(name)
+            continue
+        except FluidError:
+            pass  # a fault, which the check of the program tells
+        found.append(name)
     return tuple(found[-2:])
 
 

@@ -48,6 +48,9 @@ def check(recipe: Recipe, place: Place, gradients: bool = True) -> Outcome:
         outcome.discarded["no gradient: " + str(error).split("\n")[0][:60]] += 1
         recipe = replace(recipe, targets=(), wanted=())
         built = build(recipe)
+    except FluidError as error:
+        outcome.findings.append(Finding("error", f"{type(error).__name__}: not built: {_line(error)}", "", recipe))
+        return outcome
     block = built.program.global_block()
     dtypes = {name: block.var(name).dtype for step in recipe.steps for name in step.writes()}
     expected = evaluate(recipe, dtypes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,9 @@ def function_of(op: OpDef) -> Function | None:
     return op.expression.function if op.expression is not None else tensor_function(op)
 
 
-def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: str = GRAD) -> Function:
+def gradient_of(
+    op: OpDef, computed: Function, writes: Sequence[str], suffix: str = GRAD, by_dims: Collection[str] = ()
+) -> Function:
     """The function of an operator's gradient operator: derived, with saved outputs in place of what is computed again.
 
     Parameters
@@ -41,13 +43,15 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         Those whose gradients are made.
     suffix : str
         What names the slots of gradients.
+    by_dims : collection of output slots
+        Those of which the gradient operator is given the dims alone, for a function that reads these.
     """
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
-        apart, inferred = _apart(inputs), _inferred_outputs(op)
-        made_dims = {slot: [(x.dims, x.dtype) for x in operands[slot]] for slot in inferred if slot in operands}
-        with spelled_out(), known_results(made_dims):
+        apart = _apart(inputs)
+        known = {slot: [(x.dims, x.dtype) for x in operands[slot]] for slot in by_dims if slot in operands}
+        with spelled_out(), known_results(known):
             made = computed(apart, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
         results, seeds, saved = [], [], {}
@@ -59,7 +63,7 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
                 if weight is not None:
                     need_dims(weight, x.dims, slot + suffix, slot)
                     need_dtype(weight, [x], slot + suffix)
-            for x, kept in zip(found, operands.get(slot, ()) if slot not in inferred else (), strict=False):
+            for x, kept in zip(found, operands.get(slot, ()) if slot not in by_dims else (), strict=False):
                 need_dims(kept, x.dims, slot, f"what {op.type} makes")
                 saved[x] = _like(wide(kept), x)
                 while x.op in ("reshape", "arrange"):  # what it is a view of, or has in another order, is there, too
@@ -83,13 +87,6 @@ def gradient_of(op: OpDef, computed: Function, writes: Sequence[str], suffix: st
         return written
 
     return function
-
-
-def _inferred_outputs(op: OpDef) -> frozenset[str]:
-    """Outputs whose dims the operator's own inference says, and its expression reads."""
-    if op.expression is None or not op.expression.inferred:
-        return frozenset()
-    return frozenset(slot.name for slot in op.outputs if not slot.intermediate)
 
 
 def _apart(operands: Mapping[str, Sequence[Tensor]]) -> dict[str, Sequence[Tensor]]:
@@ -144,8 +141,8 @@ def derive(op: OpDef, type: str) -> Derived | None:
     updated = op.no_gradient.keys() & set(op.must_alias.values())
     inputs = [replace(slot, metadata_only=slot.metadata_only or slot.name in updated) for slot in op.inputs]
     saved = [Slot(slot.name, dispensable=True) for slot in op.outputs if updated and slot.intermediate]
-    inferred = _inferred_outputs(op)
-    saved += [replace(slot, metadata_only=True) for slot in op.outputs if slot.name in inferred]
+    inferred = op.expression is not None and op.expression.inferred
+    dims = [replace(slot, metadata_only=True) for slot in op.outputs if inferred and not slot.intermediate]
     written = [slot for slot in inputs if op.stops(slot.name) is None and not slot.unread]
     writes = tuple(slot.name for slot in written)
     seeds = tuple(
@@ -153,7 +150,7 @@ def derive(op: OpDef, type: str) -> Derived | None:
         for slot in op.outputs
         if op.stops(slot.name) is None
     )
-    reads = (*inputs, *saved, *seeds)
+    reads = (*inputs, *saved, *dims, *seeds)
     rule = GradRule(type, tuple(slot.name for slot in reads), writes, suffix=suffix)
     made = OpDef(
         type=type,
@@ -162,7 +159,7 @@ def derive(op: OpDef, type: str) -> Derived | None:
         attrs=op.attrs,
         infer=infer_gradient(suffix),
         kernel_dtype=op.kernel_dtype,
-        expression=ExpressionRule(gradient_of(op, computed, writes, suffix)),
+        expression=ExpressionRule(gradient_of(op, computed, writes, suffix, [slot.name for slot in dims])),
         decompose=decompose,
         origin=op.origin,
         doc=f"the gradient of {op.type}",

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import pytest
+from grouped import grouped
 
 import fluidlite as fluid
 
@@ -344,7 +345,7 @@ def compare(found: inspect.Parameter, wanted: str) -> bool:
     return bool((list(found.default) if isinstance(value, list) else found.default) == value)
 
 
-@pytest.mark.parametrize("name", WANTED)
+@grouped(("name",), ((name,) for name in WANTED), by=lambda name: name.rpartition(".")[0] or name[0])
 def test_signature_is_fluids(name: str) -> None:
     found: Any = fluid
     for part in name.split("."):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped import family, grouped
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.cli.op_docs import is_own
@@ -89,9 +90,8 @@ def problem(slot: str, case: Case, counts: dict[str, int]) -> str | None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("type", sorted(op.type for op in ops if samples_of(op.type) and is_own(op) and op.run is None))
-def test_inputs_that_differ(type: str) -> None:
-    op = ops.get(type)
+@grouped(("op",), ((op,) for op in ops if samples_of(op.type) and is_own(op) and op.run is None), family)
+def test_inputs_that_differ(op: OpDef) -> None:
     first = samples_of(op.type)[0]
     outputs = Oracle(Case(op, first, "", "as given")).outputs if reference_of(op.type) is not None else {}
     found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from derivative_cases import OPERATORS, chosen
+from grouped import family, grouped
 
 from fluidlite.base.dtypes import dtype_name, is_float
 from fluidlite.base.errors import FluidError
@@ -61,7 +62,7 @@ def inferred(case: Case, rule: GradRule, ins: Specs) -> None:
     op.infer(Call(op, ins, dict.fromkeys((slot + GRAD for slot in rule.writes), ()), attrs, Place("cpu")))
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if isinstance(op.grad, GradRule)], ids=lambda op: op.type)
+@grouped(("op",), ((op,) for op in OPERATORS if isinstance(op.grad, GradRule)), family)
 def test_other_dims_are_refused(op: OpDef) -> None:
     """Unless nothing beside them says dims, or the gradient is a function of scalars, which broadcasts."""
     rule = op.grad
@@ -92,7 +93,7 @@ def test_other_dims_are_refused(op: OpDef) -> None:
                         pytest.fail(f"{case.id}: {name} of {dims} in place of {spec.dims}")
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if isinstance(op.grad, GradRule)], ids=lambda op: op.type)
+@grouped(("op",), ((op,) for op in OPERATORS if isinstance(op.grad, GradRule)), family)
 def test_other_dtypes_are_refused(op: OpDef) -> None:
     """A gradient in float64 of what is float32, and the other way."""
     rule = op.grad

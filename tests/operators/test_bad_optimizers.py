@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from grouped import grouped
 
 import fluidlite as fluid
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
@@ -67,9 +68,7 @@ def test_good_input_passes(type: str) -> None:
     append(type, given(type), REQUIRED.get(type, {}))
 
 
-@pytest.mark.parametrize(
-    ("type", "change", "error", "word"), wrong(), ids=lambda v: v if isinstance(v, str) else None
-)  # fmt: skip
+@grouped(("type", "change", "error", "word"), wrong(), ("type",))
 def test_dims_and_dtypes(type: str, change: Any, error: type[ProgramError], word: str) -> None:
     with pytest.raises(error, match=word) as caught:
         append(type, given(type) | change, REQUIRED.get(type, {}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from grouped import grouped
 
 import fluidlite as fluid
 from fluidlite.base.dtypes import NUMPY
@@ -36,8 +38,10 @@ def values(dtype: str, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.asarray(numbers % 2 if dtype == "bool" else numbers).astype(NUMPY[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("dims", [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (3, 0, 2)])
+DIMS: list[tuple[int, ...]] = [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (3, 0, 2)]
+
+
+@grouped(("dtype", "dims"), product(DTYPES, DIMS), ("dtype",))
 def test_there_and_back(place: str, dtype: str, dims: tuple[int, ...]) -> None:
     array = values(dtype, dims)
     tensor = fluid.Tensor().set(array, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ import array_api_strict
 import numpy as np
 import pytest
 from codegen_harness import ArrayContext, CContext, call_of, execute, unit_of
+from grouped import grouped
 
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
@@ -89,9 +91,11 @@ SUMS = [case for case in BROADCASTS if case[0] not in ((), (3, 1, 5))] + [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("context", list(CONTEXTS))
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-@pytest.mark.parametrize(("x", "y", "axis"), SUMS)
+@grouped(
+    ("context", "dtype", "x", "y", "axis"),
+    ((context, dtype, *given) for context in CONTEXTS for dtype in ("float32", "float16", "int32") for given in SUMS),
+    ("context", "dtype"),
+)
 def test_broadcast_gradient_is_a_sum(context: str, dtype: str, x: Any, y: Any, axis: int) -> None:
     if context == "strict" and dtype == "float16":
         pytest.skip("the namespace has no half types")
@@ -156,11 +160,11 @@ MOMENTUM = define(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("context", list(CONTEXTS))
-@pytest.mark.parametrize("bound", [False, True])
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("dims", [(1,), (5, 7), LARGE])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@grouped(
+    ("context", "bound", "nesterov", "dims", "dtype"),
+    product(CONTEXTS, (False, True), (False, True), [(1,), (5, 7), LARGE], ("float32", "float64", "bfloat16")),
+    ("context", "dtype"),
+)
 def test_update(context: str, bound: bool, nesterov: bool, dims: tuple[int, ...], dtype: str) -> None:
     if context == "strict" and dtype == "bfloat16":
         pytest.skip("the namespace has no half types")

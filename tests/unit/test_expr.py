@@ -168,8 +168,11 @@ for _name in SMOOTH:
     CASES[_name] = (partial(_near_a_half, _name), None)  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("namespace", NAMESPACES)
-@pytest.mark.parametrize("name", [name for name, (_, wanted) in CASES.items() if wanted is not None])
+@grouped(
+    ("name", "namespace"),
+    product([name for name, (_, wanted) in CASES.items() if wanted is not None], NAMESPACES),
+    ("namespace",),
+)
 def test_values(name: str, namespace: str) -> None:
     function, wanted = CASES[name]
     np.testing.assert_allclose(run(function, {"X": X}, namespace), wanted(X), rtol=1e-13, atol=1e-14)

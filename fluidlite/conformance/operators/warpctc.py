@@ -13,6 +13,8 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 def enumerated(logits: Any, label: list[int], blank: int) -> tuple[float, Any]:
     """The cost of a label, and its derivative by logits, [steps, classes]."""
+    if any(k == blank or not 0 <= k < logits.shape[1] for k in label):
+        raise ValueError("a label is the blank, or no class")
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances = powers / powers.sum(axis=1, keepdims=True)
     total, through = 0.0, np.zeros_like(chances)

@@ -22,7 +22,7 @@ SMOOTH = 1e-6
 """How far differences of two step sizes may be apart, of their terms: more means a kink or a jump on the way."""
 GRAINS = 8.0
 """How many units in the last place of the coarsest values a step goes: above what rounding does to them."""
-OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max"})
+OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max", "unpool"})
 """Operators whose gradient is declared to be another than the derivative of their reference."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.conformance.operators import warpctc
 from fluidlite.conformance.operators.chunk_eval import enumerated
 
 L = fluid.layers
@@ -201,3 +202,9 @@ PADDED = {"x": np.zeros((4, 2, 3), "float32"), "y": np.array([[1, 2], [1, 1]])}
 def test_refused(build: Callable[..., Any], feeds: dict[str, Any], said: str) -> None:
     with pytest.raises(fluid.FluidError, match=f"(?s){said}"):
         run(build, **feeds)
+
+
+@pytest.mark.parametrize("label", [[0], [3], [-1], [1, 0]])
+def test_the_reference_of_warpctc_refuses_what_the_kernel_refuses(label: list[int]) -> None:
+    with pytest.raises(ValueError, match="the blank, or no class"):
+        warpctc.enumerated(np.zeros((4, 3)), label, 0)

@@ -58,6 +58,20 @@ def test_equal_maxima_have_no_difference() -> None:
         derivative(recipe, "v", np.ones(1), 1e-4)
 
 
+@pytest.mark.parametrize("places", [[0, 3], [3, 3]])
+def test_elements_at_one_place_have_no_difference(places: list[int]) -> None:
+    """Of unpool both have its gradient, as Fluid's have; elements at places of their own are compared."""
+    attrs = {"ksize": [2, 2], "strides": [2, 2], "unpooling_type": "max"}
+    step = Step("unpool", {"X": ["x"], "Indices": ["i"]}, {"Out": ["y"]}, attrs)
+    feed = {"x": np.array([[[[1.0, 2.0]]]]), "i": np.array([[[places]]])}
+    recipe = Recipe((step,), (feed,), {}, ("y",), targets=("y",), wanted=("x",))
+    if places[0] == places[1]:
+        with pytest.raises(Refused, match="unpool: equal places"):
+            derivative(recipe, "x", np.ones((1, 1, 1, 2)), 1e-4)
+    else:
+        assert derivative(recipe, "x", np.ones((1, 1, 1, 2)), 1e-4)[0] == pytest.approx(2)
+
+
 def test_second_derivatives_are_mixed_differences() -> None:
     """Of v v s: the gradients are 2 v s and v v, and their sum has the derivatives 2 s + 2 v and 2 v."""
     steps = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ SMOOTH = 1e-6
 """How far differences of two step sizes may be apart, of their terms: more means a kink or a jump on the way."""
 GRAINS = 8.0
 """How many units in the last place of the coarsest values a step goes: above what rounding does to them."""
-OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max", "unpool"})
+OTHERWISE = frozenset({"center_loss", "cvm", "data_norm", "spectral_norm", "straight_through_max"})
 """Operators whose gradient is declared to be another than the derivative of their reference."""
 
 
@@ -33,6 +33,14 @@ def _several_extremes(step: Step, attrs: Mapping[str, Any], x: Array) -> bool:
     axes = tuple(range(x.ndim)) if attrs["reduce_all"] else tuple(attrs["dim"])
     most: Array = (np.max if step.type == "reduce_max" else np.min)(x, axis=axes, keepdims=True)
     return bool((x == most).sum() > most.size)
+
+
+def _repeats(step: Step, inputs: Mapping[str, Sequence[Array]]) -> bool:
+    """Whether unpool puts two elements of a plane at one place: both have its gradient, as in Fluid."""
+    if step.type != "unpool":
+        return False
+    (indices,) = inputs["Indices"]
+    return any(len(np.unique(plane)) < plane.size for images in indices for plane in images)
 
 
 def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
@@ -60,6 +68,8 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
         inputs = {slot: [values[name] for name in names] for slot, names in step.inputs.items()}
         if any(_several_extremes(step, attrs, x) for x in inputs.get("X", ())):
             raise Refused(f"{step.type}: equal extremes")
+        if _repeats(step, inputs):
+            raise Refused(f"{step.type}: equal places")
         if step.type == "cast" and attrs["out_dtype"] in ALL_FLOATS:
             outputs = {"Out": [wide(np.asarray(inputs["X"][0], np.float64))]}
         else:

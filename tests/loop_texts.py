@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fluidlite.expr.calls import leaves
 from fluidlite.render.loops import kernels
+from fluidlite.render.loops.sizes import Guards
 
 OTHERWISE = frozenset({
     "addmm", "assign", "auc", "bicubic_interp", "bilinear_interp", "bilinear_tensor_product", "bmm", "conv2d",
@@ -40,7 +40,7 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         types.add(call.op.type)
         dtypes = {spec.dtype for specs in (*call.ins.values(), *call.outs.values()) for spec in specs}
         if not dtypes & OTHER_NAMES:
-            fresh = kernels.write(call, context, leaves(call))
+            fresh = kernels.write(call, context, kernels.noted(call, Guards()))
             assert fresh is not None
             assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
         return found

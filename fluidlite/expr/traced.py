@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from fluidlite.base import overloads
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, ProgramError, ShapeError
 from fluidlite.expr.formulas import Answers, Formulas
+from fluidlite.expr.generic_sizes import generic_sizes, parts_of
 from fluidlite.expr.number import Number, attribute, size
 from fluidlite.expr.tensor import Tensor, ordered, symbol
 from fluidlite.expr.tracing import Guard, Requirement, Tracing, tracing
@@ -96,6 +97,16 @@ class Traced:
                 if a.op == "size" and found[a.value] is None and a.value not in asked:
                     found[a.value] = b.evaluate(found)
         return found
+
+    @cached_property
+    def generic_sizes(self) -> dict[str, int]:
+        """For each size of an operand or a result another one, but where all calls have equal ones."""
+        conditions = [guard.condition for guard in self.guards if guard.truth]
+        conditions += [requirement.condition for requirement in self.requirements]
+        numbers = [d for found in self.inputs.values() for x in found for d in x.dims]
+        numbers += [each for c in conditions for each in (c.a, c.b)]
+        leaves = dict.fromkeys(leaf.value for n in numbers for leaf in parts_of(n) if leaf.op == "size")
+        return generic_sizes(leaves, [c for c in conditions if c.op == "equal"])
 
     @cached_property
     def every(self) -> tuple[Tensor, ...]:

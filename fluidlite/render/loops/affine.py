@@ -8,7 +8,7 @@ from operator import attrgetter
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.expr.number import Condition, Number, number, product
 from fluidlite.render.loops.indices import leaves_of
-from fluidlite.render.loops.sizes import Sizes, size_of
+from fluidlite.render.loops.sizes import Sizes, alike, size_of
 
 _Terms = dict[tuple[str, ...], tuple[int, tuple[Number, ...]]]
 """By the keys of its factors, how often a product is added."""
@@ -178,12 +178,12 @@ def _has(n: Number, axis: str) -> bool:
 
 
 def same(a: Number, b: Number, values: Sizes) -> bool:
-    """Whether two numbers are equal, whatever the axes are, in the call at hand."""
+    """Whether two numbers are equal, whatever the axes are, and not by chance."""
     if a.key == b.key:
         return True
     if leaves_of(a) or leaves_of(b):
         return not _sum(_terms(a), _terms(b), -1)
-    return size_of(a, values) == size_of(b, values)
+    return alike(a, b, values)
 
 
 def bound_of(condition: Condition, axis: str) -> tuple[Number, bool] | None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from fluidlite.expr.number import Condition, Number, highest, lowest, number
+from fluidlite.expr.number import Condition, Number, highest, lowest, number, product
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.loops.affine import bound_of, divided, normal, span_of, step_is_one
 from fluidlite.render.loops.element import Axis, Element, numbers_in
 from fluidlite.render.loops.indices import Conditions, Index, element_leaf, leaves_of, linear
-from fluidlite.render.loops.sizes import Sizes, holds, size_of
+from fluidlite.render.loops.sizes import Noted, Sizes, alike, holds, size_of
 
 __all__ = ["Axis", "Element", "Elements", "Rule", "Source", "elements_behind", "numbers_in"]
 
@@ -52,11 +52,11 @@ class Elements:
         The leaves of computed indices.
     needed : dict of Element to names
         The axes that each is computed of.
-    sizes : list of (int, Number)
-        Sizes that are equal in the call at hand are one number.
+    sizes : list of Number
+        Sizes that are equal, and not by chance, are one number.
     stands : dict of str to Number
         By key, the number that stands for one that was asked for.
-    lengths : list of int
+    lengths : list of Number
         Which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
     extents : dict of str to int
         How long axes are in the call at hand.
@@ -76,9 +76,9 @@ class Elements:
     known: dict[Any, Element] = field(default_factory=dict)
     names: dict[Element, str] = field(default_factory=dict)
     needed: dict[Element, frozenset[str]] = field(default_factory=dict)
-    sizes: list[tuple[int, Number]] = field(default_factory=list)
+    sizes: list[Number] = field(default_factory=list)
     stands: dict[str, Number] = field(default_factory=dict)
-    lengths: list[int] = field(default_factory=list)
+    lengths: list[Number] = field(default_factory=list)
     extents: dict[str, int] = field(default_factory=dict)
     facts: dict[tuple[str, Element], bool] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
@@ -97,10 +97,9 @@ class Elements:
         """
         around = self.needs_of(index) | self.needs_of_all(guard)
         deepest = max((int(name[1:].partition("_")[0]) for name in around if name.startswith("r")), default=-1)
-        length = size_of(size, self.values)
-        if not any(length == other for other in self.lengths):
-            self.lengths.append(length)
-        which = next(k for k, other in enumerate(self.lengths) if length == other)
+        if not any(self.same(size, other) for other in self.lengths):
+            self.lengths.append(size)
+        which = next(k for k, other in enumerate(self.lengths) if self.same(size, other))
         return self.extended(Axis(f"r{deepest + 1 + depth}_{which}", self.sized(size)))
 
     def split(self, axis: Axis, size: Number) -> tuple[Axis, Axis]:
@@ -124,10 +123,12 @@ class Elements:
         length = size_of(d, self.values)
         if d.op == "const" or 0 <= length <= 1:
             return number(int(length))
-        for other, n in self.sizes:
-            if length == other:
-                return n
-        self.sizes.append((length, d))
+        if isinstance(self.values, Noted) and any(self.same(d, other) for other in self.values.short):
+            return number(int(length))
+        for other in self.sizes:
+            if self.same(d, other):
+                return other
+        self.sizes.append(d)
         return d
 
     def linear(self, index: Sequence[Number], x: Tensor) -> Number:
@@ -143,19 +144,18 @@ class Elements:
         Axes are taken together no further than their products are equal, so that those which stay cost nothing.
         """
         dims, theirs = (tuple(map(self.sized, each.dims)) for each in (x, source))
-        mine, other = ([size_of(d, self.values) for d in each] for each in (dims, theirs))
-        found: list[Number] = []
-        here, there = 0, 0
-        while there < len(other) or here < len(mine):
-            a, b = here, there
-            here, there = min(here + 1, len(mine)), min(there + 1, len(other))
-            while (here < len(mine) or there < len(other)) and prod(mine[a:here]) != prod(other[b:there]):
-                if there == len(other) or (here < len(mine) and prod(mine[a:here]) < prod(other[b:there])):
-                    here += 1
-                else:
-                    there += 1
-            found += self._split(index[a:here], dims[a:here], theirs[b:there])
-        return tuple(found)
+        groups = self._equal_products(dims, theirs)
+        return tuple(i for mine, other in groups for i in self._split(index[mine], dims[mine], theirs[other]))
+
+    def _equal_products(self, dims: Sequence[Number], theirs: Sequence[Number]) -> list[tuple[slice, slice]]:
+        """Dims in groups of equal products: of those that are equal in all calls, if that can be seen of them all."""
+        if isinstance(self.values, Noted):
+            mine, other = (list(filter(None, map(self.values.at_generic, each))) for each in (dims, theirs))
+            if len(mine) == len(dims) and len(other) == len(theirs) and prod(mine) == prod(other):
+                groups = equal_products(mine, other)
+                if all(self.same(product(dims[a]), product(theirs[b])) for a, b in groups):
+                    return groups
+        return equal_products(*([size_of(d, self.values) for d in each] for each in (dims, theirs)))
 
     def _split(self, index: Index, dims: Sequence[Number], wanted: Sequence[Number]) -> list[Number]:
         """A linear index as one for each of the dims that are wanted."""
@@ -170,8 +170,8 @@ class Elements:
         return found
 
     def same(self, a: Number, b: Number) -> bool:
-        """Whether two sizes are equal in the call at hand."""
-        return size_of(a, self.values) == size_of(b, self.values)
+        """Whether two sizes are equal, and not by chance."""
+        return alike(a, b, self.values)
 
     def one(self, d: Number) -> bool:
         """Whether a dim is 1."""
@@ -363,6 +363,21 @@ class Elements:
         found = args[0] if x.op == "select" and not params[0] else self.made(x.op, args, params, x.dtype)
         self.known[key] = found
         return found
+
+
+def equal_products(mine: Sequence[int], other: Sequence[int]) -> list[tuple[slice, slice]]:
+    """The groups of dims, of two whose products are equal, that have equal products: as few in each as can be."""
+    found, here, there = list[tuple[slice, slice]](), 0, 0
+    while there < len(other) or here < len(mine):
+        a, b = here, there
+        here, there = min(here + 1, len(mine)), min(there + 1, len(other))
+        while (here < len(mine) or there < len(other)) and prod(mine[a:here]) != prod(other[b:there]):
+            if there == len(other) or (here < len(mine) and prod(mine[a:here]) < prod(other[b:there])):
+                here += 1
+            else:
+                there += 1
+        found.append((slice(a, here), slice(b, there)))
+    return found
 
 
 def _key(params: Any) -> Any:

@@ -18,7 +18,7 @@ from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
-from fluidlite.render.loops.elements import Source
+from fluidlite.render.loops.elements import KNOWN, Source
 from fluidlite.render.loops.in_order import SCATTERING
 from fluidlite.render.loops.launches import Piece, group_of, launched
 from fluidlite.render.loops.merging import elements_of, merged
@@ -30,7 +30,7 @@ from fluidlite.render.loops.rules import ELEMENTS
 from fluidlite.render.loops.scans import with_scans
 from fluidlite.render.loops.schedule import heavy, schedule_of, tiled
 from fluidlite.render.loops.sharing import in_turn
-from fluidlite.render.loops.sizes import Guards, Noted, Sizes
+from fluidlite.render.loops.sizes import Guards, Noted, Sizes, size_of
 from fluidlite.render.loops.text import NestWriter
 
 _IN_ORDER = frozenset({"reduce", "arg", "running"})
@@ -143,6 +143,16 @@ def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
     return found
 
 
+def noted(call: Call, guards: Guards) -> Noted:
+    """The sizes of a call, of which it is noted what is asked."""
+    traced = traced_of(call)
+    found = Noted(leaves(call), guards, generic=traced.generic_sizes)
+    for x in (x for side in (traced.inputs, traced.outputs) for each in side.values() for x in each):
+        if x.dims and x.dims[-1].op != "const" and size_of(x.dims[-1], found) <= KNOWN:
+            found.short.append(x.dims[-1])
+    return found
+
+
 Answer = TypeVar("Answer")
 
 
@@ -155,7 +165,7 @@ class _Laid:
     def __init__(self, call: Call) -> None:
         self.guards = Guards()
         self.wanted = _wanted(call)
-        self.values = Noted(leaves(call), self.guards)
+        self.values = noted(call, self.guards)
         self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
         self.turns: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
         self.texts: dict[tuple[Any, ...], tuple[Piece, ...] | None] = {}

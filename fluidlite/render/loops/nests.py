@@ -24,7 +24,7 @@ from fluidlite.render.loops.in_order import SCATTERING, base_of, chain_of, in_or
 from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import FEW, TILE, Nest, Store
 from fluidlite.render.loops.rules import elements
-from fluidlite.render.loops.sizes import Sizes, size_of
+from fluidlite.render.loops.sizes import Sizes, alike, size_of
 
 REDUCING = frozenset({"reduce", "arg", "contract", "unwindow", "scan", "segment", "segment_of"})
 """Primitives of which an element costs a loop."""
@@ -78,8 +78,10 @@ class _Root:
         whole, axis, at, _ = self.part
         return tuple(i + at if k == axis else i for k, i in enumerate(index)), whole
 
-    def shape(self, axes: Sequence[Axis]) -> tuple[int, ...]:
-        return tuple(self.sizes[axis.name] for axis in axes)
+
+def _as_long(mine: Sequence[Axis], other: Sequence[Axis], values: Sizes) -> bool:
+    """Whether axes are as long as others, each as the one at its place."""
+    return len(mine) == len(other) and all(alike(a.size, b.size, values) for a, b in zip(mine, other, strict=True))
 
 
 def nests_of(
@@ -296,7 +298,7 @@ def _groups(roots: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) 
             levels[root.x] = level
         near = [group for mine, group in groups if mine == level and len(group) < MEMBERS][-NEAR:]
         for group in near:
-            members = next((each for each in _ways([*group, root]) if _fits(each, stored, values)), None)
+            members = next((each for each in _ways([*group, root], values) if _fits(each, stored, values)), None)
             if members is not None:
                 group[:] = members
                 break
@@ -312,7 +314,7 @@ def _extent(root: _Root) -> tuple[int, int]:
     return len(root.axes), -len(root.items)
 
 
-def _ways(members: list[_Root]) -> Iterator[list[_Root]]:
+def _ways(members: list[_Root], values: Sizes) -> Iterator[list[_Root]]:
     """Roots as they are; then with items of fewer axes for those that reduce nothing, as the others have them: what is
     read for a sum of columns is stored as it goes by.
     """
@@ -321,11 +323,11 @@ def _ways(members: list[_Root]) -> Iterator[list[_Root]]:
     wide = [each for each in members if each not in thin]
     if not thin or any(each.items != each.axes for each in wide):
         return
-    wanted, total = thin[0].shape(thin[0].axes), prod(wide[0].sizes.values())
-    if (prod(wanted) < FEW and total <= MUCH) or total < TILE * prod(wanted):
+    wanted, total = prod(thin[0].sizes.values()), prod(wide[0].sizes.values())
+    if (wanted < FEW and total <= MUCH) or total < TILE * wanted:
         return
-    for positions in combinations(range(len(wide[0].axes)), len(wanted)):
-        if wide[0].shape([wide[0].axes[k] for k in positions]) == wanted:
+    for positions in combinations(range(len(wide[0].axes)), len(thin[0].axes)):
+        if _as_long([wide[0].axes[k] for k in positions], thin[0].axes, values):
             yield [replace(x, items=tuple(x.axes[k] for k in positions)) if x in wide else x for x in members]
 
 
@@ -338,10 +340,9 @@ def _fits(members: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) 
     kept = [axis in main.items for axis in main.axes]
     if any(each.items != each.axes and [axis in each.items for axis in each.axes] != kept for each in members):
         return False
-    shapes = (main.shape(main.axes), main.shape(main.items))
-    if any(each.shape(each.axes) not in shapes for each in members) or not any(
-        root.reads & r.reads for r in members if r is not root
-    ):
+    if not all(any(_as_long(each.axes, axes, values) for axes in (main.axes, main.items)) for each in members):
+        return False
+    if not any(root.reads & r.reads for r in members if r is not root):
         return False
     # the same elements are loaded or drawn by both
     nest = _together(sorted(members, key=_extent, reverse=True), stored, values)

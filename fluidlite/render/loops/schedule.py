@@ -91,9 +91,9 @@ def tiled(nest: Nest, values: Sizes) -> Nest:
     across = [
         axis
         for axis in nest.items
-        if sizes[axis.name] >= FEWEST
-        and any(lies_across(x, axis.name, lane) for x in every)
+        if any(lies_across(x, axis.name, lane) for x in every)
         and not any(step_is_one(store.place, axis.name) for store in nest.stores)
+        and sizes[axis.name] >= FEWEST
     ]
     if not lane or sizes[lane] < FEWEST or not across:
         return _coarse(nest, sizes)
@@ -198,7 +198,7 @@ def schedule_of(
             if step is not None and step.op == "const" and 1 <= step.value <= NEAR:
                 along[name] += count // int(step.value)
     best = max(
-        lengths, key=lambda name: (lengths[name] >= FEWEST and along[name] > 0, along[name], name in inner), default=""
+        lengths, key=lambda name: (along[name] > 0 and lengths[name] >= FEWEST, along[name], name in inner), default=""
     )
     partial = frozenset(
         name

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fluidlite.expr.formulas import Answers
+from fluidlite.expr.generic_sizes import generic
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, apply as number_of, number
 
 
@@ -131,11 +132,32 @@ def _as_number(value: int) -> Number:
 
 @dataclass(frozen=True)
 class Noted:
-    """What the leaves of numbers are in a call, of which it is noted what is asked; what numbers were found to be."""
+    """The sizes of a call, of which it is noted what is asked.
+
+    Attributes
+    ----------
+    values : mapping
+        What the leaves of numbers are.
+    known : dict of str to int
+        By key, what numbers were found to be.
+    generic : dict of str to int
+        Sizes that are equal only where all calls have equal ones.
+    short : list of Number
+        Sizes of which the text knows how long they are.
+    """
 
     values: Values
     guards: Guards
     known: dict[str, int] = field(default_factory=dict)
+    generic: dict[str, int] = field(default_factory=dict)
+    short: list[Number] = field(default_factory=list)
+    _generic: dict[str, int | None] = field(default_factory=dict)
+
+    def at_generic(self, n: Number) -> int | None:
+        """A number at sizes that are equal only where all calls have equal ones; None if that is not known."""
+        if n.key not in self._generic:
+            self._generic[n.key] = generic(n, self.generic)
+        return self._generic[n.key]
 
 
 Sizes = Values | Noted
@@ -150,6 +172,17 @@ def size_of(n: Number, sizes: Sizes) -> int:
     if value is None:
         value = sizes.known[n.key] = int(n.evaluate(sizes.values))
     return Size.of(value, n, sizes.guards)
+
+
+def alike(a: Number, b: Number, sizes: Sizes) -> bool:
+    """Whether two sizes are equal in the call at hand, and not by chance: then what is made is the same without."""
+    if a.key == b.key:
+        return True
+    if isinstance(sizes, Noted):
+        one, other = sizes.at_generic(a), sizes.at_generic(b)
+        if one is not None and other is not None and one != other:
+            return False
+    return size_of(a, sizes) == size_of(b, sizes)
 
 
 def holds(c: Condition, sizes: Sizes) -> bool:

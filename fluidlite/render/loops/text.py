@@ -10,6 +10,7 @@ from itertools import pairwise
 from fluidlite.base.dtypes import FLOATS, HALVES
 from fluidlite.codegen.language_primitives import primitive
 from fluidlite.codegen.language_text import literal
+from fluidlite.expr.generic_sizes import parts_of
 from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.render.loops.accumulators import BLOCK, Accumulators, stepped
@@ -460,10 +461,18 @@ class NestWriter(ElementWriter):
         ]
 
     def _bounds(self, axis: Axis) -> tuple[str, str]:
-        """Where a loop begins and ends; the text knows the length of a short one, so that a compiler unrolls it."""
+        """Where a loop begins and ends; the text knows the length of a short one, so that a compiler unrolls it.
+
+        Not of dims such as a batch's, which differ from call to call, around loops over neighbours; nor where there is
+        one item.
+        """
         begin, end = (self._number(n, len(self.scopes) - 1) for n in axis.bounds)
+        around = bool(self.schedule.lane or self.schedule.partial) and axis.name not in self.schedule.partial
+        varies = around and not any(each.op == "floordiv" for each in parts_of(axis.size))
+        if axis.end is not None or varies or not self.nest.items:
+            return begin, end
         size = size_of(axis.size, self.elements.values)
-        return begin, literal(int(size), "int64") if axis.end is None and size <= TILE else end
+        return begin, literal(int(size), "int64") if size <= TILE else end
 
     def _has_few_steps(self, axis: Axis) -> bool:
         return axis.end is None and bool(size_of(axis.size, self.elements.values) <= FEW)

@@ -5,6 +5,7 @@ A case for each check would be 20,000 cases on three places, of which collection
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -62,6 +63,24 @@ def pairwise(found: Iterable[Check], kinds: Iterable[str] = CAPABILITIES) -> lis
 def _firsts(found: Sequence[Check]) -> set[str]:
     """The names of the first check of each operator, and of each gradient."""
     return {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
+
+
+def shared(found: Sequence[Check], turn: int) -> list[Check]:
+    """Half of the checks, for one of two places that compute by the same texts, or by the same array calls.
+
+    Both run the first check of each operator and gradient, other dtypes than float32, and all of operators with a
+    kernel that somebody wrote; the others are the first place's (``turn`` 0) or the second one's (1).
+    """
+    firsts, by_hand = _firsts(found), written(CAPABILITIES)
+    return [
+        check
+        for check in found
+        if check.id in firsts
+        or parsed(check)[2] != "float32"
+        or (case := case_of(check)) is None
+        or _is_by_hand(case, by_hand)
+        or zlib.crc32(check.id.encode()) % 2 == turn
+    ]
 
 
 def where_most_falls_back(found: Sequence[Check], kind: str) -> list[Check]:

@@ -96,7 +96,7 @@ def test_a_device_without_doubles_falls_back(plugin: ModuleType, require: Callab
     record = fluid.plugin_loader.load("ccsingle", module)
     try:
         assert record.state == "loaded", record.traceback
-        for check in checks(["relu", "elementwise_add", "matmul", "softmax", "reduce_sum", "fill_constant"]):
+        for check in pairwise(checks(["relu", "elementwise_add", "matmul", "softmax", "reduce_sum", "fill_constant"])):
             check("ccsingle:0")
         with fluid.program_guard(fluid.Program()):
             dtypes = ("float32", "float64")

@@ -16,6 +16,7 @@ from operator_checks import (
     parsed,
     path_of,
     run_checks,
+    shared,
     where_most_falls_back,
     written,
 )
@@ -63,6 +64,7 @@ def beside_the_cpu() -> list[Any]:
         computes = unit.array is not None or unit.language is not None
         found = pairwise(CHECKS, (*unit.capabilities(), unit.place.kind))
         found = found if computes else where_most_falls_back(found, unit.place.kind)
+        found = shared(found, 1) if computes and unit.array is None else found  # test_llvm.py runs the others
         for group in by_operator(most_unoptimised(found)):
             made.append(pytest.param(*group.values, place, marks=usable.marks, id=f"{group.id}-{place}"))
     return made
@@ -99,6 +101,14 @@ def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
         {subject.removesuffix(".grad"), f"{subject.removesuffix('.grad')}_grad"}.isdisjoint(by_hand)
         for subject, _ in both
     )
+
+
+def test_two_places_share_all_checks() -> None:
+    one, other = ({check.id for check in shared(PAIRWISE, turn)} for turn in (0, 1))
+    assert one | other == {check.id for check in PAIRWISE}
+    assert len(one - other) > FEWEST // 4 < len(other - one)
+    subjects = {parsed(check)[0] for check in PAIRWISE}
+    assert {parsed(check)[0] for check in PAIRWISE if check.id in one & other} == subjects
 
 
 def test_some_checks_of_each_subject_are_optimised(monkeypatch: pytest.MonkeyPatch) -> None:

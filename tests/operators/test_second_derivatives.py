@@ -2,9 +2,9 @@
 
 The target is a weighted sum of the operator's outputs and of their squares; what is differentiated again is a weighted
 sum of its gradients, so that all blocks of the matrix of second derivatives take part. It runs in float64 on the host,
-and that of the first sample with float64 gradients on every other place, which must agree: interpreted on one, compiled
-on the next, and the other way round for the next operator. Nobody wrote these kernels; a generator prints all of them
-for a place, whatever operator they are derived from.
+and that of the first sample with float64 gradients on another place, which must agree: of the next operator on the
+next place, interpreted and compiled in turn. Nobody wrote these kernels; a generator prints all of them for a place,
+whatever operator they are derived from.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _count(case: Case, slot: str) -> int:
 def compared(second: Second, turn: int | None) -> bool:
     """Hold the second derivatives against differences along the first direction that is smooth; return if one was.
 
-    ``turn`` says in which mode the first of the other places runs; None is none of them.
+    ``turn`` says on which of the other places it runs, and in which mode; None is none of them.
     """
     arrays = {v.name: np.asarray(_array(second.one.feed[v.name]), "float64") for v in second.at}
     weights = [np.asarray(_array(second.one.feed[w.name])) for w in second.weights]
@@ -158,10 +158,11 @@ def compared(second: Second, turn: int | None) -> bool:
         smooth = True
         assert abs(got - slopes[0]) <= 2e-4 * (abs(slopes[0]) + size) + 2e-6, (got, slopes)
         break
-    for i, place in enumerate(OTHERS if turn is not None else ()):
+    if turn is not None and OTHERS:
+        turn, place = divmod(turn, len(OTHERS))
         fluid.set_fallback("allow")
         with unoptimised() if turn % EVERY else nullcontext():
-            others = second.run(fetched, {}, place, MODES[(i + turn) % 2])
+            others = second.run(fetched, {}, OTHERS[place], MODES[turn % 2])
         for mine, other in zip(found, others, strict=True):
             np.testing.assert_allclose(other, mine, rtol=1e-9, atol=1e-9 * (1 + np.abs(mine).max(initial=0)))
     return smooth

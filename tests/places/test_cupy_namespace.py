@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from operator_checks import CHECKS, by_operator, pairwise, run_checks
+from operator_checks import CHECKS, by_operator, pairwise, run_checks, shared
 
 import fluidlite as fluid
 from fluidlite.devices.cpu import CPUDevice, NumPyArrays
@@ -180,7 +180,7 @@ def recorder() -> Iterator[Recorder]:
 OF_OPERATORS = [check for check in CHECKS if check.operator != "device"]
 
 
-@pytest.mark.parametrize("group", by_operator(pairwise(OF_OPERATORS, ("array", "memory"))))
+@pytest.mark.parametrize("group", by_operator(shared(pairwise(OF_OPERATORS, ("array", "memory")), 0)))
 def test_conforms(group: list[Check], recorder: Recorder) -> None:
     assert run_checks(group, PLACE)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from operator_checks import CHECKS, by_operator, pairwise, run_checks
+from operator_checks import CHECKS, by_operator, pairwise, run_checks, shared
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelNotFoundError, OutOfRangeError
@@ -32,7 +32,7 @@ def without_half_types(error: Exception) -> bool:
     return isinstance(error, KernelNotFoundError) and bool(re.search("strict does not compute b?float16", str(error)))
 
 
-@pytest.mark.parametrize("group", by_operator(WHOLE))
+@pytest.mark.parametrize("group", by_operator(shared(WHOLE, 1)))
 def test_conforms(group: list[Check], no_fallback: None) -> None:
     if not run_checks(group, PLACE, without_half_types):
         pytest.skip("the standard has no half types")

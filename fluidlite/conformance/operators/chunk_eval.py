@@ -63,14 +63,17 @@ def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
         return [[tag for row in x[a:b] for tag in row] for a, b in pairwise(lod[slot][-1])]
 
     types, scheme = attrs["num_chunk_types"], attrs["chunk_scheme"]
+    rows = [taken(slot) for slot in ("Inference", "Label")]
+    if any(not 0 <= tag <= types * len(_LETTERS[scheme]) for side in rows for tags in side for tag in tags):
+        raise ValueError("a tag is of no type")
     sets = [
         {
             (i, *c)
-            for i, tags in enumerate(taken(slot))
+            for i, tags in enumerate(side)
             for c in enumerated(tags, types, scheme)
             if c[2] not in attrs["excluded_chunk_types"]
         }
-        for slot in ("Inference", "Label")
+        for side in rows
     ]
     found, wanted, right = len(sets[0]), len(sets[1]), len(sets[0] & sets[1])
     precision, recall = right / found if found else 0.0, right / wanted if wanted else 0.0

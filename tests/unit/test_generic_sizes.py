@@ -84,12 +84,16 @@ def test_dims_fall_into_groups_of_equal_products() -> None:
 # Texts
 
 
-def texts(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any], *outputs: str) -> list[str]:
+def call_of(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any], *outputs: str) -> Call:
     op = ops.get(type)
     ins = {slot: (Spec.of(dims, "float32"),) for slot, dims in inputs.items()}
     filled = {attr.name: attrs.get(attr.name, attr.default) for attr in op.attrs}
     made = infer(Call(op, ins, {}, filled, None, False))
-    call = Call(op, ins, {slot: specs_of(made[slot]) for slot in outputs}, filled, None, False)
+    return Call(op, ins, {slot: specs_of(made[slot]) for slot in outputs}, filled, None, False)
+
+
+def texts(type: str, inputs: dict[str, tuple[int, ...]], attrs: dict[str, Any], *outputs: str) -> list[str]:
+    call = call_of(type, inputs, attrs, *outputs)
     language = get_context(fluid.CPUPlace()).language
     pieces = kernels.write(call, SimpleNamespace(language=language), kernels.noted(call, Guards()))
     assert pieces is not None
@@ -143,3 +147,12 @@ def test_another_batch_of_a_convolutional_network_compiles_nothing(place: str) -
 
     compiled = [run(batch) for batch in (8, 7, 6, 5)]
     assert compiled[1:] == compiled[:1] * 3
+
+
+def test_how_long_a_vector_is_is_not_asked() -> None:
+    guards = Guards()
+    sizes = kernels.noted(call_of("cumsum", {"X": (5,)}, {"axis": 0}, "Out"), guards)
+    assert not guards.asked
+    kernels.noted(call_of("cumsum", {"X": (9, 5)}, {"axis": 0}, "Out"), guards)
+    assert guards.hold({**sizes.values, "X.0.0": 7, "X.0.1": 5})
+    assert not guards.hold({**sizes.values, "X.0.0": 7, "X.0.1": 9})

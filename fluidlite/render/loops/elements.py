@@ -134,7 +134,7 @@ class Elements:
     def linear(self, index: Sequence[Number], x: Tensor) -> Number:
         """Where an element lies among all of a tensor; the text knows how long a short last dim is."""
         dims = [self.sized(d) for d in x.dims]
-        if dims and size_of(dims[-1], self.values) <= KNOWN:
+        if len(dims) > 1 and size_of(dims[-1], self.values) <= KNOWN:
             dims[-1] = number(int(size_of(dims[-1], self.values)))
         return normal(linear(index, dims), self.sized)
 

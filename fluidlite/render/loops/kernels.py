@@ -148,7 +148,7 @@ def noted(call: Call, guards: Guards) -> Noted:
     traced = traced_of(call)
     found = Noted(leaves(call), guards, generic=traced.generic_sizes)
     for x in (x for side in (traced.inputs, traced.outputs) for each in side.values() for x in each):
-        if x.dims and x.dims[-1].op != "const" and size_of(x.dims[-1], found) <= KNOWN:
+        if len(x.dims) > 1 and x.dims[-1].op != "const" and size_of(x.dims[-1], found) <= KNOWN:
             found.short.append(x.dims[-1])
     return found
 

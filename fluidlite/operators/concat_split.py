@@ -145,7 +145,10 @@ def _sections(call: Call, axis: int, whole: int) -> list[int]:
     sections: list[Number] = list(found)
     if None in sections:  # what the attribute says of a tensor, until its value is known
         hints = stated if len(stated) == len(found) else (-1,) * len(found)
-        return [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
+        made = [max(hint, -1) if n is None else n for n, hint in zip(sections, hints, strict=True)]
+        if -1 in made or agree(sum(made), whole):
+            return made
+        return [-1 if n is None else n for n in sections]  # which the attribute is wrong about
     sizes = [n for n in sections if n is not None]
     if -1 in sizes and whole < 0:
         return sizes

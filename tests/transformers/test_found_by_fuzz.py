@@ -94,3 +94,65 @@ def test_sections_that_leave_less_than_nothing_are_refused(mode: str, more: int)
         fluid.Executor("cpu", mode=mode).run(feed=feed, fetch_list=[parts[2]])
     with pytest.raises(fluid.FluidError, match="sizes that sum to 2"):
         layers.split(x, [1, -1, more], dim=1)
+
+
+def test_what_sections_say_of_tensors_counts_if_it_can_be() -> None:
+    """A gradient has the dims of what was split, whatever the attribute says of sizes that tensors hold."""
+    x = layers.data("x", [1, 6], append_batch_size=False)
+    x.stop_gradient = False
+    block = fluid.default_main_program().global_block()
+    sizes = [block.create_var(name, [1], "int32", is_data=True) for name in ("a", "b", "c")]
+
+    def split(*stated: int) -> list[Any]:
+        parts = [block.create_var(fluid.unique_name.generate("part")) for _ in sizes]
+        inputs = {"X": x * 2.0, "SectionsTensorList": sizes}
+        block.append_op("split", inputs, {"Out": parts}, {"axis": 1, "sections": list(stated)})
+        return parts
+
+    assert [part.shape[1] for part in split(1, 2, 3)] == [1, 2, 3]
+    assert [part.shape[1] for part in split(1, -1, 3)] == [1, -1, 3]
+    parts = split(0, 3, 2)
+    assert [part.shape[1] for part in parts] == [-1, -1, -1]
+    (gradient,) = fluid.gradients([layers.reduce_sum(parts[1] * parts[1])], [x])
+    feed = {"x": np.arange(6, dtype="float32").reshape(1, 6)}
+    feed |= {name: np.full(1, n, "int32") for name, n in (("a", 1), ("b", -1), ("c", 2))}
+    for mode in ("interpreted", "compiled"):
+        (found,) = fluid.Executor("cpu", mode=mode).run(feed=feed, fetch_list=[gradient])
+        np.testing.assert_array_equal(found, [[0, 8, 16, 24, 0, 0]])
+
+
+PLACES = ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("spread", [False, True])
+def test_sums_along_few_rows(place: str, rows: int, spread: bool, exclusive: bool, reverse: bool) -> None:
+    """Along one row, and along rows that are all the same element: what is added up there needs no index of the row."""
+    values = np.random.default_rng(rows).random((1 if spread else rows, 3000)).astype("float32")
+    x = layers.data("x", list(values.shape), append_batch_size=False)
+    along = layers.expand(x, [rows, 1]) if spread else x
+    y = layers.cumsum(along, axis=-2, exclusive=exclusive, reverse=reverse)
+    full = np.broadcast_to(values, (rows, 3000)).astype("float64")
+    turned = full[::-1] if reverse else full
+    sums = np.cumsum(turned, 0) - (turned if exclusive else 0)
+    for mode in ("interpreted", "compiled"):
+        (found,) = fluid.Executor(place, mode=mode).run(feed={"x": values}, fetch_list=[y])
+        np.testing.assert_allclose(found, sums[::-1] if reverse else sums, rtol=1e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_costly_values_wait_in_one_of_several_parts(place: str, count: int, dtype: str) -> None:
+    """A long row whose exponentials are stored several times in one output: each part is a store of its own."""
+    values = np.random.default_rng(0).random((1, 8192)).astype(dtype)
+    x = layers.data("x", [1, 8192], dtype=dtype, append_batch_size=False)
+    y = layers.softmax(x)
+    joined = layers.concat([y] * count, axis=1)
+    expected = np.exp(values - values.max()) / np.exp(values - values.max()).sum()
+    for mode in ("interpreted", "compiled"):
+        (found,) = fluid.Executor(place, mode=mode).run(feed={"x": values}, fetch_list=[joined])
+        np.testing.assert_allclose(found, np.concatenate([expected] * count, 1), rtol=1e-5)

@@ -47,6 +47,28 @@ def test_of_a_name_written_anew_the_last_value_that_counts(
     np.testing.assert_allclose(slope, found[0], rtol=1e-6)
 
 
+def test_what_moves_and_is_given_as_data_has_no_difference() -> None:
+    """The chances of a sampler's classes are data, as in Fluid; the same program has one by what is no data."""
+    given = {
+        "v": np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3),
+        "w": np.linspace(0, 1, 12, dtype="float32").reshape(4, 3),
+        "label": np.array([[1], [2]]),
+        "at": np.array([[0, 3], [1, 2]]),
+        "chances": np.full(4, 0.25, "float32"),
+    }
+    slots = {"Input": ["v"], "Weight": ["w"], "Label": ["label"], "Samples": ["at"], "CustomDistProbs": ["p"]}
+    attrs = {"num_total_classes": 4, "sampler": "custom_dist"}
+    steps = (
+        Step("scale", {"X": ["chances"]}, {"Out": ["p"]}, {"scale": 1.0}),
+        Step("nce", slots, {"Cost": ["cost"]}, attrs),
+    )
+    recipe = Recipe(steps, (given,), {}, ("cost",), targets=("cost",), wanted=("v", "chances"))
+    with pytest.raises(Refused, match="nce: no derivative flows through an input"):
+        derivative(recipe, "chances", np.ones(4), 1e-4)
+    slope, unsure = derivative(recipe, "v", np.ones((2, 3)), 1e-4)
+    assert abs(slope) > 0.01 > unsure
+
+
 def test_equal_maxima_have_no_difference() -> None:
     """Each has the whole derivative, as Fluid's have, so that the sum of them is not the slope."""
     steps = (

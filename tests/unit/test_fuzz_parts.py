@@ -152,6 +152,28 @@ def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
     assert outcome.discarded["gradient: ill conditioned"] == 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("twins", [2, 4])
+def test_which_of_equal_elements_is_chosen_is_not_known(twins: int, seed: int) -> None:
+    """Each of them was rounded, and may be the largest; the largest of different ones is known."""
+    block = fluid.Program().global_block()
+    table = np.array([0.5, 0.1] * twins + [-3.0], "float32")
+    steps = [
+        Step("tanh", {"X": ["x"]}, {"Out": ["y"]}, {}),
+        Step("arg_max", {"X": ["y"]}, {"Out": ["z"]}, {"axis": -1}),
+        Step("arg_min", {"X": ["y"]}, {"Out": ["least"]}, {"axis": -1}),
+    ]
+    block.create_var("x", table.shape, "float32", is_data=True)
+    evaluator = Evaluator({"x": exactly(table)}, {}, seed)
+    for step in steps:
+        for name in step.writes():
+            block.create_var(name)
+        block.append_op(step.type, step.inputs, step.outputs, step.attrs)
+        evaluator.take(step, evaluator.outputs(step, {name: block.var(name).dtype for name in step.writes()}))
+    assert np.isinf(evaluator.values["z"].bound).all()
+    assert evaluator.values["least"].value == 2 * twins and evaluator.values["least"].bound == 0
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_the_difference_at_a_kink_is_not_compared(equal: bool) -> None:
     """Of equal numbers top_k takes the first one; how they are moved apart decides on the derivative."""

@@ -194,6 +194,8 @@ class Elements:
                 axes = x.params[1]
                 found |= self.needs_of([each for axis in axes for each in axis.bounds])
                 found -= {axis.name for axis in axes}  # of which bounds of those within are computed, too
+            elif x.op == "running":
+                found |= {x.params[1].name}
             self.needed[x] = found
         return found
 

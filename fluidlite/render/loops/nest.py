@@ -16,7 +16,7 @@ TILE = 16
 """Neighbours along an axis that one item computes side by side."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     """What is stored of a tensor, for all elements of an item.
 

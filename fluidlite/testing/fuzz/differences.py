@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +43,15 @@ def _repeats(step: Step, inputs: Mapping[str, Sequence[Array]]) -> bool:
     return any(len(np.unique(plane)) < plane.size for images in indices for plane in images)
 
 
+def _is_data(step: Step, inputs: Mapping[str, Sequence[Array]], moved: Container[str]) -> bool:
+    """Whether numbers that move are given where the operator declares that no derivative flows, as in Fluid."""
+    return any(
+        name in moved and slot in step.op.stop_gradient and x.dtype.kind == "f"
+        for slot, names in step.inputs.items()
+        for name, x in zip(names, inputs[slot], strict=True)
+    )
+
+
 def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
     """The sum of the targets after the first run, inputs being moved by so much.
 
@@ -56,6 +65,7 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
     """
     values = {name: wide(array) for name, array in {**recipe.state, **recipe.runs[0]}.items()}
     begins = {name: _last_writer(recipe, name) for name in moved}
+    moving = {name for name, at in begins.items() if at < 0}
     for name, by in moved.items():
         if begins[name] < 0:
             values[name] = values[name] + by
@@ -70,6 +80,9 @@ def unrounded(recipe: Recipe, moved: Mapping[str, Array]) -> float:
             raise Refused(f"{step.type}: equal extremes")
         if _repeats(step, inputs):
             raise Refused(f"{step.type}: equal places")
+        if _is_data(step, inputs, moving):
+            raise Refused(f"{step.type}: no derivative flows through an input")
+        moving |= {*(step.writes() if moving.intersection(step.reads()) else ()), *(n for n in moved if begins[n] == i)}
         if step.type == "cast" and attrs["out_dtype"] in ALL_FLOATS:
             outputs = {"Out": [wide(np.asarray(inputs["X"][0], np.float64))]}
         else:

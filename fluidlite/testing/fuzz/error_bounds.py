@@ -214,13 +214,18 @@ class ErrorBounds:
     def _probed(
         self, op: OpDef, attrs: Any, inputs: Any, exact: Any, declared: dict[str, str], lod: Any, own: bool
     ) -> dict[str, list[Array]]:
-        """The largest change at points within the bounds (and, for the operator's own rounding, some units more)."""
+        """The largest change at points within the bounds (and, for the operator's own rounding, some units more).
+
+        Of what chooses among elements, the last two points lie opposite each other: the first of equal ones is not the
+        one that is chosen at both.
+        """
+        across: dict[tuple[str, int], Array] = {}
         distance = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
         for probe in range(PROBES):
             moved: dict[str, list[Array]] = {}
             for slot, bs in inputs.items():
                 moved[slot] = []
-                for b in bs:
+                for i, b in enumerate(bs):
                     if b.value.dtype.kind in "biu":
                         moved[slot].append(b.value)
                         continue
@@ -230,8 +235,15 @@ class ErrorBounds:
                         unit = UNIT[_compute(op, dtype_name(b.value.dtype))]
                         finite = np.where(np.isfinite(value), np.abs(value), 0.0)
                         reach = reach + NORMWISE * unit * (np.max(finite) if probe % 2 else finite)
-                    sign = (1.0, -1.0)[probe] if probe < 2 else self.rng.choice([-1.0, 1.0], value.shape)
-                    moved[slot].append(value + sign * reach)
+                    if probe < 2:
+                        moved[slot].append(value + (1.0, -1.0)[probe] * reach)
+                    elif own:
+                        moved[slot].append(value + self.rng.choice([-1.0, 1.0], value.shape) * reach)
+                    elif (slot, i) in across:
+                        moved[slot].append(value - across[slot, i])
+                    else:
+                        across[slot, i] = np.asarray(self.rng.uniform(-1.0, 1.0, value.shape) * reach)
+                        moved[slot].append(value + across[slot, i])
             try:
                 other = reference_of(op, moved, attrs, lod)
             except Refused:

@@ -156,3 +156,32 @@ def test_costly_values_wait_in_one_of_several_parts(place: str, count: int, dtyp
     for mode in ("interpreted", "compiled"):
         (found,) = fluid.Executor(place, mode=mode).run(feed={"x": values}, fetch_list=[joined])
         np.testing.assert_allclose(found, np.concatenate([expected] * count, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dims", [(5, 7), (5, 40)])
+def test_state_that_is_read_and_written_anew_beside_a_sum_is_read_first(place: str, dims: tuple[int, ...]) -> None:
+    """A kernel that goes over its elements twice may not write over an operand, and is not given its memory."""
+    block = fluid.default_main_program().global_block()
+    block.create_var("state", dims, "float64", persistable=True)
+    for name in ("x", "y"):
+        block.create_var(name, dims, "float64", is_data=True)
+    for name in ("scaled", "loss", "sum", "total"):
+        block.create_var(name)
+    block.append_op("scale", {"X": ["x"]}, {"Out": ["scaled"]}, {"scale": 0.5, "bias": 0.25})
+    attrs = {"ignore_index": -1, "normalize": True}
+    block.append_op("sigmoid_cross_entropy_with_logits", {"X": ["y"], "Label": ["scaled"]}, {"Out": ["loss"]}, attrs)
+    block.append_op("elementwise_add", {"X": ["scaled"], "Y": ["state"]}, {"Out": ["sum"]}, {})
+    block.append_op("assign", {"X": ["scaled"]}, {"Out": ["state"]}, {})
+    block.append_op("cast", {"X": ["sum"]}, {"Out": ["total"]}, {"in_dtype": "float64", "out_dtype": "float32"})
+    values = np.random.default_rng(0).random(dims)
+    for mode in ("interpreted", "compiled"):
+        exe, scope, before = fluid.Executor(place, mode=mode), fluid.Scope(), np.ones(dims)
+        scope.var("state").get_tensor().set(before)
+        for factor in (1, 2, 3, 4):
+            feed = {"x": factor * values, "y": values}
+            (found,) = exe.run(feed=feed, fetch_list=["loss", "total"], scope=scope)[1:]
+            after = 0.5 * factor * values + 0.25
+            np.testing.assert_allclose(found, after + before, rtol=1e-5)
+            np.testing.assert_allclose(np.asarray(scope.find_var("state").get_tensor().numpy()), after, rtol=1e-5)
+            before = after

@@ -192,7 +192,7 @@ class OperatorSteps(LayoutChoice):
         for slot, specs in call.outs.items():
             for made, plain in zip(op.outputs.get(slot, [None]), specs, strict=True):
                 spec = plain.with_(layout=wanted.get(slot) or PLAIN)
-                shares, shared = self._shares(op, slot, made, spec, choice)
+                shares, shared = self._shares(op, call, slot, made, spec, choice)
                 output, home = self._output(made, spec, choice.place, shares, shared)
                 outputs.append(output)
                 if home is not None:

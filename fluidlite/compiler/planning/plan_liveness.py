@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan
-from fluidlite.program.codegen_registry import generators
 
 WORTH_SHARING = 16384
 """Bytes from which updating in place gains more than the short path of recycled tensors."""
@@ -86,14 +85,9 @@ def _place_recycling(plan: Plan) -> None:
 
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:
     """Outputs of a step that may share memory, each with the input slot whose memory that is."""
-    definition = step.call.op
-    if not definition.may_alias and not definition.must_alias:
+    allowed = step.choice.may_share(step.call)
+    if not allowed:
         return []
-    allowed = {**definition.may_alias, **definition.must_alias}
-    if step.choice.kernel is None and step.call.of_tensors:
-        capability = step.choice.capability
-        free = generators[capability].may_lie_on(step.call) if capability else {}
-        allowed = {**free, **definition.must_alias}
     slots = [slot for slot, specs in step.call.outs.items() for _ in specs]
     return [
         (out, allowed[slot])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +97,16 @@ class Choice:
     def indexes(self, call: Call) -> bool:
         """Whether its kernel checks indices, and sets the status word where one is out of range."""
         return self.kernel.indexes if self.kernel is not None else generated.checks_indices(call)
+
+    def may_share(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots whose memory they may share: what the definition allows, and the kernel."""
+        definition = call.op
+        if not definition.may_alias or not self.inplace:
+            return definition.must_alias
+        if self.kernel is not None or not call.of_tensors:
+            return {**definition.may_alias, **definition.must_alias}
+        free = generators[self.capability].may_lie_on(call) if self.capability else {}
+        return {**free, **definition.must_alias}
 
     @property
     def inplace(self) -> bool:

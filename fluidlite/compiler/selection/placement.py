@@ -195,19 +195,18 @@ class Values(ABC):
     # Steps
 
     def _shares(
-        self, op: GraphOp, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
+        self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
     ) -> tuple[int, Known | None]:
         """Index of the input whose memory an output takes, its own variable, updated in place; and what that was."""
-        definition = op.definition
-        pair = definition.must_alias.get(slot) or definition.may_alias.get(slot)
+        pair = choice.may_share(call).get(slot) if value is not None else None
         if value is None or pair is None:
             return -1, None
         own = next((given for given in op.inputs.get(pair, ()) if given.name == value.name), None)
         if own is None:
             return -1, None
-        found, must = self._find(own), slot in definition.must_alias
+        found, must = self._find(own), slot in op.definition.must_alias
         read_later = self.last_reads[own] > self.at
-        if not (choice.inplace or must) or found.borrowed or (read_later and not must):
+        if found.borrowed or (read_later and not must):
             return -1, None
         if found.spec.with_(lod=()) != spec.with_(lod=()):
             return -1, None

@@ -153,11 +153,11 @@ def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("twins", [2, 4])
-def test_which_of_equal_elements_is_chosen_is_not_known(twins: int, seed: int) -> None:
+@pytest.mark.parametrize("pairs", [2, 4])
+def test_which_of_equal_elements_is_chosen_is_not_known(pairs: int, seed: int) -> None:
     """Each of them was rounded, and may be the largest; the largest of different ones is known."""
     block = fluid.Program().global_block()
-    table = np.array([0.5, 0.1] * twins + [-3.0], "float32")
+    table = np.array([0.5, 0.1] * pairs + [-3.0], "float32")
     steps = [
         Step("tanh", {"X": ["x"]}, {"Out": ["y"]}, {}),
         Step("arg_max", {"X": ["y"]}, {"Out": ["z"]}, {"axis": -1}),
@@ -171,7 +171,7 @@ def test_which_of_equal_elements_is_chosen_is_not_known(twins: int, seed: int) -
         block.append_op(step.type, step.inputs, step.outputs, step.attrs)
         evaluator.take(step, evaluator.outputs(step, {name: block.var(name).dtype for name in step.writes()}))
     assert np.isinf(evaluator.values["z"].bound).all()
-    assert evaluator.values["least"].value == 2 * twins and evaluator.values["least"].bound == 0
+    assert evaluator.values["least"].value == 2 * pairs and evaluator.values["least"].bound == 0
 
 
 @pytest.mark.parametrize("equal", [True, False])

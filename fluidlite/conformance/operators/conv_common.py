@@ -49,5 +49,5 @@ def reference_activation(y: Any, attrs: Attrs) -> Any:
     if name == "relu6":
         return np.clip(y, 0, alpha)
     if name == "leaky_relu":
-        return np.where(y > 0, y, alpha * y)
+        return np.maximum(y, alpha * y)  # of a slope above 1, too: as the operator leaky_relu
     return y / (1 + np.exp(-alpha * y)) if name == "swish" else y

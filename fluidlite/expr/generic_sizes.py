@@ -8,7 +8,8 @@ from fluidlite.expr.number import Condition, Number
 
 _FACTOR = 2**12 * 3**3 * 5**2 * 7**2
 """Sizes are usually divided by one of its divisors."""
-_PRIME = 10_007
+_FIRST = 10_007
+"""The first size is so many times that factor; the others are the next odd multiples of it."""
 
 
 def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str, int]:
@@ -33,7 +34,7 @@ def generic_sizes(names: Iterable[str], equal: Iterable[Condition]) -> dict[str,
         if a.op == b.op == "size" and representative(a.value) != representative(b.value):
             first[representative(a.value)] = representative(b.value)
     leaves = list(names)
-    own = {name: _FACTOR * (_PRIME + 2 * k) for k, name in enumerate(leaves)}
+    own = {name: _FACTOR * (_FIRST + 2 * k) for k, name in enumerate(leaves)}
     for a, b in pairs:
         for leaf, made in ((a, b), (b, a)):
             if leaf.op == "size" and made.op != "size":

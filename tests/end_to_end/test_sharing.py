@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.invalidation import cache_version
+from fluidlite.compiler.executable.executable import Executable
 from fluidlite.memory.allocation import NOBODY, Sharing
 from fluidlite.memory.sharing import Use
 from fluidlite.platform.context import Context
@@ -280,3 +282,33 @@ def test_the_tests_see_a_context_that_is_closed_too_early(monkeypatch: pytest.Mo
     monkeypatch.setattr(Context, "close", close)
     with pytest.raises(AssertionError):
         test_a_context_whose_queue_is_held_is_not_closed()
+
+
+def test_memory_stays_while_a_run_is_bound_to_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread, whose memory it is, replaces it before or after, not between the look and the launch."""
+    other = next((each for each in fluid.places() if str(each) != place), None)
+    if other is None:
+        pytest.skip("there is one place")
+    counter, movers = Counter(place, "compiled"), list[threading.Thread]()
+
+    def elsewhere(do: Callable[[], object]) -> threading.Thread:
+        movers.append(threading.Thread(target=do))
+        movers[-1].start()
+        return movers[-1]
+
+    def attached(self: Executable, attach: Callable[[Executable], None] = Executable._attach) -> None:
+        mover = elsewhere(lambda: counter.tensor("b").move_to(other))
+        mover.join(0.3)
+        assert mover.is_alive()
+        attach(self)
+
+    for name in ("a", "b"):
+        elsewhere(partial(counter.tensor(name).set, np.full(SIZE, 7, "float32"), place)).join()
+    monkeypatch.setattr(Executable, "_attach", attached)
+    found = counter.exe.run(counter.read, {}, counter.sums, scope=counter.scope)
+    assert [set(array.tolist()) for array in found] == [{14.0}, {14.0}]
+    for mover in movers:
+        mover.join(30)
+    assert len(movers) == 3
+    assert counter.tensor("b").place == other
+    assert counter.values() == [{7.0}, {7.0}]

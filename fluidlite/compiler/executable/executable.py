@@ -59,7 +59,8 @@ class Executable(LinkedPlan):
         """Run it, bound again if memory became another; returns what ``run_plan`` does.
 
         None: the interpreter has to run it, as an operator of it calls back, or state has no memory that fits.
-        Whether it is valid is asked while the queue is held: until then another thread may take its memory.
+        Whether it is valid is asked while the queue is held, and again once it has its turn: until then another thread
+        may take its memory.
         """
         contexts = self.frame.contexts
         for tensor in feeds.values():  # before a lock is held
@@ -69,23 +70,27 @@ class Executable(LinkedPlan):
                 transfer.ready(tensor, contexts.get(place) or get_context(place))
         if len(self.contexts) > 1:
             with held(self.contexts):
-                if self.busy or not self.ready(scope):
+                if self.busy:
                     return None
-                if self.in_turn(scope):
+                if self._may_run(scope):
                     return self._call(feeds, scope, latest)
         else:
             (context,) = self.contexts  # spelled out: a stack costs as much as ten small operators
             with context.lock, context.raw.activate():
-                if self.busy or not self.ready(scope):
+                if self.busy:
                     return None
-                if self._turn is cache_version.current or self.in_turn(scope):
+                if self._may_run(scope):
                     return self._call(feeds, scope, latest)
         while True:
             with held(self.contexts, lambda: self._uses_of_state(scope)):
                 if self.busy or not self.ready(scope):
                     return None
-                if self.in_turn(scope):
+                if self._may_run(scope):
                     return self._call(feeds, scope, latest)
+
+    def _may_run(self, scope: Scope) -> bool:
+        """Whether it may use the memory of its state, and is bound to that: in this order, for then it stays so."""
+        return (self._turn is cache_version.current or self.in_turn(scope)) and self.valid(scope)
 
     def _call(self, feeds: Mapping[str, Tensor], scope: Scope, latest: Latest | None) -> tuple[Fetched, Plan]:
         if latest is not None:
@@ -184,7 +189,7 @@ class Executable(LinkedPlan):
             if refusal(plan, self.frame.scope) is not None:
                 return None
             found = self._next[plan] = type(self)(plan, {}, self.storages, self.make_tensor, self, self.timed)
-        return found if found.ready(self.frame.scope) else None
+        return found if found.ready(self.frame.scope) and found.valid(self.frame.scope) else None
 
     def _fetch(self, last: Executable | None) -> Fetched:
         """Copy out what was asked for, or hand over memory that only the result has; see the status words."""

@@ -202,7 +202,7 @@ class ExecutableCache:
     def _make_fast_path(self, executable: Executable, scope: Scope, called: Signature) -> None:
         """Link a fast path, unless another thread took the memory or the place in the cache meanwhile."""
         with held(executable.contexts):
-            if not executable.valid(scope) or not executable.in_turn(scope):
+            if not executable.in_turn(scope) or not executable.valid(scope):
                 return
             executable.tried = executable.attached
             fast_path = direct(executable, scope, called, self._latest, self.copy)

@@ -65,13 +65,9 @@ class Guards:
             return False
         if arenas_of(executable.plan.places) != executable.arenas:
             return False
-        if (
-            self._context.closed
-            or self._context is not get_context(executable.plan.place)
-            or not executable.valid(scope)
-        ):
+        if self._context.closed or self._context is not get_context(executable.plan.place):
             return False
-        if not executable.in_turn(scope):
+        if not executable.in_turn(scope) or not executable.valid(scope):  # once it has its turn, memory stays
             return False
         self.version = now
         return True

@@ -173,16 +173,18 @@ class LinkedPlan:
         return {key: life.loose for key, life in self.live_ranges.of.items()}
 
     def ready(self, scope: Scope) -> bool:
-        """See that its memory is where it was, or bind again; False if the interpreter has to run it.
+        """See that its memory is where it was, or bind it again; False if the interpreter has to run it.
 
-        Its contexts are held: what it saw stays so until they are let go.
+        Its contexts are held. It is not bound to memory that another thread may still take: that is not valid then.
         """
         if self.valid(scope):
             return True
+        self._linked, self._turn = False, None
         if not self._state.look_up(scope):
             return False
-        self._attach()
         self._uses = list(self._uses_of_state(scope))
+        if self.in_turn(scope):
+            self._attach()
         return True
 
     def _uses_of_state(self, scope: Scope) -> Iterator[Use]:

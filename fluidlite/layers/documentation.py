@@ -13,6 +13,7 @@ from fluidlite.layers.attribute_checks import expected_of
 if TYPE_CHECKING:
     from fluidlite.layers.declare import Argument, Declaration
 
+WIDTH = 118
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 _HELPED = {
     "name": ("str, optional", "Of the layer; its result is ``<name>.tmp_0``."),
@@ -111,7 +112,8 @@ def _renamed(argument: Argument) -> bool:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(" ".join(text.split()), 118, initial_indent=indent, subsequent_indent=indent)
+    line = f"{indent}{' '.join(text.split())}"
+    return line if len(line) <= WIDTH else textwrap.fill(line, WIDTH, subsequent_indent=indent)
 
 
 def _item(name: str, kind: str, text: str) -> str:

@@ -7,7 +7,6 @@ from math import copysign
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
-from fluidlite.base.lru_cache import weight_of
 from fluidlite.platform.place import Place
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Lod, Spec
@@ -34,9 +33,11 @@ class Call:
         Where it will run; None at build time.
     training : bool
         Whether the program reads gradients of it.
+    weight : int
+        An estimate of its bytes, for caches; numbers of attributes are the program's.
     """
 
-    __slots__ = ("_cache", "_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training")
+    __slots__ = ("_cache", "_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training", "weight")
 
     def __init__(
         self,
@@ -55,18 +56,17 @@ class Call:
         self.training = training
         index: dict[str, int] = {}
         position = 0
+        weight = 2000 + 100 * len(attrs)
         for slot, specs in (*ins.items(), *outs.items()):
             index[slot] = position
             position += len(specs)
+            for spec in specs:
+                weight += spec.weight
         self.index = index
+        self.weight = weight
         self._hash: int | None = None  # both when they are asked for: most calls are no keys
         self._signs: tuple[Any, ...] | None = None
         self._cache: dict[str, Any] | None = None
-
-    @property
-    def weight(self) -> int:
-        """An estimate of its bytes, for caches."""
-        return 2000 + weight_of([*self.ins.values(), *self.outs.values(), self.attrs])
 
     def once(self, name: str, find: Callable[[Call], Result]) -> Result:
         """What ``find`` says of this call; asked once, for choosing and preparing a kernel both want to know."""

@@ -18,6 +18,20 @@ from fluidlite.program.opdef import Constant, Infer
 from fluidlite.program.rules import ExpressionRule, GradRule, ScalarRule
 
 
+def _is_mapping_of_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
+
+
+_EXPECTED: dict[str, Callable[[Any], bool]] = {
+    "True or False": lambda value: isinstance(value, bool),
+    "a function": callable,
+    "a tuple of names": lambda value: not isinstance(value, str) and all(isinstance(each, str) for each in value),
+    "a text": lambda value: isinstance(value, str),
+    "a mapping of names to texts": _is_mapping_of_texts,
+}
+"""Of values of each kind, what tells them from others."""
+
+
 def check_fields(
     option: Any,
     *,
@@ -31,16 +45,7 @@ def check_fields(
 
     None, the default of many, is left to the type checker.
     """
-    expected: dict[str, Callable[[Any], bool]] = {
-        "True or False": lambda value: isinstance(value, bool),
-        "a function": callable,
-        "a tuple of names": lambda value: not isinstance(value, str) and all(isinstance(each, str) for each in value),
-        "a text": lambda value: isinstance(value, str),
-        "a mapping of names to texts": lambda value: (
-            isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair)
-        ),
-    }
-    for (what, holds), group in zip(expected.items(), (flags, functions, names, texts, mappings), strict=True):
+    for (what, holds), group in zip(_EXPECTED.items(), (flags, functions, names, texts, mappings), strict=True):
         for name in group:
             value = getattr(option, name)
             if value is None:
@@ -300,6 +305,17 @@ Option = Union[Inference, Aliasing, Differentiation, Execution, Lowering, Regist
 Kind = TypeVar("Kind")
 
 
+_defaults: dict[type[Any], Any] = {}
+
+
+def _plain(kind: type[Kind]) -> Kind:
+    """An option with its defaults: made once, since most operators have those of most options."""
+    if kind not in _defaults:
+        _defaults[kind] = kind()
+    found: Kind = _defaults[kind]
+    return found
+
+
 class Options:
     """The options of one declaration, by class.
 
@@ -337,11 +353,11 @@ class Options:
 
     def get(self, kind: type[Kind]) -> Kind:
         """The option of a class, or its defaults."""
-        return self._by_class.get(kind) or kind()
+        return self._by_class.get(kind) or _plain(kind)
 
     def refuse(self, kind: type[Any], names: Sequence[str], do: str) -> None:
         """Raise where an option says what this declaration would not read: another function takes it."""
-        option, plain = self.get(kind), kind()
+        option, plain = self.get(kind), _plain(kind)
         for name in names:
             if getattr(option, name) != getattr(plain, name):
                 known = ", ".join(each.name for each in fields(kind) if each.name not in names)

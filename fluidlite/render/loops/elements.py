@@ -60,13 +60,15 @@ class Elements:
         Which of the lengths of axes one is, for their names: text depends on what is equal, not on sizes.
     extents : dict of str to int
         How long axes are in the call at hand.
+    groups : dict of (keys, keys) to list of (slice, slice)
+        By the dims of two tensors, which of them have equal products.
     facts : dict of (str, Element) to bool
         What was found out of elements: whether they cost functions, whether they are computed of reductions.
     met : set of str
         The keys of conditions that hold somewhere along the axes that they ask: what lies at a place that is the same
         for all of these is there, whether they hold or not.
     asked : callable, optional
-        Is told of each tensor for which an element is asked, and of which axes its index is computed.
+        Is told of each tensor for which an element is asked, and at which index.
     """
 
     stored: Mapping[Tensor, Source]
@@ -80,9 +82,10 @@ class Elements:
     stands: dict[str, Number] = field(default_factory=dict)
     lengths: list[Number] = field(default_factory=list)
     extents: dict[str, int] = field(default_factory=dict)
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[slice, slice]]] = field(default_factory=dict)
     facts: dict[tuple[str, Element], bool] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
-    asked: Callable[[Tensor, Index, frozenset[str]], None] | None = None
+    asked: Callable[[Tensor, Index], None] | None = None
 
     def axis(self, size: Number, index: Sequence[Number], guard: Conditions = (), depth: int = 0) -> Axis:
         """An axis that loops around do not have; of equal loops the same, so that what they compute is one.
@@ -149,6 +152,12 @@ class Elements:
 
     def _equal_products(self, dims: Sequence[Number], theirs: Sequence[Number]) -> list[tuple[slice, slice]]:
         """Dims in groups of equal products: of those that are equal in all calls, if that can be seen of them all."""
+        key = tuple([d.key for d in dims]), tuple([d.key for d in theirs])
+        if key not in self.groups:
+            self.groups[key] = self._grouped(dims, theirs)
+        return self.groups[key]
+
+    def _grouped(self, dims: Sequence[Number], theirs: Sequence[Number]) -> list[tuple[slice, slice]]:
         if isinstance(self.values, Noted):
             mine, other = (list(filter(None, map(self.values.at_generic, each))) for each in (dims, theirs))
             if len(mine) == len(dims) and len(other) == len(theirs) and prod(mine) == prod(other):
@@ -228,7 +237,7 @@ class Elements:
         """The element of a tensor at an index, which is there where all of ``guard`` holds."""
         key = (x, tuple(i.key for i in index), tuple(c.key for c in guard))
         if self.asked is not None:
-            self.asked(x, index, self.needs_of(index))
+            self.asked(x, index)
         found = self.known.get(key)
         if found is None:
             source = self.stored.get(x)

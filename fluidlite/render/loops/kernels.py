@@ -18,6 +18,7 @@ from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
+from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import KNOWN, Source
 from fluidlite.render.loops.in_order import SCATTERING
 from fluidlite.render.loops.launches import Piece, group_of, launched
@@ -145,7 +146,7 @@ def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
 
 def noted(call: Call, guards: Guards) -> Noted:
     """The sizes of a call, of which it is noted what is asked."""
-    traced = traced_of(call)
+    traced = collapsed(traced_of(call))
     found = Noted(leaves(call), guards, generic=traced.generic_sizes)
     for x in (x for side in (traced.inputs, traced.outputs) for each in side.values() for x in each):
         if len(x.dims) > 1 and x.dims[-1].op != "const" and size_of(x.dims[-1], found) <= KNOWN:

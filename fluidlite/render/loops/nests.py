@@ -7,24 +7,23 @@ says that they are all of one item, and else in a nest before, in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, product
+from collections.abc import Container, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
 
 from fluidlite.base.dtypes import INTS, ITEMSIZE
 from fluidlite.expr.number import Number, number
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced
-from fluidlite.render.loops.affine import axis_to_split, quotients_in, with_axes
-from fluidlite.render.loops.elements import Axis, Source, elements_behind
+from fluidlite.render.loops.affine import axis_to_split, quotients_in
+from fluidlite.render.loops.collapse import collapsed
+from fluidlite.render.loops.elements import Axis, Source
 from fluidlite.render.loops.functions import POLYNOMIALS, SLOW
+from fluidlite.render.loops.grouping import MEMBERS, MUCH, Group, Part, Root, groups_of, nest_of
 from fluidlite.render.loops.in_order import SCATTERING, base_of, chain_of, in_order, running, scattered
 from fluidlite.render.loops.indices import Index
-from fluidlite.render.loops.nest import FEW, TILE, Nest, Store
+from fluidlite.render.loops.nest import FEW, TILE, Nest
 from fluidlite.render.loops.rules import elements
-from fluidlite.render.loops.sizes import Sizes, alike, size_of
+from fluidlite.render.loops.sizes import Sizes, size_of
 
 REDUCING = frozenset({"reduce", "arg", "contract", "unwindow", "scan", "segment", "segment_of"})
 """Primitives of which an element costs a loop."""
@@ -36,52 +35,8 @@ STEPS, MANY_STEPS, READ, WORTH = 4, 12, 32, 1 << 14
 """What costs so many steps an element is stored where each is read so often, and all that is computed is worth it."""
 POLYNOMIALS_READ = 4
 """So often polynomials are read that are stored."""
-NEAR, MEMBERS = 4, 8
-"""With so many nests before a root is compared, and so many roots are one nest: of hundreds each costs the same."""
 SHORT, NARROW = 256, 8
 """The elements of a row that lies in few lines of memory, and which part of it narrow borders are."""
-MUCH = 1 << 16
-"""So much work is not shared by few items."""
-
-
-class _Part(NamedTuple):
-    """A part of a concatenation, stored where it lies: the whole, its axis, where the part begins, its number."""
-
-    whole: Tensor
-    axis: int
-    at: Number
-    number: int
-
-
-@dataclass(eq=False)
-class _Root:
-    """A tensor that is stored.
-
-    ``axes`` are those of its loops, ``index`` is that of an element, computed of them.
-    """
-
-    x: Tensor
-    target: Source
-    axes: tuple[Axis, ...]
-    index: Index
-    sizes: Mapping[str, int]
-    places: Mapping[str, tuple[int, int]]  # of each axis the dim, and the part of it
-    items: tuple[Axis, ...] = ()
-    inlined: set[Tensor] = field(default_factory=set)
-    reads: set[Tensor] = field(default_factory=set)
-    part: _Part | None = None
-
-    def place(self, index: Index) -> tuple[Index, Tensor]:
-        """The index of an element in the tensor of which the target holds all, and that tensor."""
-        if self.part is None:
-            return index, self.x
-        whole, axis, at, _ = self.part
-        return tuple(i + at if k == axis else i for k, i in enumerate(index)), whole
-
-
-def _as_long(mine: Sequence[Axis], other: Sequence[Axis], values: Sizes) -> bool:
-    """Whether axes are as long as others, each as the one at its place."""
-    return len(mine) == len(other) and all(alike(a.size, b.size, values) for a, b in zip(mine, other, strict=True))
 
 
 def nests_of(
@@ -99,7 +54,8 @@ def nests_of(
     side_by_side : bool
         Whether the device runs work-items side by side.
     """
-    results = [(slot, i, _as_it_lies(traced.outputs[slot][i], values)) for slot, i in dtypes]
+    outputs = collapsed(traced).outputs
+    results = [(slot, i, _as_it_lies(outputs[slot][i], values)) for slot, i in dtypes]
     rounded = {id(x) for slot, i, x in results if x.dtype != dtypes[slot, i]}
     every = [x for _, _, x in results]
     tables = _tables(every, values) | _indices(every, values)
@@ -116,11 +72,11 @@ def nests_of(
         more = _costly(roots, kept, stored, values, splits)
         if sum(map(len, splits.values())) > known:
             continue
-        groups = _groups(roots, stored, values) if not more else []
-        homes = Counter(x for group in groups for x in set().union(*(root.inlined for root in group)))
+        groups = groups_of(roots, stored, values) if not more else []
+        homes = Counter(x for group in groups for x in set().union(*(root.inlined for root in group.members)))
         more |= {x for x, count in homes.items() if count > 1}
         if not more:
-            return tuple(nest for group in groups for nest in _nests(group, stored, values, side_by_side))
+            return tuple(nest for group in groups for nest in _nests(group, values, side_by_side))
         stored = {x: ("made", k) for k, x in enumerate(kept) if x in stored or x in more}
 
 
@@ -132,7 +88,7 @@ def _as_it_lies(x: Tensor, values: Sizes) -> Tensor:
     return base if in_order(base, values) else x
 
 
-def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
+def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, Part | None]]:
     """A result, or the parts of a concatenation, each a loop without conditions: those of rows, whose elements would be
     chosen one by one, unless they are short and have narrow borders; and parts that are computed, and alike in dims.
     """
@@ -141,9 +97,9 @@ def _parts_of(x: Tensor, values: Sizes) -> list[tuple[Tensor, _Part | None]]:
     (axis,), at = x.params, number(0)
     if not (_goes_by_parts(x, axis, values) or _are_alike(x.args, axis, values)):
         return [(x, None)]
-    found: list[tuple[Tensor, _Part | None]] = []
+    found: list[tuple[Tensor, Part | None]] = []
     for k, arg in enumerate(x.args):
-        found.append((arg, _Part(x, axis, at, k)))
+        found.append((arg, Part(x, axis, at, k)))
         at = at + arg.dims[axis]
     return found
 
@@ -174,8 +130,8 @@ def _root(
     target: Source,
     values: Sizes,
     splits: Mapping[tuple[Source, int], Sequence[Number]],
-    whole: _Part | None = None,
-) -> _Root:
+    whole: Part | None = None,
+) -> Root:
     axes: list[Axis] = []
     index: list[Number] = []
     places: dict[str, tuple[int, int]] = {}
@@ -189,16 +145,63 @@ def _root(
                 places[axes[-1].name] = k, part
         index.append(total)
     sizes = {axis.name: size_of(axis.size, values) for axis in axes}
-    return _Root(x, target, tuple(axes), tuple(index), sizes, places, part=whole)
+    return Root(x, target, tuple(axes), tuple(index), sizes, places, part=whole)
 
 
-def _named(target: Source, part: _Part | None, dim: int) -> tuple[Source, int]:
+def _named(target: Source, part: Part | None, dim: int) -> tuple[Source, int]:
     """The name of a dim of what is stored."""
     return ((*target, part.number) if part is not None else target), dim
 
 
+class _Asked:
+    """What is asked for to compute the elements of a root.
+
+    Attributes
+    ----------
+    elements : Elements
+    needs : dict of Tensor to sets of names
+        Of each candidate, of which axes its indices are computed.
+    within : dict of Tensor to list of Number
+        The quotients in its indices.
+    quotients : dict of str to Number
+        Those in indices of all that is no candidate, by key.
+    """
+
+    def __init__(
+        self, root: Root, stored: Mapping[Tensor, Source], candidates: Container[Tensor], values: Sizes
+    ) -> None:
+        mine = {x: source for x, source in stored.items() if x is not root.x or root.target[0] == "out"}
+        self.elements, self.candidates, self.reads = elements(mine, values), candidates, root.reads
+        self.needs: dict[Tensor, set[frozenset[str]]] = {}
+        self.within: dict[Tensor, list[Number]] = {}
+        self.quotients: dict[str, Number] = {}
+        self._seen: set[str] = set()
+        for axis in root.axes:
+            self.elements.extended(axis)
+        self.elements.asked = self._note
+
+    def _note(self, x: Tensor, index: Index) -> None:
+        if x in self.candidates:
+            self.needs.setdefault(x, set()).add(self.elements.needs_of(index))
+            self.within.setdefault(x, []).extend(q for i in index for q in quotients_in(i))
+        else:
+            for i in index:
+                if i.key not in self._seen:
+                    self._seen.add(i.key)
+                    self.quotients.update((q.key, q) for q in quotients_in(i))
+        if x in self.elements.stored or x.op in ("input", "random"):
+            self.reads.add(x)
+
+    def behind_chain(self, x: Tensor) -> None:
+        """Ask for all that scatters one over the other read."""
+        e = self.elements
+        chain = chain_of(x, e.stored, e.values)
+        for each in [arg for one in chain for arg in one.args if arg not in set(chain)]:
+            e.at(each, tuple(e.extended(Axis(f"i{k}", d)).leaf for k, d in enumerate(each.dims)))
+
+
 def _costly(
-    roots: list[_Root],
+    roots: list[Root],
     kept: list[Tensor],
     stored: Mapping[Tensor, Source],
     values: Sizes,
@@ -208,48 +211,23 @@ def _costly(
     found: set[Tensor] = set()
     candidates = {x for x in kept if x not in stored}
     for root in roots:
-        asked: dict[Tensor, set[frozenset[str]]] = {}
-        quotients: dict[Tensor, list[Number]] = {}
-        others: list[Number] = []
-        e = elements({x: source for x, source in stored.items() if x is not root.x or root.target[0] == "out"}, values)
-        for axis in root.axes:
-            e.extended(axis)
-
-        def note(
-            x: Tensor,
-            index: Index,
-            needs: frozenset[str],
-            asked: dict[Tensor, set[frozenset[str]]] = asked,
-            quotients: dict[Tensor, list[Number]] = quotients,
-            others: list[Number] = others,
-            reads: set[Tensor] = root.reads,
-        ) -> None:
-            if x in candidates:
-                asked.setdefault(x, set()).add(needs)
-                quotients.setdefault(x, []).extend(q for i in index for q in quotients_in(i))
-            else:
-                others.extend(q for i in index for q in quotients_in(i))
-            if x in stored or x.op in ("input", "random"):
-                reads.add(x)
-
-        e.asked, root.items = note, root.axes
-        if in_order(root.x, values) and root.x not in e.stored:
-            chain = chain_of(root.x, e.stored, values)
-            for x in [arg for one in chain for arg in one.args if arg not in set(chain)]:
-                e.at(x, tuple(e.extended(Axis(f"i{k}", d)).leaf for k, d in enumerate(x.dims)))
-            found |= set(asked)
+        asked = _Asked(root, stored, candidates, values)
+        root.items = root.axes
+        if in_order(root.x, values) and root.x not in asked.elements.stored:
+            asked.behind_chain(root.x)
+            found |= set(asked.needs)
             continue
-        e.at(root.x, root.index)
-        asked.pop(root.x, None)
-        if any(_split_at(root, n, values, splits) for n in others):
+        asked.elements.at(root.x, root.index)
+        asked.needs.pop(root.x, None)
+        if any(_split_at(root, n, values, splits) for n in asked.quotients.values()):
             continue
         whole = frozenset(root.sizes)
         levels: dict[Tensor, frozenset[str]] = {}
-        for x, needs in asked.items():
+        for x, needs in asked.needs.items():
             one = next(iter(needs))
             size = prod(root.sizes.get(name, 0) for name in one)
             if len(needs) > 1 or not one <= whole or size != prod(size_of(d, values) for d in x.dims):
-                if not any(_split_at(root, n, values, splits) for n in quotients[x]):
+                if not any(_split_at(root, n, values, splits) for n in asked.within[x]):
                     found.add(x)
             else:
                 levels[x] = one
@@ -272,7 +250,7 @@ def _costly(
     return found
 
 
-def _split_at(root: _Root, n: Number, values: Sizes, splits: dict[tuple[Source, int], tuple[Number, ...]]) -> bool:
+def _split_at(root: Root, n: Number, values: Sizes, splits: dict[tuple[Source, int], tuple[Number, ...]]) -> bool:
     """Take an axis of which an index is a quotient as two, if it can be."""
     found = axis_to_split(n.args[0], n.args[1], values, root.sizes)
     if found is None or found[0] not in root.places:
@@ -285,132 +263,14 @@ def _split_at(root: _Root, n: Number, values: Sizes, splits: dict[tuple[Source, 
     return True
 
 
-def _groups(roots: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) -> list[list[_Root]]:
-    """The roots that one nest computes each, those that others read first."""
-    levels: dict[Tensor, int] = {}
-    groups: list[tuple[int, list[_Root]]] = []
-    for root in roots:  # stored ones come first, in the order in which they are made
-        behind = {x for x in ordered([root.x]) if x in stored}
-        if root.target[0] == "made":
-            behind.discard(root.x)
-        level = max((levels[x] + 1 for x in behind), default=0)
-        if root.target[0] == "made":
-            levels[root.x] = level
-        near = [group for mine, group in groups if mine == level and len(group) < MEMBERS][-NEAR:]
-        for group in near:
-            members = next((each for each in _ways([*group, root], values) if _fits(each, stored, values)), None)
-            if members is not None:
-                group[:] = members
-                break
-        else:
-            groups.append((level, [root]))
-    for _, group in groups:
-        group.sort(key=_extent, reverse=True)
-    return [group for _, group in sorted(groups, key=lambda pair: pair[0])]
-
-
-def _extent(root: _Root) -> tuple[int, int]:
-    """The root with the most axes, and the fewest items, says what the items of a nest are."""
-    return len(root.axes), -len(root.items)
-
-
-def _ways(members: list[_Root], values: Sizes) -> Iterator[list[_Root]]:
-    """Roots as they are; then with items of fewer axes for those that reduce nothing, as the others have them: what is
-    read for a sum of columns is stored as it goes by.
-    """
-    yield members
-    thin = [each for each in members if len(each.axes) < max(len(each.axes) for each in members)]
-    wide = [each for each in members if each not in thin]
-    if not thin or any(each.items != each.axes for each in wide):
-        return
-    wanted, total = prod(thin[0].sizes.values()), prod(wide[0].sizes.values())
-    if (wanted < FEW and total <= MUCH) or total < TILE * wanted:
-        return
-    for positions in combinations(range(len(wide[0].axes)), len(thin[0].axes)):
-        if _as_long([wide[0].axes[k] for k in positions], thin[0].axes, values):
-            yield [replace(x, items=tuple(x.axes[k] for k in positions)) if x in wide else x for x in members]
-
-
-def _fits(members: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) -> bool:
-    """Whether roots are computed in the items of one of them, and none reads another; the last one is new."""
-    root = members[-1]
-    if any(in_order(each.x, values) and (each.target[0] == "made" or each.x not in stored) for each in members):
-        return False
-    main = max(members, key=_extent)
-    kept = [axis in main.items for axis in main.axes]
-    if any(each.items != each.axes and [axis in each.items for axis in each.axes] != kept for each in members):
-        return False
-    if not all(any(_as_long(each.axes, axes, values) for axes in (main.axes, main.items)) for each in members):
-        return False
-    if not any(root.reads & r.reads for r in members if r is not root):
-        return False
-    # the same elements are loaded or drawn by both
-    nest = _together(sorted(members, key=_extent, reverse=True), stored, values)
-    loads = [
-        {
-            x
-            for x in elements_behind(store.value, nest.elements)
-            if x.op == "random" or (x.op == "load" and x.params[1].op != "const")
-        }
-        for store in nest.stores
-    ]
-    mine = next(k for k, store in enumerate(nest.stores) if store.target == root.target)
-    shared = set().union(*(loads[mine] & each for k, each in enumerate(loads) if k != mine))
-    if any(each.items != each.axes and not each.inlined for each in members):  # it is the loops that are shared
-        loops = {axis.name for store in nest.stores for axis in store.loops}
-        return any(loops <= nest.elements.needs(x) for x in shared)
-    return bool(shared)
-
-
-def _nests(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes, side_by_side: bool) -> list[Nest]:
+def _nests(group: Group, values: Sizes, side_by_side: bool) -> list[Nest]:
     """The nests that compute a group."""
-    main = group[0]
-    first = main.x
-    mine = {x: source for x, source in stored.items() if x is not first or main.target[0] != "made"}
-    if in_order(first, values) and first not in mine:
-        if first.op == "scan":
-            return [running(first, main.target, mine, values)]
-        return [scattered(first, main.target, mine, values, side_by_side)]
-    return [_together(group, stored, values)]
-
-
-def _together(group: list[_Root], stored: Mapping[Tensor, Source], values: Sizes) -> Nest:
-    """The nest of roots that one says the items of: the first."""
-    main = group[0]
-    written = {root.x for root in group if root.target[0] == "made"}
-    e = elements({x: source for x, source in stored.items() if x not in written}, values)
-    apart = _written_out(main, values)
-    items = [axis for axis in main.items if axis.name not in apart]
-    loops = [axis for axis in main.axes if axis not in main.items and axis.name not in apart]
-    axes = {axis.name: e.extended(Axis(f"i{n}", e.sized(axis.size))) for n, axis in enumerate(items)}
-    around = [axis.leaf for axis in axes.values()]
-    axes |= {axis.name: e.axis(axis.size, around, (), depth) for depth, axis in enumerate(loops)}
-    stores = []
-    for root in group:
-        whole = len(root.axes) == len(main.axes)
-        theirs = main.axes if whole else main.items
-        within = tuple(axes[axis.name] for axis in loops) if whole else ()
-        mine = [axis.name for axis in theirs if axis.name in apart]
-        for at in product(*(range(apart[name]) for name in mine)):
-            leaves = {name: axis.leaf for name, axis in axes.items()}
-            leaves |= {name: number(k) for name, k in zip(mine, at, strict=True)}
-            here = {axis.name: leaves[other.name] for axis, other in zip(root.axes, theirs, strict=True)}
-            index = tuple(with_axes(i, here) for i in root.index)
-            value = e.at(root.x, index)
-            there, whole_ = root.place(index)
-            stores.append(Store(root.target, whole_.dims, value, e.linear(there, whole_), (), "", root.x.dtype, within))
-    return Nest(tuple(axes[axis.name] for axis in items), tuple(stores), e)
-
-
-def _written_out(root: _Root, values: Sizes) -> dict[str, int]:
-    """The axes of which an item computes all, one after the other without a loop: so few that neighbours go side by
-    side.
-    """
-    lengths = {axis.name: size_of(axis.size, values) for axis in root.axes}
-    inner = [axis.name for axis in root.axes if axis not in root.items]
-    if inner and 0 < prod(lengths[name] for name in inner) <= FEW:
-        return {name: int(lengths[name]) for name in inner}
-    return {}
+    main = group.members[0]
+    if in_order(main.x, values) and main.x not in group.stored:
+        if main.x.op == "scan":
+            return [running(main.x, main.target, group.stored, values)]
+        return [scattered(main.x, main.target, group.stored, values, side_by_side)]
+    return [nest_of(group, values)]
 
 
 def _kept(results: list[Tensor], rounded: Container[int], values: Sizes) -> list[Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from functools import cache
 
 import numpy as np
 from num2words import num2words
@@ -18,6 +19,7 @@ import fluidlite as fluid
 BOS, EOS = 0, 1
 
 
+@cache
 def words_of(number, lang):
     """The words of a number, without hyphens and commas."""
     return re.findall(r"\w+", num2words(number, lang=lang))

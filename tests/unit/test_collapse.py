@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from math import prod
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -125,6 +127,17 @@ def test_sizes_that_are_equal_by_chance_join_nothing() -> None:
         return views.transpose(views.reshape(x, [x.dims[1], x.dims[0], -1]), [1, 0, 2])
 
     assert ranks(function, (4, 4, 4)) == ranks(function, (2, 6, 5))
+
+
+@pytest.mark.parametrize("axes", [[0, 1, 2, 3], [1, 3]])
+def test_a_trace_goes_when_nobody_holds_it(axes: list[int]) -> None:
+    """Whether its axes became others or not."""
+    found = traced(lambda x: reductions.reduce_sum(x, axes), (2, 3, 4, 5))
+    collapsed(found)
+    gone = ref(found)
+    del found
+    gc.collect()
+    assert gone() is None
 
 
 def test_what_is_said_of_axes_is_known_of_primitives() -> None:

@@ -37,15 +37,15 @@ Matches = Callable[[Tensor, dict[str, int]], Iterator[Match]]
 all calls have equal ones; those that match none are two axes.
 """
 
-_known: WeakKeyDictionary[Traced, Traced] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Traced, Traced | None] = WeakKeyDictionary()
+"""None: the trace is as it was, and is not kept alive by its own entry."""
 
 
 def collapsed(traced: Traced) -> Traced:
     """The trace with as few axes as all of its calls can have: results keep the order of their elements."""
-    found = _known.get(traced)
-    if found is None:
-        found = _known[traced] = _Collapse(traced).made()
-    return found
+    if traced not in _known:
+        _known[traced] = _Collapse(traced).made()
+    return _known[traced] or traced
 
 
 class _Collapse:
@@ -64,10 +64,10 @@ class _Collapse:
             for k in range(x.rank - 1):
                 self._join((id(x), k), (id(alike.setdefault(known, x)), k))
 
-    def made(self) -> Traced:
-        """The trace with other dims; the same one if no axes become one."""
+    def made(self) -> Traced | None:
+        """The trace with other dims; None if no axes become one."""
         if not any(self._joined(x, k) for x in self.traced.every for k in range(x.rank - 1)):
-            return self.traced
+            return None
         done: dict[Tensor, Tensor] = {}
         with tracing({}):
             for x in self.traced.every:

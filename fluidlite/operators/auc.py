@@ -49,8 +49,9 @@ def auc(
     )
     right, wrong = e.cast(all_pos, "float64"), e.cast(all_neg, "float64")
     area = e.reduce_sum(wrong * (e.scan("sum", right, 0, reverse=True) - 0.5 * right), 0, keep=True)
-    pairs = e.reduce_sum(wrong, 0, keep=True) * e.reduce_sum(right, 0, keep=True)
-    return area / e.maximum(pairs, 1), pos, neg
+    wrongs, rights = e.reduce_sum(wrong, 0, keep=True), e.reduce_sum(right, 0, keep=True)
+    some = e.logical_and(wrongs > 0, rights > 0)  # counts that no batches make may sum to less than none
+    return e.where(some, area / e.maximum(wrongs * rights, 1), 0.0), pos, neg
 
 
 def _check(predict: e.Tensor, label: e.Tensor, stats: tuple[e.Tensor, e.Tensor], buckets: int, steps: int) -> None:

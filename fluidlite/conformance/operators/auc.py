@@ -42,6 +42,9 @@ def _samples() -> list[Sample]:
     some = {"num_thresholds": 16, "slide_steps": 0}
     truths = {**inputs(9, (1, 17)), "Label": ints(9, 1, high=4)}
     none = {**inputs(5, (1, 17)), "Label": ints(5, 1, high=1), "StatPos": ints(1, 17, high=1)}
+    less = inputs(2, (69,), times=3)
+    for slot in ("StatPos", "StatNeg"):
+        less[slot][51:68] = 0  # the sum has less than the batch that leaves it
     return [
         Sample(inputs(30, (1, 17)), some, name="global", dtypes=EVERY),
         Sample(inputs(30, (1, 17)), {**some, "curve": "PR"}, name="pr"),
@@ -53,6 +56,7 @@ def _samples() -> list[Sample]:
         Sample(inputs(30, (35,), times=3), {"num_thresholds": 16}, name="last_batch_ring"),
         Sample(inputs(30, (3, 17)), {"num_thresholds": 16, "slide_steps": 3}, name="three_rows"),
         Sample(inputs(30, (69,), times=7), {"num_thresholds": 16, "slide_steps": 3}, name="ring"),
+        Sample(less, {"num_thresholds": 16, "slide_steps": 3}, name="ring_of_less_than_none"),
         Sample(inputs(20000, (1, 8192)), {"slide_steps": 0}, name="large"),
     ]
 
@@ -67,6 +71,5 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     next_pos, pos = _slid(inputs["StatPos"], counts[1], attrs["slide_steps"])
     next_neg, neg = _slid(inputs["StatNeg"], counts[0], attrs["slide_steps"])
     area = sum(neg[i] * (pos[i + 1 :].sum() + pos[i] / 2) for i in range(buckets))
-    pairs = float(pos.sum()) * float(neg.sum())
-    auc = np.asarray([area / pairs if pairs else 0.0])
+    auc = np.asarray([area / float(pos.sum()) / float(neg.sum()) if pos.sum() > 0 and neg.sum() > 0 else 0.0])
     return {"AUC": auc, "StatPosOut": next_pos, "StatNegOut": next_neg}

@@ -80,7 +80,7 @@ def auc(call: Call, context: Context) -> Any:
         for part, added in _auc_text(layout, name, k, kind in wanted).items():
             text[part] += added + "\n"
     if call.has("AUC"):
-        text["auc"] = "const double pairs = above[0] * above[1]; auc[0] = pairs > 0 ? area / pairs : 0;"
+        text["auc"] = "auc[0] = above[0] > 0 && above[1] > 0 ? area / (above[0] * above[1]) : 0;"
     last = build(
         context,
         f"auc_{layout}",

@@ -7,6 +7,7 @@ from math import copysign
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError, ShapeError
+from fluidlite.base.lru_cache import weight_of
 from fluidlite.platform.place import Place
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Lod, Spec
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _OF_OPERANDS = ("leaves", "traced")
 """What is found of operands and attributes alone; where an operator infers its outputs itself, of these too."""
+
+
+_SMALL = frozenset({int, float, bool, str, type(None)})
+"""Types of attributes that weigh little beside their entry; lists and arrays may be long."""
 
 
 class Call:
@@ -34,7 +39,7 @@ class Call:
     training : bool
         Whether the program reads gradients of it.
     weight : int
-        An estimate of its bytes, for caches; numbers of attributes are the program's.
+        An estimate of its bytes, for caches.
     """
 
     __slots__ = ("_cache", "_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training", "weight")
@@ -57,6 +62,9 @@ class Call:
         index: dict[str, int] = {}
         position = 0
         weight = 2000 + 100 * len(attrs)
+        for value in attrs.values():
+            if type(value) not in _SMALL:
+                weight += weight_of(value)
         for slot, specs in (*ins.items(), *outs.items()):
             index[slot] = position
             position += len(specs)

@@ -54,7 +54,7 @@ class Root:
     @property
     def name(self) -> Source:
         """Of which there is one."""
-        return (*self.target, self.part.number) if self.part is not None else self.target
+        return name_of(self.target, self.part)
 
     def place(self, index: Index) -> tuple[Index, Tensor]:
         """The index of an element in the tensor of which the target holds all, and that tensor."""
@@ -62,6 +62,11 @@ class Root:
             return index, self.x
         whole, axis, at, _ = self.part
         return tuple(i + at if k == axis else i for k, i in enumerate(index)), whole
+
+
+def name_of(target: Source, part: Part | None) -> Source:
+    """The name of what is stored in a target, all of it or a part."""
+    return (*target, part.number) if part is not None else target
 
 
 class RootElements:

@@ -18,7 +18,7 @@ from fluidlite.render.loops.affine import axis_to_split, quotients_in
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import Axis, Source
 from fluidlite.render.loops.functions import POLYNOMIALS, SLOW
-from fluidlite.render.loops.grouping import MEMBERS, MUCH, Group, Part, Root, groups_of, nest_of
+from fluidlite.render.loops.grouping import MEMBERS, MUCH, Group, Part, Root, groups_of, name_of, nest_of
 from fluidlite.render.loops.in_order import SCATTERING, base_of, chain_of, in_order, running, scattered
 from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import FEW, TILE, Nest
@@ -132,12 +132,13 @@ def _root(
     splits: Mapping[tuple[Source, int], Sequence[Number]],
     whole: Part | None = None,
 ) -> Root:
+    name = name_of(target, whole)
     axes: list[Axis] = []
     index: list[Number] = []
     places: dict[str, tuple[int, int]] = {}
     for k, d in enumerate(x.dims):
         total = number(0)
-        for part, size in enumerate(splits.get(_named(target, whole, k), (d,))):
+        for part, size in enumerate(splits.get((name, k), (d,))):
             total = total * size
             if size_of(size, values) != 1:
                 axes.append(Axis(f"i{len(axes)}", size))
@@ -146,11 +147,6 @@ def _root(
         index.append(total)
     sizes = {axis.name: size_of(axis.size, values) for axis in axes}
     return Root(x, target, tuple(axes), tuple(index), sizes, places, part=whole)
-
-
-def _named(target: Source, part: Part | None, dim: int) -> tuple[Source, int]:
-    """The name of a dim of what is stored."""
-    return ((*target, part.number) if part is not None else target), dim
 
 
 class _Asked:
@@ -257,9 +253,8 @@ def _split_at(root: Root, n: Number, values: Sizes, splits: dict[tuple[Source, i
         return False
     name, inner = found
     dim, part = root.places[name]
-    name_ = _named(root.target, root.part, dim)
-    sizes = splits.get(name_, (root.x.dims[dim],))
-    splits[name_] = (*sizes[:part], sizes[part] // inner, inner, *sizes[part + 1 :])
+    sizes = splits.get((root.name, dim), (root.x.dims[dim],))
+    splits[root.name, dim] = (*sizes[:part], sizes[part] // inner, inner, *sizes[part + 1 :])
     return True
 
 

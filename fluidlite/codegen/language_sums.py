@@ -189,7 +189,10 @@ class SumWriter(Writer):
         long, kind = self.types["int64"], self.ctype(held)
         text = f"({self.ctype(compute)})sum" if held != compute else "sum"
         body = [
-            f"{kind} sum = 0; for ({long} part = 0; part < parts; ++part) sum += p_partial[part * items + gid];",
+            f"{kind} sum = 0;",
+            *_blocks(long, "0", "parts", Pairwise.STEPS),  # of parts, too, many added in turn round off much
+            f"{kind} few = 0; for ({long} part = b; part < stop; ++part) few += p_partial[part * items + gid];",
+            "sum += few; }",
             self.store(slot, "gid", text, dtype),
         ]
         return self.build(entry, body, arguments)

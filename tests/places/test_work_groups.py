@@ -106,6 +106,22 @@ def test_long_rows(columns: int, grouped: list[str], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize(("dims", "axes"), [((3, 20000, 5), [1]), ((2500, 9, 33), [0, 2])])
+def test_sums_of_many_parts(
+    dims: tuple[int, ...], axes: list[int], grouped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where items run side by side there are up to a thousand parts, which round off little when they are added."""
+    monkeypatch.setattr(get_context("opencl:0").language, "group", REAL)
+    array = (1e8 + np.random.default_rng(4).uniform(-1e3, 1e3, dims)).astype("float32")
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = L.data("x", list(dims), append_batch_size=False)
+        total = L.reduce_sum(L.relu(L.scale(x, 2.0)), axes)
+        (made,) = fluid.Executor("opencl:0").run(feed={"x": array}, fetch_list=[total])
+    exact = 2 * array.astype("float64").sum(tuple(axes))
+    assert (np.abs(made - exact) / np.spacing(exact.astype("float32"))).max() <= 20
+
+
+@pytest.mark.opencl
 def test_a_row_that_is_written_where_it_is_read(grouped: list[str]) -> None:
     """A softmax that lies on its operand reads all of a row before any member of the group writes."""
     array = np.random.default_rng(1).normal(size=(6, 300)).astype("float32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fluidlite.base.collection import paused
 from fluidlite.base.errors import DeviceUnavailable, PlaceError
 from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.compiler.ir.graph import Graph
@@ -62,6 +63,7 @@ class GraphCache:
         key = (*known, preferences, generation())
         return self._graphs.get(key, lambda: self._make(program, fetches, preferences))
 
+    @paused()
     def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Graph:
         graph = Graph(program, fetches, self._place, preferences)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.collection import paused
 from fluidlite.base.errors import FallbackWarning
 from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import LRUCache
@@ -148,6 +149,7 @@ class GraphRunner:
         if self._newest is not None and self._newest[0] == told:  # most specs are the same objects: no hash of them
             return self._newest[1]
 
+        @paused()
         def make() -> Plan:
             if check is not None:
                 check()

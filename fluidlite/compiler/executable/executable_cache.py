@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 from weakref import proxy, ref
 
+from fluidlite.base.collection import paused
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.fork import first_in_child, holds, keep_for_ever, new_lock
 from fluidlite.base.lru_cache import CacheInfo, count_cache, total
@@ -222,9 +223,10 @@ class ExecutableCache:
         executable = None
         if refusal(plan, scope) is None:
             began = perf_counter()
-            executable = Executable(
-                plan, feeds, proxy(self), self._make_tensor, timed=key[4]
-            )  # no circle: memory goes at once
+            with paused():
+                executable = Executable(
+                    plan, feeds, proxy(self), self._make_tensor, timed=key[4]
+                )  # no circle: memory goes at once
             self.binds += 1
             self.seconds += perf_counter() - began
         with self._lock:

@@ -6,11 +6,14 @@ compute its parts. So ``loops``, where loops compute all, has the operators of w
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from fluidlite.expr.number_table import NumberTable, numbers_of
 from fluidlite.render.loops import kernels
+from fluidlite.render.loops.launches import decoded, encoded
 from fluidlite.render.loops.sizes import Guards
 
 OTHERWISE = frozenset({
@@ -31,7 +34,8 @@ OTHER_NAMES = {"float64", "bfloat16"}
 def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Types of operators whose loops are written from now on.
 
-    What was written for other sizes, and is used again, must be what would be written for these.
+    What was written for other sizes, or by another process, and is used again, must be what would be written for these;
+    and a file must hold all of it.
     """
     written, types = kernels.written, set[str]()
 
@@ -43,6 +47,9 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             fresh = kernels.write(call, context, kernels.noted(call, Guards()))
             assert fresh is not None
             assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
+        table = NumberTable()
+        plain = json.dumps([encoded(found, table), table.rows])
+        assert repr(decoded(json.loads(plain)[0], numbers_of(json.loads(plain)[1]))) == repr(found)
         return found
 
     monkeypatch.setattr(kernels, "written", checked)

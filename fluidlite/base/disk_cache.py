@@ -1,4 +1,4 @@
-"""Machine code kept on disk, by what it was made from."""
+"""What was compiled, kept on disk by what it was made from."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ class DiskCache:
     Parameters
     ----------
     path : Path, optional
-        The folder, made when first needed; default: :func:`folder`.
+        The folder, made when first needed; default: the one of that name in :func:`folder`.
+    name : str
 
     Attributes
     ----------
     hits, misses : int
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None = None, name: str = "kernels") -> None:
+        self.path, self.name = path, name
         self.hits = self.misses = 0
         self._broken = False
 
     def _folder(self) -> Path:
         if self.path is None:
-            self.path = folder() / "kernels"
+            self.path = folder() / self.name
         return self.path
 
     def get(self, *key: str) -> bytes | None:
@@ -87,7 +88,7 @@ class DiskCache:
                 self._trim()
         except (OSError, RuntimeError) as exc:
             self._broken = True
-            _log.warning("compiled kernels cannot be kept on disk, and are compiled by each process: %s", exc)
+            _log.warning("%s cannot be kept on disk, and are made by each process: %s", self.name, exc)
 
     def size(self) -> tuple[int, int]:
         """Return how many files there are, and their bytes."""

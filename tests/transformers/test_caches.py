@@ -154,7 +154,7 @@ def test_a_storm_of_shapes_stays_bounded(place: str, require: Callable[..., None
 
 @llvm
 def test_contexts_share_compiled_kernels(tmp_path: Path) -> None:
-    from fluidlite.devices.cpu.cache import DiskCache
+    from fluidlite.base.disk_cache import DiskCache
     from fluidlite.devices.cpu.language import LLVMLanguage
 
     source = """void shared(char* x_bytes, const long x_offset, const long items) {
@@ -174,7 +174,7 @@ def test_contexts_share_compiled_kernels(tmp_path: Path) -> None:
 
 @llvm
 def test_the_disk_cache_tells_of_itself(tmp_path: Path) -> None:
-    from fluidlite.devices.cpu.cache import MOST_BYTES, DiskCache
+    from fluidlite.base.disk_cache import MOST_BYTES, DiskCache
     from fluidlite.devices.cpu.language import LLVMLanguage
 
     source = """void told(char* x_bytes, const long x_offset, const long items) {

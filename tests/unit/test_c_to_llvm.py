@@ -19,7 +19,7 @@ from fluidlite.codegen.llvm import c_to_llvm
 pytest.importorskip("pycparser")
 llvmlite = pytest.importorskip("llvmlite")
 
-from fluidlite.devices.cpu.cache import DiskCache  # noqa: E402
+from fluidlite.base.disk_cache import DiskCache  # noqa: E402
 from fluidlite.devices.cpu.language import LLVMLanguage  # noqa: E402
 
 GIDS = "for (long gid = fl_begin; gid < fl_end; ++gid)"

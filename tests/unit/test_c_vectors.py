@@ -13,7 +13,7 @@ from fluidlite.codegen.llvm import c_to_llvm
 pytest.importorskip("pycparser")
 pytest.importorskip("llvmlite")
 
-from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.base.disk_cache import DiskCache
 from fluidlite.devices.cpu.language import LLVMLanguage
 
 

@@ -38,6 +38,7 @@ MODULE_STATE = {
     "program/operator_options.py": {"_defaults": "one a kind of option"},
     "render/loops/collapse.py": {"_known": "weak; one of each trace"},
     "render/loops/kernels.py": {"_known": "weak; 16 of each trace at most"},
+    "render/loops/kept_answers.py": {"_texts": "weak; one of each trace"},
     "compiler/body_executors.py": {"_default": "one"},
     "compiler/executable/packed_state.py": {"_forms": "weak; MOST_BYTES of each context"},
     "initializer.py": {"_global": "two"},

@@ -20,7 +20,7 @@ from fluidlite.program.registry import ops
 pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
 
-from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.base.disk_cache import DiskCache
 from fluidlite.devices.cpu.language import MANY, LLVMLanguage
 from fluidlite.devices.cpu.thread_pool import ALONE, ENTRIES, team
 from fluidlite.platform.context_pool import get_context
@@ -94,8 +94,8 @@ def test_code_of_another_user_is_not_run(tmp_path: Path) -> None:
 
 def test_the_folder_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though each process writes one file; and few of them look through the folder."""
-    monkeypatch.setattr("fluidlite.devices.cpu.cache.MOST_BYTES", 50_000)
-    monkeypatch.setattr("fluidlite.devices.cpu.cache.TRIM_BELOW", "10")
+    monkeypatch.setattr("fluidlite.base.disk_cache.MOST_BYTES", 50_000)
+    monkeypatch.setattr("fluidlite.base.disk_cache.TRIM_BELOW", "10")
     looked = []
     trim = DiskCache._trim
     monkeypatch.setattr(DiskCache, "_trim", lambda cache: (looked.append(cache), trim(cache)))
@@ -294,7 +294,7 @@ import ctypes, os
 from pathlib import Path
 import numpy as np
 from fluidlite.devices.cpu.language import LLVMLanguage
-from fluidlite.devices.cpu.cache import DiskCache
+from fluidlite.base.disk_cache import DiskCache
 from fluidlite.devices.cpu import thread_pool as teams
 from fluidlite.devices.cpu.llvm import Code
 

@@ -24,7 +24,7 @@ ADD = "__kernel void add(__global float* x) { x[get_global_id(0)] += 1.0f; }"
 
 def test_llvm_keeps_code_of_each_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
-    from fluidlite.devices.cpu.cache import DiskCache
+    from fluidlite.base.disk_cache import DiskCache
     from fluidlite.devices.cpu.llvm import Compiler
 
     compiler = Compiler(DiskCache(tmp_path))

@@ -13,10 +13,9 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fluidlite.kernel_support import CacheInfo, c_to_llvm, opt_level
+from fluidlite.kernel_support import MOST_BYTES, CacheInfo, DiskCache, c_to_llvm, opt_level
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
-from .cache import MOST_BYTES, DiskCache
 from .command_buffer import CommandBuffer
 from .images import Image, image, runner
 from .llvm import Compiler

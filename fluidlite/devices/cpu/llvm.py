@@ -12,9 +12,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-from fluidlite.kernel_support import MOST_OPTIMISED, hold_at_fork, new_rlock, opt_level
-
-from .cache import DiskCache
+from fluidlite.kernel_support import MOST_OPTIMISED, DiskCache, hold_at_fork, new_rlock, opt_level
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
 

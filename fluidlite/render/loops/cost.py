@@ -5,8 +5,9 @@ The figures are of one core; what is compared runs on the same cores.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from math import prod
+from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.expr.calls import leaves
@@ -14,7 +15,8 @@ from fluidlite.program.op_call import Call
 from fluidlite.render.loops.elements import Axis, Element, Source, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import leaves_of
-from fluidlite.render.loops.kernels import nests_at
+from fluidlite.render.loops.kept_answers import Question
+from fluidlite.render.loops.kernels import of_nests
 from fluidlite.render.loops.merging import elements_of
 from fluidlite.render.loops.nest import Nest, later_at_less
 from fluidlite.render.loops.schedule import Schedule, schedule_of
@@ -31,15 +33,33 @@ SIMPLE_NS, FUNCTION_NS, RANDOM_NS = 0.04, 0.5, 1.5
 
 Order = tuple[str, tuple[int, ...], bool, bool, bool]
 """In which order a reduction goes through its elements: kind, sizes of axes, partial results, blocks, neighbours."""
+Estimate = tuple[float, frozenset[Order]]
+"""Nanoseconds, and the orders of reductions."""
 
 
-def estimate(call: Call) -> tuple[float, frozenset[Order]]:
+def estimate(call: Call) -> Estimate:
     """An estimate of the time of a call by loops, at its sizes, in nanoseconds; and the orders of its reductions.
 
     A reduction rounds alike wherever its order is the same.
     """
-    nests, values = nests_at(call), leaves(call)
-    return sum(LAUNCH_NS + _nest(nest, values) for nest in nests), frozenset(_orders(nests, values))
+
+    def find(nests: Sequence[Nest]) -> Estimate:
+        values = leaves(call)
+        return sum(LAUNCH_NS + _nest(nest, values) for nest in nests), frozenset(_orders(nests, values))
+
+    return of_nests(_ESTIMATES, call, find)
+
+
+def _encoded(estimate: Estimate, _: object) -> list[Any]:
+    return [estimate[0], sorted(estimate[1])]
+
+
+def _decoded(value: Any, _: object) -> Estimate:
+    total, orders = value
+    return float(total), frozenset((kind, tuple(sizes), *ways) for kind, sizes, *ways in orders)
+
+
+_ESTIMATES = Question("estimates", _encoded, _decoded)
 
 
 def _orders(nests: Iterable[Nest], values: Sizes) -> set[Order]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from fluidlite.base.dtypes import HALVES
@@ -21,7 +21,8 @@ from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import KNOWN, Source
 from fluidlite.render.loops.in_order import SCATTERING
-from fluidlite.render.loops.launches import Piece, group_of, launched
+from fluidlite.render.loops.kept_answers import Answer, Question
+from fluidlite.render.loops.launches import Piece, decoded, encoded, group_of, launched
 from fluidlite.render.loops.merging import elements_of, merged
 from fluidlite.render.loops.nest import Nest
 from fluidlite.render.loops.nests import nests_of
@@ -129,7 +130,8 @@ def dims_fit(call: Call) -> dict[str, bool]:
 
 def _readable(call: Call) -> bool:
     """Whether nests that write over operands read them before."""
-    return _answer(call, lambda laid: laid.in_turn(call)) is not None
+    about = repr((_wanted(call), _shared(call)))
+    return _READABLE.ask(call, about, lambda: _answer(call, lambda laid: laid.in_turn(call) is not None))
 
 
 def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
@@ -154,11 +156,8 @@ def noted(call: Call, guards: Guards) -> Noted:
     return found
 
 
-Answer = TypeVar("Answer")
-
-
 class _Laid:
-    """The nests of all calls of a trace whose sizes answer alike what was asked, and their text by language.
+    """The nests of all calls of a trace whose sizes answer alike what was asked.
 
     What a cost model asks for, what a choice asks whether it can be, and what is written are the same nests.
     """
@@ -169,7 +168,6 @@ class _Laid:
         self.values = noted(call, self.guards)
         self.nests = [tiled(each, self.values) for each in _nests(call, self.values)]
         self.turns: dict[tuple[Any, ...], tuple[Nest, ...] | None] = {}
-        self.texts: dict[tuple[Any, ...], tuple[Piece, ...] | None] = {}
 
     def serves(self, wanted: Mapping[tuple[str, int], str], values: Values) -> bool:
         """Whether these are the nests of such outputs at such sizes."""
@@ -185,21 +183,6 @@ class _Laid:
         if key not in self.turns:
             self.turns[key] = in_turn(_nests(call, self.values, True) if side_by_side else self.nests, shared)
         return self.turns[key]
-
-    def written(self, call: Call, language: Any) -> tuple[Piece, ...] | None:
-        """The text of a call."""
-        inputs = tuple((slot, tuple(spec.dtype for spec in specs)) for slot, specs in call.ins.items())
-        words = (
-            *language.types.items(),
-            *language.math.items(),
-            *(language.keywords.get(name) for name in ("independent", "apart", "unroll")),
-            group_of(language),
-        )
-        key = (words, inputs, tuple(_shared(call)))
-        if key not in self.texts:
-            nests = self.in_turn(call, runs_side_by_side(language))
-            self.texts[key] = _text(call, nests, language, self.values)
-        return self.texts[key]
 
 
 _known: WeakKeyDictionary[Traced, list[_Laid]] = WeakKeyDictionary()
@@ -221,16 +204,28 @@ def _add(call: Call) -> _Laid:
     return made
 
 
-def _answer(call: Call, ask: Callable[[_Laid], Answer]) -> Answer:
-    """What is asked of the nests of a call; of nests of its own, where the answer depends on sizes that others have."""
+def _answer(call: Call, ask: Callable[[_Laid], Answer]) -> tuple[Guards, Answer]:
+    """What is asked of the nests of a call, and of sizes for that.
+
+    It is asked of nests of its own, where the answer depends on sizes that others have.
+    """
     laid = _laid(call)
     found = ask(laid)
-    return found if laid.guards.hold(leaves(call)) else ask(_add(call))
+    if not laid.guards.hold(leaves(call)):
+        laid = _add(call)
+        found = ask(laid)
+    return laid.guards, found
 
 
-def nests_at(call: Call) -> Sequence[Nest]:
-    """The nests of a call: to ask what they cost at its sizes, not to write them."""
-    return _laid(call).nests
+_READABLE = Question[bool]("readable", lambda readable, _: readable, lambda value, _: value is True)
+_ALIASES = Question[Mapping[str, str]]("aliases", lambda aliases, _: {**aliases}, lambda value, _: dict(value))
+_TEXTS = Question("texts", encoded, decoded)
+
+
+def of_nests(question: Question[Answer], call: Call, find: Callable[[Sequence[Nest]], Answer]) -> Answer:
+    """What is asked of the nests of a call at its sizes; it is found for these only."""
+    about = repr((_wanted(call), leaves(call)))
+    return question.ask(call, about, lambda: (Guards(), find(_laid(call).nests)))
 
 
 def written(call: Call, context: Any) -> tuple[Piece, ...]:
@@ -241,7 +236,15 @@ def written(call: Call, context: Any) -> tuple[Piece, ...]:
     KernelNotFoundError
         If its nests write over an operand before all of it is read.
     """
-    found = _answer(call, lambda laid: laid.written(call, context.language))
+    language = context.language
+    side_by_side = runs_side_by_side(language)
+    inputs = [[slot, [spec.dtype for spec in specs]] for slot, specs in call.ins.items()]
+    about = repr((_words(language), inputs, _wanted(call), _shared(call), call.op.must_alias))
+
+    def write(laid: _Laid) -> tuple[Piece, ...] | None:
+        return _text(call, laid.in_turn(call, side_by_side), language, laid.values)
+
+    found = _TEXTS.ask(call, about, lambda: _answer(call, write))
     if found is None:
         raise KernelNotFoundError(f"{call.op.type} writes over an operand before all of it is read")
     return found
@@ -274,6 +277,13 @@ def _text(call: Call, nests: Sequence[Nest] | None, language: Any, values: Sizes
         items = tuple(axis.size for axis in nest.items)
         pieces.append(Piece(text, items, targets, heavy(nest, schedule, values)))
     return tuple(pieces)
+
+
+def _words(language: Any) -> list[Any]:
+    """All of a language that texts depend on."""
+    keywords = [language.keywords.get(name) for name in ("independent", "apart", "stream", "unroll")]
+    tables = [sorted(language.types.items()), sorted(language.math.items())]
+    return [*tables, keywords, group_of(language), runs_side_by_side(language)]
 
 
 def _wanted(call: Call) -> dict[tuple[str, int], str]:
@@ -312,15 +322,20 @@ def may_lie_on(call: Call) -> Mapping[str, str]:
 def _may_lie_on(call: Call) -> Mapping[str, str]:
     if traced_of(call).checks_indices:
         return {}
-    laid, found = _laid(call), dict[str, str]()
-    for nest in laid.nests:
-        if any(x.op in _IN_ORDER for x in elements_of(nest)) or any(s.ordered or s.combine for s in nest.stores):
-            return {}
-    for slot, given in call.op.may_alias.items():
-        pairs = _pairs(call, {**found, slot: given, **call.op.must_alias})
-        if call.specs(slot) == call.specs(given) and in_turn(laid.nests, pairs) is not None:
-            found[slot] = given
-    return found
+    alike = {slot: given for slot, given in call.op.may_alias.items() if call.specs(slot) == call.specs(given)}
+
+    def find(laid: _Laid) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for nest in laid.nests:
+            if any(x.op in _IN_ORDER for x in elements_of(nest)) or any(s.ordered or s.combine for s in nest.stores):
+                return found
+        for slot, given in alike.items():
+            if in_turn(laid.nests, _pairs(call, {**found, slot: given, **call.op.must_alias})) is not None:
+                found[slot] = given
+        return found
+
+    about = repr((_wanted(call), alike, call.op.must_alias))
+    return _ALIASES.ask(call, about, lambda: _answer(call, find)) if alike else {}
 
 
 def _results(call: Call) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ from fluidlite.codegen.kernel_source import Buffer, compiled_text
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
+from fluidlite.expr.number_table import NumberTable
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
@@ -46,6 +47,39 @@ class Piece:
     items: tuple[Number, ...]
     targets: tuple[tuple[Source, tuple[Number, ...], str], ...]
     heavy: bool
+
+
+def encoded(pieces: Sequence[Piece] | None, table: NumberTable) -> list[Any] | None:
+    """Texts as plain values, with numbers as their places in a table."""
+    if pieces is None:
+        return None
+    return [
+        [
+            {**vars(piece.text), "buffers": [*piece.text.buffers.items()], "items": table.place(piece.text.items)}
+            | {"numbers": [[name, dtype, table.place(n)] for name, dtype, n in piece.text.numbers]},
+            [table.place(n) for n in piece.items],
+            [[source, [table.place(d) for d in dims], dtype] for source, dims, dtype in piece.targets],
+            piece.heavy,
+        ]
+        for piece in pieces
+    ]
+
+
+def decoded(value: Any, numbers: Sequence[Number]) -> tuple[Piece, ...] | None:
+    """The texts that such values say."""
+    if value is None:
+        return None
+    found = []
+    for text, items, targets, heavy in value:
+        facts = {
+            **text,
+            "buffers": {tuple(source): tuple(each) for source, each in text["buffers"]},
+            "numbers": tuple((name, dtype, numbers[k]) for name, dtype, k in text["numbers"]),
+            "items": numbers[text["items"]],
+        }
+        stored = tuple((tuple(source), tuple(numbers[k] for k in dims), dtype) for source, dims, dtype in targets)
+        found.append(Piece(NestText(**facts), tuple(numbers[k] for k in items), stored, heavy))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

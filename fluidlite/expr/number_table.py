@@ -1,0 +1,69 @@
+"""Numbers as a table of plain values, which a file can hold: each stands behind those that it is computed of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluidlite.expr.number import FUNCTIONS, Condition, Number
+
+_LEAVES = frozenset({"size", "attr", "value", "offsets"})
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+Row = list[Any]
+"""The name of a function, the places of its operands, the value of a constant or the name of a leaf, whether whole."""
+
+
+class NumberTable:
+    """Numbers in an order in which each can be made of those before.
+
+    Attributes
+    ----------
+    rows : list of Row
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, n: Number) -> int:
+        """Where a number stands; it is put there, if it is new."""
+        found = self._places.get(n.key)
+        if found is None:
+            self.rows.append([n.op, [self.place(arg) for arg in n.args], n.value, n.whole])
+            found = self._places[n.key] = len(self.rows) - 1
+        return found
+
+    def condition(self, c: Condition) -> list[Any]:
+        """A condition as plain values."""
+        return [c.op, self.place(c.a), self.place(c.b)]
+
+
+def numbers_of(rows: Sequence[Row]) -> list[Number]:
+    """The numbers of a table.
+
+    Raises
+    ------
+    ValueError
+        If a row is no number.
+    """
+    found: list[Number] = []
+    for op, places, value, whole in rows:
+        known = op in FUNCTIONS if places else (op in _LEAVES and isinstance(value, str))
+        if not known and (op != "const" or not isinstance(value, (int, float))):
+            raise ValueError(f"{op!r:.40} is no number")
+        found.append(Number(op, tuple([found[k] for k in places]), value, whole is True))
+    return found
+
+
+def condition_of(found: Sequence[Number], op: str, a: int, b: int) -> Condition:
+    """A condition on numbers of a table.
+
+    Raises
+    ------
+    ValueError
+        If there is no such comparison.
+    """
+    if op not in _COMPARISONS:
+        raise ValueError(f"{op!r:.40} compares nothing")
+    return Condition(op, found[a], found[b])

@@ -3,7 +3,7 @@
 It may change with any version: plugins import ``fluidlite.plugin`` and ``fluidlite.expr`` only.
 """
 
-from fluidlite.base.disk_cache import MOST_BYTES as MOST_BYTES, DiskCache as DiskCache
+from fluidlite.base.disk_cache import DiskCache as DiskCache
 from fluidlite.base.dtypes import HALVES as HALVES, ITEMSIZE as ITEMSIZE, is_float as is_float
 from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRangeError as OutOfRangeError
 from fluidlite.base.exports import export as _export

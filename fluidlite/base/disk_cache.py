@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fluidlite.base.lru_cache import CacheInfo
+
 _log = logging.getLogger("fluidlite.cache")
 _MARK = b"fluidlite-kernel-1\n"
 MOST_BYTES = 256 << 20
@@ -97,6 +99,11 @@ class DiskCache:
         except (OSError, RuntimeError):
             found = []
         return len(found), sum(found)
+
+    def info(self) -> CacheInfo:
+        """What it tells of itself."""
+        entries, nbytes = self.size()
+        return CacheInfo(entries, None, self.hits, self.misses, 0.0, nbytes, MOST_BYTES)
 
     def _file(self, key: tuple[str, ...]) -> Path:
         return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")

@@ -30,6 +30,7 @@ from fluidlite.program.codegen_registry import generator_capability
 from fluidlite.program.program import Program, default_startup_program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
+from fluidlite.render.loops.kept_answers import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.transfer import borrow
@@ -335,7 +336,8 @@ class Transformer:
         """What the caches tell of themselves: those of its computations together, and those of its place.
 
         "executables" (programs with their memory), "plans", "prepared kernels" and "compiled kernels" of this
-        thread's context, and what the device keeps itself ("kernels on disk"). A call of what ran last asks none.
+        thread's context, what the device keeps itself ("kernels on disk"), and what all places do ("loops on disk"). A
+        call of what ran last asks none.
         """
         with self.lock:
             runners = [c.executor for c in self.computations if isinstance(c.executor, Runner)]
@@ -343,6 +345,7 @@ class Transformer:
         found["executables"] = total(runner.executables.info() for runner in runners)
         found["plans"] = total(runner.plans.info() for runner in runners)
         found.update(get_context(self.place).cache_info())
+        found["loops on disk"] = answers_info()
         return found
 
     # End

@@ -30,6 +30,7 @@ from fluidlite.program.program import Program, default_main_program
 from fluidlite.program.reader import fed_by_readers
 from fluidlite.program.scope import Scope, global_scope
 from fluidlite.program.variable import Variable
+from fluidlite.render.loops.kept_answers import cache_info as answers_info
 from fluidlite.tensor.tensor import Tensor
 
 if TYPE_CHECKING:  # imported when an executor needs them: they are a fifth of the time of the import
@@ -336,8 +337,9 @@ class Executor:
         """What the caches tell of themselves: this executor's, and those of its place, which others share.
 
         From the outside in, "executables" (programs with their memory), "plans", "graphs" (of programs),
-        "prepared kernels" and "compiled kernels" of this thread's context, and what the device keeps itself
-        ("kernels on disk"). What is found in one is not looked for in the next; a call of what ran last asks none.
+        "prepared kernels" and "compiled kernels" of this thread's context, what the device keeps itself ("kernels on
+        disk"), and what all places do ("loops on disk"). What is found in one is not looked for in the next; a call of
+        what ran last asks none.
         """
         found = CacheReport()
         if self._executables is not None:
@@ -345,6 +347,7 @@ class Executor:
         found["plans"] = self._runner.plans.info()
         found["graphs"] = self._graphs.info()
         found.update((self._context or get_context(self.place)).cache_info())
+        found["loops on disk"] = answers_info()
         return found
 
     def sibling(self, place: PlaceLike) -> Executor:

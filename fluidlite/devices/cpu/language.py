@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fluidlite.kernel_support import MOST_BYTES, CacheInfo, DiskCache, c_to_llvm, opt_level
+from fluidlite.kernel_support import CacheInfo, DiskCache, c_to_llvm, opt_level
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
 from .command_buffer import CommandBuffer
@@ -176,9 +177,7 @@ class LLVMLanguage(KernelLanguageBase):
         compiler, cache = self.compiler, self.compiler.cache
         if cache is None:
             return {}
-        entries, nbytes = cache.size()
-        info = CacheInfo(entries, None, cache.hits, compiler.compiled, compiler.seconds, nbytes, MOST_BYTES)
-        return {"kernels on disk": info}
+        return {"kernels on disk": replace(cache.info(), misses=compiler.compiled, seconds=compiler.seconds)}
 
     def launch(self, context: Any, kernel: Kernel, items: int, args: Sequence[Any], group: int | None = None) -> None:
         """Compute ``items`` work items; returns when they are done."""

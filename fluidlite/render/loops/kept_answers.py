@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from fluidlite.base.disk_cache import DiskCache
+from fluidlite.base.lru_cache import CacheInfo
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.expr.number import Number
 from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
@@ -107,6 +108,11 @@ class Question(Generic[Answer]):
             for guards, answer in answers
         ]
         _disk.put(json.dumps([table.rows, kept]).encode(), self.name, _SOURCES, text, about)
+
+
+def cache_info() -> CacheInfo:
+    """What the folder of answers tells; its misses are what was laid out, or is asked for the first time."""
+    return _disk.info()
 
 
 def _sources() -> str:

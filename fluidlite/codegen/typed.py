@@ -251,7 +251,10 @@ def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:
     span = found.get(id(expr))
     if span is None:
         own = {"input": (expr.value,), "uniform": (EVERYWHERE,), "gaussian": (EVERYWHERE,)}.get(expr.op, ())
-        span = found[id(expr)] = frozenset(own).union(*[_span(arg, found) for arg in expr.args])
+        span = frozenset(own)
+        for arg in expr.args:
+            span |= _span(arg, found)
+        found[id(expr)] = span
     return span
 
 

@@ -122,7 +122,7 @@ def _traced(call: Call) -> Traced:
     floats = facts.floats
     values = call.once("leaves", lambda _: facts.values)  # the call keeps these alone: caches keep many calls
     assert rule is not None
-    static = {name: value for name, value in call.attrs.items() if name not in floats}
+    static = {name: value for name, value in call.attrs.items() if name not in floats} if floats else dict(call.attrs)
     numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in call.op.tables if slot in call.ins}
     lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
     key = repr((facts.kinds, lengths, tables, facts.levels, static))

@@ -79,8 +79,9 @@ def _place_recycling(plan: Plan) -> None:
     for step in plan.steps:
         if isinstance(step, Launch):
             step.makes = [(o.spec, o.key) for o in step.outs]
-            step.recycle = [(key, makers[key]) for key in step.free if key in makers]
-            step.free = [key for key in step.free if key not in makers]
+            if not makers.keys().isdisjoint(step.free):
+                step.recycle = [(key, makers[key]) for key in step.free if key in makers]
+                step.free = [key for key in step.free if key not in makers]
 
 
 def _alias_pairs(step: Launch) -> list[tuple[Output, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fluidlite.expr.number_table import NumberTable, numbers_of
-from fluidlite.render.loops import kernels
+from fluidlite.render.loops import cost, kept_answers, kernels
 from fluidlite.render.loops.launches import decoded, encoded
 from fluidlite.render.loops.sizes import Guards
 
@@ -29,6 +29,22 @@ OTHERWISE = frozenset({
 
 OTHER_NAMES = {"float64", "bfloat16"}
 """Dtypes whose text differs from that of float32 and float16 in the names of types and functions."""
+
+
+QUESTIONS = (kernels._READABLE, kernels._ALIASES, kernels._TEXTS, cost._ESTIMATES)
+
+
+def forget_nests() -> None:
+    """Forget what is known of nests, as a process does that begins: what lies on disk stays."""
+    kernels._known.clear()
+    for question in QUESTIONS:
+        question._known.clear()
+
+
+def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lay out anew what is asked, and keep no answer on disk: a test changes what answers depend on."""
+    forget_nests()
+    monkeypatch.setattr(kept_answers, "_SOURCES", "")
 
 
 def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:

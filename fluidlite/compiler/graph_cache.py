@@ -63,7 +63,6 @@ class GraphCache:
         key = (*known, preferences, generation())
         return self._graphs.get(key, lambda: self._make(program, fetches, preferences))
 
-    @paused()
     def _make(self, program: Program, fetches: tuple[str, ...], preferences: Policy) -> Graph:
         graph = Graph(program, fetches, self._place, preferences)
         try:
@@ -73,7 +72,8 @@ class GraphCache:
         if graph.closed:
             from fluidlite.compiler.passes import default_passes
 
-            (self._make_passes or default_passes)().run(graph)
+            with paused():
+                (self._make_passes or default_passes)().run(graph)
         return graph.finished()
 
     def info(self) -> CacheInfo:

@@ -149,11 +149,11 @@ class GraphRunner:
         if self._newest is not None and self._newest[0] == told:  # most specs are the same objects: no hash of them
             return self._newest[1]
 
-        @paused()
         def make() -> Plan:
             if check is not None:
                 check()
-            plan = plan_graph(graph, self.place, given, state, policy, inplace=inplace)
+            with paused():
+                plan = plan_graph(graph, self.place, given, state, policy, inplace=inplace)
             self._warn(plan, policy)
             return plan
 

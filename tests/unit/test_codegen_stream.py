@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from codegen_harness import DeviceContext, call_of, execute
+from loop_texts import keep_nothing
 
 from fluidlite import expr
 from fluidlite.base.dtypes import NUMPY
@@ -129,6 +130,7 @@ def test_loops_store_past_the_caches_too(
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(3)
     inputs = {slot: rng.standard_normal(size).astype(NUMPY[dtype]) for slot in "XY"}
+    keep_nothing(monkeypatch)
     plain = execute(context, loops_of({}), inputs)["Out"]
     assert "stream" not in source_of(context, loops_of({}), inputs)
     monkeypatch.setattr(past_caches, "LARGE", 1)

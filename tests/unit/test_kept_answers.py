@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_texts import forget_nests
 
 import fluidlite as fluid
 from fluidlite import layers
@@ -16,9 +17,7 @@ from fluidlite.base.disk_cache import DiskCache
 from fluidlite.expr.number import Number, apply, attribute, number, offsets_leaf, size, value_leaf
 from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
 from fluidlite.platform.context_pool import get_context
-from fluidlite.render.loops import cost, kept_answers, kernels
-
-QUESTIONS = (kernels._READABLE, kernels._ALIASES, kernels._TEXTS, cost._ESTIMATES)
+from fluidlite.render.loops import kept_answers, kernels
 
 
 @pytest.fixture
@@ -40,9 +39,7 @@ def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
 
 def another_process() -> None:
     """Forget what is known of nests, as a process does that begins."""
-    kernels._known.clear()
-    for question in QUESTIONS:
-        question._known.clear()
+    forget_nests()
     get_context("cpu").prepared.clear()
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loop_texts import forget_nests, keep_nothing
 
 import fluidlite as fluid
 from fluidlite import expr as e
@@ -224,7 +225,7 @@ SIZES: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("type", "inputs", "attrs", "outputs"), SIZES, ids=[each[0] for each in SIZES])
 def test_a_text_is_of_its_own_sizes_whoever_asked_before(
-    type: str, inputs: dict[str, Any], attrs: dict[str, Any], outputs: tuple[str, ...]
+    type: str, inputs: dict[str, Any], attrs: dict[str, Any], outputs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What others asked of nests, before a text was written, leaves no text of their sizes."""
     context = get_context(fluid.CPUPlace())
@@ -239,13 +240,14 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
     def written(call: Call) -> list[str]:
         return [piece.text.body for piece in kernels.written(call, context)]
 
+    keep_nothing(monkeypatch)
     sizes = [(2, 2), (2, 64), (8, 2), (16, 3), (64, 64), (600, 40), (4096, 4), (4, 4096), (300, 512)]
     for before in sizes:
         for mine in sizes:
-            kernels._known.clear()
+            forget_nests()
             alone = written(at(*mine))
-            kernels._known.clear()
-            kernels.nests_at(at(*before))
+            forget_nests()
+            kernels._laid(at(*before))
             assert written(at(*mine)) == alone, (before, mine)
             written(at(*before))
             assert written(at(*mine)) == alone, (before, mine)

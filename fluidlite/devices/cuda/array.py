@@ -73,7 +73,7 @@ class CuPyArrays(ArrayBase):
         if name == "erf":
             return importlib.import_module("cupyx.scipy.special").erf
         if name == "scatter_add":
-            return importlib.import_module("cupyx").scatter_add
+            return self._cupy.add.at
         if name in ("take_along_axis", "put_along_axis", "from_dlpack"):
             return getattr(self._cupy, name)
         return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fluidlite.expr.calls import leaves
 from fluidlite.expr.number_table import NumberTable, numbers_of
 from fluidlite.render.loops import cost, kept_answers, kernels
 from fluidlite.render.loops.launches import decoded, encoded
@@ -44,7 +45,7 @@ def forget_nests() -> None:
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out anew what is asked, and keep no answer on disk: a test changes what answers depend on."""
     forget_nests()
-    monkeypatch.setattr(kept_answers, "_SOURCES", "")
+    monkeypatch.setattr(kept_answers, "_sources", lambda: "")
 
 
 def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -64,8 +65,8 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             assert fresh is not None
             assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
         table = NumberTable()
-        plain = json.dumps([encoded(found, table), table.rows])
-        assert repr(decoded(json.loads(plain)[0], numbers_of(json.loads(plain)[1]))) == repr(found)
+        pieces, rows = json.loads(json.dumps([encoded(found, table), table.rows]))
+        assert repr(decoded(pieces, numbers_of(rows, leaves(call)))) == repr(found)
         return found
 
     monkeypatch.setattr(kernels, "written", checked)

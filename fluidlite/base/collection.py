@@ -6,18 +6,34 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fluidlite.base.fork import first_in_child
+
+_paused = False
+
 
 @contextmanager
 def paused() -> Iterator[None]:
     """Let the garbage collector wait while a program is compiled: graphs and plans are all kept.
 
-    Who turned it off before finds it off afterwards. Other threads do without it for as long.
+    Who turned it off before finds it off afterwards. Other threads do without it for as long; one that turns it off
+    meanwhile finds it on. A child that is forked meanwhile has it.
     """
+    global _paused
     if not gc.isenabled():
         yield
         return
-    gc.disable()
     try:
+        _paused = True
+        gc.disable()
         yield
     finally:
         gc.enable()
+        _paused = False
+
+
+@first_in_child
+def _resume() -> None:
+    global _paused
+    if _paused:
+        gc.enable()
+        _paused = False

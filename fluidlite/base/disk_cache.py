@@ -1,4 +1,4 @@
-"""What was compiled, kept on disk by what it was made from."""
+"""What takes long to make, kept on disk by what it was made from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import logging
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fluidlite.base.lru_cache import CacheInfo
 
 _log = logging.getLogger("fluidlite.cache")
-_MARK = b"fluidlite-kernel-1\n"
+_MARK = b"fluidlite-cache-1\n"
+_BLOCK = 4096
 MOST_BYTES = 256 << 20
 """What the folder may hold; the files that were used least recently go first."""
 TRIM_BELOW = "01"
@@ -59,7 +62,7 @@ class DiskCache:
         try:
             file = self._file(key)
             if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
-                raise PermissionError(f"{file} belongs to another user")  # code that somebody else may have put there
+                raise PermissionError(f"{file} belongs to another user")  # it may be code, put there by somebody
             content = file.read_bytes()
             mark, rest = content[: len(_MARK)], content[len(_MARK) :]
             if mark == _MARK and rest[:32] == hashlib.sha256(rest[32:]).digest():
@@ -93,9 +96,9 @@ class DiskCache:
             _log.warning("%s cannot be kept on disk, and are made by each process: %s", self.name, exc)
 
     def size(self) -> tuple[int, int]:
-        """Return how many files there are, and their bytes."""
+        """Return how many files there are, and the bytes that they take on the disk."""
         try:
-            found = [entry.stat().st_size for entry in os.scandir(self._folder()) if entry.name.endswith(".bin")]
+            found = [nbytes for _, nbytes, _ in self._files()]
         except (OSError, RuntimeError):
             found = []
         return len(found), sum(found)
@@ -109,10 +112,19 @@ class DiskCache:
         return self._folder() / (hashlib.sha256("\0".join(key).encode()).hexdigest() + ".bin")
 
     def _trim(self) -> None:
-        files = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(self._folder())]
+        files = list(self._files())
         size = sum(nbytes for _, nbytes, _ in files)
         for _, nbytes, name in sorted(files):
             if size <= MOST_BYTES:
                 return
-            os.unlink(name)
+            with suppress(FileNotFoundError):  # another process was faster
+                os.unlink(name)
             size -= nbytes
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """When each file was used last, the bytes that it takes in blocks of the disk, and its name."""
+        for entry in os.scandir(self._folder()):
+            if entry.name.endswith(".bin"):
+                with suppress(FileNotFoundError):
+                    facts = entry.stat()
+                    yield facts.st_mtime, -(-facts.st_size // _BLOCK) * _BLOCK, entry.path

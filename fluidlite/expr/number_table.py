@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fluidlite.expr.number import FUNCTIONS, Condition, Number
+from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values
 
 _LEAVES = frozenset({"size", "attr", "value", "offsets"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
@@ -39,20 +39,34 @@ class NumberTable:
         return [c.op, self.place(c.a), self.place(c.b)]
 
 
-def numbers_of(rows: Sequence[Row]) -> list[Number]:
+def numbers_of(rows: Sequence[Row], values: Values) -> list[Number]:
     """The numbers of a table.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    values : mapping
+        The leaves that there are.
 
     Raises
     ------
-    ValueError
-        If a row is no number.
+    ValueError, TypeError
+        If a row is no number of these.
     """
     found: list[Number] = []
     for op, places, value, whole in rows:
-        known = op in FUNCTIONS if places else (op in _LEAVES and isinstance(value, str))
-        if not known and (op != "const" or not isinstance(value, (int, float))):
+        args = tuple([found[k] for k in places])
+        if args:
+            known = op in FUNCTIONS and (op == "longest" or all(arg.op != "offsets" for arg in args))
+            if known:
+                FUNCTIONS[op](*[1] * len(args))  # it takes so many
+        elif op == "const":
+            known = isinstance(value, (int, float))
+        else:
+            known = op in _LEAVES and value in values and (op == "offsets") == isinstance(values[value], tuple)
+        if not known:
             raise ValueError(f"{op!r:.40} is no number")
-        found.append(Number(op, tuple([found[k] for k in places]), value, whole is True))
+        found.append(Number(op, args, None if args else value, whole is True))
     return found
 
 
@@ -64,6 +78,6 @@ def condition_of(found: Sequence[Number], op: str, a: int, b: int) -> Condition:
     ValueError
         If there is no such comparison.
     """
-    if op not in _COMPARISONS:
+    if op not in _COMPARISONS or "offsets" in (found[a].op, found[b].op):
         raise ValueError(f"{op!r:.40} compares nothing")
     return Condition(op, found[a], found[b])

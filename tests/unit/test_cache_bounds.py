@@ -76,6 +76,7 @@ FUNCTIONS = {
     "kernels/blas/batches.py": {"batched"},
     "kernels/memory/copies.py": {"_memmove"},
     "layers/ops.py": {"layer"},
+    "render/loops/kept_answers.py": {"_sources"},
     "devices/cpu/language.py": {"_translator"},
     "render/contractions.py": {"_alone"},
     "testing/fuzz/from_samples.py": {"samples_by_type"},

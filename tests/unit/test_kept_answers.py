@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +17,17 @@ import pytest
 from loop_texts import forget_nests
 
 import fluidlite as fluid
-from fluidlite import layers
+from fluidlite import expr, layers
 from fluidlite.base.disk_cache import DiskCache
 from fluidlite.expr.number import Number, apply, attribute, number, offsets_leaf, size, value_leaf
 from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
 from fluidlite.platform.context_pool import get_context
-from fluidlite.render.loops import kept_answers, kernels
+from fluidlite.program.op_call import Call
+from fluidlite.program.opdef import OpDef, Slot
+from fluidlite.program.rules import ExpressionRule
+from fluidlite.render.loops import cost, kept_answers, kernels
+from fluidlite.render.loops.sizes import Guards
+from fluidlite.tensor.tensor_spec import Spec
 
 
 @pytest.fixture
@@ -78,27 +88,29 @@ def test_other_sizes_use_it_where_the_same_holds(laid: list[str]) -> None:
 
 def test_what_is_asked_otherwise_is_laid_out_again(laid: list[str]) -> None:
     """Short rows have another text than long ones: an answer for these serves no others."""
-    long = run(64, layers.softmax, width=4000)
+    run(640, layers.softmax, width=4000)
     another_process()
-    short = run(64, layers.softmax, width=5)
     laid.clear()
-    another_process()
-    assert np.array_equal(run(64, layers.softmax, width=5), short)
-    assert np.array_equal(run(64, layers.softmax, width=4000), long)
-    assert not laid
+    run(640, layers.softmax, width=5)
+    assert laid
+    for width in (4000, 5):
+        another_process()
+        laid.clear()
+        assert np.allclose(run(640, layers.softmax, width=width).sum(1), 1)
+        assert not laid
 
 
 def test_other_source_files_have_other_answers(laid: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run(64, several)
     another_process()
     laid.clear()
-    monkeypatch.setattr(kept_answers, "_SOURCES", "others")
+    monkeypatch.setattr(kept_answers, "_sources", lambda: "others")
     run(64, several)
     assert laid
 
 
 def test_without_source_files_nothing_is_kept(laid: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "_SOURCES", "")
+    monkeypatch.setattr(kept_answers, "_sources", lambda: "")
     run(64, several)
     assert laid and not list(tmp_path.iterdir())
 
@@ -142,16 +154,146 @@ def test_an_object_that_is_no_plain_value_is_not_said() -> None:
             kept_answers._plain(other)
 
 
-def test_every_language_has_answers_of_its_own() -> None:
-    """Words, groups and tables of functions are part of what is asked."""
+# What answers depend on ----------------------------------------------------------------------------------------------
+
+
+def call_of(dtype: str = "float32", alias: bool = False, rows: int = 64) -> Call:
+    """A call of one expression: the row's elements less their mean, over the operand if ``alias``."""
+    spec = Spec.of((rows, 300), dtype)
+    return Call(TESTED[alias], {"X": (spec,)}, {"Out": (spec,)}, {}, fluid.CPUPlace())
+
+
+def less_mean(given: Any, attrs: Any) -> Any:
+    (x,) = given["X"]
+    return {"Out": x - expr.reduce_mean(x, 1, keep=True)}
+
+
+TESTED = {
+    alias: OpDef("tested_kept", (Slot("X"),), (Slot("Out"),), (), lambda call: {"Out": call.spec("X")},
+                 expression=ExpressionRule(less_mean), must_alias={"Out": "X"} if alias else {})
+    for alias in (False, True)
+}  # fmt: skip
+
+
+def texts(call: Call, language: Any) -> list[str]:
+    return [piece.text.body for piece in kernels.written(call, SimpleNamespace(language=language))]
+
+
+def other(name: str, value: Any) -> Any:
+    """The cpu's language, but for one attribute, or one keyword."""
     language = get_context("cpu").language
-    words = kernels._words(language)
+    said = {each: getattr(language, each) for each in ("types", "math", "keywords")} | {"group": None}
+    said |= {name: value} if name in said else {"keywords": {**language.keywords, name: value}}
+    return SimpleNamespace(**said)
 
-    class Other:
-        types, math, keywords = language.types, {**language.math, "exp": "my_exp"}, language.keywords
-        group = None
 
-    assert kernels._words(Other()) != words
+LANGUAGE = [("math", {}), ("unroll", "UNROLL"), ("independent", "INDEPENDENT"), ("apart", "APART"), ("stream", "S"),
+            ("types", {name: f"my_{name}" for name in ("float32", "int32", "int64", "uint32")})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), LANGUAGE, ids=[name for name, _ in LANGUAGE])
+def test_every_language_has_texts_of_its_own(laid: list[str], name: str, value: Any) -> None:
+    call, mine, theirs = call_of(), get_context("cpu").language, other(name, value)
+    for language in (mine, theirs, mine, theirs):
+        another_process()
+        fresh = kernels.write(call, SimpleNamespace(language=language), kernels.noted(call, Guards()))
+        assert texts(call, language) == [piece.text.body for piece in fresh]
+    laid.clear()
+    another_process()
+    assert texts(call, theirs) and not laid
+
+
+def test_dtypes_and_aliases_have_texts_of_their_own(laid: list[str]) -> None:
+    language = get_context("cpu").language
+    calls = [call_of(dtype, alias) for dtype in ("float32", "float64", "float16") for alias in (False, True)]
+    first = [texts(call, language) for call in calls]
+    assert len({str(each) for each in first}) >= 4  # over the operand, or half: all of the row is read before
+    for call, known in reversed(list(zip(calls, first, strict=True))):
+        another_process()
+        laid.clear()
+        assert texts(call, language) == known
+        assert not laid
+
+
+def test_guards_are_asked(laid: list[str]) -> None:
+    """Each size has the text that is written for it alone, whoever came before."""
+    language, sizes = get_context("cpu").language, (1, 3, 64, 5000)
+    context = SimpleNamespace(language=language)
+    for before in sizes:
+        for mine in sizes:
+            another_process()
+            texts(call_of(rows=before), language)
+            another_process()
+            call = call_of(rows=mine)
+            fresh = kernels.write(call, context, kernels.noted(call, Guards()))
+            assert texts(call, language) == [piece.text.body for piece in fresh], (before, mine)
+
+
+def test_estimates_are_of_their_own_sizes(laid: list[str]) -> None:
+    alone = {}
+    for rows in (64, 640, 6400):
+        forget_nests()
+        alone[rows] = cost.estimate(call_of(rows=rows))
+    assert len({total for total, _ in alone.values()}) == 3
+    laid.clear()
+    for rows in (6400, 64, 640):
+        another_process()
+        assert cost.estimate(call_of(rows=rows)) == alone[rows]
+    assert not laid
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with one source file, as the module that asks lies in it."""
+    for package in kept_answers._PACKAGES:
+        (tmp_path / package).mkdir()
+    monkeypatch.setattr(kept_answers, "__file__", str(tmp_path / "render" / "loops" / "kept_answers.py"))
+    monkeypatch.setattr(kept_answers, "_IMPORTED", time.time() + 100)
+    kept_answers._sources.cache_clear()
+    yield tmp_path
+    kept_answers._sources.cache_clear()
+
+
+def sources() -> str:
+    kept_answers._sources.cache_clear()
+    return kept_answers._sources()
+
+
+def test_source_files_are_told_from_others_by_what_they_say(tree: Path) -> None:
+    file = tree / "expr" / "within" / "a.py"
+    file.parent.mkdir()
+    file.write_text("LINE = 512")
+    before, facts = sources(), file.stat()
+    assert before
+    file.write_text("LINE = 256")
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert sources() not in ("", before)
+    (tree / "base" / "b.py").write_text("")
+    assert sources() not in ("", before)
+
+
+def test_without_text_of_what_runs_nothing_is_said(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sources() == ""  # bytecode alone
+    (tree / "expr" / "a.py").write_text("")
+    assert sources() != ""
+    monkeypatch.setattr(kept_answers, "_IMPORTED", time.time() - 100)
+    assert sources() == ""  # it was written since
+    monkeypatch.setattr(kept_answers, "__file__", str(tree / "archive.zip" / "render" / "loops" / "a.py"))
+    assert sources() == ""
+
+
+def test_threads_may_ask_at_once(laid: list[str]) -> None:
+    calls = [call_of(rows=rows) for rows in range(1, 60)]
+    expected = [cost.estimate(call) for call in calls]
+    forget_nests()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for found in pool.map(lambda _: [cost.estimate(call_of(rows=rows)) for rows in range(1, 60)], range(4)):
+                assert found == expected
+    finally:
+        sys.setswitchinterval(interval)
 
 
 # The table of numbers -------------------------------------------------------------------------------------------------
@@ -164,7 +306,7 @@ TWO = ["add", "sub", "mul", "div", "floordiv", "mod", "minimum", "maximum", "les
 def through_a_file(n: Number) -> Number:
     table = NumberTable()
     at = table.place(n)
-    return numbers_of(json.loads(json.dumps(table.rows)))[at]
+    return numbers_of(json.loads(json.dumps(table.rows)), VALUES)[at]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -185,18 +327,33 @@ def test_constants_are_the_same_behind_a_file(value: float) -> None:
     assert repr(through_a_file(number(value)).value) == repr(value)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        ["eval", [], "1", True],
-        ["const", [], "1", True],
-        ["size", [], 1, True],
-        ["size", [0], "a", True],
-        ["x", [], 1, 1],
-    ],
-)
+NONE = [
+    ["eval", [], "1", True],
+    ["const", [], "1", True],
+    ["size", [], 1, True],
+    ["size", [], "other", True],
+    ["size", [0], "a", True],
+    ["const", [0], 5, True],
+    ["size", [], "X.0.lod0.offsets", True],
+    ["offsets", [], "a", True],
+    ["add", [0, 1], None, True],
+]
+
+
+@pytest.mark.parametrize("row", NONE)
 def test_a_row_that_is_no_number_is_refused(row: list[Any]) -> None:
+    before = [["const", [], 1, True], ["offsets", [], "X.0.lod0.offsets", True]]
     with pytest.raises(ValueError, match="is no number"):
-        numbers_of([["const", [], 1, True], row])
-    with pytest.raises(ValueError, match="compares nothing"):
-        condition_of([number(1)], "add", 0, 0)
+        numbers_of([*before, row], VALUES)
+
+
+def test_functions_take_as_many_operands_as_they_do() -> None:
+    with pytest.raises(TypeError):
+        numbers_of([["const", [], 1, True], ["add", [0], None, True]], VALUES)
+
+
+def test_what_compares_nothing_is_refused() -> None:
+    numbers = numbers_of([["const", [], 1, True], ["offsets", [], "X.0.lod0.offsets", True]], VALUES)
+    for op, b in (("add", 0), ("less", 1)):
+        with pytest.raises(ValueError, match="compares nothing"):
+            condition_of(numbers, op, 0, b)

@@ -50,8 +50,8 @@ def estimate(call: Call) -> Estimate:
     return of_nests(_ESTIMATES, call, find)
 
 
-def _encoded(estimate: Estimate, _: object) -> list[Any]:
-    return [estimate[0], sorted(estimate[1])]
+def _encoded(found: Estimate, _: object) -> list[Any]:
+    return [found[0], sorted(found[1])]
 
 
 def _decoded(value: Any, _: object) -> Estimate:

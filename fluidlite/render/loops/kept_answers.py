@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from time import time
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from fluidlite.base.disk_cache import DiskCache
-from fluidlite.base.lru_cache import CacheInfo
+from fluidlite.base.lru_cache import CacheInfo, LRUCache
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.expr.number import Number
 from fluidlite.expr.number_table import NumberTable, condition_of, numbers_of
@@ -29,6 +31,7 @@ _MOST = 16
 """So many answers are kept of a question, for sizes of which different things hold; so many questions of a trace."""
 _PACKAGES = ("base", "codegen", "expr", "platform", "program", "render")
 """Those whose source files say what the answers are."""
+_IMPORTED = time()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 _disk = DiskCache(name="loops")
@@ -52,7 +55,7 @@ class Question(Generic[Answer]):
         decode: Callable[[Any, list[Number]], Answer],
     ) -> None:
         self.name, self._encode, self._decode = name, encode, decode
-        self._known: WeakKeyDictionary[Traced, dict[str, list[tuple[Guards, Answer]]]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Traced, LRUCache[list[tuple[Guards, Answer]]]] = WeakKeyDictionary()
 
     def ask(self, call: Call, about: str, find: Callable[[], tuple[Guards, Answer]]) -> Answer:
         """The answer for a call.
@@ -66,12 +69,10 @@ class Question(Generic[Answer]):
             Answers it, and gives what was asked of sizes for that.
         """
         traced, values = traced_of(call), leaves(call)
-        known = self._known.setdefault(traced, {})
-        answers = known.get(about)
-        if answers is None:
-            while len(known) >= _MOST:
-                known.pop(next(iter(known)), None)
-            answers = known[about] = self._read(traced, about)
+        known = self._known.get(traced)
+        if known is None:
+            known = self._known.setdefault(traced, LRUCache(_MOST, "answers about loops"))
+        answers = known.get(about, lambda: self._read(traced, about, values))
         for guards, answer in answers:
             if guards.hold(values):
                 return answer
@@ -81,16 +82,17 @@ class Question(Generic[Answer]):
         self._write(traced, about, answers)
         return answer
 
-    def _read(self, traced: Traced, about: str) -> list[tuple[Guards, Answer]]:
-        text = _text_of(traced)
-        content = _disk.get(self.name, _SOURCES, text, about) if _SOURCES and text else None
+    def _read(self, traced: Traced, about: str, values: Mapping[str, Any]) -> list[tuple[Guards, Answer]]:
+        text, sources = _text_of(traced), _sources()
+        content = _disk.get(self.name, sources, text, about) if sources and text else None
         try:
-            return [] if content is None else list(self._decoded(*json.loads(content)))
-        except (ValueError, TypeError, KeyError, IndexError):  # as good as none
+            return [] if content is None else list(self._decoded(json.loads(content), values))
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):  # as good as none
             return []
 
-    def _decoded(self, rows: Any, kept: Any) -> Iterator[tuple[Guards, Answer]]:
-        numbers = numbers_of(rows)
+    def _decoded(self, content: Any, values: Mapping[str, Any]) -> Iterator[tuple[Guards, Answer]]:
+        rows, kept = content
+        numbers = numbers_of(rows, values)
         for asked, value in kept:
             guards = Guards()
             for op, a, b, truth in asked:
@@ -99,15 +101,15 @@ class Question(Generic[Answer]):
             yield guards, self._decode(value, numbers)
 
     def _write(self, traced: Traced, about: str, answers: list[tuple[Guards, Answer]]) -> None:
-        text = _text_of(traced)
-        if not _SOURCES or not text:
+        text, sources = _text_of(traced), _sources()
+        if not sources or not text:
             return
         table = NumberTable()
         kept = [
             ([(*table.condition(c), truth) for c, truth in guards.asked.values()], self._encode(answer, table))
             for guards, answer in answers
         ]
-        _disk.put(json.dumps([table.rows, kept]).encode(), self.name, _SOURCES, text, about)
+        _disk.put(json.dumps([table.rows, kept]).encode(), self.name, sources, text, about)
 
 
 def cache_info() -> CacheInfo:
@@ -115,39 +117,41 @@ def cache_info() -> CacheInfo:
     return _disk.info()
 
 
+@cache
 def _sources() -> str:
-    """What tells the source files from others, as Python itself does: where they lie, their sizes and times.
+    """What tells the source files from others: all that they say; ``""`` where there are none.
 
-    ``""`` where there are no files.
+    It is ``""``, too, where one was written since they were imported: it is not what runs.
     """
-    root, found = Path(__file__).parents[2], list[str]()
-    pending = [os.path.join(root, package) for package in _PACKAGES]
+    found = []
+    pending = [os.path.join(Path(__file__).parents[2], package) for package in _PACKAGES]
     try:
         for at in pending:
             with os.scandir(at) as entries:
                 for entry in entries:
-                    if entry.name.endswith(".py"):
-                        facts = entry.stat()
-                        found.append(f"{entry.path} {facts.st_size} {facts.st_mtime_ns}")
-                    elif entry.is_dir():
+                    if entry.is_dir():
                         pending.append(entry.path)
+                    elif entry.name.endswith(".py"):
+                        if entry.stat().st_mtime > _IMPORTED:
+                            return ""
+                        found.append((entry.path, Path(entry.path).read_bytes()))
     except OSError:
         return ""
-    return sha256("\n".join(sorted(found)).encode()).hexdigest()
+    return sha256(repr(sorted(found)).encode()).hexdigest() if found else ""
 
-
-_SOURCES = _sources()
-"""Looked at now, when they are imported: who edits them later has other ones."""
 
 _texts: WeakKeyDictionary[Traced, str] = WeakKeyDictionary()
 
 
 def _text_of(traced: Traced) -> str:
-    """All that a trace computes, and which sizes are equal in all of its calls; ``""`` if text cannot say it all."""
+    """What stands for all that a trace computes, and for the sizes that are equal in all of its calls.
+
+    ``""`` if text cannot say it all.
+    """
     found = _texts.get(traced)
     if found is None:
         try:
-            found = repr(list(_facts(traced)))
+            found = sha256(repr(list(_facts(traced))).encode()).hexdigest()
         except TypeError:
             found = ""
         _texts[traced] = found
@@ -174,7 +178,7 @@ def _plain(param: Any) -> Any:
         If it is an object, which may be another one under the same text.
     """
     if isinstance(param, Number):
-        return param.op, param.key
+        return param.op, param.key, param.whole
     if isinstance(param, tuple):
         return tuple([_plain(each) for each in param])
     if type(param) not in _PLAIN:

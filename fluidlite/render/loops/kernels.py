@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +11,7 @@ from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.codegen.lower import unsuitable
 from fluidlite.expr.calls import leaves, traced_of
-from fluidlite.expr.number import Values
+from fluidlite.expr.number import Number, Values, number
 from fluidlite.expr.tensor import Tensor
 from fluidlite.expr.traced import Traced
 from fluidlite.platform.kernel_language import runs_side_by_side
@@ -223,9 +224,13 @@ _TEXTS = Question("texts", encoded, decoded)
 
 
 def of_nests(question: Question[Answer], call: Call, find: Callable[[Sequence[Nest]], Answer]) -> Answer:
-    """What is asked of the nests of a call at its sizes; it is found for these only."""
-    about = repr((_wanted(call), leaves(call)))
-    return question.ask(call, about, lambda: (Guards(), find(_laid(call).nests)))
+    """What is asked of the nests of a call at its sizes; the answer serves calls of these only."""
+    guards = Guards()
+    for name, value in leaves(call).items():
+        if not isinstance(value, (int, float)):  # offsets of sequences
+            return find(_laid(call).nests)
+        guards.note("equal", Number("size", (), name), number(value), True)
+    return question.ask(call, repr(_wanted(call)), lambda: (guards, find(_laid(call).nests)))
 
 
 def written(call: Call, context: Any) -> tuple[Piece, ...]:
@@ -279,11 +284,12 @@ def _text(call: Call, nests: Sequence[Nest] | None, language: Any, values: Sizes
     return tuple(pieces)
 
 
-def _words(language: Any) -> list[Any]:
-    """All of a language that texts depend on."""
+def _words(language: Any) -> str:
+    """What stands for all of a language on which texts depend."""
     keywords = [language.keywords.get(name) for name in ("independent", "apart", "stream", "unroll")]
     tables = [sorted(language.types.items()), sorted(language.math.items())]
-    return [*tables, keywords, group_of(language), runs_side_by_side(language)]
+    words = [*tables, keywords, group_of(language), runs_side_by_side(language)]
+    return sha256(repr(words).encode()).hexdigest()
 
 
 def _wanted(call: Call) -> dict[tuple[str, int], str]:
@@ -335,7 +341,8 @@ def _may_lie_on(call: Call) -> Mapping[str, str]:
         return found
 
     about = repr((_wanted(call), alike, call.op.must_alias))
-    return _ALIASES.ask(call, about, lambda: _answer(call, find)) if alike else {}
+    found = _ALIASES.ask(call, about, lambda: _answer(call, find)) if alike else {}
+    return {slot: given for slot, given in found.items() if alike.get(slot) == given}
 
 
 def _results(call: Call) -> list[Tensor]:

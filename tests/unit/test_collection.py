@@ -1,0 +1,61 @@
+"""The garbage collector waits while a program is compiled, and is as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+import fluidlite as fluid
+from fluidlite.base.collection import paused
+from fluidlite.compiler.passes.pass_list import PassList
+
+
+def test_it_waits_within_and_goes_on_behind() -> None:
+    with paused():
+        assert not gc.isenabled()
+        with paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError), paused():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_who_turned_it_off_finds_it_off() -> None:
+    gc.disable()
+    try:
+        with paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_that_is_forked_meanwhile_has_it() -> None:
+    with paused():
+        child = os.fork()
+        if not child:
+            os._exit(not gc.isenabled())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_passes_run_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    run = PassList.run
+
+    def noted(self: PassList, *given: object, **named: object) -> None:
+        seen.append(gc.isenabled())
+        run(self, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PassList, "run", noted)
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        y = fluid.layers.relu(fluid.layers.data("x", [3]))
+        fluid.Executor("cpu").run(feed={"x": [[1.0, 2.0, 3.0]]}, fetch_list=[y])
+    assert seen == [False] and gc.isenabled()

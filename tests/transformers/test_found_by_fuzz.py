@@ -9,6 +9,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import layers
+from fluidlite.testing.fuzz.blocks import append_all
+from fluidlite.testing.fuzz.recipe import Step
 
 
 @pytest.mark.parametrize("epilogue", [False, True])
@@ -185,3 +187,63 @@ def test_state_that_is_read_and_written_anew_beside_a_sum_is_read_first(place: s
             np.testing.assert_allclose(found, after + before, rtol=1e-5)
             np.testing.assert_allclose(np.asarray(scope.find_var("state").get_tensor().numpy()), after, rtol=1e-5)
             before = after
+
+
+COLUMNS_THAT_ROWS_ARE_NOT = [
+    Step(
+        "strided_slice",
+        {"Input": ("x4",), "StartsTensorList": ("x5",), "StridesTensorList": ("x6",)},
+        {"Out": ("v7",)},
+        {"axes": [1], "ends": [5], "infer_flags": [-1]},
+        "",
+    ),
+    Step("cast", {"X": ("v7",)}, {"Out": ("v8",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
+    Step("expand", {"X": ("v8",)}, {"Out": ("v9",)}, {"expand_times": [1, 102]}, "array 3 #0"),
+    Step("reshape", {"X": ("v9",)}, {"Out": ("v10",)}, {"shape": [-1, 3, 4, 17]}, "array 3 #0"),
+    Step("reshape", {"X": ("v13",)}, {"Out": ("v14",)}, {"shape": [1, 5]}, "array 3 #0"),
+    Step("cast", {"X": ("v10",)}, {"Out": ("v19",)}, {"in_dtype": "float64", "out_dtype": "float32"}, ""),
+    Step("reshape", {"X": ("v19",)}, {"Out": ("v20",)}, {"shape": [-1, 204]}, ""),
+    Step("slice", {"Input": ("v20",)}, {"Out": ("v21",)}, {"axes": [1], "starts": [0], "ends": [3]}, ""),
+    Step("expand", {"X": ("v14",)}, {"Out": ("v31",)}, {"expand_times": [1, 5]}, ""),
+    Step("reshape", {"X": ("v31",)}, {"Out": ("v32",)}, {"shape": [1, 5, 1, 5]}, ""),
+    Step("sigmoid", {"X": ("v32",)}, {"Out": ("v33",)}, {}, ""),
+    Step("cast", {"X": ("v21",)}, {"Out": ("v36",)}, {"in_dtype": "float32", "out_dtype": "float64"}, ""),
+    Step("slice", {"Input": ("v36",)}, {"Out": ("v37",)}, {"axes": [1], "starts": [0], "ends": [1]}, ""),
+    Step("reshape", {"X": ("v37",)}, {"Out": ("v38",)}, {"shape": [-1]}, ""),
+    Step("clip", {"X": ("v38",)}, {"Out": ("v39",)}, {"min": 0.2739233672618866, "max": 0.2739233672618866}, ""),
+    Step("reshape", {"X": ("v33",)}, {"Out": ("v41",)}, {"shape": [1, 25]}, ""),
+    Step("slice", {"Input": ("v41",)}, {"Out": ("v42",)}, {"axes": [1], "starts": [0], "ends": [7]}, "array 1 #2"),
+    Step("sin", {"X": ("v42",)}, {"Out": ("v43",)}, {}, "array 1 #2"),
+    Step(
+        "scale",
+        {"X": ("v43",)},
+        {"Out": ("v44",)},
+        {"scale": 0.8693411171436309, "bias": -0.07071679830551147},
+        "array 1 #2",
+    ),
+    Step(
+        "squared_l2_distance",
+        {"X": ("v44",), "Y": ("x45",)},
+        {"sub_result": ("v46",), "Out": ("v47",)},
+        {},
+        "while 3 #1",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_columns_are_no_rows_because_an_operator_takes_both(place: str) -> None:
+    """Sums in loops take dims that nobody knows: those at one place are equal, and not all of them."""
+    program = fluid.Program()
+    block = program.global_block()
+    block.create_var("x4", [-1, 7], "float32", is_data=True, stop_gradient=False)
+    for name, dims, dtype in (("x5", [1], "int32"), ("x6", [1], "int32"), ("x45", [1, 7], "float32")):
+        block.create_var(name, dims, dtype, is_data=True)
+    block.create_var("v13", [5], "float32", is_data=True)
+    append_all(program, COLUMNS_THAT_ROWS_ARE_NOT)
+    (gradient,) = fluid.backward.gradients([block.var(name) for name in ("v46", "v47")], [block.var("x4")])
+    feed = {name: np.ones((1, 7), "float32") for name in ("x4", "x45")}
+    feed |= {"x5": np.array([1], "int32"), "x6": np.array([2], "int32"), "v13": np.ones(5, "float32")}
+    for mode in ("interpreted", "compiled"):
+        found = fluid.Executor(place, mode=mode).run(program, feed, ["v39", gradient.name], scope=fluid.Scope())
+        np.testing.assert_array_equal(found[1], np.zeros((1, 7)))

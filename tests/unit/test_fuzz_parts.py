@@ -21,6 +21,7 @@ from fluidlite.testing.fuzz.builder import Builder
 from fluidlite.testing.fuzz.differences import derivative
 from fluidlite.testing.fuzz.error_bounds import Refused
 from fluidlite.testing.fuzz.generate import generate
+from fluidlite.testing.fuzz.outcome import Finding
 from fluidlite.testing.fuzz.printing import python
 from fluidlite.testing.fuzz.recipe import Recipe, Step, build
 from fluidlite.testing.fuzz.reference import Evaluator, exactly
@@ -250,3 +251,15 @@ def test_blocks_around_steps_change_nothing_and_their_faults_are_found(monkeypat
     wrong = lambda tensor, context: Tensor().set(tensor.numpy() * np.float32(1.01), context.place)  # noqa: E731
     monkeypatch.setattr(tensor_arrays, "_shared", wrong)
     assert "value" in [finding.kind for finding in check(recipe("array"), CPU).findings]
+
+
+def test_a_recipe_that_is_not_built_is_another_failure() -> None:
+    """Else a failing recipe would be cut down to one that no program can be made of."""
+    recipe = generate(5, 0, ALL).recipe
+    ran, other, not_built = (
+        Finding("error", f"ShapeError: {what}: X is [1]", "", recipe)
+        for what in ("one mode alone", "one mode alone", "not built")
+    )
+    assert ran.key == other.key != not_built.key
+    assert Finding("foreign", "KeyError: compiled, run 1: x", "", recipe).key == "foreign:KeyError"
+    assert Finding("value", "v1: differs", "v1", recipe).key == "value"

@@ -7,8 +7,8 @@ equal for all sizes, so far as inference does not choose by them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, cycle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, count, cycle
 from typing import Union
 
 from fluidlite.compiler.ir.graph import Graph
@@ -23,6 +23,8 @@ _PLACEHOLDER = Spec.of((), "float32")
 _FIRST, _STEP = 2_000_000_011, 1_009
 _MOST_TIMES = 1 << 20
 """A dim that is so many times an unknown one is a product; what is left of larger ones may be part of another."""
+_MOST_ASKED = 128
+"""So often an operator is asked which dims have to be equal."""
 
 
 class GenericDims:
@@ -157,17 +159,53 @@ class GenericDims:
             return None
 
     def _unified(self, definition: OpDef, ins: Specs, outs: Specs, op: GraphOp) -> Inferred:
-        """Infer as if all unknown dims of the inputs were one; where only that works, they are."""
+        """Infer with unknown dims of the inputs that are equal, as few as work: without that, they would not."""
         unknown = sorted({dim for specs in ins.values() for spec in specs for dim in spec.dims} & self._unknown)
         if len(unknown) < 2:
             return None
-        found = self._try(definition, _with_dims(ins, dict.fromkeys(unknown, unknown[0])), outs, op)
+        one, other = unknown[0], unknown[-1] + 2
+
+        def works(apart: Iterable[int] = ()) -> bool:
+            dims = {**dict.fromkeys(unknown, one), **dict.fromkeys(apart, other)}
+            return self._try(definition, _with_dims(ins, dims), outs, op) is not None
+
+        classes = _equal_in_all(unknown, works) if works() else None
+        if classes is None:
+            return None
+        same = {dim: first for first, *others in classes for dim in others}
+        found = self._try(definition, _with_dims(ins, same), outs, op)
         if found is not None:
-            ones = (self._try(definition, _with_dims(ins, {dim: 1}), outs, op) for dim in unknown)
-            if not self._doubtful.isdisjoint(unknown) or any(each is not None for each in ones):
-                self._doubtful.add(unknown[0])
-            self._same.update({dim: unknown[0] for dim in unknown[1:]})
+            for first, *others in classes:
+                mine = (first, *others) if others else ()
+                ones = (self._try(definition, _with_dims(ins, {**same, dim: 1}), outs, op) for dim in mine)
+                if mine and (not self._doubtful.isdisjoint(mine) or any(each is not None for each in ones)):
+                    self._doubtful.add(first)
+            self._same.update(same)
         return found
+
+
+def _equal_in_all(dims: Sequence[int], works: Callable[[Iterable[int]], bool]) -> list[list[int]] | None:
+    """Dims in classes: those of one have to be equal. None if that takes too many questions.
+
+    Parameters
+    ----------
+    dims : sequence of int
+    works : callable
+        Whether an operator takes dims of which some are one number, and all the others another.
+    """
+    found: list[list[int]] = []
+    left, asked = list(dims), 0
+    while left:
+        first, *rest = left
+        for others in (others for size in range(len(rest) + 1) for others in combinations(rest, size)):
+            asked += 1
+            if asked > _MOST_ASKED:
+                return None
+            if len(others) == len(rest) or works((first, *others)):  # the least such class is all that it has to equal
+                found.append([first, *others])
+                left = [dim for dim in rest if dim not in others]
+                break
+    return found
 
 
 def generic_dims(graph: Graph) -> GenericDims:

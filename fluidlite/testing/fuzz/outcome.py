@@ -33,8 +33,9 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What must stay while the recipe is cut down."""
-        return f"{self.kind} {self.what.split(':')[0]}" if self.kind in ("error", "foreign") else self.kind
+        """What must stay while the recipe is cut down: of an error its class, and whether it was run at all."""
+        parts = {"error": 2, "foreign": 1}.get(self.kind, 0)
+        return ":".join([self.kind, *self.what.split(":")[:parts]])
 
 
 @dataclass

@@ -43,11 +43,12 @@ def check(recipe: Recipe, place: Place, gradients: bool = True) -> Outcome:
     if not gradients:
         recipe = replace(recipe, targets=(), wanted=())
     try:
-        built = build(recipe)
-    except GradientError as error:
-        outcome.discarded["no gradient: " + str(error).split("\n")[0][:60]] += 1
-        recipe = replace(recipe, targets=(), wanted=())
-        built = build(recipe)
+        try:
+            built = build(recipe)
+        except GradientError as error:
+            outcome.discarded["no gradient: " + str(error).split("\n")[0][:60]] += 1
+            recipe = replace(recipe, targets=(), wanted=())
+            built = build(recipe)
     except FluidError as error:
         outcome.findings.append(Finding("error", f"{type(error).__name__}: not built: {_line(error)}", "", recipe))
         return outcome

@@ -123,8 +123,8 @@ def _sources() -> str:
 
     It is ``""``, too, where one was written since they were imported: it is not what runs.
     """
-    found = []
-    pending = [os.path.join(Path(__file__).parents[2], package) for package in _PACKAGES]
+    root, found = Path(__file__).parents[2], []
+    pending = [os.path.join(root, package) for package in _PACKAGES]
     try:
         for at in pending:
             with os.scandir(at) as entries:
@@ -134,7 +134,7 @@ def _sources() -> str:
                     elif entry.name.endswith(".py"):
                         if entry.stat().st_mtime > _IMPORTED:
                             return ""
-                        found.append((entry.path, Path(entry.path).read_bytes()))
+                        found.append((os.path.relpath(entry.path, root), Path(entry.path).read_bytes()))
     except OSError:
         return ""
     return sha256(repr(sorted(found)).encode()).hexdigest() if found else ""

@@ -414,3 +414,17 @@ def test_numpy_s_state_in_a_run_is_restored() -> None:
                 raise FloatingPointError
             assert set(np.geterr().values()) == {"ignore"}
         assert (np.geterr(), np.getbufsize()) == (before, 4096)
+
+
+def test_small_files_count_as_blocks_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many files of a few bytes take more than these; one that another process took away is no reason to stop."""
+    monkeypatch.setattr("fluidlite.base.disk_cache.MOST_BYTES", 5 * 4096)
+    monkeypatch.setattr("fluidlite.base.disk_cache.TRIM_BELOW", "")
+    cache = DiskCache(tmp_path)
+    for k in range(9):
+        cache.put(b"few", str(k))
+    assert cache.size() == (9, 9 * 4096)
+    there = list(cache._files())
+    monkeypatch.setattr(DiskCache, "_files", lambda cache: [(0.0, 4096, str(tmp_path / "gone.bin")), *there])
+    cache._trim()
+    assert len(list(tmp_path.iterdir())) == 5

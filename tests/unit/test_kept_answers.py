@@ -122,15 +122,18 @@ def test_without_source_files_nothing_is_kept(laid: list[str], tmp_path: Path, m
         b"[]",
         b"{",
         b"[[], [[[], 3]]]",
+        b"[" * 10**5,
+        b"[[], [[[], [1" + b"0" * 400 + b", []]]]]",
         b'[[["os.system", [], 1, true]], []]',
         b'[[], [[[["less", 0, 1, true]], null]]]',
     ],
 )
 def test_what_is_no_answer_is_as_good_as_none(laid: list[str], content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = run(64, several)
+    expected, cost_of_it = run(64, several), cost.estimate(call_of())
     another_process()
     laid.clear()
     monkeypatch.setattr(kept_answers._disk, "get", lambda *key: content)
+    assert cost.estimate(call_of()) == cost_of_it
     assert np.array_equal(run(64, several), expected)
     assert laid
 

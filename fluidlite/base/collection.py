@@ -31,9 +31,23 @@ def paused() -> Iterator[None]:
         _paused = False
 
 
+_phases: dict[str, object] = {}
+"""The phases that the garbage collector was in: the last key is the one of now."""
+
+# Python handles a signal where Python code runs, and an exception of a callback is lost: a callback in Python would
+# lose the interrupt that arrives during a collection. These are C functions.
+gc.callbacks += [_phases.pop, _phases.__setitem__]
+
+
+def collecting() -> bool:
+    """Whether Python collects garbage now, in this thread or in another."""
+    return [*_phases][-1:] == ["start"]
+
+
 @first_in_child
 def _resume() -> None:
     global _paused
+    _phases.clear()  # the thread that collected may not be here
     if _paused:
         gc.enable()
         _paused = False

@@ -7,7 +7,6 @@ that a finaliser may put into, as leases end wherever Python collects them.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from time import monotonic, perf_counter
 from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
+from fluidlite.base.collection import collecting
 from fluidlite.base.errors import FluidError, LoaderError
 from fluidlite.base.fork import new_lock, new_rlock
 from fluidlite.base.log import logger
@@ -277,7 +277,7 @@ class EpochRun:
         Where Python collects that, this thread may hold any lock, so that nothing is waited for: the last worker that
         ends lets go of the buffers.
         """
-        if _collecting != threading.get_ident():
+        if not collecting():
             self.close()
         elif self._end_workers():
             for producer in self._producers:
@@ -304,25 +304,13 @@ class EpochRun:
         """Let go of the buffers and of the source; nobody works any more."""
         self._results.clear()
         try:
-            self._ring.close(wait=_collecting != threading.get_ident())
+            self._ring.close(wait=not collecting())
         except FluidError as exc:
             logger.debug("closing the buffers of a loader on %s: %s", self._ring.place, exc)
         try:
             self._requests.close()
         except Exception as exc:
             logger.warning("closing the source of a loader: %s: %s", type(exc).__name__, exc)
-
-
-_collecting = 0
-"""The thread in which Python collects garbage now."""
-
-
-def _note_collection(phase: str, info: object) -> None:
-    global _collecting
-    _collecting = threading.get_ident() if phase == "start" else 0
-
-
-gc.callbacks.append(_note_collection)
 
 
 def _events(readers: Sequence[Context]) -> tuple[Event, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
+import signal
+import weakref
+from functools import partial
 
 import pytest
 
 import fluidlite as fluid
-from fluidlite.base.collection import paused
+from fluidlite.base.collection import collecting, paused
 from fluidlite.compiler.passes.pass_list import PassList
 
 
@@ -32,6 +36,39 @@ def test_who_turned_it_off_finds_it_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+class Knot:
+    """It holds itself, so that only a collection ends it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_it_is_known_that_garbage_is_collected() -> None:
+    seen: list[bool] = []
+    knot = Knot()
+    noted = weakref.ref(knot, lambda _: seen.append(collecting()))
+    del knot
+    assert not collecting()
+    gc.collect()
+    assert noted() is None and seen == [True] and not collecting()
+
+
+def test_an_interrupt_during_a_collection_is_not_lost() -> None:
+    interrupt = partial(next, map(_thread.interrupt_main, [signal.SIGINT]))  # no code of Python, which would handle it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        knot = Knot()
+        noted = weakref.ref(knot, interrupt)
+        del knot
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+            for _ in range(1000):
+                pass
+        assert noted() is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")

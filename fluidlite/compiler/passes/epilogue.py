@@ -236,16 +236,16 @@ class _Joint:
 
     def _taken(self, call: Call) -> bool:
         """Whether the kernel that would compute the product takes the whole."""
-        rule, place = call.op.epilogue, self.unit.place
+        rule, place, seen = call.op.epilogue, self.unit.place, self.dims.opened(call)
         assert rule is not None
         try:
-            plain = choose(rule.product_call(call), place, self.graph.policy)
+            plain = choose(rule.product_call(seen), place, self.graph.policy)
         except FluidError:  # it cannot run here, and says so when it is planned
             return False
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
             return False
-        reason = refuse(kernel, call, self.unit)
+        reason = refuse(kernel, call, self.unit) or refuse(kernel, seen, self.unit)
         if reason is None and plain.capability == "language":
             reason = language_refusal(call, self.unit)
         if reason is None and plain.capability:

@@ -26,6 +26,7 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import MADE_OF, Operator
 from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec
 
 
 class FuseEpilogues(GraphPass):
@@ -108,6 +109,12 @@ def _then_of(op: GraphOp) -> _Then | None:
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
 
 
+def _declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
+    """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
+    found = {slot: tuple(value.spec for value in values if value and value.spec) for slot, values in slots.items()}
+    return {slot: specs for slot, specs in found.items() if specs}
+
+
 class _Joint:
     """One product, and what reads it."""
 
@@ -187,13 +194,14 @@ class _Joint:
             return None
         ins |= {inputs[slot]: specs[slot] for slot in reads}
         call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
-        if not self._element_by_element(call) or not self._taken(call):
-            return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
-        return self._operator(made, values, {outputs[s]: v for s, v in then.outputs.items()}, all_attrs)
+        results = {outputs[slot]: value for slot, value in then.outputs.items()}
+        if not self._element_by_element(call) or not self._taken(call, values, results):
+            return None
+        return self._operator(made, values, results, all_attrs)
 
     def _element_by_element(self, call: Call) -> bool:
         """Whether each element of the product makes one of every output."""
@@ -234,12 +242,17 @@ class _Joint:
                 found.append((outputs[slot], min(fits)[1]))
         return tuple(found)
 
-    def _taken(self, call: Call) -> bool:
-        """Whether the kernel that would compute the product takes the whole."""
-        rule, place, seen = call.op.epilogue, self.unit.place, self.dims.opened(call)
+    def _taken(self, call: Call, values: Mapping[str, Sequence[GraphValue]], results: Mapping[str, GraphValue]) -> bool:
+        """Whether the kernel that would compute the product takes the whole, in any run."""
+        rule, place = call.op.epilogue, self.unit.place
         assert rule is not None
+        attrs = {attr.name: self.op.attrs[attr.name] for attr in rule.product.attrs}
+        product = Call(rule.product, _declared(self.op.inputs), _declared(self.op.outputs), attrs, place)
+        seen = Call(
+            call.op, _declared(values), _declared({slot: [each] for slot, each in results.items()}), call.attrs, place
+        )
         try:
-            plain = choose(rule.product_call(seen), place, self.graph.policy)
+            plain = choose(product, place, self.graph.policy)
         except FluidError:  # it cannot run here, and says so when it is planned
             return False
         kernel = plain.kernel

@@ -80,17 +80,6 @@ class GenericDims:
             found[slot] = (spec,)
         return found
 
-    def opened(self, call: Call) -> Call:
-        """The same call with -1 for what nobody knows."""
-
-        def with_open(slots: Mapping[str, Sequence[Spec]]) -> Specs:
-            return {
-                slot: tuple(spec.with_(dims=tuple(-1 if dim >= _FIRST else dim for dim in spec.dims)) for spec in specs)
-                for slot, specs in slots.items()
-            }
-
-        return Call(call.op, with_open(call.ins), with_open(call.outs), call.attrs, call.place, call.training)
-
     def grouped(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
         """The specs of values by slot, where slots take several; None if one is not declared."""
         found: Specs = {}

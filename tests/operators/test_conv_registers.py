@@ -235,6 +235,18 @@ def test_transforms_made_a_few_tiles_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     compare("cpu", Geometry(1, 16, 33, (14, 14), (3, 3), pads=(1, 1)), True, "winograd")
 
 
+@pytest.mark.parametrize("library", ["registers", "winograd"])
+@pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
+def test_other_registers(registers: tuple[int, int], library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
+    from fluidlite.platform.context_pool import get_context
+    from fluidlite.platform.device_registry import devices
+
+    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+    g = Geometry(2, 18, 34, (9, registers[1] - 5), (3, 3), pads=(1, 1))
+    assert compare("cpu", g, True, library) == {library}
+
+
 def test_other_images_change_no_bit() -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal((40, 32, 12, 12)).astype("float32")

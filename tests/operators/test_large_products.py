@@ -165,6 +165,21 @@ def test_compiled_and_interpreted_steps_agree(place: str, require: Any) -> None:
         np.testing.assert_allclose(mine, theirs, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
+def test_other_registers(registers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
+    from fluidlite.platform.context_pool import get_context
+
+    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+    side = 170 + registers[1]
+    a, b = random(side, 211), random(side, 181)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in (("x", a), ("y", b)))
+        out = layers.matmul(x, y, True)
+        (found,) = fluid.Executor("cpu").run(feed={"x": a, "y": b}, fetch_list=[out])
+    close(found, a.astype("float64").T @ b, side)
+
+
 def test_threads_and_rows_beside_it_change_no_bit() -> None:
     from fluidlite.platform.context_pool import get_context
 

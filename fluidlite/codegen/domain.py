@@ -12,7 +12,7 @@ from math import prod
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import EVERYWHERE
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.tensor.tensor_spec import Dims
 
 
@@ -35,6 +35,7 @@ class Domain:
     sums: Mapping[str, tuple[int, ...]]
 
 
+@once
 def domain_of(call: Call) -> Domain:
     """Return the index domain of a call whose dims are known; asked once a call.
 
@@ -43,10 +44,6 @@ def domain_of(call: Call) -> Domain:
     ShapeError
         If an operand has no place among the others.
     """
-    return call.once("domain", _domain_of)
-
-
-def _domain_of(call: Call) -> Domain:
     rule = call.op.scalar
     assert rule is not None
     if rule.domain is not None:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.typed import Typed, typed
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.layout import PLAIN
 
@@ -16,12 +16,9 @@ _cache: WeakKeyDictionary[OpDef, LRUCache[Typed]] = WeakKeyDictionary()
 _MOST = 256
 
 
+@once
 def typed_of(call: Call) -> Typed:
     """The typed expression of a call: what it wants of the operator's outputs."""
-    return call.once("typed", _typed_of)
-
-
-def _typed_of(call: Call) -> Typed:
     op = call.op
     rule = op.scalar
     assert rule is not None

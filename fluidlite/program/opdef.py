@@ -255,11 +255,6 @@ class OpDef:
         if both:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
 
-    @property
-    def elementwise(self) -> bool:
-        """Whether it is said element by element: by a scalar rule, or put together of operators that have one."""
-        return self.scalar is not None or (self.expression is not None and self.expression.elements is not None)
-
     def input(self, name: str) -> Slot | None:
         """The input slot of that name, or None."""
         return self._in.get(name)

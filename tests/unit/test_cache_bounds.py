@@ -35,6 +35,7 @@ MODULE_STATE = {
     "expr/derivative_rules.py": {"SEVERAL": "one a primitive that has several results"},
     "compiler/selection/step_choices.py": {"_calls": "weak; of each operator a LRUCache"},
     "expr/calls.py": {"_traces": "weak; of each operator a LRUCache"},
+    "program/op_call.py": {"_of_operands": "one a question"},
     "program/operator_options.py": {"_defaults": "one a kind of option"},
     "render/loops/collapse.py": {"_known": "weak; one of each trace"},
     "render/loops/kernels.py": {"_known": "weak; 16 of each trace at most"},

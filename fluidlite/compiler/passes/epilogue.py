@@ -20,7 +20,7 @@ from fluidlite.compiler.passes.joined import lines_of, made_of
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
 from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.program.epilogue import THEN
+from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
@@ -85,8 +85,6 @@ def _then_of(op: GraphOp) -> _Then | None:
     """An operator as an elementwise one, or None."""
     assert op.operator is not None
     own = op.operator.definition
-    if own.expression is not None and own.expression.elements is not None:
-        own = own.expression.elements()
     if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
         return None
     outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
@@ -103,7 +101,7 @@ def _then_of(op: GraphOp) -> _Then | None:
     sources = tuple((f"{slot}[{k}]", Source(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
     part = Part(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
     stored = tuple(Source(0, each) for each in outputs)
-    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored), of_elements=True)
+    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored))
     made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
 
@@ -200,7 +198,7 @@ class _Joint:
         rule = call.op.epilogue
         assert rule is not None
         try:
-            then = rule.then_call(call)
+            then = then_call(call)
             domain = domain_of(then)
         except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
             return False
@@ -239,7 +237,7 @@ class _Joint:
         rule, place = call.op.epilogue, self.unit.place
         assert rule is not None
         try:
-            plain = choose(rule.product_call(call), place, self.graph.policy)
+            plain = choose(product_call(call), place, self.graph.policy)
         except FluidError:  # it cannot run here, and says so when it is planned
             return False
         kernel = plain.kernel
@@ -249,7 +247,7 @@ class _Joint:
         if reason is None and plain.capability == "language":
             reason = language_refusal(call, self.unit)
         if reason is None and plain.capability:
-            reason = device_veto(rule.then_call(call), self.unit)
+            reason = device_veto(then_call(call), self.unit)
         return reason is None
 
     def _operator(

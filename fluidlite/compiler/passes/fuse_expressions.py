@@ -60,7 +60,7 @@ class FuseExpressions(GraphPass):
         members: dict[int, LoopMember] = {}
         for by_elements in (False, True):  # each asks only of those that still have a neighbour
             left = _with_neighbours({index: op for index, op in left.items() if index in calls})
-            for index in [index for index, op in left.items() if op.definition.elementwise is by_elements]:
+            for index in [index for index, op in left.items() if (op.definition.scalar is not None) is by_elements]:
                 member = _member_of(left[index], calls[index], graph.policy)
                 if member is not None:
                     members[index] = member
@@ -143,7 +143,7 @@ class ByCost(Fusion[LoopMember]):
     def _estimate(self, group: frozenset[int]) -> tuple[float, frozenset[Order]] | None:
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
         call = next(self.members[index].call for index in group)
-        if len(group) > 1 or not call.of_tensors:
+        if len(group) > 1 or not _traced(call):
             made = self.as_one(group)
             if not made.possible or len(made.attrs) > MOST_NUMBERS:
                 return None
@@ -209,14 +209,19 @@ def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
     try:
         if not _by_loops(call, devices.unit(call.place), policy):
             return None
-        said = call.by_elements
-        elementwise = not said.of_tensors and not domain_of(said).sums
-        fit = dims_fit(call) if call.of_tensors else {}
+        elementwise = not call.of_tensors and not domain_of(call).sums
+        fit = dims_fit(call) if _traced(call) else {}
         checks = checks_indices(call)
     except (FluidError, Refused):  # it cannot run here, or not at these sizes; it says so when it is planned
         return None
     other = frozenset(id(values[0]) for slot, values in op.outputs.items() if not fit.get(slot, True))
     return LoopMember(op, call.op, call, device, layout, checks, other, elementwise)
+
+
+def _traced(call: Call) -> bool:
+    """Whether the operator's own expression is what loops would compute: a fused one, or one of tensors."""
+    rule = call.op.expression
+    return rule is not None and (rule.operators > 0 or call.of_tensors)
 
 
 def _by_loops(call: Call, unit: Unit, policy: Policy) -> bool:

@@ -184,7 +184,7 @@ class _Assignment:
             if way.free:
                 assert op.operator is not None
                 given = [where.get(id(v), False) for slot in op.inputs if slot in way.slots for v in op.inputs[slot]]
-                lies = (way.tied or op.operator.definition.elementwise) and bool(given) and all(given)
+                lies = (way.tied or op.operator.definition.scalar is not None) and bool(given) and all(given)
                 labels[id(op)] = lies
             where.update((id(v), lies and slot in way.slots) for slot, made in op.outputs.items() for v in made if v)
         return labels

@@ -76,7 +76,7 @@ class LayoutChoice(Values):
         it (the hint ``op_layout``). A kernel that names layouts itself is left alone.
         """
         hint = op.hints.get(LAYOUT)
-        if hint == PLAIN.name or (hint is None and not call.op.elementwise):
+        if hint == PLAIN.name or (hint is None and call.op.scalar is None):
             return None
         lie = {value: self._find(value).spec.layout for value in op.args}
         known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import HALVES
@@ -36,7 +35,7 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     least = getattr(unit.language, "least", 0)
     if call.op.expression is not None and call.op.expression.operators >= MANY_OPERATORS:
         return None
-    if least and not policy.repeated and 0 <= largest(call) < least:
+    if least and not policy.repeated and 0 <= call.largest < least:
         return f"under {least} elements the array namespace starts sooner"
     return None
 
@@ -56,17 +55,6 @@ def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
     if kernel.written_for == "cores" and runs_side_by_side(unit.language):
         return f"its work-items are few and long, and {unit.place.kind} runs many side by side"
     return None
-
-
-def largest(call: Call) -> int:
-    """The elements of the largest tensor of a call; -1 where dims of an input are not known."""
-    return call.once("largest", _largest)
-
-
-def _largest(call: Call) -> int:
-    if not call.known:
-        return -1
-    return max([prod(spec.dims) for specs in (*call.ins.values(), *call.outs.values()) for spec in specs], default=0)
 
 
 def device_refusal(call: Call, unit: Unit) -> str | None:
@@ -117,7 +105,7 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     for slot in call.op.decomposed:
         if call.has(slot):
             return f"kernels do not know {slot}; the decomposition does"
-    plain = not kernel.layouts and "dense" in kernel.kinds and call.once("dense", _is_dense)
+    plain = not kernel.layouts and "dense" in kernel.kinds and call.dense
     for slot, spec, declared in () if plain else _specs(call):
         if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
             return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
@@ -138,10 +126,6 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     if reason is not None or kernel.supports is None:
         return reason
     return asked_of(kernel.supports, call, kernel.whose)
-
-
-def _is_dense(call: Call) -> bool:
-    return all([spec.kind == "dense" for specs in (*call.ins.values(), *call.outs.values()) for spec in specs])
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

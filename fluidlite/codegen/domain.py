@@ -51,7 +51,8 @@ def domain_of(call: Call) -> Domain:
         return said
     spans = typed_of(call).spans
     operands = dict.fromkeys([slot for span in spans.values() for slot in span if slot != EVERYWHERE])
-    slots = {slot: call.dims(slot) for slot in (*operands, *spans)}
+    specs = {**call.ins, **call.outs}
+    slots = {slot: specs[slot][0].dims for slot in (*operands, *spans)}
     if len(set(slots.values())) == 1:
         return Domain(next(iter(slots.values())), slots, {})
     placed = placed_dims(call, slots)

@@ -21,7 +21,9 @@ def check_read(graph: Graph, feeds: Iterable[str]) -> None:
     """
     known = {name: graph.block.find_var(name) for name in feeds}
     unread = {name for name, variable in known.items() if variable is None or not variable.persistable}
-    for op in graph.written if unread else ():
+    for op in graph.written:
+        if not unread:
+            return
         if op.definition.marker:
             continue
         unread.difference_update(op.input_arg_names)

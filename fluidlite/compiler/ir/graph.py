@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -97,8 +98,8 @@ class Graph:
         """The state variables that it reads or writes, and whether it writes them; of a graph that passes have left."""
         found: dict[str, bool] = {}
         for op in self.ops:
-            for value in op.results:
-                if value.state is not None:
+            for value in chain.from_iterable(op.outputs.values()):
+                if value is not None and value.state is not None:
                     found[value.state] = found.get(value.state, False) or op.type != READ
         return found
 
@@ -114,7 +115,9 @@ class Graph:
     @cached_property
     def last_reads(self) -> dict[GraphValue, float]:
         """The index in :attr:`operators` that reads a value last; infinite for results."""
-        found: dict[GraphValue, float] = {arg: at for at, op in enumerate(self.operators) for arg in op.args}
+        found: dict[GraphValue, float] = {
+            arg: at for at, op in enumerate(self.operators) for args in op.inputs.values() for arg in args
+        }
         found.update(dict.fromkeys(self.results, inf))
         return found
 
@@ -167,7 +170,7 @@ class Graph:
         if self._used != (id(self.ops), len(self.ops)):
             self._users = {}
             for op in self.ops:
-                for arg in op.args:
+                for arg in chain.from_iterable(op.inputs.values()):
                     known = self._users.setdefault(id(arg), [])
                     if not known or known[-1] is not op:
                         known.append(op)
@@ -260,7 +263,7 @@ class Graph:
             )
             if needed or op.has_effect:
                 kept.append(op)
-                wanted.update(map(id, op.args))
+                wanted.update(map(id, chain.from_iterable(op.inputs.values())))
                 if op.operator is not None and op.operator.definition.run is not None:
                     names.update(_read_inside(op.operator))
         return kept[::-1]

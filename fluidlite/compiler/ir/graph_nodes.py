@@ -50,7 +50,7 @@ class GraphValue:
     @property
     def is_constant(self) -> bool:
         """Whether it is the same number at every run."""
-        return self.op is not None and self.op.type == "fill_constant" and not self.op.args
+        return self.op is not None and self.op.type == "fill_constant" and not any(self.op.inputs.values())
 
     @property
     def const(self) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
@@ -119,12 +120,12 @@ class Verifier:
         self._seen: dict[int, tuple[GraphOp, Any]] = {}
         for op in graph.ops:
             self._seen[id(op)] = op, _facts(op)
-            for arg in op.args:
+            for arg in chain.from_iterable(op.inputs.values()):
                 if arg.op is None:
                     self.arguments[id(arg)] = arg
             stores = False
-            for value in op.results:
-                if value.state is not None:
+            for value in chain.from_iterable(op.outputs.values()):
+                if value is not None and value.state is not None:
                     self.states[value.state].append(value)
                     stores = True
             if not stores and op.has_effect:
@@ -172,7 +173,7 @@ class Verifier:
         made: set[int] = set()
         listed = {id(op) for op in graph.ops}
         for op, values in zip(graph.ops, results, strict=True):
-            for arg in op.args:
+            for arg in chain.from_iterable(op.inputs.values()):
                 if id(arg) in made:
                     continue
                 if arg.op is None:

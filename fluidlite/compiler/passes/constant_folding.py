@@ -93,7 +93,7 @@ def _read(op: GraphOp) -> list[GraphValue]:
     definition = op.operator.definition if op.operator is not None else None
     found = []
     for slot, values in op.inputs.items():
-        declared = definition.input(slot) if definition is not None else None
+        declared = definition.input(slot) if definition is not None and slot in definition.unread else None
         dims = declared is not None and declared.metadata_only
         found += [value for value in values if not _small(value)] if dims else values
     return found

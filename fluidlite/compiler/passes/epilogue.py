@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
-from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.elementwise_form import elementwise_form_of
-from fluidlite.codegen.epilogue import ACCUMULATE, product_with
+from fluidlite.codegen.epilogue import ACCUMULATE, product_with, unfit
 from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.compiler.ir.fused import Part, Structure, fused_op
 from fluidlite.compiler.ir.graph import Graph
@@ -180,31 +179,24 @@ class _Joint:
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
-        ins = self.dims.grouped(self.op.inputs)
-        if ins is None:
+        product = self.dims.grouped(self.op.inputs)
+        if product is None:
             return None
-        ins |= {inputs[slot]: specs[slot] for slot in reads}
+        ins = product | {inputs[slot]: specs[slot] for slot in reads}
         call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
-        if not self._element_by_element(call) or not self._taken(call):
+        (value,) = self.op.results
+        spec = self.dims.spec(value)
+        if spec is not None:  # else it is inferred
+            call.found[product_call] = Call(
+                self.operator.definition, product, {out: (spec,)}, self.op.attrs, call.place
+            )
+        if not self._taken(call):
             return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
         return self._operator(made, values, {outputs[s]: v for s, v in then.outputs.items()}, all_attrs)
-
-    def _element_by_element(self, call: Call) -> bool:
-        """Whether each element of the product makes one of every output."""
-        rule = call.op.epilogue
-        assert rule is not None
-        try:
-            then = then_call(call)
-            domain = domain_of(then)
-        except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
-            return False
-        if domain.sums or domain.placed.get(rule.given) != domain.dims:
-            return False
-        return {domain.dims} == {*map(then.dims, (*then.outs, rule.given))}
 
     def _may_share(
         self,
@@ -234,11 +226,12 @@ class _Joint:
 
     def _taken(self, call: Call) -> bool:
         """Whether the kernel that would compute the product takes the whole."""
-        rule, place = call.op.epilogue, self.unit.place
-        assert rule is not None
+        place = self.unit.place
         try:
+            if unfit(call) is not None:
+                return False
             plain = choose(product_call(call), place, self.graph.policy)
-        except FluidError:  # it cannot run here, and says so when it is planned
+        except FluidError:  # its dims fit nothing known, or it cannot run here: it says so when it is planned
             return False
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, count, cycle
+from itertools import chain, combinations, count, cycle
 from typing import Union
 
 from fluidlite.compiler.ir.graph import Graph
@@ -44,14 +44,11 @@ class GenericDims:
         new = [op for op in graph.ops if op not in self._learned]
         self._learned.update(new)
         for op in new:
-            for value in op.args:
+            made = op.results
+            for value in chain.from_iterable((*op.inputs.values(), made if op.type == READ else ())):
                 if value not in self._specs:
                     self._known(value)
-            if op.type == READ or op.operator is None:
-                for value in op.results:
-                    if value not in self._specs:
-                        self._known(value)
-            elif not self._specs.keys() >= {*op.results}:
+            if op.operator is not None and not self._specs.keys() >= {*made}:
                 self._infer(op, op.operator.definition)
 
     def dims(self, value: GraphValue) -> Dims | None:
@@ -73,8 +70,9 @@ class GenericDims:
     def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
         """The specs of values by slot; None if one is not declared."""
         found: Specs = {}
+        of = self.spec if self._same else self._specs.get
         for slot, value in values.items():
-            spec = self.spec(value)
+            spec = of(value)
             if spec is None:
                 return None
             found[slot] = (spec,)
@@ -83,10 +81,11 @@ class GenericDims:
     def grouped(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
         """The specs of values by slot, where slots take several; None if one is not declared."""
         found: Specs = {}
+        of = self.spec if self._same else self._specs.get
         for slot, values in slots.items():
             specs: list[Spec] = []
             for value in values:
-                spec = self.spec(value)
+                spec = of(value)
                 if spec is None:
                     return None
                 specs.append(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fluidlite.base.errors import FluidError
@@ -173,7 +174,8 @@ def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
     """Those of some operators that read what another of them makes, or reads."""
     sharing: dict[int, list[int]] = defaultdict(list)
     for index, op in ops.items():
-        for value in {*op.args, *op.results}:
+        sides: tuple[Sequence[GraphValue | None], ...] = (*op.inputs.values(), *op.outputs.values())
+        for value in {*chain.from_iterable(sides)} - {None}:
             sharing[id(value)].append(index)
     near = {index for indices in sharing.values() if len(indices) > 1 for index in indices}
     return {index: op for index, op in ops.items() if index in near}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphValue
@@ -80,12 +81,12 @@ def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]
     current: dict[str, GraphValue] = {}
     readers: dict[int, list[int]] = defaultdict(list)
     for index, op in enumerate(graph.ops):
-        for value in op.args:
+        for value in chain.from_iterable(op.inputs.values()):
             if id(value) in maker:
                 after[maker[id(value)]].add(index)
             current.setdefault(value.name, value)
             readers[id(value)].append(index)
-        for value in op.results:
+        for value in filter(None, chain.from_iterable(op.outputs.values())):
             old = current.get(value.name)
             if old is not None and old is not value:
                 earlier = [*readers[id(old)], *([maker[id(old)]] if id(old) in maker else [])]

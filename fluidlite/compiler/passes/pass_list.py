@@ -137,7 +137,6 @@ class PassList(list[GraphPass]):
 
         A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
         """
-        graph.touch()
         try:
             item.do_pass(graph)
         except SupportsError:  # of a kernel, or of a device: it says whose, and no pass is to blame
@@ -149,6 +148,8 @@ class PassList(list[GraphPass]):
             raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
         try:
             after = fingerprint(graph)
+            if after != before:
+                graph.touch()
             if after != before or type(item) not in OURS:
                 graph.verify()
             if after != before and graph.prune():

@@ -15,7 +15,7 @@ from typing import Any
 
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.graph_nodes import READ, WRITE, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import READ, READING, WRITE, GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import Verifier, check_operator
 from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
@@ -27,6 +27,7 @@ from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops as registry
+from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec
 
 Fingerprint = list[Any]
@@ -71,7 +72,7 @@ class Graph:
         kept = self._needed()
         if len(kept) == len(self.ops):
             self._whole = fingerprint(self)
-        self.written = tuple([op.source for op in kept if op.type != READ])
+        self.written = tuple([op.operator for op in kept if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
         self.generic_dims: Any = None  # what passes found, for those behind them
@@ -85,7 +86,7 @@ class Graph:
     @property
     def closed(self) -> bool:
         """Whether operators say all that their sub-blocks read and write, so that passes may change the graph."""
-        control = [op.operator for op in self.ops if op.operator is not None and op.operator.definition.run is not None]
+        control = [op.operator for op in self.ops if op.definition.run is not None]
         return not any(sub_blocks(op) and not closed(op) for op in control)
 
     @property
@@ -128,7 +129,7 @@ class Graph:
             variable = self.block.find_var(name)
             found = self._now[name] = GraphValue(name, variable.spec if variable is not None else None, None, variable)
             if variable is not None and variable.persistable:
-                read = GraphOp(READ, {}, {}, None)
+                read = GraphOp(READ, {}, {}, Operator(self.block, READING, {}, {}, {}, {}, -1, "forward", NOWHERE))
                 read.outputs["Out"] = [found]
                 found.op, found.state = read, name
                 self.ops.append(read)
@@ -191,7 +192,7 @@ class Graph:
         """
         definition = registry.get(type)
         near = before.operator
-        if near is None:
+        if before.type == READ:
             raise ProgramError(f"{before!r} is no operator of the program; insert in front of one that is")
         given = {slot: list(vs) if isinstance(vs, (list, tuple)) else [vs] for slot, vs in inputs.items()}
         strange = [v for vs in given.values() for v in vs if not isinstance(v, GraphValue)]
@@ -264,7 +265,7 @@ class Graph:
             if needed or op.has_effect:
                 kept.append(op)
                 wanted.update(map(id, chain.from_iterable(op.inputs.values())))
-                if op.operator is not None and op.operator.definition.run is not None:
+                if op.definition.run is not None:
                     names.update(_read_inside(op.operator))
         return kept[::-1]
 

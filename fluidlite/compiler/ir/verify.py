@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call, located
+from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     ProgramError
         If the definition refuses the inputs.
     """
-    if op.operator is None or op.operator.definition.infer is None:
+    definition = op.definition
+    if definition.infer is None:
         return None
-    definition = op.operator.definition
     ins: dict[str, tuple[Spec, ...]] = {}
     for slot, values in op.inputs.items():
         specs = tuple(value.spec for value in values if value.spec is not None)
@@ -42,8 +43,7 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items()}
     call = Call(definition, ins, outs, op.attrs)
     check_inputs(call)
-    found = definition.infer(call) if definition.infer is not None else {}
-    return {slot: specs_of(specs) for slot, specs in found.items()}
+    return {slot: specs_of(specs) for slot, specs in definition.infer(call).items()}
 
 
 def agree(one: Spec, other: Spec) -> bool:
@@ -63,7 +63,7 @@ def agree(one: Spec, other: Spec) -> bool:
 
 def place_of(op: GraphOp) -> str:
     """An operator, and the user's line that it comes from, for an error."""
-    return f"{op!r} ({op.operator.line})" if op.operator is not None else repr(op)
+    return f"{op!r} ({op.line})" if op.line is not NOWHERE else repr(op)
 
 
 def check_operator(op: GraphOp) -> None:
@@ -74,9 +74,7 @@ def check_operator(op: GraphOp) -> None:
     ProgramError
         That names the operator, and the user's line.
     """
-    if op.operator is None:
-        return
-    definition = op.operator.definition
+    definition = op.definition
     if op.type != definition.type and op.type != "write_state":
         raise ProgramError(
             f"{place_of(op)} is of type {definition.type!r}, which cannot be changed"
@@ -230,10 +228,7 @@ class Verifier:
 
     def _metadata(self, op: GraphOp) -> None:
         """See that dims and dtypes are what the definition makes of the inputs, and what is updated is one variable."""
-        if op.operator is None:
-            return
         check_operator(op)
-        definition = op.operator.definition
         try:
             found = inferred(op)
         except ProgramError as exc:
@@ -247,7 +242,7 @@ class Verifier:
             for value, spec in zip(values, specs, strict=False):
                 if value is not None and value.spec is not None and not agree(value.spec, spec):
                     raise ProgramError(f"{place_of(op)}: {slot} is {value.spec!r}; its inference says {spec!r}")
-        for out, given in definition.must_alias.items():
+        for out, given in op.definition.must_alias.items():
             names = [value.name if value is not None else None for value in op.outputs.get(out, ())]
             if not _updates(names, op.inputs.get(given, ())):
                 raise ProgramError(f"{place_of(op)} updates {given} in place; {out} must be the same variable")
@@ -265,7 +260,7 @@ def _facts(op: GraphOp) -> Any:
             found.append(slot)
             for value in values:
                 found.append(value and value.spec)
-    if op.operator is not None and op.operator.definition.must_alias:
+    if op.definition.must_alias:
         found += [value.name for value in op.args]
     return found
 

@@ -73,9 +73,9 @@ class FoldConstants(GraphPass):
 
     def _constant(self, op: GraphOp, constants: Mapping[int, GraphOp]) -> bool:
         """Whether an operator makes the same small values at every run."""
-        if op.operator is None or not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
+        if op.type == READ or not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
             return False
-        definition = op.operator.definition
+        definition = op.definition
         if definition.random or definition.dynamic or definition.marker or definition.run is not None:
             return False
         return all(
@@ -90,10 +90,10 @@ class FoldConstants(GraphPass):
 
 def _read(op: GraphOp) -> list[GraphValue]:
     """The values whose numbers an operator reads: not those of which it reads known dims."""
-    definition = op.operator.definition if op.operator is not None else None
+    definition = op.definition
     found = []
     for slot, values in op.inputs.items():
-        declared = definition.input(slot) if definition is not None and slot in definition.unread else None
+        declared = definition.input(slot) if slot in definition.unread else None
         dims = declared is not None and declared.metadata_only
         found += [value for value in values if not _small(value)] if dims else values
     return found

@@ -39,7 +39,7 @@ class FuseEpilogues(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Go through the products, last ones first: of two in one sum, the later adds to the earlier."""
         able = {kernel.op for kernel in kernels if kernel.epilogue}
-        products = [op for op in graph.ops if op.type in able and op.operator is not None]
+        products = [op for op in graph.ops if op.type in able]
         if not products:
             return
         dims, readers = generic_dims(graph), _Readers(graph)
@@ -82,8 +82,7 @@ class _Then(NamedTuple):
 
 def _then_of(op: GraphOp) -> _Then | None:
     """An operator as an elementwise one, or None."""
-    assert op.operator is not None
-    own = op.operator.definition
+    own = op.definition
     if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
         return None
     outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
@@ -110,8 +109,7 @@ class _Joint:
 
     def __init__(self, graph: Graph, dims: GenericDims, readers: _Readers, op: GraphOp) -> None:
         self.graph, self.dims, self.readers, self.op = graph, dims, readers, op
-        assert op.operator is not None
-        self.operator: Operator = op.operator
+        self.operator = op.operator
         self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
 
     def join(self) -> None:
@@ -121,10 +119,10 @@ class _Joint:
             return
         (value,) = made
         readers = self.readers.of(value)
-        if len(readers) != 1 or readers[0].operator is None or sum(arg is value for arg in readers[0].args) != 1:
+        if len(readers) != 1 or sum(arg is value for arg in readers[0].args) != 1:
             return
         (reader,) = readers
-        if reader.operator is None or reader.operator.hints.get("op_device") != self.operator.hints.get("op_device"):
+        if reader.hints.get("op_device") != self.op.operator.hints.get("op_device"):
             return
         then = _then_of(reader)
         if then is None or not self._may_wait(reader):
@@ -250,25 +248,16 @@ class _Joint:
         outputs: Mapping[str, GraphValue],
         attrs: Mapping[str, object],
     ) -> GraphOp:
-        made = GraphOp(definition.type, inputs, dict(attrs), None)
-        made.outputs = {slot: [value] for slot, value in outputs.items()}
-        made.operator = Operator(
-            self.operator.block,
-            definition,
-            {},
-            {},
-            dict(attrs),
-            {},
-            self.operator.id,
-            self.operator.role,
-            self.operator.line,
-            self.operator.namescope,
+        near = self.operator
+        operator = Operator(
+            near.block, definition, {}, {}, dict(attrs), {}, near.id, near.role, near.line, near.namescope
         )
+        made = GraphOp(definition.type, inputs, dict(attrs), operator)
+        made.outputs = {slot: [value] for slot, value in outputs.items()}
         return made
 
     def _put(self, reader: GraphOp, ops: list[GraphOp]) -> None:
         """Put operators where the reader was; the product goes."""
-        assert reader.operator is not None and ops[0].operator is not None
         both = self.operator, reader.operator
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
@@ -294,7 +283,7 @@ class _Joint:
         param = outs["ParamOut"][0]
         if attrs["use_nesterov"] or attrs["regularization_method"] or speed is None or param is None:
             return
-        if velocity.name != speed.name or velocity.spec != grad.spec or reader.operator is None:
+        if velocity.name != speed.name or velocity.spec != grad.spec:
             return
         then = _Then(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": speed}, {"scale": attrs["mu"]})
         whole = self._whole(then, "Given")

@@ -47,7 +47,7 @@ def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: 
     """Where an output is an input as it is (the gradient of a sum), let its readers read that; return how many."""
     same: dict[int, GraphValue] = {}
     for op in graph.ops:
-        updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
+        updated = op.definition.must_alias.values()
         for given, values in op.inputs.items() if same else ():
             if given not in updated:
                 values[:] = [same.get(id(value), value) for value in values]
@@ -77,8 +77,8 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
     """
     changed = 0
     for op in graph.ops:
-        definition = op.operator.definition if op.operator is not None else None
-        if definition is None or definition.unread.isdisjoint(op.inputs):
+        definition = op.definition
+        if definition.unread.isdisjoint(op.inputs):
             continue
         if not any(GRAD in slot.name for slot in definition.outputs):
             continue
@@ -91,7 +91,7 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
             if value.op is None or mine is None or not dims.certain(mine) or value.spec is None or value.spec.lod_level:
                 continue
             for other_slot, others in op.inputs.items():
-                read = definition.input(other_slot) if definition is not None else None
+                read = definition.input(other_slot)
                 if read is None or read.unread or len(others) != 1:
                     continue
                 if others[0].spec == value.spec and dims.dims(others[0]) == mine:

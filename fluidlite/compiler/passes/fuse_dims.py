@@ -48,8 +48,8 @@ class GenericDims:
             for value in chain.from_iterable((*op.inputs.values(), made if op.type == READ else ())):
                 if value not in self._specs:
                     self._known(value)
-            if op.operator is not None and not self._specs.keys() >= {*made}:
-                self._infer(op, op.operator.definition)
+            if op.type != READ and not self._specs.keys() >= {*made}:
+                self._infer(op, op.definition)
 
     def dims(self, value: GraphValue) -> Dims | None:
         """The dims of a value, None if they are not declared; equal ones are equal in every run that works."""

@@ -163,9 +163,7 @@ class ByCost(Fusion[LoopMember]):
 
 def _may_join(op: GraphOp) -> bool:
     """Whether an operator may be a member by what it is, whatever its dims."""
-    if op.operator is None:
-        return False
-    own = op.operator.definition
+    own = op.definition
     said = own.scalar is not None or own.expression is not None
     return said and own.epilogue is None and may_join(op) and _updates_in_place(op)
 
@@ -200,13 +198,13 @@ def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     outs = {slot: slots.pop(slot) for slot in op.outputs if slot in slots}
     if not outs:
         return None
-    unit = devices.unit(op.hints.get("op_device") or graph.place)
+    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
     call = Call(own, slots, outs, op.attrs, unit.place)
     return call if unused("language", call, unit, graph.policy) is None else None
 
 
 def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
-    assert op.operator is not None and call.place is not None
+    assert call.place is not None
     device, layout = op.operator.hints.get("op_device"), op.operator.hints.get(LAYOUT)
     try:
         if not _by_loops(call, devices.unit(call.place), policy):
@@ -234,8 +232,7 @@ def _by_loops(call: Call, unit: Unit, policy: Policy) -> bool:
 
 def _updates_in_place(op: GraphOp) -> bool:
     """Whether all that an operator writes of state is what it reads there; the program keeps no other copy of it."""
-    assert op.operator is not None
-    alias = op.operator.definition.must_alias
+    alias = op.definition.must_alias
     for slot, (value,) in op.outputs.items():
         given = op.inputs.get(alias.get(slot, ""), ())
         if value is not None and (value.state is not None or given) and [v.name for v in given] != [value.name]:

@@ -77,8 +77,7 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     """The operator as a member of a group on its place or, if it has none, on this; None if it is to run alone."""
     if not may_join(op):
         return None
-    assert op.operator is not None
-    own = op.operator.definition
+    own = op.definition
     definition = own if own.scalar is not None else elementwise_form_of(own, len(op.args))
     if definition is None or definition.scalar is None:
         return None

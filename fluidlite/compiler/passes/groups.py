@@ -112,8 +112,7 @@ def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
         if effects[index]:
             for each in before if itself is None else (*before, itself):
                 after[each].add(index)
-            definition = op.operator.definition if op.operator is not None else None
-            if definition is not None and (definition.run is not None or definition.effect):
+            if op.definition.run is not None or op.definition.effect:
                 for each in writes:
                     after[each].add(index)
                 itself, writes = index, []

@@ -70,9 +70,9 @@ def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
 
 def may_join(op: GraphOp) -> bool:
     """Whether an operator only computes tensors of tensors, with whichever kernel: others are never part of one."""
-    if op.operator is None or "op_library" in op.operator.hints:
+    if "op_library" in op.operator.hints:
         return False
-    own = op.operator.definition
+    own = op.definition
     if own.host_only or own.dynamic or own.effect or own.run is not None:
         return False
     names = {*op.inputs, *op.outputs}
@@ -159,7 +159,7 @@ class Joined:
 
     def operator(self, checks: Operator | None = None) -> GraphOp:
         """The operator, in place of those that it is made of; ``checks`` is the one of them that checks indices."""
-        sources = [member.op.operator for member in self.members if member.op.operator is not None]
+        sources = [member.op.operator for member in self.members]
         last = sources[-1]
         definition = fused_op(self.structure)
         hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}

@@ -29,8 +29,7 @@ class ScheduleUpdates(GraphPass):
 
 
 def _is_update(op: GraphOp) -> bool:
-    runs_itself = op.operator is not None and (op.operator.definition.run or op.operator.definition.effect)
-    return op.has_effect and not runs_itself
+    return op.has_effect and op.definition.run is None and not op.definition.effect
 
 
 class _Order:
@@ -50,7 +49,7 @@ class _Order:
                 self.movable.add(id(op))
             elif op.has_effect or any(id(value) in results for value in op.results):
                 continue
-            elif (op.type == READ or (op.operator is not None and op.operator.role == "optimize")) and all(
+            elif (op.type == READ or op.role == "optimize") and all(
                 id(reader) in self.movable for value in op.results for reader in consumers[id(value)]
             ):
                 self.movable.add(id(op))

@@ -82,7 +82,7 @@ class OperatorSteps(LayoutChoice):
 
     def _keep(self, value: GraphValue) -> None:
         assert self.line is not None
-        near = self.line.op.source
+        near = self.line.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
         hints = {name: near.hints[name] for name in ("op_device",) if name in near.hints}  # others are of that operator
         source = Operator(
@@ -160,7 +160,7 @@ class OperatorSteps(LayoutChoice):
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)
         definition = call.op
-        elsewhere = op.hints.get("op_device")
+        elsewhere = op.operator.hints.get("op_device")
         target = devices.unit(elsewhere).place if elsewhere else self.home
         if definition.unmoved:
             self._check_unmoved(op, target)

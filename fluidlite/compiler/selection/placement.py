@@ -302,8 +302,8 @@ def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
     what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;
     so does one that it is fed as the value ``Seed``. A fused operator draws as the random one in it (hint ``DRAWS``).
     """
-    if DRAWS in op.hints:
-        own, name = op.hints[DRAWS]
+    if DRAWS in op.operator.hints:
+        own, name = op.operator.hints[DRAWS]
         return (own, -1) if own else (program.random_seed, zlib.crc32(name.encode()))
     given = call.op.input("Seed")
     seed = call.value("Seed") if given is not None and given.value and call.has("Seed") else None

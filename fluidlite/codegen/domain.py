@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 from fluidlite.codegen.lower import typed_of
@@ -50,9 +51,8 @@ def domain_of(call: Call) -> Domain:
         said: Domain = rule.domain(call)
         return said
     spans = typed_of(call).spans
-    operands = dict.fromkeys([slot for span in spans.values() for slot in span if slot != EVERYWHERE])
     specs = {**call.ins, **call.outs}
-    slots = {slot: specs[slot][0].dims for slot in (*operands, *spans)}
+    slots = {slot: specs[slot][0].dims for slot in (*chain.from_iterable(spans.values()), *spans) if slot != EVERYWHERE}
     if len(set(slots.values())) == 1:
         return Domain(next(iter(slots.values())), slots, {})
     placed = placed_dims(call, slots)

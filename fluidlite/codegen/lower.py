@@ -23,9 +23,8 @@ def typed_of(call: Call) -> Typed:
     rule = op.scalar
     assert rule is not None
     static = tuple([(name, type(v), v) for name, v in call.attrs.items() if v is None or name not in op.floats])
-    inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
-    outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
-    key = (static, tuple(inputs.items()), tuple(outputs.items()))
+    dtypes = {slot: specs[0].dtype for slot, specs in (*call.ins.items(), *call.outs.items()) if specs}
+    key = (static, tuple(dtypes.items()))
     cache = _cache.get(op)
     if cache is None:
         cache = _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
@@ -34,7 +33,8 @@ def typed_of(call: Call) -> Typed:
         if rule.code is not None:
             code: Typed = rule.code(call)
             return code
-        return typed(trace(rule, op, call.attrs, inputs), inputs, outputs)
+        outputs = {slot: dtypes[slot] for slot in rule.outputs if slot in dtypes}
+        return typed(trace(rule, op, call.attrs, dtypes), dtypes, outputs)
 
     return cache.get(key, make)
 

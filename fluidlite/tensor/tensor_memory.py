@@ -205,8 +205,6 @@ class TensorMemory:
         spec = self._known()
         if spec.layout.opaque:
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
-        assert self.place is not None
-        allocation.live_block()
         whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
         kept = allocation.kept_arrays(spec.uid) if whole else None
         if kept is not None:

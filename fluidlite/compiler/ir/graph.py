@@ -240,6 +240,23 @@ class Graph:
         known += [op for op in readers if id(op) not in there]
         self.results = [new if value is old else value for value in self.results]
 
+    def exchange(self, old: Sequence[GraphOp], new: Sequence[GraphOp]) -> None:
+        """Put operators in the place of others, where the last of these is; they make the same values."""
+        users = self._uses()
+        for op in old:
+            for arg in {id(arg) for arg in op.args}:
+                users[arg].remove(op)
+        for op in new:
+            for arg in {id(arg) for arg in op.args}:
+                users.setdefault(arg, []).append(op)
+            for value in op.results:
+                value.op = op
+        at = self.ops.index(old[-1])
+        self.ops[at : at + 1] = new
+        for op in old[:-1]:
+            self.ops.remove(op)
+        self._used = id(self.ops), len(self.ops)
+
     def prune(self) -> int:
         """Take out operators that no result and no effect needs; return how many."""
         now = fingerprint(self)

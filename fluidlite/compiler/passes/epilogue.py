@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,33 +41,9 @@ class FuseEpilogues(GraphPass):
         products = [op for op in graph.ops if op.type in able]
         if not products:
             return
-        dims, readers = generic_dims(graph), _Readers(graph)
+        dims = generic_dims(graph)
         for op in reversed(products):
-            _Joint(graph, dims, readers, op).join()
-        graph.touch()
-
-
-class _Readers:
-    """The operators that read each value, kept up to date while operators are joined."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._readers: dict[int, list[GraphOp]] = defaultdict(list)
-        for op in graph.ops:
-            self.add(op)
-
-    def add(self, op: GraphOp) -> None:
-        """Note a new operator."""
-        for key in {*map(id, op.args)}:
-            self._readers[key].append(op)
-
-    def remove(self, op: GraphOp) -> None:
-        """Forget one that is gone."""
-        for key in {*map(id, op.args)}:
-            self._readers[key].remove(op)
-
-    def of(self, value: GraphValue) -> list[GraphOp]:
-        """The operators that read a value."""
-        return self._readers[id(value)]
+            _Joint(graph, dims, op).join()
 
 
 class _Then(NamedTuple):
@@ -107,8 +82,8 @@ def _then_of(op: GraphOp) -> _Then | None:
 class _Joint:
     """One product, and what reads it."""
 
-    def __init__(self, graph: Graph, dims: GenericDims, readers: _Readers, op: GraphOp) -> None:
-        self.graph, self.dims, self.readers, self.op = graph, dims, readers, op
+    def __init__(self, graph: Graph, dims: GenericDims, op: GraphOp) -> None:
+        self.graph, self.dims, self.op = graph, dims, op
         self.operator = op.operator
         self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
 
@@ -118,7 +93,7 @@ class _Joint:
         if len(made) != 1 or made[0].state is not None or self.graph.is_result(made[0]):
             return
         (value,) = made
-        readers = self.readers.of(value)
+        readers = self.graph.readers(value)
         if len(readers) != 1 or sum(arg is value for arg in readers[0].args) != 1:
             return
         (reader,) = readers
@@ -210,7 +185,7 @@ class _Joint:
             if any(outputs[slot] == out for out, _ in must):
                 continue
             fits = [
-                (value.state != each.state if each.state is not None else len(self.readers.of(each)) > 1, name)
+                (value.state != each.state if each.state is not None else len(self.graph.readers(each)) > 1, name)
                 for given, name in inputs.items()
                 if name not in taken
                 and (each := then.inputs[given]).spec == value.spec
@@ -263,16 +238,7 @@ class _Joint:
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
         first.hints.update({name: value for name, value in both[1].hints.items() if name == "op_device"})
         first.hints[MADE_OF] = made_of(both)
-        for op in ops:
-            for value in op.results:
-                value.op = op
-        at = self.graph.ops.index(reader)
-        self.graph.ops[at : at + 1] = ops
-        self.graph.ops.remove(self.op)
-        for gone in (self.op, reader):
-            self.readers.remove(gone)
-        for op in ops:
-            self.readers.add(op)
+        self.graph.exchange((self.op, reader), ops)
 
     # Momentum
 

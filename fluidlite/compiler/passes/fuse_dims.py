@@ -49,7 +49,7 @@ class GenericDims:
                 if value not in self._specs:
                     self._known(value)
             if op.type != READ and not self._specs.keys() >= {*made}:
-                self._infer(op, op.definition)
+                self._infer(op, made)
 
     def dims(self, value: GraphValue) -> Dims | None:
         """The dims of a value, None if they are not declared; equal ones are equal in every run that works."""
@@ -137,11 +137,11 @@ class GenericDims:
         ]
         self._specs[value] = value.spec.with_(dims=tuple(dims))
 
-    def _infer(self, op: GraphOp, definition: OpDef) -> None:
-        ins = self.grouped(op.inputs)
+    def _infer(self, op: GraphOp, made: Sequence[GraphValue]) -> None:
+        definition, ins = op.definition, self.grouped(op.inputs)
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         found = None
-        if ins is not None and definition.infer is not None and not _makes_lod(op):
+        if ins is not None and definition.infer is not None and not _makes_lod(op, made):
             found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)
         for slot, values in op.outputs.items():
             result = (found or {}).get(slot)
@@ -242,9 +242,9 @@ def typical_dims(graph: Graph, numbers: Sequence[int]) -> GenericDims:
     return found if found is not None else GenericDims(graph, cycle(numbers))
 
 
-def _makes_lod(op: GraphOp) -> bool:
+def _makes_lod(op: GraphOp, made: Sequence[GraphValue]) -> bool:
     """Whether an operator makes sequences: offsets of as many as a made-up dim says would take for ever."""
-    for value in op.results:
+    for value in made:
         if value.spec is not None and value.spec.lod_level:
             return not [v for v in op.args if v.spec is not None and v.spec.lod_level]
     return False

@@ -46,9 +46,9 @@ class Member:
         """Its inputs by slot, once groups are made; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
         return inputs_by_slot(self.op, self.definition)
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, GraphValue]:
-        """Its outputs that somebody wants, by slot."""
+        """Its outputs that somebody wants, by slot, once groups are made."""
         return {slot: values[0] for slot, values in self.op.outputs.items() if values[0] is not None}
 
     def placed_at(self, slot: str) -> Hashable:

@@ -161,7 +161,7 @@ class Values(ABC):
         found = self._find(value)
         own = found.spec.layout
         layout = own if layout is None else layout
-        if found.place == target and own == layout:
+        if found.place == target and (own is layout or own == layout):
             return found.key
         key = found.copies.get((target, layout))
         if key is None and own != layout:

@@ -130,7 +130,7 @@ def unfit(call: Call) -> str | None:
     if reason is None:
         dims = then.dims(rule.given)
         try:
-            if any(then.dims(slot) != dims for slot in then.outs) or domain_of(then).dims != dims:
+            if {*map(then.dims, then.outs)} != {dims} or domain_of(then).dims != dims:
                 reason = "it works on other elements than those of the product"
         except ProgramError as exc:
             reason = str(exc)
@@ -175,7 +175,7 @@ def accumulation(call: Call) -> Union[Accumulation, str]:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.given}
     given = then.spec(rule.given)
-    if any(then.dtype(each) != dtype or then.dims(each) != given.dims for each in (slot, other)):
+    if any([then.dtype(each) != dtype or then.dims(each) != given.dims for each in (slot, other)]):
         return "its epilogue adds a tensor of other dims or another dtype"
     if not (terms[other] and terms[rule.given]):
         return "its epilogue multiplies by zero"  # which a sum would leave out, and with it NaN

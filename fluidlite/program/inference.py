@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.program.op_call import Call
-from fluidlite.tensor.tensor_spec import MAX_TABLE_VALUES, MAX_VALUES, TENSOR_ARRAY, Spec, dims_problem, specs_of
+from fluidlite.tensor.tensor_spec import (
+    MAX_NBYTES,
+    MAX_RANK,
+    MAX_TABLE_VALUES,
+    MAX_VALUES,
+    TENSOR_ARRAY,
+    Spec,
+    dims_problem,
+    specs_of,
+)
 
 _KINDS = (
     ("a tensor array", "layers.create_array, or layers.array_write, which makes one"),
@@ -51,6 +60,8 @@ def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
         raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
     for slot, specs in found.items():
         for spec in specs_of(specs):
+            if 0 < spec.nbytes <= MAX_NBYTES and len(spec.dims) <= MAX_RANK:
+                continue
             problem = dims_problem(spec.dims, spec.dtype)
             if problem:
                 raise ShapeError(f"{slot} {problem}")

@@ -111,8 +111,10 @@ class Call:
     @property
     def of_tensors(self) -> bool:
         """Whether its operator's expression computes it: one of tensors, and no function of scalars does."""
-        scalar = self.op.scalar
-        return self.op.expression is not None and (scalar is None or scalar.refuse(self) is not None)
+        op, scalar = self.op, self.op.scalar
+        if op.expression is None or scalar is None:
+            return op.expression is not None
+        return scalar.supports is not None and scalar.supports(self) is not None
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""

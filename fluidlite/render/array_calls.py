@@ -121,7 +121,7 @@ class ArrayCalls(ArrayText):
 
     def _broadcast(self, x: Tensor) -> str:
         users = self.users.get(x, ())
-        if users and all(user is not None and user.op == "map" and user.rank == x.rank for user in users):
+        if users and all([user is not None and user.op == "map" and len(user.dims) == len(x.dims) for user in users]):
             if self.buffers is not None and x.rank > 2 and x.rank - 1 in x.params[0] and x.args[0].op != "number":
                 return f"H.broadcast_last_axes({self.names[x.args[0]]}, {self.sizes(x.dims)})"
             return "None"  # array functions broadcast themselves

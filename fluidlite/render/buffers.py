@@ -74,7 +74,7 @@ class Buffers:
         found = [each for each in free if each.since <= self._at[x] and self._end[x] <= each.until]
         if not found:
             return None
-        chosen = next((each for each in found if each.name in names), found[-1])
+        chosen = ([each for each in found if each.name in names] or found[-1:])[0]
         free.remove(chosen)
         self._taken[x] = chosen
         return chosen.name

@@ -47,6 +47,8 @@ class Graph:
         The operators of the program that something needs.
     pruned : int
         How many nothing needs.
+    writes : bool
+        Whether the program writes state; passes write no other.
     place : Place
         Where it is to run, but for what the user put elsewhere.
     policy : Policy
@@ -62,6 +64,7 @@ class Graph:
         self.block: Block = program.global_block()
         self.fetches = list(fetches)
         self.ops: list[GraphOp] = []
+        self.writes = False
         self._now: dict[str, GraphValue] = {}
         self._users: dict[int, list[GraphOp]] = {}
         self._used: tuple[int, int] | None = None
@@ -147,7 +150,8 @@ class Graph:
                     continue
                 variable = self.block.find_var(name)
                 value = GraphValue(name, variable.spec if variable is not None else None, made, variable)
-                value.state = name if variable is not None and variable.persistable else None
+                if variable is not None and variable.persistable:
+                    value.state, self.writes = name, True
                 self._now[name] = value
                 made.outputs[slot].append(value)
         self.ops.append(made)

@@ -61,9 +61,9 @@ def _then_of(op: GraphOp) -> _Then | None:
     if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
         return None
     outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
-    if any(len(values) != 1 for values in op.outputs.values()):
+    if {*map(len, op.outputs.values())} != {1}:
         return None
-    if own.scalar is not None and all(len(values) == 1 for values in op.inputs.values()):
+    if own.scalar is not None and {*map(len, op.inputs.values())} == {1}:
         return _Then(own, {slot: values[0] for slot, values in op.inputs.items()}, outputs, op.attrs)
     form = elementwise_form_of(own, len(op.args))
     if form is None or own.type == "assign" or len(op.inputs) != 1:
@@ -94,7 +94,7 @@ class _Joint:
             return
         (value,) = made
         readers = self.graph.readers(value)
-        if len(readers) != 1 or sum(arg is value for arg in readers[0].args) != 1:
+        if len(readers) != 1 or readers[0].args.count(value) != 1:
             return
         (reader,) = readers
         if reader.hints.get("op_device") != self.op.operator.hints.get("op_device"):

@@ -23,7 +23,7 @@ class ScheduleUpdates(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Order the operators anew."""
-        if any(map(_is_update, graph.ops)):
+        if graph.writes and any(map(_is_update, graph.ops)):
             graph.ops = _Order(graph).ordered()
             graph.touch()
 

@@ -110,11 +110,10 @@ class OperatorSteps(LayoutChoice):
 
     def _learn(self, op: GraphOp, call: Call) -> None:
         """Note which numbers an operator has written, where its metadata tells them."""
-        if call.op.constant is not None and call.known:
-            for slot, numbers in call.op.constant(call).items():
-                value = op.outputs[slot][0] if slot in op.outputs else None
-                if numbers is not None and value is not None:
-                    self.values[value] = numbers
+        for slot, numbers in call.op.constant(call).items() if call.op.constant is not None and call.known else ():
+            value = op.outputs[slot][0] if slot in op.outputs else None
+            if numbers is not None and value is not None:
+                self.values[value] = numbers
 
     def _call(self, op: GraphOp) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
@@ -137,7 +136,7 @@ class OperatorSteps(LayoutChoice):
 
     def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
-        outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(definition, outs)}
+        outs |= dict.fromkeys(_left_out(definition, outs), (_PLACEHOLDER,))
         call = Call(definition, ins, outs, op.attrs)
         check_inputs(call)
         results = inferred(call) if definition.infer is not None else {}
@@ -155,7 +154,7 @@ class OperatorSteps(LayoutChoice):
                 raise ProgramError(
                     f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
                 )
-        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.role != "forward"))
+        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.operator.role != "forward"))
 
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)
@@ -191,7 +190,7 @@ class OperatorSteps(LayoutChoice):
         outputs, homes = [], []
         for slot, specs in call.outs.items():
             for made, plain in zip(op.outputs.get(slot, [None]), specs, strict=True):
-                spec = plain.with_(layout=wanted.get(slot) or PLAIN)
+                spec = plain.with_(layout=wanted.get(slot) or PLAIN) if wanted else plain
                 shares, shared = self._shares(op, call, slot, made, spec, choice)
                 output, home = self._output(made, spec, choice.place, shares, shared)
                 outputs.append(output)

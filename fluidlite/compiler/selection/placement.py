@@ -64,7 +64,7 @@ class Values(ABC):
         self.assume_state = assume_state
         self.out = Plan(place, graph.program, frozenset(name for name, written in graph.state.items() if written))
         self.known: dict[GraphValue, Known] = {}
-        self.held = {op.value.name: op.value for op in graph.ops if op.type == READ}
+        self.held = {value.name: value for op in graph.ops if op.type == READ for value in op.results}
         """By state variable: the value that its memory holds."""
         self.last_reads: dict[GraphValue, float] = dict(graph.last_reads)
         self.at = 0

@@ -196,21 +196,17 @@ def infer(call: Call) -> dict[str, Spec | list[Spec]]:
     made, rule = traced_of(call), call.op.expression
     values = made.completed(leaves(call))
     assert rule is not None
+    given = call.key_dtype
+    half = given if given in HALVES else None  # what is computed of it in float32 is stored in that
     found: dict[str, Spec | list[Spec]] = {}
     for slot, results in made.outputs.items():
         specs = []
         for i, x in enumerate(results):
-            dtype = (rule.stored[slot] or x.dtype) if slot in rule.stored else _stored(call, x.dtype)
+            dtype = rule.stored.get(slot, half if half is not None and x.dtype == "float32" else None) or x.dtype
             rows, dims = _with_rows(call, made, x), made.dims(slot, values, i)
             specs.append(rows.with_(dims=dims, dtype=dtype) if rows is not None else Spec.of(dims, dtype))
         found[slot] = specs[0] if len(specs) == 1 else specs
     return found
-
-
-def _stored(call: Call, dtype: str) -> str:
-    """float32 that was computed of a half type is stored in that."""
-    given = call.key_dtype
-    return given if dtype == "float32" and given in HALVES else dtype
 
 
 def _with_rows(call: Call, traced: Traced, x: Tensor) -> Spec | None:

@@ -91,7 +91,7 @@ def gemms_of(call: Call) -> tuple[Gemm, ...]:
     A vector X counts as one row, a vector Y as one column. Where Y has no batch and X is not transposed,
     X's batch joins its rows: one large product instead of many. A call with an epilogue gives those of its product.
     """
-    if call.epilogue is not None:
+    if call.op.epilogue is not None:
         call = product_call(call)
     x, y = call.dims("X"), call.dims("Y")
     if call.op.type.startswith("mul"):

@@ -51,8 +51,8 @@ class Call:
     """
 
     __slots__ = (
+        "_facts",
         "_hash",
-        "_signs",
         "attrs",
         "dense",
         "found",
@@ -105,7 +105,7 @@ class Call:
         self.largest = largest if known else -1
         self.weight = weight
         self._hash: int | None = None  # both when they are asked for: most calls are no keys
-        self._signs: tuple[Any, ...] | None = None
+        self._facts: tuple[Any, ...] = ()
         self.found: dict[Callable[[Call], Any], Any] = {}
 
     @property
@@ -183,7 +183,8 @@ class Call:
         """A call of the same operands and attributes, which knows what was found of these."""
         rule = self.op.expression
         if rule is None or not rule.inferred or self.outs is other.outs:
-            other.found = {asked: self.found[asked] for asked in _of_operands & self.found.keys()}
+            for asked in _of_operands & self.found.keys():
+                other.found[asked] = self.found[asked]
         return other
 
     # What inference functions raise. The framework puts operator and user's line before the message.
@@ -214,25 +215,20 @@ class Call:
         specs = self.specs(slot)
         return ", ".join(map(repr, specs)) if specs else "absent"
 
-    def _key(self) -> tuple[Any, ...]:
-        if self._signs is None:
-            self._signs = _minus_zeros(self.attrs)
-        return (self.op.type, self.ins, self.outs, self.attrs, self._signs, self.place, self.training)
-
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Call)
             and hash(self) == hash(other)
             and self.op is other.op
-            and self._key() == other._key()
+            and self._facts == other._facts
         )
 
     def __hash__(self) -> int:
         if self._hash is None:
-            type, ins, outs, attrs, signs, place, training = self._key()
-            self._hash = hash(
-                (type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), signs, place, training)
-            )
+            signs = _minus_zeros(self.attrs)
+            self._facts = (self.ins, self.outs, self.attrs, signs, self.place, self.training)
+            ins, outs, attrs = tuple(self.ins.items()), tuple(self.outs.items()), tuple(self.attrs.items())
+            self._hash = hash((self.op.type, ins, outs, attrs, signs, self.place, self.training))
         return self._hash
 
     def __repr__(self) -> str:

@@ -233,6 +233,8 @@ class OpDef:
         self._in = {slot.name: slot for slot in self.inputs}
         self._out = {slot.name: slot for slot in self.outputs}
         self._attr = {attr.name: attr for attr in self.attrs}
+        self.may_act = self.effect or self.run is not None
+        """Whether a use of it may do more than make its outputs."""
         self.derived: dict[str, Any] = {}
         """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.program.derived`."""
         self.stated = tuple([slot.name for slot in self.inputs if slot.value and not slot.table])

@@ -56,6 +56,7 @@ class ArrayCalls(ArrayText):
     def _map(self, x: Tensor) -> str:
         if in_sum(x, self.users):
             return "None"  # multiplied where it is summed
+        whole = self.whole[x] = has_all_dims(x)
         if (joined := self._joined(x)) is not None:
             return joined
         called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
@@ -66,7 +67,6 @@ class ArrayCalls(ArrayText):
             else self.operand(arg, x, beside)
             for arg in x.args
         ]
-        whole = has_all_dims(x)
         if whole and self.buffers is not None and takes_array(called):
             given += self._memory(x, given)
         taken = ", ".join(given)

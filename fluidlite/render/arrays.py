@@ -23,7 +23,6 @@ from fluidlite.render.readers import (
     MADE_BY_READERS,
     computed_by_reader,
     gathered_factor,
-    has_all_dims,
     in_sum,
     stored_at_once,
     summed_in_runs,
@@ -60,9 +59,7 @@ class ArrayWriter(ArrayCalls):
             self.lines.append(f"{name} = {text}")
             if self._is_new(x):
                 self.temporaries.append(x)
-            if (
-                self.buffers is not None and x.op == "map" and x.dims and has_all_dims(x)
-            ):  # of no dims NumPy gives no array
+            if self.buffers is not None and x.dims and self.whole.get(x):  # of no dims NumPy gives no array
                 self.buffers.assign(x, name)
 
     def _is_new(self, x: Tensor) -> bool:

@@ -47,10 +47,10 @@ class Buffers:
         stored = {x: len(order) + k for k, x in enumerate(results)}
         lasts: dict[Tensor, int] = {}  # how long it reads its operands: to the end of an array that may be theirs
         for x in reversed(order):
-            at = self._at[x]
-            end = self._end[x] = max(
-                [lasts[user] if user is not None else stored.get(x, 0) for user in users.get(x, ())], default=0
-            )
+            at, end = self._at[x], 0
+            for user in users.get(x, ()):
+                end = max(end, lasts[user] if user is not None else stored.get(x, 0))
+            self._end[x] = end
             lasts[x] = at if x not in within and _fresh(x) else max(at, end)
 
     def lend(self, result: Tensor, name: str, late: bool) -> None:

@@ -201,8 +201,7 @@ class TensorMemory:
         if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
             return array
         array = None
-        allocation = self._held()
-        spec = self._known()
+        allocation, spec = self.allocation or self._held(), self.spec or self._known()
         if spec.layout.opaque:
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
         whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
@@ -222,9 +221,8 @@ class TensorMemory:
 
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        allocation = self._held()
-        spec = self._known()
-        handle = allocation.live_block().handle
+        allocation, spec = self.allocation or self._held(), self.spec or self._known()
+        handle = (allocation.block or allocation.live_block()).handle
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
             reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))
@@ -233,7 +231,7 @@ class TensorMemory:
 
     def address(self) -> int:
         """The address of the first element, on places whose allocator gives addresses."""
-        return self._held().address() + self._byte_offset
+        return (self.allocation or self._held()).address() + self._byte_offset
 
 
 def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

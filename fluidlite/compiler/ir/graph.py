@@ -279,11 +279,8 @@ class Graph:
         names: set[str] = set()  # that sub-blocks read without their operator's saying so
         kept: list[GraphOp] = []
         for op in reversed(self.ops):
-            made = op.results
-            needed = not wanted.isdisjoint(map(id, made)) or (
-                names and not names.isdisjoint([value.name for value in made])
-            )
-            if needed or op.has_effect:
+            needed = not wanted.isdisjoint(map(id, chain.from_iterable(op.outputs.values())))
+            if needed or op.has_effect or (names and not names.isdisjoint(op.output_arg_names)):
                 kept.append(op)
                 wanted.update(map(id, chain.from_iterable(op.inputs.values())))
                 if op.definition.run is not None:

@@ -180,7 +180,7 @@ class GraphOp:
             for value in values:
                 if value is not None and value.state is not None:
                     return True
-        return (self.definition.effect or self.definition.run is not None) and acts(self.operator)
+        return self.definition.may_act and acts(self.operator)
 
     def __str__(self) -> str:
         return str(self.operator) if self.type != READ else repr(self)

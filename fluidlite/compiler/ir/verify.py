@@ -126,7 +126,7 @@ class Verifier:
                 if value is not None and value.state is not None:
                     self.states[value.state].append(value)
                     stores = True
-            if not stores and op.has_effect:
+            if not stores and op.definition.may_act and op.has_effect:
                 self.effects.append(op)
 
     def check(self, graph: Graph) -> None:

@@ -17,7 +17,7 @@ class CommonSubexpressions(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Let readers of later copies read the first."""
-        several = Counter([op.type for op in graph.ops])
+        several = Counter([op.type for op in graph.ops if op.type != READ])
         if max(several.values(), default=0) < 2:
             return
         seen: dict[Any, GraphOp] = {}
@@ -26,7 +26,7 @@ class CommonSubexpressions(GraphPass):
         for op in graph.ops:
             for values in op.inputs.values():
                 values[:] = [same.get(id(value), value) for value in values]
-            if several[op.type] < 2 or op.type == READ or op.definition.random or op.has_effect:
+            if several[op.type] < 2 or op.definition.random or op.has_effect:
                 continue
             if updated and any(id(value) in updated for value in op.results):  # copies of which one changes are two
                 continue

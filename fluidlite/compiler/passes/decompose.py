@@ -44,7 +44,7 @@ class Decompose(GraphPass):
 def _may(op: GraphOp) -> bool:
     """Whether an operator has a decomposition that can stand in its place."""
     own = op.definition
-    return own.decompose is not None and not (own.host_only or own.dynamic or own.effect or own.run is not None)
+    return own.decompose is not None and not (own.host_only or own.dynamic or own.may_act)
 
 
 def _refusal(op: GraphOp) -> str | None:

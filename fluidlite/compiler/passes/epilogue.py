@@ -58,7 +58,7 @@ class _Then(NamedTuple):
 def _then_of(op: GraphOp) -> _Then | None:
     """An operator as an elementwise one, or None."""
     own = op.definition
-    if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
+    if "op_library" in op.operator.hints or own.random or own.host_only or own.may_act:
         return None
     outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
     if {*map(len, op.outputs.values())} != {1}:

@@ -31,7 +31,7 @@ class FuseElementwise(GraphPass):
             graph.prune()
         _split_sums(graph, members)
         found = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
-        chosen = {index: m for index, m in found.items() if m.op.results}
+        chosen = {index: m for index, m in found.items() if m.outputs}
         if chosen:
             SameElements(graph, dims, chosen).fuse()
 

@@ -100,6 +100,7 @@ class GenericDims:
     def at(self, numbers: Sequence[int]) -> GenericDims | None:
         """The same with other numbers for unknown dims; None if an operator computed a dim of them."""
         typical = dict(zip(sorted(self._unknown), cycle(numbers), strict=False))
+        typical |= {dim: typical[self._find(dim)] for dim in self._same}
         found = copy.copy(self)
         found._specs, found._same = {}, {}
         for value, spec in self._specs.items():
@@ -107,7 +108,7 @@ class GenericDims:
             if -1 in declared:
                 dims: list[int] = []
                 for known, dim in zip(declared, spec.dims, strict=True):
-                    number = known if known >= 0 else _said(self._find(dim), typical)
+                    number = known if known >= 0 else typical.get(dim) or _said(dim, typical)
                     if number is None:
                         return None
                     dims.append(number)

@@ -101,7 +101,7 @@ def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]
 
 def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
     """Let an error leave what it would leave as the program is written: no state is written that comes after it."""
-    effects = [op.has_effect for op in graph.ops]
+    effects = [(graph.writes or op.definition.may_act) and op.has_effect for op in graph.ops]
     if not any(effects):
         return
     looking = index_checks(graph)
@@ -112,7 +112,7 @@ def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
         if effects[index]:
             for each in before if itself is None else (*before, itself):
                 after[each].add(index)
-            if op.definition.run is not None or op.definition.effect:
+            if op.definition.may_act:
                 for each in writes:
                     after[each].add(index)
                 itself, writes = index, []

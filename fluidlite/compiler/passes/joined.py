@@ -73,7 +73,7 @@ def may_join(op: GraphOp) -> bool:
     if "op_library" in op.operator.hints:
         return False
     own = op.definition
-    if own.host_only or own.dynamic or own.effect or own.run is not None:
+    if own.host_only or own.dynamic or own.may_act:
         return False
     names = {*op.inputs, *op.outputs}
     if not names <= own.slots or not names.isdisjoint(own.off_device):

@@ -29,7 +29,7 @@ class ScheduleUpdates(GraphPass):
 
 
 def _is_update(op: GraphOp) -> bool:
-    return op.has_effect and op.definition.run is None and not op.definition.effect
+    return op.has_effect and not op.definition.may_act
 
 
 class _Order:

@@ -28,7 +28,7 @@ from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.layout import PLAIN
-from fluidlite.tensor.tensor_spec import Spec, specs_of
+from fluidlite.tensor.tensor_spec import Spec
 
 _PLACEHOLDER = Spec.of((), "float32")
 
@@ -144,15 +144,15 @@ class OperatorSteps(LayoutChoice):
         for slot, placeholders in outs.items():
             result = results.get(slot)
             if result is None and (definition.dynamic or definition.infer is None):  # as the user declared them
-                result = [_declared(value) for value in op.outputs[slot]]
+                result = tuple(_declared(value) for value in op.outputs[slot])
                 if definition.run is not None:  # which offsets a block leaves, the run says
-                    result = [spec.with_(lod=(), lod_level=spec.lod_level) for spec in result]
+                    result = tuple(spec.with_(lod=(), lod_level=spec.lod_level) for spec in result)
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
-            specs[slot] = specs_of(result)
-            if len(specs[slot]) != len(placeholders):
+            specs[slot] = result
+            if len(result) != len(placeholders):
                 raise ProgramError(
-                    f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
+                    f"output {slot} has {len(placeholders)} variables, its inference found {len(result)}"
                 )
         return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.operator.role != "forward"))
 

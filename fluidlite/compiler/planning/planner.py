@@ -122,7 +122,7 @@ class _Planner(OperatorSteps):
 
     def _finished(self, later: Sequence[GraphOp]) -> Plan:
         """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
-        places = {self.home} | {m.source for m in self.out.moves} | {m.target for m in self.out.moves}
+        places = {self.home, *(place for move in self.out.moves for place in (move.source, move.target))}
         for step in self.out.steps:
             if isinstance(step, Launch):
                 places.add(step.choice.place)

@@ -222,7 +222,7 @@ class TensorMemory:
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
         allocation, spec = self.allocation or self._held(), self.spec or self._known()
-        handle = (allocation.block or allocation.live_block()).handle
+        handle = allocation.live_block().handle
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
             reach = sum((d - 1) * s for d, s in zip(spec.dims, self._strides, strict=True))

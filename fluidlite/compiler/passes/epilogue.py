@@ -106,7 +106,7 @@ class _Joint:
         declared = then.definition.input(given)
         if declared is None or declared.unread or given in then.definition.must_alias.values():
             return
-        whole = self._whole(then, given)
+        whole = self._whole(then, given, value)
         if whole is not None:
             self._put(reader, [whole])
         elif reader.type == "momentum":
@@ -121,10 +121,10 @@ class _Joint:
 
     # The operator
 
-    def _whole(self, then: _Then, read: str) -> GraphOp | None:
+    def _whole(self, then: _Then, read: str, value: GraphValue) -> GraphOp | None:
         """The product with an operator behind it; None if no kernel takes it."""
         definition, attrs = then.definition, then.attrs
-        out = next(slot for slot, values in self.op.outputs.items() if values and values[0] is not None)
+        (out,) = [slot for slot, values in self.op.outputs.items() if value in values]
         reads = [slot for slot in then.inputs if slot != read]
         specs = self.dims.specs(then.inputs)
         outs = self.dims.specs(then.outputs)
@@ -157,7 +157,6 @@ class _Joint:
             return None
         ins = product | {inputs[slot]: specs[slot] for slot in reads}
         call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
-        (value,) = self.op.results
         spec = self.dims.spec(value)
         if spec is not None:  # else it is inferred
             call.found[product_call] = Call(
@@ -252,7 +251,7 @@ class _Joint:
         if velocity.name != speed.name or velocity.spec != grad.spec:
             return
         then = _Then(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": speed}, {"scale": attrs["mu"]})
-        whole = self._whole(then, "Given")
+        whole = self._whole(then, "Given", grad)
         if whole is None:
             return
         definition = ops.get("sgd")

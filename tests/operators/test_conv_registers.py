@@ -1,4 +1,4 @@
-"""Convolutions in vector registers: values and gradients of images large enough for them, against float64 NumPy."""
+"""Convolutions in vector registers and by tiles: values and gradients of images large enough, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ CASES = {
     "transposed": Geometry(2, 12, 16, (8, 9), (3, 3), (2, 2), (1, 1), transposed=True),
     "transposed_groups": Geometry(1, 18, 24, (9, 10), (4, 3), (1, 3), (0, 1), groups=2, transposed=True),
 }
+BY_TILES = {
+    "plain": CASES["plain"],
+    "many_channels": CASES["many_channels"],
+    "odd_sides": Geometry(3, 17, 35, (9, 13), (3, 3)),
+    "no_pads_but_one": Geometry(2, 32, 16, (11, 8), (3, 3), pads=(1, 0)),
+    "padded_beyond": Geometry(1, 16, 32, (6, 8), (3, 3), pads=(2, 2)),
+    "groups_of_tiles": Geometry(2, 54, 99, (10, 12), (3, 3), pads=(1, 1), groups=3),
+    "several_chunks": Geometry(9, 64, 48, (30, 34), (3, 3), pads=(1, 1)),
+    "sent_back": Geometry(2, 33, 40, (9, 14), (3, 3), pads=(1, 1), transposed=True),
+}
+"""Those that Winograd's kernels take; the registers' take them too where these are preferred."""
 
 
 def windows(x: Array, w: Array, g: Geometry, counts: tuple[int, int]) -> Array:
@@ -105,7 +116,7 @@ def expected(g: Geometry, given: Array, w: Array, dy: Array) -> list[Array]:
     ]
 
 
-def run(place: str, g: Geometry, last: bool) -> tuple[list[Array], list[Array], set[str]]:
+def run(place: str, g: Geometry, last: bool, library: str = "winograd") -> tuple[list[Array], list[Array], set[str]]:
     """What was found, what was expected, and the libraries."""
     rng = np.random.default_rng(0)
     reach = [d * (k - 1) + 1 for d, k in zip(g.dilations, g.kernel, strict=True)]
@@ -138,11 +149,24 @@ def run(place: str, g: Geometry, last: bool) -> tuple[list[Array], list[Array], 
         block.append_op("conv2d_transpose" if g.transposed else "conv2d", {"Input": x, "Filter": filters},
                         {"Output": out}, attrs)  # fmt: skip
         grads = fluid.gradients([out], [x, filters], [upstream])
-        exe = fluid.Executor(place)
+        exe = fluid.Executor(place, libraries={place.split(":")[0]: [library]})
         found = exe.run(fluid.default_main_program(), feed, [out, *grads])
         used = {row["library"] for row in exe.explain_last().data() if row["op"].startswith("conv2d")}
     found = [laid(found[0], True), laid(found[1], True), found[2]]
     return found, expected(g, given, w, dy), used
+
+
+def compare(place: str, g: Geometry, last: bool, library: str) -> set[str]:
+    """Hold values and gradients to float64, and return the libraries that computed them."""
+    found, wanted, used = run(place, g, last, library)
+    for mine, theirs in zip(found, wanted, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(mine / scale, theirs / scale, 0, 2e-6 if g.dtype == "float32" else 1e-14)
+    return used
+
+
+def has_registers(place: str) -> bool:
+    return fluid.platform.device_registry.devices.unit(place).language is not None
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
@@ -150,15 +174,86 @@ def run(place: str, g: Geometry, last: bool) -> tuple[list[Array], list[Array], 
 @pytest.mark.parametrize("place", PLACES)
 def test_values_and_gradients(place: str, name: str, last: bool, require: Any) -> None:
     require(place.split(":")[0])
-    g = CASES[name]
-    found, wanted, used = run(place, g, last)
-    if (
-        fluid.platform.device_registry.devices.unit(place).language is not None and name != "stem"
-    ):  # its image has 3 channels
-        assert used == {"registers"}
-    for mine, theirs in zip(found, wanted, strict=True):
-        scale = np.abs(theirs).max()
-        np.testing.assert_allclose(mine / scale, theirs / scale, 0, 2e-6 if g.dtype == "float32" else 1e-14)
+    used = compare(place, CASES[name], last, "registers")
+    assert used == {"registers"} or name == "stem" or not has_registers(place)  # the stem's image has 3 channels
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", BY_TILES)
+@pytest.mark.parametrize("place", PLACES)
+def test_values_and_gradients_by_tiles(place: str, name: str, last: bool, require: Any) -> None:
+    require(place.split(":")[0])
+    used = compare(place, BY_TILES[name], last, "winograd")
+    assert used == {"winograd"} or not has_registers(place)
+
+
+def convolved(place: str, x: Array, w: Array, last: bool, library: str) -> Array:
+    """A convolution of pads 1, its channels first."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        given = x.transpose(0, 2, 3, 1) if last else x
+        data = fluid.layers.data("x", list(given.shape), append_batch_size=False)
+        filters = fluid.layers.data("w", list(w.shape), append_batch_size=False)
+        block = fluid.default_main_program().global_block()
+        out = block.create_var("out")
+        attrs = {"paddings": [1, 1], "data_format": "NHWC" if last else "NCHW"}
+        block.append_op("conv2d", {"Input": data, "Filter": filters}, {"Output": out}, attrs)
+        exe = fluid.Executor(place, libraries={place.split(":")[0]: [library]})
+        (found,) = exe.run(fluid.default_main_program(), {"x": given, "w": w}, [out])
+    return found.transpose(0, 3, 1, 2) if last else found
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf, 3e38], ids=["nan", "inf", "minus inf", "overflow"])
+def test_what_is_not_finite_reaches_no_other_window(place: str, what: float, last: bool, require: Any) -> None:
+    require(place.split(":")[0])
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 18, 9, 11)).astype("float32")
+    w = rng.standard_normal((37, 18, 3, 3)).astype("float32")
+    clean = convolved(place, x, w, last, "winograd")
+    x[1, 4, 5, 6] = what
+    found = convolved(place, x, w, last, "winograd")
+    seen = np.zeros((2, 37, 9, 11), bool)
+    seen[1, :, 4:7, 5:8] = True  # the windows that read it
+    np.testing.assert_allclose(found[~seen], clean[~seen], 0, 1e-4)
+    with np.errstate(all="ignore"):
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        expected = sum(
+            np.einsum("chw,mc->mhw", padded[1, :, 4 + i : 7 + i, 5 + j : 8 + j], w[:, :, i, j])
+            for i, j in product(range(3), repeat=2)
+        )
+    mine = found[1, :, 4:7, 5:8]
+    np.testing.assert_array_equal(np.isnan(mine), np.isnan(expected))
+    np.testing.assert_array_equal(mine[np.isinf(expected)], expected[np.isinf(expected)])
+
+
+def test_transforms_made_a_few_tiles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones are fewer than a product in registers takes."""
+    from fluidlite.kernels.language import winograd
+
+    monkeypatch.setattr(winograd, "CHUNK", 1)
+    compare("cpu", Geometry(1, 16, 33, (14, 14), (3, 3), pads=(1, 1)), True, "winograd")
+
+
+@pytest.mark.parametrize("library", ["registers", "winograd"])
+@pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
+def test_other_registers(registers: tuple[int, int], library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
+    from fluidlite.platform.context_pool import get_context
+    from fluidlite.platform.device_registry import devices
+
+    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+    g = Geometry(2, 18, 34, (9, registers[1] - 5), (3, 3), pads=(1, 1))
+    assert compare("cpu", g, True, library) == {library}
+
+
+def test_other_images_change_no_bit() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((40, 32, 12, 12)).astype("float32")
+    w = rng.standard_normal((48, 32, 3, 3)).astype("float32")
+    whole = convolved("cpu", x, w, True, "winograd")
+    np.testing.assert_array_equal(whole[7:8], convolved("cpu", x[7:8], w, True, "winograd"))
+    np.testing.assert_array_equal(whole, convolved("cpu", x, w, False, "winograd"))
 
 
 def test_what_zero_padding_would_multiply_is_not_read() -> None:
@@ -187,7 +282,9 @@ def test_threads_do_not_change_a_bit() -> None:
     try:
         for threads in (1, 2):
             context.threads = threads
-            results.append(run("cpu", CASES["many_images"], False)[0])
+            results.append(
+                [*run("cpu", CASES["many_images"], False)[0], *run("cpu", BY_TILES["several_chunks"], True)[0]]
+            )
     finally:
         context.threads = before
     for one, other in zip(*results, strict=True):
@@ -204,6 +301,6 @@ def test_small_rows_and_few_filters_are_left_to_other_kernels() -> None:
             fluid.layers.conv2d(data, g.filters, 3, padding=g.pads[0], bias_attr=False)
             report = fluid.explain(place="cpu", feed={"x": (g.images, g.channels, *g.size)}).data()
         (row,) = [row for row in report if row["op"] == "conv2d"]
-        assert row["library"] != "registers"
+        assert row["library"] not in ("registers", "winograd")
         if fluid.platform.device_registry.devices.host() and any("registers" in name for name, _ in row["refused"]):
             assert ["native registers", reason] in row["refused"]

@@ -57,7 +57,7 @@ def test_given_dims_and_known_operations() -> None:
     (one,) = bench("matmul", "cpu", dims={"X": (8, 16), "Y": (16, 4)}, seconds=0.001)
     assert [list(spec.dims) for specs in one.call.ins.values() for spec in specs] == [[8, 16], [16, 4]]
     assert flops_of(one.call) == 2 * 8 * 16 * 4
-    timing = one.results[0].timing
+    (timing,) = [each.timing for each in one.results if each.candidate.name == "blas"]
     assert timing is not None
     assert timing.nbytes == 4 * (8 * 16 + 16 * 4 + 8 * 4)
     (conv,) = bench("conv2d", "cpu", ["plain"], seconds=0.001)
@@ -79,7 +79,7 @@ def test_the_table_and_its_data(capsys: pytest.CaptureFixture[str]) -> None:
     (data,) = json.loads(capsys.readouterr().out)
     assert data["inputs"]["X"] == [["float32", [32, 32]]]
     assert [kernel["kernel"] for kernel in data["kernels"] if kernel["taken"]] == ["blas"]
-    assert data["kernels"][0]["flops"] == 2 * 32**3
+    assert [each["flops"] for each in data["kernels"] if each["taken"]] == [2 * 32**3]
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ class Graph:
 
     def readers(self, value: GraphValue) -> list[GraphOp]:
         """The operators that read a value."""
-        return [op for op in self._uses().get(id(value), ()) if any(arg is value for arg in op.args)]
+        return [op for op in self._uses().get(id(value), ()) if value in op.args]
 
     def touch(self) -> None:
         """Say that the inputs of operators were changed by hand; :meth:`replace` and the like know it themselves."""
@@ -184,7 +184,7 @@ class Graph:
 
     def is_result(self, value: GraphValue) -> bool:
         """Whether a value is fetched."""
-        return any(result is value for result in self.results)
+        return value in self.results
 
     def insert(self, before: GraphOp, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> GraphValue:
         """Put a new operator in front of another, and return the value of its first output slot.

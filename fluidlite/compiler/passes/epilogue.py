@@ -19,11 +19,12 @@ from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.epilogue import THEN, product_call, then_call
-from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import MADE_OF, Operator
 from fluidlite.program.registry import ops
+from fluidlite.tensor.tensor_spec import Spec
 
 
 class FuseEpilogues(GraphPass):
@@ -79,6 +80,16 @@ def _then_of(op: GraphOp) -> _Then | None:
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
 
 
+def _declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
+    """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
+    found = {}
+    for slot, values in slots.items():
+        specs = tuple([value.spec for value in values if value and value.spec])
+        if specs:
+            found[slot] = specs
+    return found
+
+
 class _Joint:
     """One product, and what reads it."""
 
@@ -117,7 +128,7 @@ class _Joint:
         names = {value.name for value in self.op.args}
         ops = self.graph.ops
         between = ops[ops.index(self.op) + 1 : ops.index(reader)]
-        return not any(value.name in names for op in between for value in op.results)
+        return names.isdisjoint([value.name for op in between for value in op.results])
 
     # The operator
 
@@ -159,16 +170,16 @@ class _Joint:
         call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
         spec = self.dims.spec(value)
         if spec is not None:  # else it is inferred
-            call.found[product_call] = Call(
-                self.operator.definition, product, {out: (spec,)}, self.op.attrs, call.place
-            )
-        if not self._taken(call):
+            call.found[product_call] = Call(self.op.definition, product, {out: (spec,)}, self.op.attrs, call.place)
+        kernel = self._kernel_of(call)
+        if kernel is None:
             return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
-        return self._operator(made, values, {outputs[s]: v for s, v in then.outputs.items()}, all_attrs)
+        whole = self._operator(made, values, {outputs[slot]: each for slot, each in then.outputs.items()}, all_attrs)
+        return whole if refuse(kernel, self._as_declared(whole), self.unit) is None else None  # in any run
 
     def _may_share(
         self,
@@ -196,24 +207,28 @@ class _Joint:
                 found.append((outputs[slot], min(fits)[1]))
         return tuple(found)
 
-    def _taken(self, call: Call) -> bool:
-        """Whether the kernel that would compute the product takes the whole."""
+    def _as_declared(self, op: GraphOp) -> Call:
+        """An operator's call with the dims that its values were declared with."""
+        return Call(op.definition, _declared(op.inputs), _declared(op.outputs), op.attrs, self.unit.place)
+
+    def _kernel_of(self, call: Call) -> Kernel | None:
+        """The kernel that would compute the product, if it takes the whole."""
         place = self.unit.place
         try:
             if unfit(call) is not None:
-                return False
-            plain = choose(product_call(call), place, self.graph.policy)
+                return None
+            plain = choose(self._as_declared(self.op), place, self.graph.policy)
         except FluidError:  # its dims fit nothing known, or it cannot run here: it says so when it is planned
-            return False
+            return None
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
-            return False
+            return None
         reason = refuse(kernel, call, self.unit)
         if reason is None and plain.capability == "language":
             reason = language_refusal(call, self.unit)
         if reason is None and plain.capability:
             reason = device_veto(then_call(call), self.unit)
-        return reason is None
+        return kernel if reason is None else None
 
     def _operator(
         self,

@@ -123,7 +123,7 @@ def _generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bool:
     for name in GENERATED_FOR:
         if getattr(unit, name) is None or name not in generators or name in preferences.exclude:
             continue
-        if name == "language" and preferences.capability(unit.place.kind) == "array":
+        if name == "language" and preferences.codegen and preferences.capability(unit.place.kind) == "array":
             continue
         if generators[name].refuse(call, unit) is None:
             break

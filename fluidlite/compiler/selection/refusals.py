@@ -27,7 +27,7 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
         return "excluded by the policy"
     if capability != "language":
         return None
-    chosen = policy.capability(unit.place.kind)
+    chosen = policy.capability(unit.place.kind) if policy.codegen else None
     if chosen == "array":
         return "codegen is another"
     if chosen == "language" or unit.array is None or "array" in policy.exclude:
@@ -42,6 +42,8 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
 
 def unsuited(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
     """Why a kernel that is written for other devices, or in a kernel language that is not used, is left aside."""
+    if not kernel.written_for:
+        return None
     reason = of_other_devices(kernel, unit)
     if reason is None and kernel.written_for == "registers":
         return unused("language", call, unit, policy)
@@ -70,21 +72,21 @@ def device_veto(call: Call, unit: Unit) -> str | None:
     """Why the device refuses kernels that are written or generated for its namespace or kernel language, or None."""
     if unit.supports is None:
         return None
-    return asked_of(unit.supports, call.at(unit.place), f"device kind {unit.place.kind!r}")
+    return asked_of(unit.supports, call.at(unit.place), lambda: f"device kind {unit.place.kind!r}")
 
 
-def asked_of(supports: Callable[[Call], Any], call: Call, whose: str) -> str | None:
+def asked_of(supports: Callable[[Call], Any], call: Call, whose: Callable[[], str]) -> str | None:
     """The answer of a plugin's ``supports``; an error of it is not blamed on anybody else."""
     try:
         answer = supports(call)
     except Exception as exc:
         raise SupportsError(
-            f"supports(call) of {whose} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
+            f"supports(call) of {whose()} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
             "\n  Do: let it return None, or the reason of a refusal as a text; dims may be -1"
         ) from exc
     if answer is not None and not isinstance(answer, str):
         raise SupportsError(
-            f"supports(call) of {whose} returned {answer!r}; expected None, or the reason of a refusal as a text"
+            f"supports(call) of {whose()} returned {answer!r}; expected None, or the reason of a refusal as a text"
         )
     return answer
 
@@ -125,7 +127,7 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     reason = device_refusal(call, unit)
     if reason is not None or kernel.supports is None:
         return reason
-    return asked_of(kernel.supports, call, kernel.whose)
+    return asked_of(kernel.supports, call, lambda: kernel.whose)
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

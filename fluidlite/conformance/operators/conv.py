@@ -99,6 +99,8 @@ def _samples_2d() -> list[Sample]:
         _case("whole_image", (3, 2, 4, 5), (3, 2, 4, 5)),
         _case("odd_tiles", (2, 9, 11, 35), (17, 9, 3, 5), paddings=[1, 2], check=False, dtypes=WIDE),
         _case("odd_tiles_strided", (1, 9, 21, 37), (9, 9, 3, 3), strides=[2, 2], check=False, dtypes=WIDE),
+        _case("many_channels", (2, 17, 7, 6), (33, 17, 3, 3), paddings=[1, 1], check=False),
+        _case("nhwc_many_channels", (1, 7, 6, 34), (64, 17, 3, 3), data_format="NHWC", groups=2, check=False),
         _case("many_images", (70, 2, 3, 3), (3, 2, 2, 2), paddings=[1, 1], strides=[2, 1]),
         _case("one", (1, 1, 1, 1), (1, 1, 1, 1)),
         _case("no_images", (0, 2, 4, 4), (3, 2, 3, 3), check=False),

@@ -95,6 +95,7 @@ def _samples_2d() -> list[Sample]:
         _case("one_by_one", (2, 5, 3, 4), (5, 4, 1, 1), dtypes=WIDE),
         _case("one_by_one_strided", (1, 3, 3, 4), (3, 2, 1, 1), strides=[2, 3]),
         _case("odd_tiles", (2, 17, 5, 19), (17, 9, 4, 4), strides=[2, 2], paddings=[1, 1], check=False, dtypes=WIDE),
+        _case("many_channels", (2, 17, 5, 6), (17, 33, 3, 3), paddings=[1, 1], check=False),
         _case("bias", (2, 2, 3, 4), (2, 3, 3, 3), bias=True),
         _case("bias_nhwc", (2, 3, 4, 2), (2, 3, 3, 3), bias=True, data_format="NHWC", groups=2),
         *_fused((1, 2, 3, 4), (2, 3, 3, 3)),

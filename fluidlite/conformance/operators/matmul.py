@@ -47,6 +47,9 @@ def _samples_matmul() -> list[Sample]:
     return [
         case("matrices", (5, 7), (7, 3)),
         case("tiles", (33, 65), (65, 34), check=False),
+        case("packed", (70, 9), (9, 67), check=False),
+        case("packed_transposed", (9, 70), (67, 9), check=False, transpose_X=True, transpose_Y=True),
+        case("packed_batches", (2, 3, 65), (2, 3, 66), check=False, transpose_X=True),
         case("tiles_alpha", (9, 17), (17, 35), alpha=2.0),
         case("tiles_transposed", (17, 9), (35, 17), transpose_X=True, transpose_Y=True, alpha=2.0),
         case("transpose_x", (7, 5), (7, 3), transpose_X=True),

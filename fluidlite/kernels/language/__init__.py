@@ -16,7 +16,10 @@ from fluidlite.plugin import Library, hookimpl
 
 @hookimpl
 def register_libraries(register: Callable[[Any], None]) -> None:
-    """Name the library of kernels that need vector registers; all others belong to "plain"."""
+    """Name the libraries of kernels that need vector registers; all others belong to "plain"."""
+    register(
+        Library("winograd", ("*",), 30, "convolutions of 3 x 3 with fewer products, rounded at the size of a tile")
+    )
     register(Library("registers", ("*",), 20, "convolutions whose sums stay in vector registers"))
 
 

@@ -30,9 +30,11 @@ NEAR = 256 << 10
 """Bytes of windows that a filter's gradient goes through at a time: they stay in the cache for all of its items."""
 
 Step = Callable[[Context, IO, Span], None]
+Correlate = Callable[[Convolution, Sequence[Line], Context, str, Packing], tuple[Step, int]]
+"""Returns the step that computes a correlation, and the bytes of its workspace."""
 
 
-class _Dim(NamedTuple):
+class Dim(NamedTuple):
     """One dim of a correlation whose taps go forward in memory.
 
     Output ``first + step * o`` is the sum over u of the input at ``least + stride * o + reach * u`` times the filter at
@@ -72,16 +74,16 @@ class _Dim(NamedTuple):
         return self.taps == self.stride == self.step == 1 and self.first == self.least == 0 and self.outs == self.size
 
 
-def _dim(line: Line, size: int) -> _Dim:
+def _dim(line: Line, size: int) -> Dim:
     back = line.reach < 0
     tap = line.tap + line.tap_step * (line.taps - 1) if back else line.tap
     tap_step = -line.tap_step if back else line.tap_step
-    return _Dim(
+    return Dim(
         line.count, line.first, line.step, line.least, line.stride, abs(line.reach), line.taps, tap, tap_step, size
     )
 
 
-def _dims(lines: Sequence[Line], sizes: Sequence[int]) -> tuple[_Dim, _Dim]:
+def dims(lines: Sequence[Line], sizes: Sequence[int]) -> tuple[Dim, Dim]:
     """Return the dims of a correlation; where windows are single elements, the image is one row."""
     h, w = map(_dim, lines, sizes)
     if h.whole and w.whole:
@@ -100,7 +102,7 @@ class _Image:
         one: Convolution,
         slot: str,
         channels: int,
-        dims: tuple[_Dim, _Dim],
+        dims: tuple[Dim, Dim],
         space: Workspace,
         slack: int = 0,
     ) -> None:
@@ -134,12 +136,12 @@ class _Image:
         return made, 0
 
 
-def _joined(one: Convolution, w: _Dim) -> bool:
+def _joined(one: Convolution, w: Dim) -> bool:
     """Whether the taps of a row lie side by side in the image."""
     return one.groups == 1 and (w.reach == 1 or w.taps == 1)
 
 
-def _windows_step(
+def windows_step(
     one: Convolution, lines: Sequence[Line], context: Context, dtype: str, packing: Packing
 ) -> tuple[Step, int]:
     """Return the step that computes the windows, or the part of an image that ``lines`` reach, and its workspace."""
@@ -149,7 +151,7 @@ def _windows_step(
     reached = all(line.taps for line in lines)
     if not reached:  # the sum over no taps is zero
         lines = tuple(Line(line.count, line.first, line.step, 0, 1, 1, 1, 0, 1) for line in lines)
-    h, w = _dims(lines, sizes)
+    h, w = dims(lines, sizes)
     space = Workspace()
     tile = tile_of(context, dtype, w.outs, m)
     channels, filters = one.groups * inner, one.groups * m
@@ -223,7 +225,7 @@ def _windows_step(
 
 def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
-    h, w = _dims(one.lines(), one.sizes)
+    h, w = dims(one.lines(), one.sizes)
     space, itemsize = Workspace(), ITEMSIZE[dtype]
     joined = _joined(one, w)
     w_outer, run = (1, w.taps * one.channels) if joined else (w.taps, one.channels)
@@ -233,7 +235,7 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, 
     image = _Image(context, dtype, one, one.image, channels, (h, w), space)
     plain = (Line(h.outs, 0, 1, 0, 1, 1, 1, 0, 1), Line(w.outs, 0, 1, 0, 1, 1, 1, 0, 1))
     ragged = tile.width if one.filters % tile.width else 0
-    seen = _Image(context, dtype, one, one.windows, filters, _dims(plain, (h.outs, w.outs)), space, ragged)
+    seen = _Image(context, dtype, one, one.windows, filters, dims(plain, (h.outs, w.outs)), space, ragged)
     chunk = min(image.chunk, seen.chunk)
     total_at = space.take(tiles * taps * one.channels * tile.width * itemsize)
     product, unpack = filter_kernel(context, dtype, tile), unpack_kernel(context, dtype)
@@ -276,7 +278,7 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, 
     return step, space.need
 
 
-def convolve(call: Call, context: Context) -> Any:
+def prepared(call: Call, context: Context, correlate: Correlate) -> Prepared:
     """Return the kernel that runs the computations of a call one after the other, in one workspace."""
     made: list[tuple[Step, int]] = []
     packing, filter = Packing(), ""
@@ -286,7 +288,7 @@ def convolve(call: Call, context: Context) -> Any:
             made.append(_filter_step(one, context, dtype))
         else:
             filter = one.filter
-            made += [_windows_step(one, lines, context, dtype, packing) for lines in one.correlations()]
+            made += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
     steps = [step for step, _ in made]
 
     def run(context: Context, io: IO) -> None:
@@ -298,10 +300,20 @@ def convolve(call: Call, context: Context) -> Any:
     return Prepared(run, max(need for _, need in made), packed={filter: packing.form()} if packing.need else {})
 
 
+def convolve(call: Call, context: Context) -> Any:
+    """Return the kernel of a call whose sums stay in registers."""
+    return prepared(call, context, windows_step)
+
+
+def unknown(call: Call) -> bool:
+    """Whether dims are not known yet that decide."""
+    return any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs)
+
+
 def supports(call: Call) -> str | None:
     """Return why a call is left to other kernels."""
     reason = nothing_fused(call)
-    if reason is not None or any(-1 in spec.dims[1:] for specs in call.ins.values() for spec in specs):
+    if reason is not None or unknown(call):
         return reason
     for one in convolutions_of(call):
         if 0 in (one.images, *one.sizes, *one.counts):

@@ -2,9 +2,11 @@
 
 An item computes a tile of 8 rows by one or two vectors of columns and walks along k: eight scalars of A are
 broadcast against vectors of B, so sixteen independent sums are under way. A is read with any steps; B must have
-contiguous rows, so a transposed B is transposed into the workspace first (K * N moves against M * N * K products).
-At the right edge, vectors may reach into the next row of B, whose columns are not stored; only where that would
-leave the matrix are elements read one by one. No copy is padded, and no size is in the text.
+contiguous rows, or lie packed: the columns of a tile side by side, tile after tile. A transposed B is packed first, and
+what many rows or columns read (K * N moves against M * N * K products): A where it is transposed, by rows of a tile.
+At the right edge, vectors may reach into the next row
+of a B that is not packed, whose columns are not stored; only where that would leave the matrix are elements read one by
+one. No size is in the text.
 
 An epilogue is computed where a tile is stored: a row of results at a time, before any of it is written, so that outputs
 may lie on what the epilogue reads.
@@ -13,24 +15,28 @@ may lie on what the epilogue reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from string import Template
 
-from fluidlite.kernel_support import HALVES, EpilogueText
-from fluidlite.plugin import Context
+from fluidlite.kernel_support import HALVES, ITEMSIZE, EpilogueText
+from fluidlite.plugin import Context, Span
 
-from .source import Buffer, Kernel, build, ctype, decode, store
+from .source import Buffer, Kernel, build, ctype, decode, group_size, load, store
+from .strided import Mover
 
-ROWS = 8
+PART = 64
+"""Rows that an item packs."""
 
 _BODY = """
   const index_t row_tiles = (m + $last_row) / $rows, rest = gid / row_tiles;
-  const index_t i = (gid - rest * row_tiles) * $rows;
+  const index_t row_tile = gid - rest * row_tiles, i = row_tile * $rows;
   const index_t column_tiles = (n + $last_column) / $columns, batch = rest / column_tiles;
   const index_t j = (rest - batch * column_tiles) * $columns;
   const int whole = j + $columns <= n;
-  index_t a_at = 0, b_at = j, c_at = batch * m * n + j;
+  index_t a_at = row_tile * a_tile, b_at = j / $columns * b_tile, c_at = batch * m * n + j;
   $batches
   const index_t room = (k - 1) * b_row + n - j - $columns;
-  const index_t safe = whole ? k : room < 0 ? 0 : room / b_row + 1;
+  const index_t safe = whole || b_row == $columns ? k : room < 0 ? 0 : room / b_row + 1;
   $declare
   $loops
   $rows_of_a
@@ -62,8 +68,9 @@ def gemm(
 ) -> Kernel:
     """Return the kernel for products computed in ``dtype`` and stored as ``out``.
 
-    Its spans are A, B and C, its numbers m, n, k, A's row step, A's column step, B's row step, alpha; then size
-    and steps in A and B of each batch axis, and of each axis over which products are summed.
+    Its spans are A, B and C, its numbers m, n, k, A's row step, its column step and that from the rows of a tile to
+    the next's, B's row step and that from the columns of a tile to the next's, alpha; then size and steps in A and B
+    of each batch axis, and of each axis over which products are summed.
 
     Parameters
     ----------
@@ -76,17 +83,18 @@ def gemm(
     guarded : bool
         Whether the status word is the last span, and nothing is stored once it is set.
     """
-    lanes = 8 if dtype == "float64" else 16
+    rows, lanes = shape_of(context, dtype)
     width = lanes * columns
     kind = ctype(context, dtype)
     text: _Vectors | _Arrays
-    text = _Vectors(context, dtype, lanes, columns) if context.language.vector else _Arrays(kind, width)
+    vector = _vector(context)
+    text = _Vectors(context, dtype, rows, lanes, columns) if vector else _Arrays(kind, rows, width)
     names = [f"{word}{d}" for d in range(batches) for word in ("size", "a_step", "b_step")]
     summed = [f"{word}{d}" for d in range(sums) for word in ("sum", "a_sum", "b_sum")]
     words = {
         "T": kind,
-        "rows": str(ROWS),
-        "last_row": str(ROWS - 1),
+        "rows": str(rows),
+        "last_row": str(rows - 1),
         "columns": str(width),
         "last_column": str(width - 1),
         "batches": decode(
@@ -104,8 +112,8 @@ def gemm(
         "rows_of_a": "\n  ".join(
             f"{context.language.keywords['buffer']} const {kind}* p{r} = a + a_at"
             + "".join(f" + r{d} * a_sum{d}" for d in range(sums))
-            + f" + (i + {r} < m ? i + {r} : m - 1) * a_row;"
-            for r in range(ROWS)
+            + f" + (i + {r} < m ? {r} : m - 1 - i) * a_row;"
+            for r in range(rows)
         ),
         "b_steps": "".join(f" + r{d} * b_sum{d}" for d in range(sums)),
     }
@@ -114,7 +122,7 @@ def gemm(
         buffers.append(Buffer("c", out, True))
         words["store"] = "\n  ".join(
             f"if (i + {r} < m) {{ {text.store(r, _stores(context, out, r, width), out == dtype)} }}"
-            for r in range(ROWS)
+            for r in range(rows)
         )
     else:
         buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
@@ -128,7 +136,7 @@ def gemm(
         context,
         entry,
         buffers,
-        ["m", "n", "k", "a_row", "a_column", "b_row", ("alpha", dtype), *numbers, *more],
+        ["m", "n", "k", "a_row", "a_column", "a_tile", "b_row", "b_tile", ("alpha", dtype), *numbers, *more],
         _BODY,
         words,
         aliased=epilogue is not None,
@@ -149,7 +157,7 @@ def _finished(text: _Vectors | _Arrays, epilogue: EpilogueText, out: str, kind: 
         )
 
     return f"""{text.spill()}
-  for (int r = 0; r < {ROWS}; ++r) {{
+  for (int r = 0; r < {text.rows}; ++r) {{
     if (i + r < m) {{
       const index_t first = c_at + (i + r) * n;
       {epilogue.row}
@@ -167,14 +175,14 @@ def _stores(context: Context, out: str, row: int, width: int) -> str:
 class _Vectors:
     """Tiles in vector variables, with OpenCL's names for loads, stores and the multiply-add."""
 
-    def __init__(self, context: Context, dtype: str, lanes: int, count: int) -> None:
+    def __init__(self, context: Context, dtype: str, rows: int, lanes: int, count: int) -> None:
         element = ctype(context, dtype)
-        self.element, self.lanes, self.columns = element, lanes, range(count)
-        self.kind = context.language.vector.format(type=element, width=lanes)
+        self.element, self.rows, self.lanes, self.columns = element, rows, lanes, range(count)
+        self.kind = str(_vector(context)).format(type=element, width=lanes)
         self.fma = context.language.math.get("fma")
 
     def declare(self) -> str:
-        return " ".join(f"{self.kind} c{r}_{v} = ({self.kind})(0);" for r in range(ROWS) for v in self.columns)
+        return " ".join(f"{self.kind} c{r}_{v} = ({self.kind})(0);" for r in range(self.rows) for v in self.columns)
 
     def vectors(self) -> str:
         return " ".join(f"{self.kind} b{v};" for v in self.columns)
@@ -184,7 +192,7 @@ class _Vectors:
 
     def multiply(self) -> str:
         lines = []
-        for r in range(ROWS):
+        for r in range(self.rows):
             lines.append(f"{{ const {self.kind} y = ({self.kind})(p{r}[x * a_column]);")
             lines += [
                 f"c{r}_{v} = {self.fma}(y, b{v}, c{r}_{v});" if self.fma else f"c{r}_{v} += y * b{v};"
@@ -197,10 +205,10 @@ class _Vectors:
         width = self.lanes * len(self.columns)
         stores = " ".join(
             f"vstore{self.lanes}(c{r}_{v} * alpha, {r * len(self.columns) + v}, tile);"
-            for r in range(ROWS)
+            for r in range(self.rows)
             for v in self.columns
         )
-        return f"{self.element} tile[{ROWS * width}]; {stores}"
+        return f"{self.element} tile[{self.rows * width}]; {stores}"
 
     def spilled(self, row: str, column: str) -> str:
         return f"tile[{row} * {self.lanes * len(self.columns)} + {column}]"
@@ -220,12 +228,12 @@ class _Vectors:
 class _Arrays:
     """Tiles in arrays with constant bounds, for a C compiler to put into vectors."""
 
-    def __init__(self, element: str, width: int) -> None:
-        self.element, self.width = element, width
+    def __init__(self, element: str, rows: int, width: int) -> None:
+        self.element, self.rows, self.width = element, rows, width
 
     def declare(self) -> str:
-        zero = self._each(f"for (int r = 0; r < {ROWS}; ++r) tile[r][v] = 0;")
-        return f"{self.element} tile[{ROWS}][{self.width}];\n  {zero}"
+        zero = self._each(f"for (int r = 0; r < {self.rows}; ++r) tile[r][v] = 0;")
+        return f"{self.element} tile[{self.rows}][{self.width}];\n  {zero}"
 
     def vectors(self) -> str:
         return f"{self.element} b_row_values[{self.width}];"
@@ -236,7 +244,7 @@ class _Arrays:
     def multiply(self) -> str:
         return "\n    ".join(
             f"{{ const {self.element} y = p{r}[x * a_column]; {self._each(f'tile[{r}][v] += y * b_row_values[v];')} }}"
-            for r in range(ROWS)
+            for r in range(self.rows)
         )
 
     def spill(self) -> str:
@@ -252,18 +260,85 @@ class _Arrays:
         return f"for (int v = 0; v < {self.width}; ++v) {{ {statement} }}"
 
 
-def columns_for(n: int, dtype: str) -> int:
-    """How many vectors wide a tile is: one if that covers all columns."""
-    return 1 if n <= (8 if dtype == "float64" else 16) else 2
+# Sizes, and packing -------------------------------------------------------------------------------------------------
 
 
-def tiles(m: int, n: int, dtype: str, batches: Sequence[int]) -> int:
+def _vector(context: Context) -> str | None:
+    """The format of a vector type, where the kernel language has any."""
+    named: str | None = context.language.vector
+    return named or ("{type}{width}" if context.language.registers else None)
+
+
+def shape_of(context: Context, dtype: str) -> tuple[int, int]:
+    """The rows of a tile, and the columns of one of its vectors: sums of two of these stay in registers."""
+    if context.language.registers is None:
+        return 8, 64 // ITEMSIZE[dtype]
+    registers, nbytes = context.language.registers
+    return min(8, (registers - 3) // 2), nbytes // ITEMSIZE[dtype]
+
+
+def width_of(context: Context, dtype: str, n: int) -> int:
+    """The columns of a tile: one vector if that covers all of them, else two."""
+    lanes = shape_of(context, dtype)[1]
+    return lanes if n <= lanes else 2 * lanes
+
+
+def tiles(context: Context, dtype: str, m: int, n: int, batches: Sequence[int]) -> int:
     """Number of items."""
-    width = (8 if dtype == "float64" else 16) * columns_for(n, dtype)
-    count = -(-m // ROWS) * -(-n // width)
-    for size in batches:
-        count *= size
-    return count
+    return -(-m // shape_of(context, dtype)[0]) * -(-n // width_of(context, dtype, n)) * prod(batches)
 
 
-__all__ = ["columns_for", "gemm", "tiles"]
+_PACK = """
+  const index_t parts = (k + $part - 1) / $part, tiles = (n + $width - 1) / $width;
+  const index_t rest = gid / parts, x0 = (gid - rest * parts) * $part, batch = rest / tiles;
+  const index_t j = (rest - batch * tiles) * $width, x1 = x0 + $part < k ? x0 + $part : k;
+  const int count = n - j < $width ? (int)(n - j) : $width;
+  $buffer $T* const to = packed + rest * k * $width;
+  $copy
+"""
+_AS_IT_LIES = """$buffer const $S* const from = b + batch * n * k + j;
+  if (count == $width)
+    for (index_t x = x0; x < x1; ++x)
+      for (int v = 0; v < $width; ++v) to[x * $width + v] = $value;
+  else
+    for (index_t x = x0; x < x1; ++x)
+      for (int v = 0; v < $width; ++v) to[x * $width + v] = v < count ? $value : 0;"""
+_TURNED = """$buffer const $S* const from = b + batch * n * k + j * k;
+  for (int v = $vectors; v < count; ++v)
+    for (index_t x = x0; x < x1; ++x) to[x * $width + v] = $value;
+  for (int v = count; v < $width; ++v)
+    for (index_t x = x0; x < x1; ++x) to[x * $width + v] = 0;"""
+_TURNED_VECTORS = """int done = 0;
+  if (count == $width)
+    for (; done < $width; done += $lanes)
+      for (index_t x = x0; x < x1; ++x)
+        vstore$lanes(($vector)($numbers), 0, to + x * $width + done);
+"""
+
+
+def pack(
+    context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, turned: bool
+) -> tuple[Mover, int]:
+    """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
+
+    They become [tiles, k, width]; the columns of a tile that are beyond the last are zeros.
+    """
+    words = {"T": ctype(context, dtype), "S": ctype(context, stored), "part": str(PART), "width": str(width)}
+    value = load(stored, f"from[{'v * k + x' if turned else 'x * n + v'}]")
+    text, vector, lanes = _TURNED if turned else _AS_IT_LIES, _vector(context), min(8, shape_of(context, dtype)[1])
+    words["vectors"] = "0"
+    if turned and vector is not None and width % lanes == 0:
+        first, rest = text.split("\n", 1)
+        text = f"{first}\n  {_TURNED_VECTORS}\n{rest}"
+        words |= {"vectors": "done", "lanes": str(lanes), "vector": vector.format(type=words["T"], width=lanes)}
+        words["numbers"] = ", ".join(load(stored, f"from[(done + {v}) * k + x]") for v in range(lanes))
+    copy = Template(text).substitute(words, value=value, buffer=context.language.keywords["buffer"])
+    words["copy"] = copy
+    name = f"gemm_{'turned' if turned else 'packed'}_{stored}_{width}"
+    kernel = build(context, name, [Buffer("b", stored), Buffer("packed", dtype, True)], ["n", "k"], _PACK, words)
+    items = count * -(-n // width) * -(-k // PART)
+
+    def make(context: Context, source: Span, target: Span) -> None:
+        kernel(context, items, (source, target), (n, k), group_size(items))
+
+    return make, -(-n // width) * k * width

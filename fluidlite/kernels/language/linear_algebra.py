@@ -9,14 +9,19 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Gemm, epilogue_refusal, epilogue_text, gemms_of, product_call
+from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, epilogue_text, gemms_of, product_call
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
-from .gemm import columns_for, gemm, tiles
+from .gemm import gemm, pack, shape_of, tiles, width_of
 from .source import HEAVY, Packing, part
-from .strided import Mover, filler, mover, steps_of
+from .strided import Mover, filler, steps_of
 
 Step = Callable[[Context, IO], None]
+MANY = 64
+"""Rows from which on a product packs B."""
+LARGE, FEWEST = 1 << 22, 32
+"""Multiplications, and rows and columns, of a product that outruns BLAS."""
+WIDE = ("float32", "float64")
 _ALIGN = 256
 """Bytes to which parts of the workspace are aligned."""
 
@@ -51,31 +56,33 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
     if not k or 0 in product.batch:  # the sum of nothing
         zeros = filler(context, stored, 0.0)
         return (lambda context, io: zeros(context, io.span(out), size)), 0
-    need = 0
-    convert_a, a_start = None, 0
-    if stored != dtype:
-        convert_a, need = _flat(context, stored, dtype, prod(product.a_dims)), _room(product.a_dims, dtype)
-    prepare_b, b_start = None, need
-    if product.b_transposed and n > 1 and k > 1:
-        prepare_b = _transposer(context, stored, dtype, product.b_dims)
-    elif stored != dtype:
-        prepare_b = _flat(context, stored, dtype, prod(product.b_dims))
-    if prepare_b is not None:
-        need += _room(product.b_dims, dtype)
-    a_at = _packed(packings, a, convert_a, product.a_dims, dtype, "flat")
-    b_at = _packed(packings, b, prepare_b, product.b_dims, dtype, ("flat", "turned")[product.b_transposed])
+    rows, lanes = shape_of(context, dtype)
+    width = width_of(context, dtype, n)
+    need, a_size, b_size = 0, m * k, n * k
+    a_steps = (1, m, rows) if product.a_transposed else (k, 1, rows * k)
+    b_steps, turned = (n, width), product.b_transposed and n > 1 and k > 1
+    pack_a, a_start, a_at, pack_b, b_start, b_at = None, 0, 0, None, 0, 0
+    if stored != dtype or (product.a_transposed and n >= MANY):
+        count = prod(product.a_dims[:-2])
+        pack_a, a_size = pack(context, stored, dtype, rows, m, k, count, not product.a_transposed)
+        a_steps, need = (1, rows, rows * k), _room(count * a_size, dtype)
+        a_at = _packing(packings, a).add(need, ("rows", m, k, product.a_transposed, rows, dtype), pack_a)
+    if stored != dtype or turned or m >= MANY:
+        count = prod(product.b_dims[:-2])
+        pack_b, b_size = pack(context, stored, dtype, width, n, k, count, product.b_transposed)
+        b_steps, b_start, need = (width, k * width), need, need + _room(count * b_size, dtype)
+        b_at = _packing(packings, b).add(need - b_start, ("columns", n, k, product.b_transposed, width, dtype), pack_b)
     kept, summed = _batches(product)
-    columns = columns_for(n, dtype)
-    kernel = gemm(context, dtype, stored, columns, len(kept), len(summed), epilogue)
+    kernel = gemm(context, dtype, stored, width // lanes, len(kept), len(summed), epilogue)
     updates = call.epilogue is not None and bool(call.op.must_alias)
-    guard = gemm(context, dtype, stored, columns, len(kept), len(summed), epilogue, True) if updates else kernel
-    a_steps = (1, m) if product.a_transposed else (k, 1)
-    numbers = (m, n, k, *a_steps, n, product.alpha, *sum(kept, ()), *sum(summed, ()))
+    guard = gemm(context, dtype, stored, width // lanes, len(kept), len(summed), epilogue, True) if updates else kernel
+    axes = [(size, a_step // (m * k) * a_size, b_step // (n * k) * b_size) for size, a_step, b_step in (*kept, *summed)]
+    numbers = (m, n, k, *a_steps, *b_steps, product.alpha, *sum(axes, ()))
     slots = [out]
     if epilogue is not None:
         numbers += tuple(value for _, _, value in epilogue.numbers)
         slots = [slot for *_, slot in epilogue.buffers]
-    items = tiles(m, n, dtype, [axis[0] for axis in kept])
+    items = tiles(context, dtype, m, n, [axis[0] for axis in kept])
 
     def step(context: Context, io: IO) -> None:
         if not need:
@@ -83,8 +90,8 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
         else:
             assert io.workspace is not None
             scratch: Span = io.workspace.span()
-            left = _form(context, io, a, convert_a, part(scratch, a_start), a_at)
-            right = _form(context, io, b, prepare_b, part(scratch, b_start), b_at)
+            left = _form(context, io, a, pack_a, part(scratch, a_start), a_at)
+            right = _form(context, io, b, pack_b, part(scratch, b_start), b_at)
         spans = [left, right, *map(io.span, slots)]
         if updates and getattr(context, "suspect", True):  # what is written may be state
             guard(context, items, [*spans, context.status_span()], numbers, HEAVY)
@@ -94,13 +101,8 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
     return step, need
 
 
-def _packed(
-    packings: dict[str, Packing], slot: str, make: Mover | None, dims: tuple[int, ...], dtype: str, form: str
-) -> int:
-    """Note that an operand would rather be found as ``make`` makes it; return where it then lies in its form."""
-    if make is None:
-        return 0
-    return packings.setdefault(slot, Packing()).add(_room(dims, dtype), (form, dims, dtype), make)
+def _packing(packings: dict[str, Packing], slot: str) -> Packing:
+    return packings.setdefault(slot, Packing())
 
 
 def _form(context: Context, io: IO, slot: str, make: Mover | None, scratch: Span, kept_at: int) -> Span:
@@ -114,18 +116,8 @@ def _form(context: Context, io: IO, slot: str, make: Mover | None, scratch: Span
     return scratch
 
 
-def _room(dims: tuple[int, ...], dtype: str) -> int:
-    return -(-prod(dims) * ITEMSIZE[dtype] // _ALIGN) * _ALIGN
-
-
-def _flat(context: Context, stored: str, dtype: str, size: int) -> Mover:
-    return mover(context, stored, dtype, (size,), (1,), (1,))
-
-
-def _transposer(context: Context, stored: str, dtype: str, dims: tuple[int, ...]) -> Mover:
-    count, rows, columns = prod(dims[:-2]), dims[-2], dims[-1]
-    size = rows * columns
-    return mover(context, stored, dtype, (count, columns, rows), (size, 1, columns), (size, rows, 1))
+def _room(size: int, dtype: str) -> int:
+    return -(-size * ITEMSIZE[dtype] // _ALIGN) * _ALIGN
 
 
 def _batches(product: Gemm) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
@@ -157,29 +149,33 @@ def _supports(call: Call) -> str | None:
     return next((why for product in products if (why := epilogue_refusal(call, product.n)) is not None), None)
 
 
-@register_kernel(
-    "matmul", "language", supports=_supports, options=KernelOptions(predicated=True, epilogue=True), inplace=True
-)
-def matmul(call: Call, context: Context) -> Any:
-    """Out = alpha * op(X) @ op(Y)."""
-    return _products(call, context)
+def _supports_large(call: Call) -> str | None:
+    """Why a product is left to BLAS."""
+    if not call.known:
+        return "its size, which decides, is not known yet"
+    for product in gemms_of(call):
+        m, n, k = product.m, product.n, product.k
+        if min(m, n) < FEWEST or prod(product.batch) * m * n * k < LARGE:
+            return f"[{m}, {k}] by [{k}, {n}]: short products are faster by BLAS"
+    return _supports(call)
 
 
-@register_kernel("matmul_grad", "language")
-def matmul_grad(call: Call, context: Context) -> Any:
-    """X@GRAD = alpha * Out@GRAD @ op(Y)^T, Y@GRAD = alpha * op(X)^T @ Out@GRAD."""
-    return _products(call, context)
+def _registered(op: str, finishes: bool) -> tuple[Kernel, Kernel]:
+    """Two kernels: for each kernel language, and before BLAS for large products where vector registers are named.
+
+    ``finishes`` says that they compute an epilogue.
+    """
+    plain = KernelOptions(predicated=finishes, epilogue=finishes)
+    large = KernelOptions(predicated=finishes, epilogue=finishes, written_for="registers")
+    return (
+        register_kernel(op, "language", supports=_supports, options=plain, inplace=finishes)(_products),
+        register_kernel(
+            op, "cpu", library="registers", dtypes=WIDE, supports=_supports_large, options=large, inplace=finishes
+        )(_products),
+    )
 
 
-@register_kernel(
-    "mul", "language", supports=_supports, options=KernelOptions(predicated=True, epilogue=True), inplace=True
-)
-def mul(call: Call, context: Context) -> Any:
-    """Out = X @ Y, both flattened to matrices."""
-    return _products(call, context)
-
-
-@register_kernel("mul_grad", "language")
-def mul_grad(call: Call, context: Context) -> Any:
-    """X@GRAD = Out@GRAD @ Y^T, Y@GRAD = X^T @ Out@GRAD."""
-    return _products(call, context)
+matmul, matmul_large = _registered("matmul", True)
+mul, mul_large = _registered("mul", True)
+matmul_grad, matmul_grad_large = _registered("matmul_grad", False)
+mul_grad, mul_grad_large = _registered("mul_grad", False)

@@ -1,0 +1,223 @@
+"""The texts of Winograd's convolution F(2 x 2, 3 x 3): a filter, an image and windows, to and from their transforms.
+
+Two by two windows of a 3 x 3 filter read 4 x 4 elements: sixteen products of transforms instead of thirty-six,
+``Y = A'[(G g G') * (B' d B)]A`` (Lavin and Gray, 2016, Fast Algorithms for Convolutional Neural Networks, section 4.1).
+The transforms add and subtract; channels and filters are the elements of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fluidlite.plugin import Context
+
+from . import conv_vectors
+from .conv_vectors import SIDE, Tile
+from .source import Buffer, Kernel, build, ctype
+
+SPOTS = 16
+"""Elements of a tile, transformed."""
+LANES = 16
+"""The most channels, and filters, of a vector."""
+
+Line = Callable[[Sequence[str]], list[str]]
+
+
+def _of_image(d: Sequence[str]) -> list[str]:
+    """B' of four elements."""
+    return [f"{d[0]} - {d[2]}", f"{d[1]} + {d[2]}", f"{d[2]} - {d[1]}", f"{d[1]} - {d[3]}"]
+
+
+def _of_filter(g: Sequence[str]) -> list[str]:
+    """G of three elements."""
+    half = "0.5f * ({0} {3} {1} + {2})"
+    return [g[0], half.format(*g, "+"), half.format(*g, "-"), g[2]]
+
+
+def _of_windows(m: Sequence[str]) -> list[str]:
+    """A' of four elements."""
+    return [f"{m[0]} + {m[1]} + {m[2]}", f"{m[1]} - {m[2]} - {m[3]}"]
+
+
+def _both_ways(kind: str, line: Line, given: str, side: int, made: str) -> tuple[str, int]:
+    """Statements that transform the columns, then the rows, of a square of variables; and the side of the result."""
+    text, size = [], 0
+    for j in range(side):
+        found = line([f"{given}{i}{j}" for i in range(side)])
+        size = len(found)
+        text += [f"const {kind} {made}_{i}{j} = {each};" for i, each in enumerate(found)]
+    for i in range(size):
+        found = line([f"{made}_{i}{j}" for j in range(side)])
+        text += [f"const {kind} {made}{i}{j} = {each};" for j, each in enumerate(found)]
+    return "\n      ".join(text), size
+
+
+def _lanes(context: Context, dtype: str) -> int:
+    return min(LANES, conv_vectors.lanes_of(context, dtype))
+
+
+def _square(side: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(side) for j in range(side)]
+
+
+# The image ---------------------------------------------------------------------------------------------------------
+
+_PLACE = """
+  const index_t tile = tile0 + gid, line = tile / w_tiles, tx = tile - line * w_tiles;
+  const index_t n = line / h_tiles, ty = line - n * h_tiles;
+"""
+_IMAGE = (
+    _PLACE
+    + """
+  const index_t y = h_least + 2 * ty, x = w_least + 2 * tx;
+  $buffer const $T* const from = image + base + n * n_step + y * h_step + x * w_step;
+  $buffer $T* const to = made + gid * pitch;
+  for (index_t at = 0; at < channels; at += $lanes) {
+      const index_t c = at + $lanes <= channels ? at : channels - $lanes;
+      $read
+      $transform
+      $write
+  }
+"""
+)
+
+
+def image_kernel(context: Context, dtype: str) -> Kernel:
+    """Return the kernel that transforms tiles of an image whose channels come last: to [tiles, 16, channels].
+
+    One item is one tile; elements outside of the image are zeros.
+    """
+    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    vector = f"{kind}{lanes}"
+    read = [
+        f"{vector} d{i}{j} = ({vector})(0); if (y + {i} >= 0 && y + {i} < h_size && x + {j} >= 0 && x + {j} < w_size) "
+        f"d{i}{j} = vload{lanes}(0, from + {i} * h_step + {j} * w_step + c);"
+        for i, j in _square(4)
+    ]
+    transform, side = _both_ways(vector, _of_image, "d", 4, "u")
+    write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * channels + c);" for i, j in _square(side)]
+    words = {"T": kind, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
+    words["write"] = "\n      ".join(write)
+    numbers = [
+        *("tile0", "h_tiles", "w_tiles", "channels", "pitch", "base", "n_step", "h_step", "w_step"),
+        *("h_least", "w_least", "h_size", "w_size"),
+    ]
+    return build(
+        context,
+        f"winograd_image_{dtype}",
+        [Buffer("image", dtype), Buffer("made", dtype, True)],
+        numbers,
+        _IMAGE,
+        words,
+    )
+
+
+# The filter --------------------------------------------------------------------------------------------------------
+
+_FILTER = """
+  const index_t parts = (inner + $side - 1) / $side, tiles = (m + $width - 1) / $width;
+  const index_t rest = gid / parts, c0 = (gid - rest * parts) * $side, g = rest / tiles;
+  const index_t row = (rest - g * tiles) * $width, c1 = c0 + $side < inner ? c0 + $side : inner;
+  $T taps[$all];
+  for (index_t c = c0; c < c1; ++c) {
+    for (index_t k = 0; k < $width; ++k) {
+      const index_t f = row + k < m ? row + k : m - 1;
+      $buffer const $T* const p = filter + g * g_step + f * m_step + c * c_step + h_tap * 3 + w_tap;
+      for (index_t i = 0; i < 3; ++i)
+        for (index_t j = 0; j < 3; ++j) taps[(i * 3 + j) * $width + k] = p[i * h_tap_step * 3 + j * w_tap_step];
+    }
+    $buffer $T* const to = packed + (rest * inner + c) * $width;
+    $vectors
+  }
+"""
+
+
+def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
+    """Return the kernel that transforms a filter, and packs each of the 16 parts as products read it.
+
+    A part is [tiles, channels, width]. Filters beyond the last repeat it; what they give is not stored.
+    """
+    kind, vectors = ctype(context, dtype), []
+    for _, lanes, first in tile.vectors():
+        vector = f"{kind}{lanes}"
+        read = [
+            f"const {vector} g{i}{j} = vload{lanes}(0, taps + {(i * 3 + j) * tile.width + first});"
+            for i, j in _square(3)
+        ]
+        transform, side = _both_ways(vector, _of_filter, "g", 3, "u")
+        write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * spot + {first});" for i, j in _square(side)]
+        vectors += ["{", *read, transform.replace("0.5f", f"({vector})(0.5f)"), *write, "}"]
+    words = {"T": kind, "side": str(SIDE), "width": str(tile.width), "all": str(9 * tile.width)}
+    words["vectors"] = "\n      ".join(vectors)
+    numbers = ["inner", "m", "spot", "g_step", "m_step", "c_step", "h_tap", "w_tap", "h_tap_step", "w_tap_step"]
+    name = f"winograd_filter_{'x'.join(map(str, tile.lanes))}_{dtype}"
+    return build(context, name, [Buffer("filter", dtype), Buffer("packed", dtype, True)], numbers, _FILTER, words)
+
+
+# The windows -------------------------------------------------------------------------------------------------------
+
+_WINDOWS = (
+    _PLACE
+    + """
+  const index_t filters = groups * m;
+  $buffer const $T* const from = sums + gid * pitch;
+  $buffer $T* const to = out + out_base + n * out_n_step + 2 * (ty * out_h_step + tx * out_w_step);
+  const index_t below = 2 * ty + 1 < h_count, right = 2 * tx + 1 < w_count;
+  $V wrong = ($V)(0);
+  for (index_t at = 0; at < filters; at += $lanes) {
+    const index_t c = at + $lanes <= filters ? at : filters - $lanes;
+    $read
+    $transform
+    wrong += (y00 - y00) + (y01 - y01) + (y10 - y10) + (y11 - y11);
+    $write
+  }
+  $T left[$lanes];
+  vstore$lanes(wrong, 0, left);
+  int whole = 1;
+  for (int v = 0; v < $lanes; ++v) if (left[v] != 0) whole = 0;
+  for (index_t e = whole == 0 ? 0 : 4 * filters; e < 4 * filters; ++e) {
+    const index_t f = e / 4, i = e / 2 % 2, j = e % 2, g = f / m;
+    const index_t y = h_least + 2 * ty + i, x = w_least + 2 * tx + j;
+    $buffer const $T* const p = image + base + n * n_step + y * h_step + x * w_step + g * inner;
+    $buffer const $T* const q = filter + g * g_step + (f - g * m) * m_step + h_tap * 3 + w_tap;
+    $T sum = 0;
+    for (index_t h = y < 0 ? -y : 0; h < 3 && y + h < h_size && sum == sum; ++h)
+      for (index_t w = x < 0 ? -x : 0; w < 3 && x + w < w_size && sum == sum; ++w)
+        for (index_t c = 0; c < inner && sum == sum; ++c)
+          sum += p[h * h_step + w * w_step + c] * q[h * h_tap_step * 3 + w * w_tap_step + c * c_step];
+    if ((i == 0 || below) && (j == 0 || right)) to[i * out_h_step + j * out_w_step + f * out_c_step] = sum;
+  }
+"""
+)
+
+
+def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
+    """Return the kernel that makes windows of their transforms [tiles, 16, filters]; one item is one tile.
+
+    A tile in which something is not finite is computed anew, window by window: transforms mix elements, and no window
+    may see one that it does not read. A sum that is NaN stays so, and ends.
+    """
+    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    vector = f"{kind}{lanes}"
+    read = [f"const {vector} m{i}{j} = vload{lanes}(0, from + {4 * i + j} * filters + c);" for i, j in _square(4)]
+    transform, side = _both_ways(vector, _of_windows, "m", 4, "y")
+    write = []
+    for i, j in _square(side):
+        to = f"to + {i} * out_h_step + {j} * out_w_step + c * out_c_step"
+        one = f"vstore{lanes}(y{i}{j}, 0, {to});"
+        if not last:
+            each = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
+            one = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {each}"
+        there = " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted)
+        write.append(f"if ({there or '1'}) {{ {one} }}")
+    words = {"T": kind, "V": vector, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
+    words["write"] = "\n      ".join(write)
+    numbers = [
+        *("tile0", "h_tiles", "w_tiles", "groups", "inner", "m", "pitch", "base", "n_step", "h_step", "w_step"),
+        *("h_least", "w_least", "h_size", "w_size", "g_step", "m_step", "c_step"),
+        *("h_tap", "w_tap", "h_tap_step", "w_tap_step", "h_count", "w_count", "out_base", "out_n_step"),
+        *("out_h_step", "out_w_step", "out_c_step"),
+    ]
+    buffers = [Buffer("image", dtype), Buffer("filter", dtype), Buffer("sums", dtype), Buffer("out", dtype, True)]
+    name = f"winograd_windows_{'last' if last else 'first'}_{dtype}"
+    return build(context, name, buffers, numbers, _WINDOWS, words)

@@ -1,0 +1,203 @@
+"""Products large enough for vector registers: values, gradients and epilogues, against float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite import layers
+from fluidlite.platform.device_registry import devices
+
+PLACES = ["cpu", pytest.param("opencl:0", marks=pytest.mark.opencl)]
+Array = np.ndarray[Any, Any]
+SIZES = {
+    "even": (160, 256, 128),
+    "odd": (163, 201, 145),
+    "few rows": (33, 1001, 131),
+    "few columns": (1030, 131, 33),
+    "long": (65, 2600, 40),
+}
+"""m, k, n of at least 2 ** 22 multiplications."""
+
+
+def random(*dims: int, dtype: str = "float32", seed: int = 0) -> Array:
+    made: Array = np.random.default_rng(seed + sum(dims)).uniform(-1, 1, dims).astype(dtype)
+    return made
+
+
+def close(found: Array, wanted: Array, k: int, dtype: str = "float32") -> None:
+    """Within what sums of ``k`` products of numbers below 1 lose."""
+    unit = {"float32": 6e-8, "float64": 1.2e-16, "float16": 5e-4}[dtype]
+    np.testing.assert_allclose(np.asarray(found, "float64"), wanted, unit * 4, unit * 2 * k)
+
+
+def libraries(exe: fluid.Executor, place: str, *types: str) -> set[str]:
+    """Those of the operators of some types; no kernel language: none."""
+    if devices.unit(place).language is None:
+        return set()
+    return {row["library"] for row in exe.explain_last().data() if row["op"] in types}
+
+
+def expected_library(place: str) -> set[str]:
+    return {"registers"} if place == "cpu" else {"plain"}
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("place", PLACES)
+def test_matmul_and_its_gradients(place: str, size: str, turned: tuple[bool, bool], require: Any) -> None:
+    require(place.split(":")[0])
+    m, k, n = SIZES[size]
+    a, b, upstream = random(m, k), random(k, n), random(m, n, seed=1)
+    given = {"x": a.T.copy() if turned[0] else a, "y": b.T.copy() if turned[1] else b, "d": upstream}
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y, d = (layers.data(name, list(each.shape), append_batch_size=False) for name, each in given.items())
+        x.stop_gradient = y.stop_gradient = False
+        out = layers.matmul(x, y, *turned, alpha=0.5)
+        exe = fluid.Executor(place)
+        found = exe.run(feed=given, fetch_list=[out, *fluid.gradients([out], [x, y], [d])])
+        used = libraries(exe, place, "matmul", "matmul_grad")
+    assert used in (set(), expected_library(place))
+    a64, b64, d64 = (each.astype("float64") for each in (a, b, upstream))
+    close(found[0], 0.5 * a64 @ b64, k)
+    dx, dy = 0.5 * d64 @ b64.T, 0.5 * a64.T @ d64
+    close(found[1], dx.T if turned[0] else dx, n)
+    close(found[2], dy.T if turned[1] else dy, m)
+
+
+BATCHES = {
+    "both": ((3, 70, 130), (3, 130, 170)),
+    "right is one": ((2, 3, 70, 130), (130, 170)),
+    "left is one": ((70, 130), (3, 130, 170)),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("turned", [(False, False), (True, True)], ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_batches(place: str, batch: str, turned: tuple[bool, bool], require: Any) -> None:
+    """Matrices that are read by several products are packed once; gradients sum over them."""
+    require(place.split(":")[0])
+    a, b = (random(*dims) for dims in BATCHES[batch])
+    given = {"x": np.ascontiguousarray(a.swapaxes(-1, -2)) if turned[0] else a,
+             "y": np.ascontiguousarray(b.swapaxes(-1, -2)) if turned[1] else b}  # fmt: skip
+    wanted = a.astype("float64") @ b.astype("float64")
+    upstream = random(*wanted.shape, seed=1)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(name, list(each.shape), append_batch_size=False) for name, each in given.items())
+        d = layers.data("d", list(upstream.shape), append_batch_size=False)
+        x.stop_gradient = y.stop_gradient = False
+        out = layers.matmul(x, y, *turned)
+        exe = fluid.Executor(place)
+        found = exe.run(feed=given | {"d": upstream}, fetch_list=[out, *fluid.gradients([out], [x, y], [d])])
+        assert libraries(exe, place, "matmul", "matmul_grad") in (set(), expected_library(place))
+    close(found[0], wanted, a.shape[-1])
+    d64 = upstream.astype("float64")
+    for mine, full, each, flag in (
+        (found[1], d64 @ b.astype("float64").swapaxes(-1, -2), a, turned[0]),
+        (found[2], a.astype("float64").swapaxes(-1, -2) @ d64, b, turned[1]),
+    ):
+        lead = tuple(range(full.ndim - each.ndim))
+        total = full.sum(lead)
+        total = total.sum(tuple(i for i, s in enumerate(each.shape) if s == 1), keepdims=True)
+        close(mine.swapaxes(-1, -2) if flag else mine, total, 800)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("turned", [(False, False), (True, True)], ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_other_dtypes(place: str, turned: tuple[bool, bool], dtype: str, require: Any) -> None:
+    require(place.split(":")[0])
+    a, b = random(163, 201, dtype=dtype), random(201, 145, dtype=dtype)
+    given = {"x": a.T.copy() if turned[0] else a, "y": b.T.copy() if turned[1] else b}
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(name, list(v.shape), dtype=dtype, append_batch_size=False) for name, v in given.items())
+        (found,) = fluid.Executor(place).run(feed=given, fetch_list=[layers.matmul(x, y, *turned)])
+    close(found, a.astype("float64") @ b.astype("float64"), 201, dtype)
+
+
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("place", PLACES)
+def test_weights_that_stay_packed_are_packed_anew_when_they_change(place: str, mode: str, require: Any) -> None:
+    require(place.split(":")[0])
+    x = random(130, 260)
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        data = layers.data("x", [260])
+        out = layers.fc(data, 150, act="relu", bias_attr=fluid.ParamAttr(initializer=fluid.initializer.Constant(0.25)))
+        exe, scope = fluid.Executor(place, mode=mode), fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        weight = scope.find_var("fc_0.w_0").get_tensor()
+        for seed in range(3):
+            w = random(260, 150, seed=seed)
+            weight.set(w, fluid.Place.parse(place))
+            for _ in range(2):
+                (found,) = exe.run(feed={"x": x}, fetch_list=[out], scope=scope)
+                close(found, np.maximum(x.astype("float64") @ w + 0.25, 0), 260)
+
+
+def step(place: str, mode: str) -> list[Array]:
+    """Losses and weights of a network with momentum, whose products are large; the last step's rate is 0.05."""
+    rng = np.random.default_rng(5)
+    feed = {"x": rng.standard_normal((128, 200), np.float32), "label": rng.integers(0, 40, (128, 1))}
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x, label = layers.data("x", [200]), layers.data("label", [1], dtype="int64")
+        init = [fluid.ParamAttr(initializer=fluid.initializer.NumpyArrayInitializer(0.1 * random(*d, seed=9)))
+                for d in ((200, 192), (192, 192))]  # fmt: skip
+        y = layers.fc(x, 192, act="relu", param_attr=init[0])
+        y = layers.fc(y, 192, act="tanh", param_attr=init[1]) + y
+        loss = layers.mean(layers.softmax_with_cross_entropy(y[:, :40], label))
+        fluid.optimizer.Momentum(0.05, 0.9).minimize(loss)
+        exe, scope = fluid.Executor(place, mode=mode), fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        losses = [exe.run(feed=feed, fetch_list=[loss], scope=scope)[0] for _ in range(4)]
+        return [*losses, *(scope.find_var(f"fc_{i}.w_0").get_tensor().numpy() for i in range(2))]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_compiled_and_interpreted_steps_agree(place: str, require: Any) -> None:
+    require(place.split(":")[0])
+    for mine, theirs in zip(step(place, "compiled"), step(place, "interpreted"), strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-5, 1e-6)
+    for mine, theirs in zip(step(place, "compiled"), step("cpu", "interpreted"), strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
+def test_other_registers(registers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
+    from fluidlite.platform.context_pool import get_context
+
+    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+    side = 170 + registers[1]
+    a, b = random(side, 211), random(side, 181)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in (("x", a), ("y", b)))
+        out = layers.matmul(x, y, True)
+        (found,) = fluid.Executor("cpu").run(feed={"x": a, "y": b}, fetch_list=[out])
+    close(found, a.astype("float64").T @ b, side)
+
+
+def test_threads_and_rows_beside_it_change_no_bit() -> None:
+    from fluidlite.platform.context_pool import get_context
+
+    context = get_context(devices.host())
+    before, results = context.threads, []
+    x, w = random(301, 320), random(320, 160)
+
+    def multiplied(rows: Array) -> Array:
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            a, b = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in (("a", rows), ("b", w)))
+            found: Array = fluid.Executor("cpu").run(feed={"a": rows, "b": w}, fetch_list=[layers.mul(a, b)])[0]
+            return found
+
+    try:
+        for threads in (1, 2):
+            context.threads = threads
+            results.append(multiplied(x))
+    finally:
+        context.threads = before
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0][100:230], multiplied(x[100:230]))

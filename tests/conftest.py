@@ -23,6 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules that lie here are importable by name
 
+import forks as forking
 import grouped
 from distribution import OperatorScheduling, rank, select
 from unoptimised import is_unoptimised, unoptimised
@@ -83,6 +84,14 @@ def require_or_skip(name: str, reason: str = "") -> None:
 def require() -> Callable[..., None]:
     """``require(name, reason="")``: skip the test, or fail it if ``name`` is required, where ``name`` is missing."""
     return require_or_skip
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[forking.Forks]:
+    """``forks(script, arguments...)``: run a script in a process of its own that has the framework imported."""
+    made = forking.Forks()
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -151,9 +160,13 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Let garbage collections pass over the collected tests: a million objects, that live as long as the process."""
+    """Let garbage collections pass over the collected tests: a million objects, that live as long as the process.
+
+    Let them come less often: they are a twentieth of the time, and tests that look for what goes collect themselves.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from grouped import Group
 from xdist.scheduler import LoadScopeScheduling
+
+import fluidlite as fluid
 
 BY_CASE = ("tests/operators/test_samples.py", "tests/places/test_llvm.py", "tests/places/test_loops.py")
 """Files whose cases build kernels of their own for minutes: a process that had one to itself would end last."""
@@ -19,6 +22,30 @@ ON_THE_CPU = "test_conforms_on_the_cpu["
 """Cases of the cpu whose parameters name no place."""
 OPERATORS = ("op", "operator", "type", "group")
 """Parameters of tests that say which operator a case is about."""
+
+IN_TURN = (
+    *(f"tests/end_to_end/test_{name}.py" for name in ("examples", "old_loops", "old_programs", "recurrent")),
+    "tests/end_to_end/test_threads.py::test_an_executor_of_sixteen_threads",
+    "tests/nn/test_layers.py::test_layers_make_what_their_formula_says",
+    "tests/operators/test_regressions_norm.py::test_iterated_vectors",
+    *(
+        f"tests/transformers/test_{name}"
+        for name in (
+            "caches.py", "epilogues.py", "fed_state.py", "fused_domains.py::test_every_random_operator",
+            "fused_domains.py::test_the_gradient_of_a_broadcast", "graph_cross_entropy.py", "layout_pass.py",
+            "memory_plan.py", "passes_random.py", "passes_simplify.py", "ragged_batches.py", "random_programs.py",
+        )
+    ),
+    *(
+        f"tests/unit/nodes/test_{name}.py"
+        for name in ("compiled_graphs", "inplace", "layers_of_nodes", "node_values", "updaters")
+    ),
+    *(
+        f"tests/unit/test_{name}.py"
+        for name in ("bench", "check_gradient", "control_flow", "decoders", "static_rnn", "tensor_arrays")
+    ),
+)  # fmt: skip
+"""Where tests begin of which no place is the subject, and that take a second or more (see :func:`in_turn`)."""
 
 
 def rank(nodeid: str) -> int:
@@ -76,7 +103,8 @@ def place_of(parameters: Mapping[str, Any]) -> str | None:
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the cases of the operators of ``--op``, and of the places of ``--place``; those that name none go.
 
-    Of a case of several checks only the checks of these are left.
+    Of a case of several checks only the checks of these are left. Without these options, and where the command line
+    names no case, those go whose place has not its turn.
 
     Raises
     ------
@@ -86,6 +114,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     operators = {name.removesuffix("_grad") for name in config.getoption("op") or ()}
     places = {name.removesuffix(":0") for name in config.getoption("place") or ()}
     if not operators and not places:
+        if not config.getoption("keyword") and not any("::" in name for name in config.args):
+            left_out = in_turn(items)
+            names = {item.nodeid for item in left_out}
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item.nodeid not in names]
         return
 
     def chosen(parameters: Mapping[str, Any], place: str | None = None) -> bool:
@@ -108,3 +141,30 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         )
     config.hook.pytest_deselected(items=dropped)
     items[:] = kept
+
+
+def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Cases that another place's turn leaves out.
+
+    Of cases of :data:`IN_TURN` that differ in their place alone, that of the cpu runs, and that of one other usable
+    place: of the next such cases that of the next place. So a program runs on two places, and each place runs many.
+    """
+    usable = {place.kind for place in fluid.places()} | {"strict"}
+    alike: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.nodeid.startswith(IN_TURN):
+            continue
+        test, _, name = item.nodeid.partition("[")
+        parts = name.removesuffix("]").split("-")
+        named = [part for part in parts if part.removesuffix(":0") in usable]
+        if len(named) == 1 and named[0].removesuffix(":0") != "cpu":
+            parts.remove(named[0])
+            alike.setdefault(f"{test}[{'-'.join(parts)}", []).append(item)
+    turns: dict[str, int] = {}
+    left_out = []
+    for name, cases in alike.items():
+        test = name.partition("[")[0]
+        turn = turns.setdefault(test, zlib.crc32(test.encode()))
+        turns[test] = turn + 1
+        left_out += [case for i, case in enumerate(cases) if i != turn % len(cases)]
+    return left_out

@@ -13,6 +13,7 @@ import pytest
 
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number_table import NumberTable, numbers_of
+from fluidlite.program.op_call import Call
 from fluidlite.render.loops import cost, kept_answers, kernels
 from fluidlite.render.loops.launches import decoded, encoded
 from fluidlite.render.loops.sizes import Guards
@@ -54,13 +55,19 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     What was written for other sizes, or by another process, and is used again, must be what would be written for these;
     and a file must hold all of it.
     """
-    written, types = kernels.written, set[str]()
+    written, text_of, types = kernels.written, kernels._text, set[str]()
+    sizes: list[Any] = []
 
-    def checked(call: Any, context: Any) -> Any:
+    def noted(call: Call, nests: Any, language: Any, values: Any) -> Any:
+        sizes.append(values.values)
+        return text_of(call, nests, language, values)
+
+    def checked(call: Call, context: Any) -> Any:
+        sizes.clear()
         found = written(call, context)
         types.add(call.op.type)
         dtypes = {spec.dtype for specs in (*call.ins.values(), *call.outs.values()) for spec in specs}
-        if not dtypes & OTHER_NAMES:
+        if sizes[-1:] != [leaves(call)] and not dtypes & OTHER_NAMES:
             fresh = kernels.write(call, context, kernels.noted(call, Guards()))
             assert fresh is not None
             assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
@@ -69,5 +76,6 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         assert repr(decoded(pieces, numbers_of(rows, leaves(call)))) == repr(found)
         return found
 
+    monkeypatch.setattr(kernels, "_text", noted)
     monkeypatch.setattr(kernels, "written", checked)
     return types

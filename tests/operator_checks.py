@@ -65,22 +65,37 @@ def _firsts(found: Sequence[Check]) -> set[str]:
     return {check.id for check in {parsed(check)[0]: check for check in reversed(found)}.values()}
 
 
-def shared(found: Sequence[Check], turn: int) -> list[Check]:
-    """Half of the checks, for one of two places that compute by the same texts, or by the same array calls.
+QUARTERS = {"opencl": (1, 3), "llvm": (0, 2), "recording": (0, 2), "strict": (1,), "cpu without llvmlite": (3,)}
+"""Which quarters of the checks that they share places run that compute by the same texts, or by the same calls."""
 
-    Both run the first check of each operator and gradient, other dtypes than float32, and all of operators with a
-    kernel that somebody wrote; the others are the first place's (``turn`` 0) or the second one's (1).
+
+def shared(found: Sequence[Check], quarters: Collection[int], kinds: Iterable[str]) -> list[Check]:
+    """Some quarters of the checks, for one of several places that compute by the same texts, or the same array calls.
+
+    All of these places run the first check of each operator and gradient, and all of operators with a kernel that
+    somebody wrote for their ``kinds`` and capabilities; each of the others is in one quarter.
     """
-    firsts, by_hand = _firsts(found), written(CAPABILITIES)
+    firsts, by_hand = _firsts(found), written(kinds)
     return [
         check
         for check in found
         if check.id in firsts
-        or parsed(check)[2] != "float32"
         or (case := case_of(check)) is None
         or _is_by_hand(case, by_hand)
-        or zlib.crc32(check.id.encode()) % 2 == turn
+        or zlib.crc32(check.id.encode()) % 4 in quarters
     ]
+
+
+def written_for(found: Iterable[Check], kind: str) -> list[Check]:
+    """Those of operators that have, or whose gradient has, a kernel that somebody wrote for this kind alone."""
+    own = written([kind])
+    return [check for check in found if {check.operator, f"{check.operator}_grad"} & own]
+
+
+def first_of_each(found: Sequence[Check], dtypes: bool = False) -> list[Check]:
+    """The first check of each operator and of each gradient; with ``dtypes``, the first in each dtype."""
+    firsts = {(parsed(check)[0], parsed(check)[2] if dtypes else ""): check for check in reversed(found)}
+    return [check for check in found if check in firsts.values()]
 
 
 def where_most_falls_back(found: Sequence[Check], kind: str) -> list[Check]:
@@ -89,12 +104,8 @@ def where_most_falls_back(found: Sequence[Check], kind: str) -> list[Check]:
     All of these, and the first of each other operator and gradient, which the cpu computes: that values go there and
     come back is not the operator's.
     """
-    firsts, own = _firsts(found), {kernel.op for kernel in kernels if kind in kernel.places}
-    return [
-        check
-        for check in found
-        if check.id in firsts or {check.operator, f"{check.operator}_grad"} & own or case_of(check) is None
-    ]
+    firsts, own = _firsts(found), {check.id for check in written_for(found, kind)}
+    return [check for check in found if check.id in firsts or check.id in own or case_of(check) is None]
 
 
 def _base_dtypes(found: Sequence[Check]) -> tuple[list[Check], list[Check]]:

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 import fluidlite as fluid
-from fluidlite.distributed import mpi
-from fluidlite.distributed.groups import world
+from fluidlite.distributed import groups, machine, mpi
+from fluidlite.distributed.groups import Group, world
 
 
 def numbers(rank: int, dims: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -33,18 +33,22 @@ def run(place: str, type: str, given: np.ndarray, attrs: dict[str, Any], sync: b
     return np.asarray(found)
 
 
-def choose(how: str) -> None:
-    """Let operations be done as on another machine."""
-    if how != "facts":
-        mpi.free_processors = lambda local: how == "a thread"
-    if how == "no shared memory":
-        mpi.shared_reductions = lambda everyone, local, wait: None
+def group_of(how: str) -> Group:
+    """All processes, that operate as on a machine of which this holds; the first group ends with the process, too."""
+    facts = how == "facts"
+    mpi.free_processors = machine.free_processors if facts else lambda local: how == "a thread"
+    mpi.shared_reductions = (
+        machine.shared_reductions if how != "no shared memory" else lambda everyone, local, wait: None
+    )
+    mpi._world = None
+    groups.set_ring(0, groups._SINGLE)
+    group = world()
+    assert facts or (group.overlaps, bool(group.shared)) == (how == "a thread", how == "shared memory")
+    return group
 
 
 def main(how: str, places: list[str]) -> None:
-    choose(how)
-    group = world()
-    assert how == "facts" or (group.overlaps, bool(group.shared)) == (how == "a thread", how == "shared memory")
+    group = group_of(how)
     size, rank = group.size, group.rank
     for place in places:
         for dtype in ("float32", "float64", "int32", "int64", "float16", "bfloat16"):
@@ -66,8 +70,10 @@ def main(how: str, places: list[str]) -> None:
     flag = run("cpu", "c_broadcast", np.array([rank == 0]), {}, False)
     assert flag.all()
     group.barrier()
-    print(f"process {rank} of {size}: all equal")
+    print(f"process {rank} of {size} by {how}: all equal", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main("facts", sys.argv[1:])
+    for how in ("a thread", "no shared memory", "shared memory"):
+        main(how, ["cpu"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import Forks
 
 import fluidlite as fluid
 from fluidlite.distributed import shared_memory
@@ -20,18 +21,12 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_every_operator(mpirun: Run) -> None:
+    """As it is here, and with processors that are free, with others, and where processes do not see one memory."""
     places = [str(place) for place in fluid.places() if place.kind != "cuda"]
-    done = mpirun(3, "mpi_collectives.py", "facts", *places)
+    done = mpirun(3, "mpi_collectives.py", *places)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("of 3: all equal") == 3
-
-
-@pytest.mark.parametrize("how", ["a thread", "no shared memory", "shared memory"])
-def test_every_operator_as_on_another_machine(mpirun: Run, how: str) -> None:
-    """With processors that are free, with others, and where processes do not see one memory."""
-    done = mpirun(3, "mpi_collectives.py", how, "cpu")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("of 3: all equal") == 3
+    for how in ("facts", "a thread", "no shared memory", "shared memory"):
+        assert done.stdout.count(f"of 3 by {how}: all equal") == 3, how
 
 
 @pytest.mark.skipif(not shared_memory.available(), reason="needs files without names, and stores in their order")
@@ -71,16 +66,15 @@ def test_a_processor_is_free_where_each_process_has_two() -> None:
     assert not free_processors(Local([0], [1]))
 
 
-def test_four_processes_train_digits_to_the_losses_of_one_with_the_whole_batch(mpirun: Run, tmp_path: Path) -> None:
+def test_three_processes_train_to_the_losses_of_one_with_the_whole_batch(
+    mpirun: Run, forks: Forks, tmp_path: Path
+) -> None:
     """By a network, by a program that Executor.run takes compiled, and by one whose gradients are rows of a table."""
-    pytest.importorskip("sklearn")
-    script = Path(__file__).with_name("mpi_digits.py")
-    alone = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), "cpu", ""], capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
-    done = mpirun(4, "mpi_digits.py", "cpu", str(tmp_path))
+    alone = forks(Path(__file__).with_name("mpi_training.py"), "cpu", "")
+    assert alone.returncode == 0, alone.stderr
+    done = mpirun(3, "mpi_training.py", "cpu", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    for found, wanted in zip(json.loads(done.stdout), json.loads(alone), strict=True):
+    for found, wanted in zip(json.loads(done.stdout), json.loads(alone.stdout), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
         assert wanted[-1] < 0.6 * wanted[0]
 

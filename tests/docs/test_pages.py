@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forks import Forks
 from grouped import grouped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +26,6 @@ LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-def python(*arguments: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script."""
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-
 def needs(page: Path) -> list[str]:
     """What a page says that it needs (see run_page.py)."""
     marked = (line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("<!-- needs: "))
@@ -47,10 +40,10 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in RUNS])
-def test_page(page: Path, require: Callable[..., None]) -> None:
+def test_page(page: Path, require: Callable[..., None], forks: Forks) -> None:
     for name in needs(page):
         require(name, f"to run {page.name}")
-    done = python(RUNNER, page)
+    done = forks(RUNNER, page, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -78,6 +71,6 @@ def test_every_page_is_listed() -> None:
     assert not [str(page.relative_to(ROOT)) for page in PAGES if page not in targets | {ROOT / "README.md"}]
 
 
-def test_the_example_of_a_new_operator() -> None:
-    done = python(ROOT / "examples" / "new_operator.py")
+def test_the_example_of_a_new_operator(forks: Forks) -> None:
+    done = forks(ROOT / "examples" / "new_operator.py", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,7 +18,7 @@ from fluidlite.testing.fuzz.generate import generate
 SEED = int(os.environ.get("FLUIDLITE_FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FLUIDLITE_FUZZ_FIRST", "0"))
 FACTOR = int(os.environ.get("FLUIDLITE_FUZZ_FACTOR", "1"))
-COUNTS = {"cpu": 20, "strict": 15, "fpga": 4, "opencl": 4}
+COUNTS = {"cpu": 14, "strict": 10, "fpga": 3, "opencl": 3}
 """Programs for each place: a kernel of OpenCL takes a tenth of a second to compile."""
 
 

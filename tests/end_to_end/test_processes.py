@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forks import Forks
 
 import fluidlite as fluid
 from fluidlite.base.fork import holds, new_lock, new_rlock
@@ -17,7 +16,7 @@ from fluidlite.platform.device_registry import devices
 
 ROOT = Path(fluid.__file__).parent
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+forked = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
 HEAD = """
 import faulthandler, gc, multiprocessing, os, sys, threading
@@ -147,38 +146,43 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
     return f"{request.param}:0"
 
 
-def run(path: Path, text: str, *args: str) -> str:
-    """Run a program of its own, which must end; return what it prints."""
-    file = path / "program.py"
-    file.write_text(HEAD + text)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT.parent), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, str(file), *args], capture_output=True, text=True, timeout=150, env=env, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Error" not in done.stderr
-    return done.stdout
+Run = Callable[..., str]
 
 
-@forks
+@pytest.fixture
+def run(forks: Forks, tmp_path: Path) -> Run:
+    """``run(text, *arguments)``: what a program of HEAD and this text prints; it must end well."""
+
+    def run(text: str, *arguments: str) -> str:
+        file = tmp_path / "program.py"
+        file.write_text(HEAD + text)
+        done = forks(file, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Error" not in done.stderr
+        return done.stdout
+
+    return run
+
+
+@forked
 @pytest.mark.parametrize("threads", [0, 4])
-def test_a_fork_works_or_is_refused_at_once(place: str, threads: int, tmp_path: Path) -> None:
+def test_a_fork_works_or_is_refused_at_once(place: str, threads: int, run: Run) -> None:
     """Threads of the parent hold whatever locks they hold at that moment; the child never waits for them."""
     expected = "codes [0]" if devices.unit(place).info.fork_safe else "codes [7]"
-    assert run(tmp_path, FORKS, place, str(threads)).strip() == expected
+    assert run(FORKS, place, str(threads)).strip() == expected
 
 
-@forks
-def test_a_child_may_use_what_its_parent_has_not(place: str, tmp_path: Path) -> None:
-    assert run(tmp_path, UNUSED, place).split() == ["True", "0"]
+@forked
+def test_a_child_may_use_what_its_parent_has_not(place: str, run: Run) -> None:
+    assert run(UNUSED, place).split() == ["True", "0"]
 
 
-def test_spawned_processes_compute(place: str, tmp_path: Path) -> None:
-    assert run(tmp_path, SPAWN, place).strip() == "True"
+def test_spawned_processes_compute(place: str, run: Run) -> None:
+    assert run(SPAWN, place).strip() == "True"
 
 
-@forks
-def test_a_fork_draws_random_numbers_of_its_own(tmp_path: Path) -> None:
+@forked
+def test_a_fork_draws_random_numbers_of_its_own(run: Run) -> None:
     text = """
 main, startup = fluid.Program(), fluid.Program()
 with fluid.program_guard(main, startup):
@@ -193,7 +197,7 @@ for turn in range(2):
 lines = {*os.read(read, 10000).split(b"\\n")[:2], repr(exe.run(main, fetch_list=[y])[0].tolist()).encode()}
 print(len(lines))
 """
-    assert run(tmp_path, text, "cpu").strip() == "3"
+    assert run(text, "cpu").strip() == "3"
 
 
 def test_every_lock_is_free_in_a_child() -> None:
@@ -203,7 +207,7 @@ def test_every_lock_is_free_in_a_child() -> None:
     assert found == {"base/fork.py"}
 
 
-@forks
+@forked
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
@@ -234,7 +238,7 @@ def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: p
     thread.join()
 
 
-@forks
+@forked
 def test_locks_of_others_are_free_in_a_child_and_ones_own_are_held() -> None:
     import threading
 

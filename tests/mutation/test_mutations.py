@@ -22,6 +22,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from forks import Forks
 from operator_checks import pairwise
 
 import fluidlite as fluid
@@ -44,6 +45,8 @@ SEED = 21
 EACH = 10
 PLUGINS = str(Path(__file__).parent.parent / "plugins")
 WORKER = Path(__file__).with_name("language_mutant.py")
+CAUGHT = 4
+"""The worker's exit status if a check failed; below 0, the kernel took it down."""
 SECONDS = 60
 
 EQUIVALENT_EXPRESSIONS: dict[str, str] = {
@@ -322,19 +325,19 @@ def styles() -> Iterator[None]:
 # Hand-written kernels ------------------------------------------------------------------------------------------------
 
 
-def language_mutant(rng: random.Random) -> tuple[str, bool] | None:
+def language_mutant(rng: random.Random, forks: Forks) -> tuple[str, bool] | None:
     """Break a random hand-written kernel's text, in a process of its own."""
     families: dict[str, set[str]] = {}
     for kernel in kernels:
         if "language" in kernel.places:
             families.setdefault(kernel.function.__module__, set()).add(kernel.op.removesuffix("_grad"))
     operator = rng.choice(sorted(families[rng.choice(sorted(families))] & set(operators_with_samples())))
-    command = [sys.executable, str(WORKER), operator, "opencl", str(rng.random())]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        run = forks(WORKER, operator, "opencl", str(rng.random()), timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return f"{operator}: it does not end", True
     what = f"{operator}: {' | '.join(run.stdout.strip().splitlines())}"
+    assert run.returncode in (0, 3, CAUGHT) or run.returncode < 0, run.stderr
     return (what, run.returncode != 0) if run.returncode != 3 and not excluded(what, EQUIVALENT_LANGUAGE) else None
 
 
@@ -370,5 +373,5 @@ def test_broken_array_kernels_are_caught(styles: None) -> None:
 
 
 @pytest.mark.opencl
-def test_broken_language_kernels_are_caught() -> None:
-    assert survivors(language_mutant, EACH) == []
+def test_broken_language_kernels_are_caught(forks: Forks) -> None:
+    assert survivors(functools.partial(language_mutant, forks=forks), EACH) == []

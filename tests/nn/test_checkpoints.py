@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import Forks
 
 import fluidlite as fluid
 from fluidlite import layers, nn
@@ -88,7 +87,7 @@ def test_on_every_place(network: Make, batches: Any, digits: Any, tmp_path: Path
     np.testing.assert_allclose(other(x), first(x), rtol=1e-4, atol=1e-5)
 
 
-def test_in_another_process(digits: Any, tmp_path: Path) -> None:
+def test_in_another_process(digits: Any, tmp_path: Path, forks: Forks) -> None:
     """Nothing that a process drew or numbered for itself is part of the numbers."""
     script = tmp_path / "train.py"
     script.write_text(
@@ -109,20 +108,16 @@ def test_in_another_process(digits: Any, tmp_path: Path) -> None:
         "print(json.dumps([net.history, float(np.abs(net.parameters()['dense_0.w_0']).sum())]))\n"
     )
     folder = str(tmp_path / "saved")
-    found = [
-        subprocess.run([sys.executable, str(script), name, folder], capture_output=True, text=True, check=True).stdout
-        for name in ("whole", "first", "second")
-    ]
-    assert found[0] == found[2]
-    assert found[1] == ""
+    found = [forks(script, name, folder) for name in ("whole", "first", "second")]
+    assert [done.returncode for done in found] == [0, 0, 0], [done.stderr for done in found]
+    assert found[0].stdout == found[2].stdout != ""
+    assert found[1].stdout == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills child processes")
-def test_a_kill_in_the_middle_of_a_save_leaves_the_old_network_whole(tmp_path: Path) -> None:
+def test_a_kill_in_the_middle_of_a_save_leaves_the_old_network_whole(tmp_path: Path, forks: Forks) -> None:
     script = Path(__file__).with_name("kill_checkpoints.py")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = forks(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "left the old network whole" in done.stdout
 

@@ -227,6 +227,36 @@ def test_what_is_not_finite_reaches_no_other_window(place: str, what: float, las
     np.testing.assert_array_equal(mine[np.isinf(expected)], expected[np.isinf(expected)])
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("what", [np.nan, np.inf, 3e38], ids=["nan", "inf", "overflow"])
+def test_what_is_not_finite_reaches_no_other_element_of_a_filter(what: float, last: bool) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 18, 9, 11)).astype("float32")
+    dy = rng.standard_normal((2, 37, 9, 11)).astype("float32")
+    x[1, 4, 0, 0] = dy[0, 30, 4, 5] = what  # the first is read by 4 of 9 elements of a filter
+
+    def gradient(library: str) -> Array:
+        given = [array.transpose(0, 2, 3, 1) if last else array for array in (x, dy)]
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            data, upstream = (fluid.layers.data(name, list(array.shape), append_batch_size=False)
+                              for name, array in zip(("x", "dy"), given, strict=True))  # fmt: skip
+            w = fluid.layers.data("w", [37, 18, 3, 3], append_batch_size=False)
+            w.stop_gradient = False
+            block = fluid.default_main_program().global_block()
+            out = block.create_var("out")
+            attrs = {"paddings": [1, 1], "data_format": "NHWC" if last else "NCHW"}
+            block.append_op("conv2d", {"Input": data, "Filter": w}, {"Output": out}, attrs)
+            feed = {"x": given[0], "dy": given[1], "w": np.ones((37, 18, 3, 3), "float32")}
+            exe = fluid.Executor("cpu", libraries={"cpu": [library]})
+            found: Array = exe.run(feed=feed, fetch_list=fluid.gradients([out], [w], [upstream]))[0]
+        return found
+
+    mine, theirs = gradient("winograd"), gradient("registers")
+    np.testing.assert_allclose(mine, theirs, 1e-4, 1e-4)
+    assert np.isfinite(mine[[0, 29, 31]][:, [0, 3, 5]]).all()
+    assert what == 3e38 or np.isfinite(mine[0, 4]).sum() == 5
+
+
 def test_transforms_made_a_few_tiles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are fewer than a product in registers takes."""
     from fluidlite.kernels.language import winograd

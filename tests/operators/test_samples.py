@@ -9,6 +9,7 @@ from operator_checks import (
     CHECKS,
     MODES,
     PAIRWISE,
+    QUARTERS,
     by_operator,
     case_of,
     dtype_path_of,
@@ -62,9 +63,11 @@ def beside_the_cpu() -> list[Any]:
         if unit.place.kind == "cpu":
             continue
         computes = unit.array is not None or unit.language is not None
-        found = pairwise(CHECKS, (*unit.capabilities(), unit.place.kind))
+        kinds = (*unit.capabilities(), unit.place.kind)
+        found = pairwise(CHECKS, kinds)
         found = found if computes else where_most_falls_back(found, unit.place.kind)
-        found = shared(found, 1) if computes and unit.array is None else found  # test_llvm.py runs the others
+        if unit.place.kind in QUARTERS:
+            found = shared(found, QUARTERS[unit.place.kind], kinds)
         for group in by_operator(most_unoptimised(found)):
             made.append(pytest.param(*group.values, place, marks=usable.marks, id=f"{group.id}-{place}"))
     return made
@@ -103,12 +106,16 @@ def test_pairs_leave_out_no_dtype_no_path_and_no_mode() -> None:
     )
 
 
-def test_two_places_share_all_checks() -> None:
-    one, other = ({check.id for check in shared(PAIRWISE, turn)} for turn in (0, 1))
-    assert one | other == {check.id for check in PAIRWISE}
-    assert len(one - other) > FEWEST // 4 < len(other - one)
-    subjects = {parsed(check)[0] for check in PAIRWISE}
-    assert {parsed(check)[0] for check in PAIRWISE if check.id in one & other} == subjects
+@pytest.mark.parametrize("places", [("opencl", "llvm"), ("recording", "strict", "cpu without llvmlite")])
+def test_places_share_all_checks(places: tuple[str, ...]) -> None:
+    kinds = ("language", "memory") if "llvm" in places else ("array", "memory")
+    every = pairwise(CHECKS, kinds)
+    found = [{check.id for check in shared(every, QUARTERS[place], kinds)} for place in places]
+    assert set.union(*found) == {check.id for check in every}
+    assert sorted(quarter for place in places for quarter in QUARTERS[place]) == [0, 1, 2, 3]
+    assert all(len(some - set.union(*found[:i], *found[i + 1 :])) > FEWEST // 6 for i, some in enumerate(found))
+    subjects = {parsed(check)[0] for check in every}
+    assert {parsed(check)[0] for check in every if check.id in set.intersection(*found)} == subjects
 
 
 def test_some_checks_of_each_subject_are_optimised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from operator_checks import CHECKS, by_operator, pairwise, run_checks, shared
+from operator_checks import CHECKS, QUARTERS, by_operator, pairwise, run_checks, shared
 
 import fluidlite as fluid
 from fluidlite.devices.cpu import CPUDevice, NumPyArrays
@@ -177,10 +177,11 @@ def recorder() -> Iterator[Recorder]:
     devices.remove(device)
 
 
-OF_OPERATORS = [check for check in CHECKS if check.operator != "device"]
+KINDS = ("array", "memory")
+OF_OPERATORS = pairwise((check for check in CHECKS if check.operator != "device"), KINDS)
 
 
-@pytest.mark.parametrize("group", by_operator(shared(pairwise(OF_OPERATORS, ("array", "memory")), 0)))
+@pytest.mark.parametrize("group", by_operator(shared(OF_OPERATORS, QUARTERS["recording"], KINDS)))
 def test_conforms(group: list[Check], recorder: Recorder) -> None:
     assert run_checks(group, PLACE)
 

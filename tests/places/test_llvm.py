@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import grouped
 import pytest
 from loop_texts import OTHERWISE, record_texts
-from operator_checks import PAIRWISE, by_operator, case_of, run_checks, shared
+from operator_checks import CHECKS, QUARTERS, by_operator, case_of, pairwise, run_checks, shared
 from unoptimised import most_unoptimised
 
 import fluidlite as fluid
@@ -36,7 +36,12 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     written.update(types)
 
 
-@pytest.mark.parametrize("group", by_operator(most_unoptimised(shared(PAIRWISE, 0))))
+KINDS = ("language", "memory", "llvm")
+
+
+@pytest.mark.parametrize(
+    "group", by_operator(most_unoptimised(shared(pairwise(CHECKS, KINDS), QUARTERS["llvm"], KINDS)))
+)
 def test_conforms(group: list[Check], no_fallback: None, texts: set[str]) -> None:
     """Kernels are right; and those that ``test_loops.py`` leaves to this file are loops."""
     assert run_checks(group, PLACE)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forks import Forks
 
 import fluidlite as fluid
 
-ROOT = Path(fluid.__file__).parent.parent
+Run = Callable[..., None]
 KINDS = ("cpu", "opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
 
 HEAD = """
@@ -267,38 +265,42 @@ def place(request: pytest.FixtureRequest, require: Callable[..., None]) -> str:
     return f"{request.param}:0"
 
 
-def run(path: Path, text: str, *args: str) -> None:
-    file = path / "program.py"
-    file.write_text(HEAD + text)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, str(file), *args], capture_output=True, text=True, timeout=120, env=env, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture
+def run(forks: Forks, tmp_path: Path) -> Run:
+    """``run(text, *arguments)``: a program of HEAD and this text, which must end well."""
+
+    def run(text: str, *arguments: str) -> None:
+        file = tmp_path / "program.py"
+        file.write_text(HEAD + text)
+        done = forks(file, *arguments, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
 
 
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-def test_a_place_that_is_an_arena(place: str, mode: str, tmp_path: Path) -> None:
-    run(tmp_path, ARENA, place, mode, "arena")
+def test_a_place_that_is_an_arena(place: str, mode: str, run: Run) -> None:
+    run(ARENA, place, mode, "arena")
 
 
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-def test_an_arena_that_is_full_in_the_middle_of_a_run(place: str, mode: str, tmp_path: Path) -> None:
-    run(tmp_path, SMALL_ARENA, place, mode, "arena")
+def test_an_arena_that_is_full_in_the_middle_of_a_run(place: str, mode: str, run: Run) -> None:
+    run(SMALL_ARENA, place, mode, "arena")
 
 
 @pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-def test_runs_within_an_arena_and_tensors_moved_there(place: str, mode: str, tmp_path: Path) -> None:
-    run(tmp_path, WITHIN, place, mode, "pool")
+def test_runs_within_an_arena_and_tensors_moved_there(place: str, mode: str, run: Run) -> None:
+    run(WITHIN, place, mode, "pool")
 
 
-@pytest.mark.parametrize("strategy", ["direct", "pool", "stream"])
-@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
-def test_memory_that_ends_in_the_middle_of_a_run(place: str, mode: str, strategy: str, tmp_path: Path) -> None:
-    """At every point of it: nothing leaks, and the next run works."""
-    run(tmp_path, EXHAUSTION, place, mode, strategy)
+@pytest.mark.parametrize("turn", range(3))
+def test_memory_that_ends_in_the_middle_of_a_run(place: str, turn: int, run: Run) -> None:
+    """At every point of it: nothing leaks, and the next run works. Each strategy, in one mode in turn."""
+    strategy = ("direct", "pool", "stream")[turn]
+    mode = ("compiled", "interpreted")[(turn + KINDS.index(place.partition(":")[0])) % 2]
+    run(EXHAUSTION, place, mode, strategy)
 
 
 @pytest.mark.parametrize("strategy", ["pool", "stream"])
-def test_a_freed_block_serves_another_context(place: str, strategy: str, tmp_path: Path) -> None:
-    run(tmp_path, ACROSS, place, "compiled", strategy)
+def test_a_freed_block_serves_another_context(place: str, strategy: str, run: Run) -> None:
+    run(ACROSS, place, "compiled", strategy)

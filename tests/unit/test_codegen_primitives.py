@@ -86,6 +86,7 @@ APPROXIMATED = (
     "exp", "log", "tanh", "erf", "expm1", "log1p", "sin", "cos", "sqrt", "asin", "acos", "atan", "sinh", "cosh",
 )  # fmt: skip
 """Those whose reference in the table is as exact as float64; test_primitive_rules has the normal distribution."""
+WITHOUT_FUNCTIONS = ("compare", "logical", "test", "where")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -101,8 +102,10 @@ def cases() -> list[Any]:
                     continue
                 if context == "strict" and dtype in HALVES:
                     continue  # the namespace has no half types
-                if context == "c-libm" and dtype not in FLOATING:
+                if context == "c-libm" and (dtype not in FLOATING or primitive.kind in WITHOUT_FUNCTIONS):
                     continue  # no function of the library computes it: the text is that of c-own
+                if context == "c-own" and dtype in ALL_INTS and dtype not in ("int32", "uint8"):
+                    continue  # the text is that of llvm
                 if context == "opencl" and dtype not in ("float32", "float64", "int32", "uint8"):
                     continue  # a tenth of a second to compile each; the text is that of the other C cases
                 found.append(marked(context, name, dtype, id=f"{context}-{name}-{dtype}"))

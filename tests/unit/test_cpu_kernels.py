@@ -300,8 +300,9 @@ from fluidlite.devices.cpu.llvm import Code
 
 language = LLVMLanguage(DiskCache(Path({str(tmp_path / "cache")!r})))
 found, keep = [], Code.keep
-Code.keep = lambda code: (found.append(code.address_of_data("one")), keep(code))
-crew = teams.team(language.compiler.load)
+Code.keep = lambda code: (found.append(code.address("one")), keep(code))
+load = lambda text, names, *key: language.compiler.load(text, [*names, "one"], *key)
+crew = teams.team(load)
 kernel = language.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
 out = np.zeros({MANY * 3}, "int64")
 packed = kernel.packed((out, 0, out.size))
@@ -315,7 +316,7 @@ if child == 0:
     share(crew)
     if not (out == 2 * np.arange(out.size)).all():
         os._exit(3)
-    anew = teams.team(language.compiler.load)
+    anew = teams.team(load)
     share(anew)
     os._exit(0 if (out == 3 * np.arange(out.size)).all() and anew is not crew else 4)
 _, status = os.waitpid(child, 0)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from distribution import BY_CASE, LONG, OperatorScheduling, operator_of, place_of, rank, select
+from distribution import BY_CASE, IN_TURN, LONG, OperatorScheduling, in_turn, operator_of, place_of, rank, select
 from grouped import Group, Member
 from operator_checks import CHECKS, by_operator
 
@@ -14,12 +14,14 @@ from fluidlite.program.registry import ops
 
 
 def item(name: str, **params: Any) -> Any:
-    return SimpleNamespace(name=name, callspec=SimpleNamespace(params=params))
+    return SimpleNamespace(name=name, nodeid=name, callspec=SimpleNamespace(params=params))
 
 
-def left(items: list[Any], op: list[str] | None = None, place: list[str] | None = None) -> list[str]:
-    hook = SimpleNamespace(pytest_deselected=lambda items: None)
-    select(SimpleNamespace(getoption={"op": op, "place": place}.get, hook=hook), items)  # type: ignore[arg-type]
+def left(items: list[Any], op: list[str] | None = None, place: list[str] | None = None, *args: str) -> list[str]:
+    config: Any = SimpleNamespace(
+        getoption={"op": op, "place": place}.get, args=args, hook=SimpleNamespace(pytest_deselected=lambda items: None)
+    )
+    select(config, items)
     return [each.name for each in items]
 
 
@@ -28,7 +30,7 @@ def cases() -> list[Any]:
     return [
         item("check", group=relu, place="opencl:0"), item("test_conforms_on_the_cpu[relu]", group=relu),
         item("definition", op=ops.get("relu")), item("gradient", type="relu_grad", place="cpu"),
-        item("other", op=ops.get("tanh"), place="cpu:0"), SimpleNamespace(name="without parameters"),
+        item("other", op=ops.get("tanh"), place="cpu:0"), SimpleNamespace(name="without", nodeid="without"),
     ]  # fmt: skip
 
 
@@ -53,6 +55,27 @@ def test_of_a_case_of_several_checks_those_of_the_operator_are_left() -> None:
 def test_a_choice_of_nothing_is_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="rellu"):
         left(cases(), ["rellu"])
+
+
+def test_a_case_runs_on_the_cpu_and_on_one_other_place_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("cpu", "one", "other", "third")
+    monkeypatch.setattr("distribution.fluid.places", lambda: [SimpleNamespace(kind=kind) for kind in kinds])
+    file = IN_TURN[0]
+
+    def made(file: str = file, kinds: tuple[str, ...] = kinds) -> list[Any]:
+        return [item(f"{file}::test_x[{kind}:0-case{i}]") for i in range(6) for kind in kinds]
+
+    kept = left(made())
+    assert sum("[cpu:0-" in name for name in kept) == 6
+    assert [sum(f"[{kind}:0-" in name for name in kept) for kind in kinds[1:]] == [2, 2, 2]
+    assert len({name.partition("-")[2] for name in kept if "cpu" not in name}) == 6
+    assert left(made()) == kept and not in_turn([each for each in made() if each.name in kept])
+    assert len(left(made(), None, None, f"{file}::test_x")) == 24  # who names cases gets all of them
+    assert not in_turn(made("tests/places/test_of_the_place.py"))
+    assert not in_turn(made(kinds=("cpu", "absent", "other")))  # cases of what is not there are skipped, and say so
+    assert not in_turn(
+        [item(f"{file}::test_x[one-other]"), item(f"{file}::test_x[other-one]"), item(f"{file}::test_y")]
+    )
 
 
 def test_parameters_that_say_nothing() -> None:

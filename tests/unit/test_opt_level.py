@@ -31,7 +31,7 @@ def test_llvm_keeps_code_of_each_level(tmp_path: Path, monkeypatch: pytest.Monke
     weights = []
     for level in ("0", "3", "0", ""):
         monkeypatch.setenv(VARIABLE, level)
-        code = compiler.load(NEXT, "next")
+        code = compiler.load(NEXT, ["next"], "next")
         assert code.function("next", "int32", ["int32"])(6) == 7
         weights.append(code.weight)
     assert compiler.compiled == 2  # nothing said is the third level

@@ -110,7 +110,8 @@ class OperatorSteps(LayoutChoice):
 
     def _learn(self, op: GraphOp, call: Call) -> None:
         """Note which numbers an operator has written, where its metadata tells them."""
-        for slot, numbers in call.op.constant(call).items() if call.op.constant is not None and call.known else ():
+        assert call.op.constant is not None
+        for slot, numbers in call.op.constant(call).items() if call.known else ():
             value = op.outputs[slot][0] if slot in op.outputs else None
             if numbers is not None and value is not None:
                 self.values[value] = numbers
@@ -175,7 +176,8 @@ class OperatorSteps(LayoutChoice):
         self.line.call, self.line.choice = call, choice
         if choice.parts:
             self._decomposed(op, call, choice)
-            self._learn(op, call)
+            if call.op.constant is not None:
+                self._learn(op, call)
             return
         keys: list[str | None] = []
         wanted = relaid.layouts if relaid is not None else named_layouts(call, choice)
@@ -200,7 +202,8 @@ class OperatorSteps(LayoutChoice):
         self._launch(op, placed.at(choice.place), choice, keys, outputs, written, relaid is not None)
         for value, found in homes:
             self._home(value, found)
-        self._learn(op, call)
+        if call.op.constant is not None:
+            self._learn(op, call)
 
     def _decomposed(self, op: GraphOp, call: Call, choice: Choice) -> None:
         values: dict[tuple[str, str, int], str] = {}
@@ -324,4 +327,5 @@ class OperatorSteps(LayoutChoice):
         self.out.steps.append(step)
         for value, found in homes:
             self._home(value, found)
-        self._learn(op, call)
+        if call.op.constant is not None:
+            self._learn(op, call)

@@ -171,7 +171,7 @@ def image(
 
 def runner(load: Any) -> Any:
     """Return ``run(words, bases)``, which does the images of a stream; both are arrays of int64."""
-    code = load(RUN, RUN)
+    code = load(RUN, ["fl_images"], RUN)
     call = code.function("fl_images", None, ("pointer", "int64", "pointer"), keep_lock=True)
     code.keep()
     pointer = ctypes.c_void_p

@@ -45,6 +45,11 @@ _PACKED = {
 }
 
 
+def packed_name(entry: str) -> str:
+    """The function that takes the arguments of a kernel side by side in memory."""
+    return f"{entry}_packed"
+
+
 class Kernel:
     """A compiled kernel: where it is, and how its arguments are packed."""
 
@@ -53,7 +58,7 @@ class Kernel:
     def __init__(self, code: Any, entry: str, parameters: Sequence[str]) -> None:
         self.code = code
         self.weight: int = code.weight
-        name = f"{entry}_packed"
+        name = packed_name(entry)
         self.address: int = code.address(name)
         self.call = code.function(name, None, ("int64", "int64", "pointer"))
         self.pack = struct.Struct("<" + "".join([_PACKED[name] for name in parameters])).pack
@@ -143,7 +148,8 @@ class LLVMLanguage(KernelLanguageBase):
         if found is not None:
             return found
         try:
-            found = Kernel(self.compiler.load(make, source, entry, _translator()), entry, parameters)
+            code = self.compiler.load(make, [packed_name(entry)], source, entry, _translator())
+            found = Kernel(code, entry, parameters)
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
         self._kernels[key] = found
@@ -163,7 +169,7 @@ class LLVMLanguage(KernelLanguageBase):
         """Return a kernel that calls a C function: its first argument is the address, the others are the function's."""
         found = self._kernels.get(kinds)
         if found is None:
-            code = self.compiler.load(_calling(kinds), "native", *kinds)
+            code = self.compiler.load(_calling(kinds), [packed_name("fl_native")], "native", *kinds)
             found = self._kernels[kinds] = Kernel(code, "fl_native", ("pointer", *kinds))
         return found
 
@@ -220,7 +226,7 @@ _TYPES = {"pointer": "ptr", "int32": "i32", "int64": "i64", "float32": "float", 
 
 def _calling(kinds: Sequence[str]) -> str:
     """Return LLVM IR that calls the function whose address comes first, with arguments that lie eight bytes apart."""
-    lines = ["define void @fl_native_packed(i64 %begin, i64 %end, ptr %packed) nounwind {"]
+    lines = [f"define void @{packed_name('fl_native')}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     types = ["ptr", *[_TYPES[kind] for kind in kinds]]
     for i, kind in enumerate(types):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
@@ -230,7 +236,7 @@ def _calling(kinds: Sequence[str]) -> str:
 
 def _packed(entry: str, kinds: Sequence[str]) -> str:
     """Return LLVM IR that calls the kernel with arguments that lie eight bytes apart."""
-    lines = [f"define void @{entry}_packed(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
+    lines = [f"define void @{packed_name(entry)}(i64 %begin, i64 %end, ptr %packed) nounwind {{"]
     for i, kind in enumerate(kinds):
         lines += [f"  %at{i} = getelementptr i64, ptr %packed, i64 {i}", f"  %a{i} = load {kind}, ptr %at{i}"]
     given = ", ".join(["i64 %begin", "i64 %end", *(f"{kind} %a{i}" for i, kind in enumerate(kinds))])

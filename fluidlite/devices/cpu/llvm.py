@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -16,13 +17,16 @@ from fluidlite.kernel_support import MOST_OPTIMISED, DiskCache, hold_at_fork, ne
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
 
-_ENGINE = 56 << 10
-"""What LLVM keeps for loaded code beside the code: most of it is its description of the processor."""
+_LIBRARY = 48 << 10
+"""What LLVM keeps for loaded code beside the code: most of it is pages of memory that are not full."""
+_LINKED = 256
+"""Libraries of a linker, which keeps some 9 KiB for each that is gone."""
 
 MOST_FOR_NEIGHBOURS = 24 << 10
 """Bytes of text in which LLVM looks for neighbours that become vectors although no loop says so. It takes quadratic
 time, up to two seconds a kernel, and what has so much text has loops over lanes, which are vectors already."""
 
+_numbers = itertools.count()
 _compiling = new_rlock()
 """Held while LLVM is at work, and by who forks: what LLVM itself locks is free in the child then."""
 
@@ -38,24 +42,13 @@ class Code:
         Bytes of memory that it takes, about.
     """
 
-    def __init__(self, engine: Any, nbytes: int) -> None:
-        self._engine = engine
-        self.weight = _ENGINE + 4 * nbytes
+    def __init__(self, library: Any, nbytes: int) -> None:
+        self._library = library
+        self.weight = _LIBRARY + 4 * nbytes
 
     def address(self, name: str) -> int:
-        """Return where a function is."""
-        with _compiling:
-            found: int = self._engine.get_function_address(name)
-        if not found:
-            raise KeyError(name)
-        return found
-
-    def address_of_data(self, name: str) -> int:
-        """Return where a global variable is."""
-        with _compiling:
-            found: int = self._engine.get_global_value_address(name)
-        if not found:
-            raise KeyError(name)
+        """Return where a function, or a global variable, is that was named when it was loaded."""
+        found: int = self._library[name]
         return found
 
     def function(
@@ -70,7 +63,7 @@ class Code:
 
     def keep(self) -> None:
         """Never let it go."""
-        self._engine.detach()
+        self._library.detach()
 
 
 class Compiler:
@@ -99,19 +92,22 @@ class Compiler:
         self.cache = cache
         self.compiled = 0
         self.seconds = 0.0
+        self._linker: Any = None
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
     def _machine(self, level: int) -> Any:
         target = llvm.Target.from_default_triple()
         return target.create_target_machine(cpu=self._cpu, features=self._text, opt=level, jit=True)
 
-    def load(self, make: str | Callable[[], str], *key: str) -> Code:
+    def load(self, make: str | Callable[[], str], names: Sequence[str], *key: str) -> Code:
         """Compile a module, or find it.
 
         Parameters
         ----------
         make : str or callable
             LLVM IR, or what makes it if nothing is kept under ``key``.
+        names : sequence of str
+            The functions and global variables whose addresses will be asked for.
         *key : str
             What the IR was made from.
 
@@ -127,14 +123,14 @@ class Compiler:
         with _compiling:
             if kept is not None:
                 try:
-                    return self._loaded(kept)
+                    return self._loaded(kept, names)
                 except RuntimeError:  # made by a machine that this one is not
                     pass
             began = perf_counter()
             code = self._object(make if isinstance(make, str) else make(), level)
             self.compiled += 1
             self.seconds += perf_counter() - began
-            loaded = self._loaded(code)
+            loaded = self._loaded(code, names)
         if cache is not None:
             cache.put(code, *key)
         return loaded
@@ -155,11 +151,19 @@ class Compiler:
         code: bytes = machine.emit_object(module)
         return code
 
-    def _loaded(self, code: bytes) -> Code:
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine(MOST_OPTIMISED))
-        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return Code(engine, len(code))
+    def _loaded(self, code: bytes, names: Sequence[str]) -> Code:
+        """Load a module as a library of its own: modules name their functions alike, and go one by one.
+
+        One linker makes many: a processor's description and an engine for each would take ten times as long. What
+        it notes of a library stays when that goes, so that it is replaced now and then, and goes with its last one.
+        """
+        number = next(_numbers)
+        if self._linker is None or number % _LINKED == 0:
+            self._linker = llvm.create_lljit_compiler(self._machine(MOST_OPTIMISED))
+        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for name in names:
+            builder.export_symbol(name)
+        return Code(builder.link(self._linker, f"fluidlite_{number}"), len(code))
 
 
 def _dispose(passes: Any) -> None:

@@ -305,7 +305,8 @@ class ThreadPool:
 
     def __init__(self, load: Any) -> None:
         text = (THREADS if os.name == "posix" else ALONE) + CHAIN + entries()
-        code = load(text, text)
+        names = ("fl_team_begin", "fl_team_leave", "fl_chain", "fl_run", "fl_entries", "fl_slots")
+        code = load(text, names, text)
         begin = code.function("fl_team_begin", "int32", ("int64",))
         self.workers: int = begin(min(available(), MOST) - 1)
         self.leave = code.function("fl_team_leave", None, (), keep_lock=True)
@@ -313,8 +314,8 @@ class ThreadPool:
         self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)
         self.run = code.function("fl_run", None, ("pointer", "pointer", "int64", "int64", "int64"))
         table = ctypes.c_size_t * ENTRIES
-        self._entries = table.from_address(code.address_of_data("fl_entries"))
-        self._slots = table.from_address(code.address_of_data("fl_slots"))
+        self._entries = table.from_address(code.address("fl_entries"))
+        self._slots = table.from_address(code.address("fl_slots"))
         self._free = deque(range(ENTRIES))
         code.keep()  # threads wait in it as long as the process lives
 

@@ -223,7 +223,7 @@ def windows_step(
     return step, space.need
 
 
-def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
+def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, int]:
     """Return the step that computes the gradient of a filter, and its workspace."""
     h, w = dims(one.lines(), one.sizes)
     space, itemsize = Workspace(), ITEMSIZE[dtype]
@@ -278,14 +278,19 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, 
     return step, space.need
 
 
-def prepared(call: Call, context: Context, correlate: Correlate) -> Prepared:
+def prepared(
+    call: Call,
+    context: Context,
+    correlate: Correlate,
+    gather: Callable[[Convolution, Context, str], tuple[Step, int]],
+) -> Prepared:
     """Return the kernel that runs the computations of a call one after the other, in one workspace."""
     made: list[tuple[Step, int]] = []
     packing, filter = Packing(), ""
     for one in convolutions_of(call):
         dtype = call.dtype(one.out)
         if one.kind == "filter":
-            made.append(_filter_step(one, context, dtype))
+            made.append(gather(one, context, dtype))
         else:
             filter = one.filter
             made += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
@@ -302,7 +307,7 @@ def prepared(call: Call, context: Context, correlate: Correlate) -> Prepared:
 
 def convolve(call: Call, context: Context) -> Any:
     """Return the kernel of a call whose sums stay in registers."""
-    return prepared(call, context, windows_step)
+    return prepared(call, context, windows_step, filter_step)
 
 
 def unknown(call: Call) -> bool:

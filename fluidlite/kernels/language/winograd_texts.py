@@ -34,6 +34,17 @@ def _of_filter(g: Sequence[str]) -> list[str]:
     return [g[0], half.format(*g, "+"), half.format(*g, "-"), g[2]]
 
 
+def _to_windows(y: Sequence[str]) -> list[str]:
+    """A of two elements."""
+    return [y[0], f"{y[0]} + {y[1]}", f"{y[0]} - {y[1]}", f"-{y[1]}"]
+
+
+def _to_filter(m: Sequence[str]) -> list[str]:
+    """G' of four elements."""
+    half = "0.5f * ({1} {4} {2})"
+    return [f"{m[0]} + {half.format(*m, '+')}", half.format(*m, "-"), f"{half.format(*m, '+')} + {m[3]}"]
+
+
 def _of_windows(m: Sequence[str]) -> list[str]:
     """A' of four elements."""
     return [f"{m[0]} + {m[1]} + {m[2]}", f"{m[1]} - {m[2]} - {m[3]}"]
@@ -221,3 +232,119 @@ def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     buffers = [Buffer("image", dtype), Buffer("filter", dtype), Buffer("sums", dtype), Buffer("out", dtype, True)]
     name = f"winograd_windows_{'last' if last else 'first'}_{dtype}"
     return build(context, name, buffers, numbers, _WINDOWS, words)
+
+
+# The filter's gradient ---------------------------------------------------------------------------------------------
+
+_SPREAD = (
+    _PLACE
+    + """
+  $buffer const $T* const from = windows + base + n * n_step + 2 * (ty * h_step + tx * w_step);
+  $buffer $T* const to = made + gid * $spots * filters;
+  const index_t below = 2 * ty + 1 < h_count, right = 2 * tx + 1 < w_count;
+  for (index_t at = 0; at < filters; at += $lanes) {
+    const index_t c = at + $lanes <= filters ? at : filters - $lanes;
+    $read
+    $transform
+    $write
+  }
+"""
+)
+
+
+def spread_kernel(context: Context, dtype: str, last: bool) -> Kernel:
+    """Return the kernel that transforms tiles of windows' gradients: to [tiles, 16, filters]; one item is one tile.
+
+    With Y as above, the gradient of the filter is ``G'[(B' d B) * (A y A')]G`` for gradients ``y`` of windows.
+    """
+    kind, lanes = ctype(context, dtype), _lanes(context, dtype)
+    vector = f"{kind}{lanes}"
+    read = []
+    for i, j in _square(2):
+        there = " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted) or "1"
+        place = f"from + {i} * h_step + {j} * w_step + c * c_step"
+        one = f"vload{lanes}(0, {place})"
+        if not last:
+            one = f"({vector})({', '.join(f'({place})[{v} * c_step]' for v in range(lanes))})"
+        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({there}) y{i}{j} = {one};")
+    transform, side = _both_ways(vector, _to_windows, "y", 2, "u")
+    write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * filters + c);" for i, j in _square(side)]
+    words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "read": "\n    ".join(read), "transform": transform}
+    words["write"] = "\n    ".join(write)
+    numbers = [
+        "tile0",
+        "h_tiles",
+        "w_tiles",
+        "filters",
+        "base",
+        "n_step",
+        "h_step",
+        "w_step",
+        "c_step",
+        "h_count",
+        "w_count",
+    ]
+    buffers = [Buffer("windows", dtype), Buffer("made", dtype, True)]
+    return build(context, f"winograd_spread_{'last' if last else 'first'}_{dtype}", buffers, numbers, _SPREAD, words)
+
+
+_GRADIENT = """
+  const index_t parts = (inner + $side - 1) / $side, tiles = (m + $width - 1) / $width;
+  const index_t rest = gid / parts, c0 = (gid - rest * parts) * $side, g = rest / tiles;
+  const index_t row = (rest - g * tiles) * $width, c1 = c0 + $side < inner ? c0 + $side : inner;
+  const index_t spot = groups * tiles * inner * $width;
+  $T taps[$all];
+  for (index_t c = c0; c < c1; ++c) {
+    $buffer const $T* const from = total + (rest * inner + c) * $width;
+    $vectors
+    for (index_t k = 0; k < $width && row + k < m; ++k) {
+      $buffer $T* const to = out + ((g * m + row + k) * inner + c) * 9;
+      int whole = 1;
+      for (int t = 0; t < 9; ++t) {
+        to[t] = taps[t * $width + k];
+        if (to[t] - to[t] != 0) whole = 0;
+      }
+      for (index_t t = whole == 0 ? 0 : 9; t < 9; ++t) {
+        const index_t h = t / 3, w = t - 3 * h;
+        $buffer const $T* const p = image + (g * inner + c) * c_step;
+        $buffer const $T* const q = windows + (g * m + row + k) * y_c_step;
+        $T sum = 0;
+        for (index_t n = 0; n < images && sum == sum; ++n)
+          for (index_t i = 0; i < h_count && sum == sum; ++i) {
+            const index_t y = h_least + i + h;
+            for (index_t j = y < 0 || y >= h_size ? w_count : 0; j < w_count && sum == sum; ++j) {
+              const index_t x = w_least + j + w;
+              if (x >= 0 && x < w_size)
+                sum += p[n * n_step + y * h_step + x * w_step] * q[n * y_n_step + i * y_h_step + j * y_w_step];
+            }
+          }
+        to[t] = sum;
+      }
+    }
+  }
+"""
+
+
+def gradient_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
+    """Return the kernel that makes a filter's gradient of the sums of products [16, tiles, channels, width].
+
+    Elements of a channel and filter are computed anew, each alone, where one of them is not finite.
+    """
+    kind, vectors = ctype(context, dtype), []
+    for _, lanes, first in tile.vectors():
+        vector = f"{kind}{lanes}"
+        read = [
+            f"const {vector} m{i}{j} = vload{lanes}(0, from + {4 * i + j} * spot + {first});" for i, j in _square(4)
+        ]
+        transform, side = _both_ways(vector, _to_filter, "m", 4, "u")
+        write = [f"vstore{lanes}(u{i}{j}, 0, taps + {(i * side + j) * tile.width + first});" for i, j in _square(side)]
+        vectors += ["{", *read, transform.replace("0.5f", f"({vector})(0.5f)"), *write, "}"]
+    words = {"T": kind, "side": str(SIDE), "width": str(tile.width), "all": str(9 * tile.width)}
+    words["vectors"] = "\n      ".join(vectors)
+    numbers = [
+        *("groups", "inner", "m", "images", "n_step", "h_step", "w_step", "c_step", "h_least", "w_least"),
+        *("h_size", "w_size", "y_n_step", "y_h_step", "y_w_step", "y_c_step", "h_count", "w_count"),
+    ]
+    buffers = [Buffer("total", dtype), Buffer("image", dtype), Buffer("windows", dtype), Buffer("out", dtype, True)]
+    name = f"winograd_gradient_{'x'.join(map(str, tile.lanes))}_{dtype}"
+    return build(context, name, buffers, numbers, _GRADIENT, words)

@@ -1,0 +1,66 @@
+"""Scripts in forks are as scripts in processes that began with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from forks import Forks
+
+SCRIPT = """
+import atexit, os, sys
+import fluidlite as fluid
+atexit.register(lambda: print("ended"))
+print(__name__, sys.argv[1:], os.getcwd(), os.environ["ASKED"], os.path.basename(sys.path[0]))
+print(sorted(name for name in sys.modules if name in ("pyopencl", "neighbour")), [v for v in fluid.default_main_program().list_vars()])
+print(sys.stdin.read() == "", file=sys.stderr)
+fluid.layers.data("x", [3])
+import neighbour
+sys.exit(neighbour.code)
+"""  # noqa: E501
+
+
+def test_each_has_arguments_files_a_folder_and_modules_of_its_own(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "neighbour.py").write_text("code = 3\n")
+    for asked in ("one", "other"):
+        monkeypatch.setenv("ASKED", asked)
+        done = forks(tmp_path / "script.py", "a", tmp_path, cwd=tmp_path)
+        assert done.returncode == 3
+        first = f"__main__ ['a', '{tmp_path}'] {tmp_path} {asked} {tmp_path.name}"
+        assert done.stdout.splitlines() == [first, "[] []", "ended"]
+        assert done.stderr == "True\n"
+
+
+def test_errors_and_signals_are_told(forks: Forks, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("print('before')\nraise ValueError('no')\n")
+    (tmp_path / "crashes.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
+    done = forks(tmp_path / "raises.py")
+    assert (done.returncode, done.stdout) == (1, "before\n")
+    assert done.stderr.endswith("ValueError: no\n")
+    assert forks(tmp_path / "crashes.py").returncode == (-11 if hasattr(os, "fork") else 11)
+
+
+def test_who_takes_too_long_is_ended_and_so_are_its_processes(forks: Forks, tmp_path: Path) -> None:
+    script, written = tmp_path / "hangs.py", tmp_path / "child"
+    script.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\ntime.sleep(100)\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        forks(script, written, timeout=1)
+    child = Path("/proc") / written.read_text() / "stat"
+    for _ in range(500):
+        if not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("its process goes on")
+    script.write_text("print('next')")
+    assert forks(script).stdout == "next\n"

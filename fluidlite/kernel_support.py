@@ -32,6 +32,7 @@ from fluidlite.geometry import (
     random_windows as random_windows,
 )
 from fluidlite.platform.device_context import DoneEvent as DoneEvent
+from fluidlite.program.epilogue import product_call as product_call
 from fluidlite.program.kernel_registry import Kernel as Kernel
 from fluidlite.program.rules import GradRule as GradRule
 

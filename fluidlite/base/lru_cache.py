@@ -159,19 +159,21 @@ class LRUCache(Generic[Value]):
                 self._values.move_to_end(key)
                 self.hits += 1
                 return found[0]
+            before = self.misses
         began = perf_counter()
         made = make()
         weight = weight_of(key, made)
         gone: list[Value] = []
         with self._lock:
+            entry = made, weight
+            kept = self._values.get(key, entry) if self.misses != before else entry
             self.misses += 1
             self.seconds += perf_counter() - began
-            entry = made, weight
-            kept = self._values.setdefault(key, entry)
             if kept is not entry:  # another thread was faster: one value is everybody's
                 gone.append(made)
                 made = kept[0]
             else:
+                self._values[key] = entry
                 self.nbytes += weight
             while len(self._values) > self.most or (self.nbytes > self.most_bytes and len(self._values) > 1):
                 _, (old, weight) = self._values.popitem(last=False)

@@ -12,7 +12,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.cli.model_runs import fetched_names
 from fluidlite.compiler.factory import make_transformer_factory
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import GraphOp
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp
 from fluidlite.compiler.ir.lower import lower
 from fluidlite.compiler.ir.node import SEQUENTIAL, WRITE
 from fluidlite.compiler.passes import GraphPass, PassList
@@ -157,7 +157,7 @@ def _lines(graph: Graph) -> list[str]:
 
 def _line(op: GraphOp) -> str:
     source = op.operator
-    if source is None or op.type != source.type:  # state is read or written
+    if op.type == READ or op.type != source.type:  # state is read or written
         return repr(op)
     ins = {slot: _names(values) for slot, values in op.inputs.items()}
     outs = {slot: _names(values) for slot, values in op.outputs.items()}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import EVERYWHERE
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.tensor.tensor_spec import Dims
 
 
@@ -35,6 +36,7 @@ class Domain:
     sums: Mapping[str, tuple[int, ...]]
 
 
+@once
 def domain_of(call: Call) -> Domain:
     """Return the index domain of a call whose dims are known; asked once a call.
 
@@ -43,18 +45,14 @@ def domain_of(call: Call) -> Domain:
     ShapeError
         If an operand has no place among the others.
     """
-    return call.once("domain", _domain_of)
-
-
-def _domain_of(call: Call) -> Domain:
     rule = call.op.scalar
     assert rule is not None
     if rule.domain is not None:
         said: Domain = rule.domain(call)
         return said
     spans = typed_of(call).spans
-    operands = dict.fromkeys([slot for span in spans.values() for slot in span if slot != EVERYWHERE])
-    slots = {slot: call.dims(slot) for slot in (*operands, *spans)}
+    specs = {**call.ins, **call.outs}
+    slots = {slot: specs[slot][0].dims for slot in (*chain.from_iterable(spans.values()), *spans) if slot != EVERYWHERE}
     if len(set(slots.values())) == 1:
         return Domain(next(iter(slots.values())), slots, {})
     placed = placed_dims(call, slots)

@@ -13,8 +13,8 @@ from fluidlite.base.fork import new_lock
 from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Typed
-from fluidlite.program.epilogue import THEN, Epilogue
-from fluidlite.program.op_call import Call
+from fluidlite.program.epilogue import THEN, Epilogue, then_call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.rules import ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
@@ -64,7 +64,7 @@ def _definition(rule: Epilogue, must_alias: dict[str, str], may_alias: dict[str,
     product, then = rule.product, rule.then
 
     def infer(call: Call) -> dict[str, Spec]:
-        inner = rule.then_call(call)
+        inner = then_call(call)
         assert then.infer is not None
         found = then.infer(inner)
         specs = {}
@@ -122,7 +122,7 @@ def unfit(call: Call) -> str | None:
     """Why a call's epilogue does not make one element of each output of each element of the product, or None."""
     rule = call.op.epilogue
     assert rule is not None
-    then = rule.then_call(call)
+    then = then_call(call)
     if not then.known:
         return None
     scalar = then.op.scalar
@@ -130,7 +130,7 @@ def unfit(call: Call) -> str | None:
     if reason is None:
         dims = then.dims(rule.given)
         try:
-            if any(then.dims(slot) != dims for slot in then.outs) or domain_of(then).dims != dims:
+            if {*map(then.dims, then.outs)} != {dims} or domain_of(then).dims != dims:
                 reason = "it works on other elements than those of the product"
         except ProgramError as exc:
             reason = str(exc)
@@ -157,18 +157,15 @@ class Accumulation:
     factor: float
 
 
+@once
 def accumulation(call: Call) -> Union[Accumulation, str]:
     """A call with an epilogue as a sum with what is there, or the reason why it is none."""
-    return call.once("accumulation", _accumulation)
-
-
-def _accumulation(call: Call) -> Union[Accumulation, str]:
     rule = call.op.epilogue
     assert rule is not None
     reason = unfit(call)
     if reason is not None:
         return reason
-    then = rule.then_call(call)
+    then = then_call(call)
     code = typed_of(then)
     if len(code.outputs) != 1:
         return "it stores several values"
@@ -178,7 +175,7 @@ def _accumulation(call: Call) -> Union[Accumulation, str]:
         return "its epilogue is no sum with one tensor"
     (other,) = terms.keys() - {rule.given}
     given = then.spec(rule.given)
-    if any(then.dtype(each) != dtype or then.dims(each) != given.dims for each in (slot, other)):
+    if any([then.dtype(each) != dtype or then.dims(each) != given.dims for each in (slot, other)]):
         return "its epilogue adds a tensor of other dims or another dtype"
     if not (terms[other] and terms[rule.given]):
         return "its epilogue multiplies by zero"  # which a sum would leave out, and with it NaN

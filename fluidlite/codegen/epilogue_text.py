@@ -10,6 +10,7 @@ from fluidlite.codegen.epilogue import unfit
 from fluidlite.codegen.language_writer import Writer, slot_word
 from fluidlite.codegen.lower import typed_of
 from fluidlite.codegen.typed import Instr
+from fluidlite.program.epilogue import then_call
 from fluidlite.program.op_call import Call
 
 GIVEN = "given"
@@ -57,7 +58,7 @@ def epilogue_refusal(call: Call, columns: int) -> Union[str, None]:
     """Why a kernel that has runs of ``columns`` elements of a product cannot compute its epilogue, or None."""
     rule = call.op.epilogue
     assert rule is not None
-    then = rule.then_call(call)
+    then = then_call(call)
     if not then.known:
         return None
     reason = unfit(call)
@@ -73,7 +74,7 @@ def epilogue_text(call: Call, language: Any) -> EpilogueText:
     """Write the epilogue of a call, whose dims are known."""
     rule = call.op.epilogue
     assert rule is not None
-    then = rule.then_call(call)
+    then = then_call(call)
     code = typed_of(then)
     pattern = pattern_of(then, (rule.given,))
     writer = _Inside(code, language, pattern, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import attrgetter, itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -53,7 +54,7 @@ class KernelLanguageGenerator:
         if reason is not None:
             return reason
         code = typed_of(call)
-        for dtype in {*code.inputs.values(), *[d for _, d, _ in code.outputs], *[i.dtype for i in code.instrs]}:
+        for dtype in {*code.inputs.values(), *map(itemgetter(1), code.outputs), *map(attrgetter("dtype"), code.instrs)}:
             needed = "int16" if dtype in HALVES else dtype
             if needed not in unit.language.types:
                 return f"the kernel language has no {dtype}"

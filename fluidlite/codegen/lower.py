@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.expr import trace
 from fluidlite.codegen.typed import Typed, typed
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.layout import PLAIN
 
@@ -16,19 +16,15 @@ _cache: WeakKeyDictionary[OpDef, LRUCache[Typed]] = WeakKeyDictionary()
 _MOST = 256
 
 
+@once
 def typed_of(call: Call) -> Typed:
     """The typed expression of a call: what it wants of the operator's outputs."""
-    return call.once("typed", _typed_of)
-
-
-def _typed_of(call: Call) -> Typed:
     op = call.op
     rule = op.scalar
     assert rule is not None
     static = tuple([(name, type(v), v) for name, v in call.attrs.items() if v is None or name not in op.floats])
-    inputs = {slot: specs[0].dtype for slot, specs in call.ins.items() if specs}
-    outputs = {slot: call.outs[slot][0].dtype for slot in rule.outputs if call.outs.get(slot)}
-    key = (static, tuple(inputs.items()), tuple(outputs.items()))
+    dtypes = {slot: specs[0].dtype for slot, specs in (*call.ins.items(), *call.outs.items()) if specs}
+    key = (static, tuple(dtypes.items()))
     cache = _cache.get(op)
     if cache is None:
         cache = _cache.setdefault(op, LRUCache(_MOST, "expressions", 1 << 20))
@@ -37,7 +33,8 @@ def _typed_of(call: Call) -> Typed:
         if rule.code is not None:
             code: Typed = rule.code(call)
             return code
-        return typed(trace(rule, op, call.attrs, inputs), inputs, outputs)
+        outputs = {slot: dtypes[slot] for slot in rule.outputs if slot in dtypes}
+        return typed(trace(rule, op, call.attrs, dtypes), dtypes, outputs)
 
     return cache.get(key, make)
 

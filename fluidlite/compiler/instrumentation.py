@@ -138,7 +138,7 @@ def observation(step: Launch, tensors: list[Tensor]) -> Observation:
             for i in range(call.count(slot)):
                 if tensors[start + i].allocation is not None:
                     (inputs if slot in call.ins else outputs)[f"{call.op.type}.{slot}"] = tensors[start + i]
-    return Observation(op.source, inputs, outputs)
+    return Observation(op.operator, inputs, outputs)
 
 
 def _bad(array: np.ndarray[Any, Any]) -> str:

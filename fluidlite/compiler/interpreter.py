@@ -232,7 +232,7 @@ def run_control(step: Control, frame: Frame) -> None:
     if any(out.state for out in outs):
         before_state(frame, None)
     frame.step = step
-    step.op.definition.run(frame, step.op.source)
+    step.op.definition.run(frame, step.op.operator)
     for out in outs:
         if out.key not in frame.values:
             raise DeviceError(f"{step.op} wrote nothing to {out.key}")

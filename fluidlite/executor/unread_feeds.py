@@ -21,13 +21,15 @@ def check_read(graph: Graph, feeds: Iterable[str]) -> None:
     """
     known = {name: graph.block.find_var(name) for name in feeds}
     unread = {name for name, variable in known.items() if variable is None or not variable.persistable}
-    for op in graph.written if unread else ():
+    for op in graph.written:
+        if not unread:
+            return
         if op.definition.marker:
             continue
         unread.difference_update(op.input_arg_names)
         for index in sub_blocks(op):
             unread.difference_update(name for each in graph.program.blocks[index].ops for name in each.input_arg_names)
-        for name in op.output_arg_names:
+        for name in op.output_arg_names if unread else ():
             if name in unread:
                 raise FeedError(
                     f"variable {name!r} is fed, and {op} computes it before anything reads what was fed"

@@ -19,23 +19,12 @@ from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced, Unmet, trace, values_of
 from fluidlite.expr.tracing import Requirement
 from fluidlite.program import codegen_registry as generators
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once_of_operands
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
 _MOST_KINDS, _MOST_TRACES = 256, 32
 _traces: WeakKeyDictionary[OpDef, LRUCache[list[Traced]]] = WeakKeyDictionary()
-
-
-def traced_of(call: Call) -> Traced:
-    """The trace of a call, one for all calls that answer its guards alike.
-
-    Raises
-    ------
-    ShapeError
-        If the call does not fulfil what the expression requires of its operands.
-    """
-    return call.once("traced", _traced)
 
 
 class _CallFacts(NamedTuple):
@@ -44,17 +33,20 @@ class _CallFacts(NamedTuple):
     operands: dict[str, list[tuple[Dims, str]]]
     results: dict[str, list[tuple[Dims, str]]]
     """The outputs of an operator that infers them itself; of others they follow from the trace."""
-    kinds: list[tuple[str, int, str]]
-    """How many operands and such results each slot has, and the rank and dtype of each."""
+    kinds: list[tuple[Any, ...]]
+    """How many operands and such results each slot has, and the rank and dtype of each; of those read as values which
+    dims they have, and whether they are whole numbers.
+    """
     floats: list[str]
     levels: list[tuple[str, int, int]]
     """The levels of LoD of the operands: slot, number within it, level."""
     values: dict[str, Any]
 
 
+@once_of_operands
 def leaves(call: Call) -> dict[str, Any]:
     """What the leaves are in a call: sizes, float attributes, offsets of LoDs, and numbers of slots read as values."""
-    return call.once("leaves", lambda call: _call_facts(call).values)
+    return _call_facts(call).values
 
 
 def _call_facts(call: Call) -> _CallFacts:
@@ -81,10 +73,12 @@ def _call_facts(call: Call) -> _CallFacts:
                 values[offsets_leaf(slot, i, level).value] = offsets
     for slot in op.stated:
         for i, spec in enumerate(call.ins.get(slot, ())):
+            facts.kinds.append((slot, spec.dims, not is_float(spec.dtype)))
             numbers = spec.value or (None,) * spec.size
             values.update({_name(slot, i, k): n for k, n in enumerate(numbers)})
     for slot in op.tables:
         for i, spec in enumerate(call.ins.get(slot, ())):
+            facts.kinds.append((slot, i))
             values[table_count(slot, i).value] = spec.size if spec.known else None
             values[table_leaf(slot, i).value] = spec.value
     return facts
@@ -117,15 +111,21 @@ def stated(call: Call) -> dict[str, tuple[Numbers, ...]]:
     return found
 
 
-def _traced(call: Call) -> Traced:
+@once_of_operands
+def traced_of(call: Call) -> Traced:
+    """The trace of a call, one for all calls that answer its guards alike.
+
+    Raises
+    ------
+    ShapeError
+        If the call does not fulfil what the expression requires of its operands.
+    """
     rule, facts = call.op.expression, _call_facts(call)
-    floats = facts.floats
-    values = call.once("leaves", lambda _: facts.values)  # the call keeps these alone: caches keep many calls
+    floats, values = facts.floats, facts.values
+    call.found[leaves] = values  # it keeps these alone: caches keep many calls
     assert rule is not None
     static = {name: value for name, value in call.attrs.items() if name not in floats} if floats else dict(call.attrs)
-    numbers, tables = stated(call), {slot: len(call.ins[slot]) for slot in call.op.tables if slot in call.ins}
-    lengths = {slot: [(each.dims, *(n.whole for n in each[:1])) for each in found] for slot, found in numbers.items()}
-    key = repr((facts.kinds, lengths, tables, facts.levels, static))
+    key = repr((facts.kinds, facts.levels, static))
     cache = _traces.get(call.op)
     if cache is None:
         cache = _traces.setdefault(call.op, LRUCache(_MOST_KINDS, "traces", 16 << 20))
@@ -136,8 +136,8 @@ def _traced(call: Call) -> Traced:
     else:
 
         def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
-            written = {slot: tuple(table(slot, i) for i in range(count)) for slot, count in tables.items()}
-            return rule.function({**symbols, **numbers, **written}, {**static, **floating})
+            tables = {s: tuple(table(s, i) for i in range(len(call.ins[s]))) for s in call.op.tables if s in call.ins}
+            return rule.function({**symbols, **stated(call), **tables}, {**static, **floating})
 
         try:
             found = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)
@@ -196,21 +196,17 @@ def infer(call: Call) -> dict[str, Spec | list[Spec]]:
     made, rule = traced_of(call), call.op.expression
     values = made.completed(leaves(call))
     assert rule is not None
+    given = call.key_dtype
+    half = given if given in HALVES else None  # what is computed of it in float32 is stored in that
     found: dict[str, Spec | list[Spec]] = {}
     for slot, results in made.outputs.items():
         specs = []
         for i, x in enumerate(results):
-            dtype = (rule.stored[slot] or x.dtype) if slot in rule.stored else _stored(call, x.dtype)
+            dtype = rule.stored.get(slot, half if half is not None and x.dtype == "float32" else None) or x.dtype
             rows, dims = _with_rows(call, made, x), made.dims(slot, values, i)
             specs.append(rows.with_(dims=dims, dtype=dtype) if rows is not None else Spec.of(dims, dtype))
         found[slot] = specs[0] if len(specs) == 1 else specs
     return found
-
-
-def _stored(call: Call, dtype: str) -> str:
-    """float32 that was computed of a half type is stored in that."""
-    given = call.key_dtype
-    return given if dtype == "float32" and given in HALVES else dtype
 
 
 def _with_rows(call: Call, traced: Traced, x: Tensor) -> Spec | None:
@@ -243,14 +239,12 @@ def _numbers(x: Tensor, values: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 def checks_indices(call: Call) -> bool:
     """Whether the expression of a call raises where an index is out of range."""
-    said = call.by_elements
-    return said.of_tensors and traced_of(said).checks_indices
+    return call.of_tensors and traced_of(call).checks_indices
 
 
 def has_steps(call: Call) -> bool:
     """Whether the expression of a call runs another one step by step."""
-    said = call.by_elements
-    return said.of_tensors and traced_of(said).has_steps
+    return call.of_tensors and traced_of(call).has_steps
 
 
 generators.checks_indices = checks_indices

@@ -54,6 +54,8 @@ class Traced:
     def serves(self, values: Mapping[str, Any]) -> bool:
         """Whether it stands for a call of these sizes and attributes."""
         guards = self.guards
+        if not guards:
+            return True
         return self._answers.first_other(values, lambda k: guards[k].answer(values) != guards[k].truth) < 0
 
     @cached_property
@@ -62,7 +64,7 @@ class Traced:
 
     def failed(self, values: Mapping[str, Any]) -> Requirement | None:
         """The first requirement that a call is known not to fulfil."""
-        at = self._required.first_other(values, lambda k: False)
+        at = self._required.first_other(values, lambda k: False) if self.requirements else -1
         return self.requirements[at] if at >= 0 else None
 
     @cached_property

@@ -13,10 +13,11 @@ from math import prod
 from operator import mul
 from typing import TYPE_CHECKING
 
+from fluidlite.program.epilogue import product_call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import GRAD
 
 if TYPE_CHECKING:
-    from fluidlite.program.op_call import Call
     from fluidlite.tensor.tensor_spec import Dims
 
 
@@ -83,18 +84,15 @@ def _steps(dims: Dims, batch: Dims) -> list[int]:
     return steps
 
 
+@once
 def gemms_of(call: Call) -> tuple[Gemm, ...]:
     """Return the GEMMs of a call of ``matmul``, ``mul``, ``matmul_grad`` or ``mul_grad``: one for each wanted output.
 
     A vector X counts as one row, a vector Y as one column. Where Y has no batch and X is not transposed,
     X's batch joins its rows: one large product instead of many. A call with an epilogue gives those of its product.
     """
-    return call.once("gemms", _gemms_of)
-
-
-def _gemms_of(call: Call) -> tuple[Gemm, ...]:
-    if call.epilogue is not None:
-        call = call.epilogue.product_call(call)
+    if call.op.epilogue is not None:
+        call = product_call(call)
     x, y = call.dims("X"), call.dims("Y")
     if call.op.type.startswith("mul"):
         columns_x, columns_y = call.attr("x_num_col_dims"), call.attr("y_num_col_dims")

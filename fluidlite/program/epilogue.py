@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
@@ -39,32 +39,33 @@ class Epilogue:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
-    def product_call(self, call: Call) -> Call:
-        """The product alone, of a call of the whole."""
-        return call.once("product", self._product_call)
-
-    def _product_call(self, call: Call) -> Call:
-        ins = {slot: specs for slot, specs in call.ins.items() if self.product.input(slot) is not None}
-        attrs = {attr.name: call.attrs[attr.name] for attr in self.product.attrs}
-        asked = Call(self.product, ins, {self.out: (Spec.of((), "float32"),)}, attrs, call.place, call.training)
-        assert self.product.infer is not None
-        found = self.product.infer(asked)[self.out]
-        return asked.with_outs({self.out: specs_of(found)})
-
-    def then_call(self, call: Call) -> Call:
-        """What is computed of the product, of a call of the whole."""
-        return call.once("then", self._then_call)
-
-    def _then_call(self, call: Call) -> Call:
-        product = self.product_call(call)
-        ins = {
-            slot.name: product.outs[self.out] if slot.name == self.given else call.ins[self.inputs[slot.name]]
-            for slot in self.then.inputs
-            if slot.name == self.given or (slot.name in self.inputs and call.has(self.inputs[slot.name]))
-        }
-        outs = {slot: call.outs[whole] for slot, whole in self.outputs.items() if call.has(whole)}
-        return Call(self.then, ins, outs, self.then_attrs(call.attrs), call.place, call.training)
-
     def then_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes of the second operator."""
         return {attr.name: attrs[THEN + attr.name] for attr in self.then.attrs}
+
+
+@once
+def product_call(call: Call) -> Call:
+    """The product alone, of a call of the whole."""
+    rule = call.op.epilogue
+    assert rule is not None and rule.product.infer is not None
+    ins = {slot: specs for slot, specs in call.ins.items() if rule.product.input(slot) is not None}
+    attrs = {attr.name: call.attrs[attr.name] for attr in rule.product.attrs}
+    asked = Call(rule.product, ins, {rule.out: (Spec.of((), "float32"),)}, attrs, call.place, call.training)
+    found = rule.product.infer(asked)[rule.out]
+    return asked.with_outs({rule.out: specs_of(found)})
+
+
+@once
+def then_call(call: Call) -> Call:
+    """What is computed of the product, of a call of the whole."""
+    rule = call.op.epilogue
+    assert rule is not None
+    product = product_call(call)
+    ins = {
+        slot.name: product.outs[rule.out] if slot.name == rule.given else call.ins[rule.inputs[slot.name]]
+        for slot in rule.then.inputs
+        if slot.name == rule.given or (slot.name in rule.inputs and call.has(rule.inputs[slot.name]))
+    }
+    outs = {slot: call.outs[whole] for slot, whole in rule.outputs.items() if call.has(whole)}
+    return Call(rule.then, ins, outs, rule.then_attrs(call.attrs), call.place, call.training)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.program.op_call import Call
-from fluidlite.tensor.tensor_spec import MAX_TABLE_VALUES, MAX_VALUES, TENSOR_ARRAY, Spec, dims_problem, specs_of
+from fluidlite.tensor.tensor_spec import (
+    MAX_NBYTES,
+    MAX_RANK,
+    MAX_TABLE_VALUES,
+    MAX_VALUES,
+    TENSOR_ARRAY,
+    Spec,
+    dims_problem,
+    specs_of,
+)
 
 _KINDS = (
     ("a tensor array", "layers.create_array, or layers.array_write, which makes one"),
@@ -31,8 +38,8 @@ def check_inputs(call: Call) -> None:
                 call.fail_dtype(slot, allowed)
 
 
-def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
-    """What the definition's inference says of a call.
+def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
+    """What the definition's inference says of a call, by output slot.
 
     Raises
     ------
@@ -49,9 +56,13 @@ def inferred(call: Call) -> Mapping[str, Spec | Sequence[Spec]]:
         raise
     except Exception as exc:
         raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
+    made: dict[str, tuple[Spec, ...]] = {}
     for slot, specs in found.items():
-        for spec in specs_of(specs):
+        made[slot] = specs_of(specs)
+        for spec in made[slot]:
+            if 0 < spec.nbytes <= MAX_NBYTES and len(spec.dims) <= MAX_RANK:
+                continue
             problem = dims_problem(spec.dims, spec.dtype)
             if problem:
                 raise ShapeError(f"{slot} {problem}")
-    return found
+    return made

@@ -98,7 +98,7 @@ class Kernel:
 
     def runs_on(self, kind: str) -> bool:
         """Whether it is registered for a kind of places, by name or by a pattern."""
-        return any([matches(place, kind) for place in self.places])
+        return kind in self.places or any([matches(place, kind) for place in self.places])
 
     @property
     def whose(self) -> str:

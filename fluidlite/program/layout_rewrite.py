@@ -41,7 +41,7 @@ def relaid_call(call: Call, layout: Layout) -> tuple[Call, frozenset[str]] | Non
 
     The dims of those slots are given as they lie, so a kernel sees plain tensors.
     """
-    order, call = layout.permutation, call.by_elements
+    order = layout.permutation
     rule: Rule | None = call.op.in_layout or (_elementwise if call.op.scalar is not None else None)
     if order is None or rule is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from math import copysign
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from fluidlite.program.epilogue import Epilogue
 
 Result = TypeVar("Result")
-_OF_OPERANDS = ("leaves", "traced")
-"""What is found of operands and attributes alone; where an operator infers its outputs itself, of these too."""
-
-
+_of_operands: set[Callable[[Call], Any]] = set()
 _SMALL = frozenset({int, float, bool, str, type(None)})
 """Types of attributes that weigh little beside their entry; lists and arrays may be long."""
 
@@ -38,11 +36,36 @@ class Call:
         Where it will run; None at build time.
     training : bool
         Whether the program reads gradients of it.
+    index : mapping of slot to int
+        Where its variables begin among those of all inputs and outputs.
+    known : bool
+        Whether all dims of inputs are known.
+    dense : bool
+        Whether no input or output is of another kind.
+    largest : int
+        The elements of its largest tensor; -1 where dims of an input are not known.
+    found : dict
+        What was asked of it :func:`once`.
     weight : int
         An estimate of its bytes, for caches.
     """
 
-    __slots__ = ("_cache", "_hash", "_signs", "attrs", "index", "ins", "op", "outs", "place", "training", "weight")
+    __slots__ = (
+        "_facts",
+        "_hash",
+        "attrs",
+        "dense",
+        "found",
+        "index",
+        "ins",
+        "known",
+        "largest",
+        "op",
+        "outs",
+        "place",
+        "training",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -60,7 +83,8 @@ class Call:
         self.place = place
         self.training = training
         index: dict[str, int] = {}
-        position = 0
+        position = largest = 0
+        known = dense = True
         weight = 2000 + 100 * len(attrs)
         for value in attrs.values():
             if type(value) not in _SMALL:
@@ -70,32 +94,27 @@ class Call:
             position += len(specs)
             for spec in specs:
                 weight += spec.weight
+                dense = dense and spec.kind == "dense"
+                if spec.size > largest:
+                    largest = spec.size
+                elif spec.size < 0 and slot in ins:
+                    known = False
         self.index = index
+        self.known = known
+        self.dense = dense
+        self.largest = largest if known else -1
         self.weight = weight
         self._hash: int | None = None  # both when they are asked for: most calls are no keys
-        self._signs: tuple[Any, ...] | None = None
-        self._cache: dict[str, Any] | None = None
-
-    def once(self, name: str, find: Callable[[Call], Result]) -> Result:
-        """What ``find`` says of this call; asked once, for choosing and preparing a kernel both want to know."""
-        if self._cache is None:
-            self._cache = {}
-        if name not in self._cache:
-            self._cache[name] = find(self)
-        result: Result = self._cache[name]
-        return result
+        self._facts: tuple[Any, ...] = ()
+        self.found: dict[Callable[[Call], Any], Any] = {}
 
     @property
     def of_tensors(self) -> bool:
         """Whether its operator's expression computes it: one of tensors, and no function of scalars does."""
-        scalar = self.op.scalar
-        return self.op.expression is not None and (scalar is None or scalar.refuse(self) is not None)
-
-    @property
-    def by_elements(self) -> Call:
-        """The call said element by element, where its operator is put together of elementwise ones; else itself."""
-        rule = self.op.expression
-        return self if rule is None or rule.elements is None else self.once("by elements", _by_elements)
+        op, scalar = self.op, self.op.scalar
+        if op.expression is None or scalar is None:
+            return op.expression is not None
+        return scalar.supports is not None and scalar.supports(self) is not None
 
     def has(self, slot: str) -> bool:
         """Whether the input slot was given, or the output slot is wanted."""
@@ -135,15 +154,6 @@ class Call:
         return self.attrs[name]
 
     @property
-    def known(self) -> bool:
-        """Whether all dims of inputs are known."""
-        for specs in self.ins.values():
-            for spec in specs:
-                if spec.size < 0:
-                    return False
-        return True
-
-    @property
     def key_dtype(self) -> str | None:
         """The dtype that chooses the kernel: of the definition's ``kernel_dtype`` slot, else of the first variable."""
         slot = self.op.kernel_dtype
@@ -172,8 +182,9 @@ class Call:
     def _alike(self, other: Call) -> Call:
         """A call of the same operands and attributes, which knows what was found of these."""
         rule = self.op.expression
-        if self._cache is not None and (rule is None or not rule.inferred or self.outs is other.outs):
-            other._cache = {name: self._cache[name] for name in _OF_OPERANDS if name in self._cache}
+        if rule is None or not rule.inferred or self.outs is other.outs:
+            for asked in _of_operands & self.found.keys():
+                other.found[asked] = self.found[asked]
         return other
 
     # What inference functions raise. The framework puts operator and user's line before the message.
@@ -204,30 +215,49 @@ class Call:
         specs = self.specs(slot)
         return ", ".join(map(repr, specs)) if specs else "absent"
 
-    def _key(self) -> tuple[Any, ...]:
-        if self._signs is None:
-            self._signs = _minus_zeros(self.attrs)
-        return (self.op.type, self.ins, self.outs, self.attrs, self._signs, self.place, self.training)
-
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Call)
             and hash(self) == hash(other)
             and self.op is other.op
-            and self._key() == other._key()
+            and self._facts == other._facts
         )
 
     def __hash__(self) -> int:
         if self._hash is None:
-            type, ins, outs, attrs, signs, place, training = self._key()
-            self._hash = hash(
-                (type, tuple(ins.items()), tuple(outs.items()), tuple(attrs.items()), signs, place, training)
-            )
+            signs = _minus_zeros(self.attrs)
+            self._facts = (self.ins, self.outs, self.attrs, signs, self.place, self.training)
+            ins, outs, attrs = tuple(self.ins.items()), tuple(self.outs.items()), tuple(self.attrs.items())
+            self._hash = hash((self.op.type, ins, outs, attrs, signs, self.place, self.training))
         return self._hash
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{slot}={self.shown(slot)}" for slot in self.ins)
         return f"{self.op.type}({ins})"
+
+
+def once(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:
+    """Let what is asked of a call be found once: choosing and preparing a kernel both want to know."""
+
+    @wraps(ask)
+    def asked(call: Call) -> Result:
+        found = call.found
+        if asked not in found:
+            found[asked] = ask(call)
+        result: Result = found[asked]
+        return result
+
+    return asked
+
+
+def once_of_operands(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:
+    """The same for what follows of operands and attributes; where an operator infers its outputs itself, of these too.
+
+    Calls with other outputs or on other places are not asked again.
+    """
+    asked = once(ask)
+    _of_operands.add(asked)
+    return asked
 
 
 def _minus_zeros(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -245,10 +275,3 @@ def _minus_zeros(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
 def located(error: ProgramError, what: str) -> ProgramError:
     """Return the same error with the operator and the user's line before its message."""
     return type(error)(f"{what}: {error}")
-
-
-def _by_elements(call: Call) -> Call:
-    rule = call.op.expression
-    assert rule is not None and rule.elements is not None
-    said = Call(rule.elements(), call.ins, call.outs, call.attrs, call.place, call.training)
-    return call if said.op.scalar is None or said.op.scalar.refuse(said) is not None else said

@@ -233,6 +233,8 @@ class OpDef:
         self._in = {slot.name: slot for slot in self.inputs}
         self._out = {slot.name: slot for slot in self.outputs}
         self._attr = {attr.name: attr for attr in self.attrs}
+        self.may_act = self.effect or self.run is not None
+        """Whether a use of it may do more than make its outputs."""
         self.derived: dict[str, Any] = {}
         """Gradient operators that no definition declares, by suffix; see :mod:`fluidlite.program.derived`."""
         self.stated = tuple([slot.name for slot in self.inputs if slot.value and not slot.table])
@@ -254,11 +256,6 @@ class OpDef:
         both = self._in.keys() & self._out.keys()
         if both:
             raise RegistryError(f"operator {self.type!r}: slot {sorted(both)[0]!r} is both an input and an output")
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether it is said element by element: by a scalar rule, or put together of operators that have one."""
-        return self.scalar is not None or (self.expression is not None and self.expression.elements is not None)
 
     def input(self, name: str) -> Slot | None:
         """The input slot of that name, or None."""

@@ -11,7 +11,7 @@ from fluidlite.program.op_call import Call, located
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.roles import role_number
 from fluidlite.program.source_location import Line
-from fluidlite.tensor.tensor_spec import Spec, specs_of
+from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import AttrType
 
 if TYPE_CHECKING:
@@ -267,10 +267,9 @@ class Operator:
         except ProgramError as exc:
             raise located(exc, str(self)) from None
         for slot, names in self.outputs.items():
-            specs = results.get(slot)
-            if specs is None:
+            found = results.get(slot)
+            if found is None:
                 continue
-            found = specs_of(specs)
             if len(found) != len(names):
                 raise ProgramError(f"{self}: output {slot} has {len(names)} variables, inference found {len(found)}")
             for name, spec in zip(names, found, strict=True):

@@ -78,8 +78,6 @@ class ExpressionRule:
         kernels of a kernel language.
     operators : int
         Of how many operators' expressions it is put together: where no kernel is generated for it, these compute it.
-    elements : callable, optional
-        Makes the same operator said element by element, with a scalar rule, where its expression is one of elements.
     """
 
     function: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], Mapping[str, Any]]
@@ -87,7 +85,6 @@ class ExpressionRule:
     inferred: bool = False
     library: bool = False
     operators: int = 0
-    elements: Callable[[], OpDef] | None = None
 
 
 @dataclass(frozen=True, eq=False)

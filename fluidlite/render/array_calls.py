@@ -56,6 +56,7 @@ class ArrayCalls(ArrayText):
     def _map(self, x: Tensor) -> str:
         if in_sum(x, self.users):
             return "None"  # multiplied where it is summed
+        whole = self.whole[x] = has_all_dims(x)
         if (joined := self._joined(x)) is not None:
             return joined
         called, arrays = called_function(x), [arg for arg in x.args if arg.op != "number"]
@@ -66,7 +67,6 @@ class ArrayCalls(ArrayText):
             else self.operand(arg, x, beside)
             for arg in x.args
         ]
-        whole = has_all_dims(x)
         if whole and self.buffers is not None and takes_array(called):
             given += self._memory(x, given)
         taken = ", ".join(given)
@@ -121,7 +121,7 @@ class ArrayCalls(ArrayText):
 
     def _broadcast(self, x: Tensor) -> str:
         users = self.users.get(x, ())
-        if users and all(user is not None and user.op == "map" and user.rank == x.rank for user in users):
+        if users and all([user is not None and user.op == "map" and len(user.dims) == len(x.dims) for user in users]):
             if self.buffers is not None and x.rank > 2 and x.rank - 1 in x.params[0] and x.args[0].op != "number":
                 return f"H.broadcast_last_axes({self.names[x.args[0]]}, {self.sizes(x.dims)})"
             return "None"  # array functions broadcast themselves

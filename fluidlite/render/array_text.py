@@ -27,6 +27,7 @@ class ArrayText:
         self.ready: dict[Tensor, str] = {}
         self.targets: dict[str, str] = {}
         self.temporaries: list[Tensor] = []
+        self.whole: dict[Tensor, bool] = {}
 
     def into(self, x: Tensor) -> str:
         """The array that is to hold a tensor, for a function that may write there."""

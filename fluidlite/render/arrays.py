@@ -20,9 +20,9 @@ from fluidlite.render.array_calls import ARRAY_CALLS, ArrayCalls
 from fluidlite.render.array_code import ArrayCode, array_names
 from fluidlite.render.buffers import Buffers
 from fluidlite.render.readers import (
+    MADE_BY_READERS,
     computed_by_reader,
     gathered_factor,
-    has_all_dims,
     in_sum,
     stored_at_once,
     summed_in_runs,
@@ -59,9 +59,7 @@ class ArrayWriter(ArrayCalls):
             self.lines.append(f"{name} = {text}")
             if self._is_new(x):
                 self.temporaries.append(x)
-            if (
-                self.buffers is not None and x.op == "map" and x.dims and has_all_dims(x)
-            ):  # of no dims NumPy gives no array
+            if self.buffers is not None and x.dims and self.whole.get(x):  # of no dims NumPy gives no array
                 self.buffers.assign(x, name)
 
     def _is_new(self, x: Tensor) -> bool:
@@ -185,8 +183,8 @@ def array_code(
     direct = stored_directly(results, users, WRITING)
     if host:
         direct |= maps_stored_at_once(results, users)
-    by_reader = {x for x in order if computed_by_reader(x, users)}
-    within = by_reader | {x for x in order if in_sum(x, users)}
+    by_reader = {x for x in order if x.op in MADE_BY_READERS and computed_by_reader(x, users)}
+    within = by_reader | {x for x in order if x.op == "map" and in_sum(x, users)}
     direct = not_overwritten(wanted, direct, within, shared)
     first = [x for x in order if x.op in ("input", "number")]  # before counts, which are made where operands are
     constant = _constants(order, direct | by_reader)

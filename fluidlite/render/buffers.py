@@ -45,17 +45,13 @@ class Buffers:
         self._last = len(order) + len(results)
         self._at = {x: len(order) + late[x] if x in late else k for k, x in enumerate(order)}
         stored = {x: len(order) + k for k, x in enumerate(results)}
+        lasts: dict[Tensor, int] = {}  # how long it reads its operands: to the end of an array that may be theirs
         for x in reversed(order):
-            self._end[x] = 0
+            at, end = self._at[x], 0
             for user in users.get(x, ()):
-                self._end[x] = max(self._end[x], self._read(user, within, stored.get(x, 0)))
-
-    def _read(self, user: Tensor | None, within: Collection[Tensor], stored: int) -> int:
-        """When a tensor, or an array that may be the same, is read for the last time."""
-        if user is None:
-            return stored
-        at = self._at[user]
-        return at if _fresh(user) and user not in within else max(at, self._end[user])
+                end = max(end, lasts[user] if user is not None else stored.get(x, 0))
+            self._end[x] = end
+            lasts[x] = at if x not in within and _fresh(x) else max(at, end)
 
     def lend(self, result: Tensor, name: str, late: bool) -> None:
         """Use the memory of a result, which an elementwise tensor gives, until that is computed."""
@@ -78,7 +74,7 @@ class Buffers:
         found = [each for each in free if each.since <= self._at[x] and self._end[x] <= each.until]
         if not found:
             return None
-        chosen = next((each for each in found if each.name in names), found[-1])
+        chosen = ([each for each in found if each.name in names] or found[-1:])[0]
         free.remove(chosen)
         self._taken[x] = chosen
         return chosen.name

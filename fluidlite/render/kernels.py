@@ -18,7 +18,7 @@ from fluidlite.expr.traced import Traced
 from fluidlite.platform.threads import each_part
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.prepared import Prepared
 from fluidlite.render import array_functions
 from fluidlite.render.array_code import ArrayCode
@@ -39,7 +39,6 @@ class ArrayKernels:
 
     def refuse(self, call: Call, unit: Any) -> str | None:
         """Why no kernel can be generated, or None."""
-        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.refuse(call, unit)
         if call.op.expression is not None and call.op.expression.operators:
@@ -75,12 +74,10 @@ class ArrayKernels:
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie; array calls may write a part before they read all."""
-        call = call.by_elements
         return {} if call.of_tensors else self.scalars.may_lie_on(call)
 
     def prepare(self, call: Call, context: Any) -> Prepared:
         """Return what computes a call."""
-        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.prepare(call, context)
         code, compute = self._code(call, context)
@@ -115,9 +112,10 @@ class ArrayKernels:
         return Prepared(run, bind=bind if _on_host(context) else None, source=code.source, function=function)
 
 
+@once
 def _blocks(call: Call) -> Blocks | None:
     """How a call is computed in blocks; None: at once."""
-    return call.once("blocks", lambda call: blocks_of(traced_of(call), _written(call), leaves(call), _shared(call)))
+    return blocks_of(traced_of(call), _written(call), leaves(call), _shared(call))
 
 
 def _shared(call: Call) -> dict[str, str]:

@@ -10,6 +10,9 @@ from fluidlite.base.dtypes import FLOATS
 from fluidlite.codegen.primitives import PRIMITIVES
 from fluidlite.expr.tensor import Tensor
 
+MADE_BY_READERS = frozenset({"take", "scan", "pad", "contract"})
+"""What may be made where its one reader is."""
+
 
 def unspread(arg: Tensor, x: Tensor) -> Tensor:
     """What is broadcast, before it is: array functions do that themselves."""
@@ -39,7 +42,7 @@ def computed_by_reader(x: Tensor, users: Mapping[Tensor, Sequence[Tensor | None]
     """Whether a tensor is made where its one reader is: what indices name in a product, a product that they add up."""
     found = users.get(x, ())
     user = found[0] if len(found) == 1 else None
-    if user is None:
+    if user is None or x.op not in MADE_BY_READERS:
         return False
     if x.op == "take" and user.op == "contract":
         at = gathered_factor(user, users)

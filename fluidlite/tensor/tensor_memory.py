@@ -201,12 +201,9 @@ class TensorMemory:
         if array is not None and self.allocation.block is not None:  # type: ignore[union-attr]  # an array has memory
             return array
         array = None
-        allocation = self._held()
-        spec = self._known()
+        allocation, spec = self.allocation or self._held(), self.spec or self._known()
         if spec.layout.opaque:
             raise LayoutError(f"the tensor has the opaque layout {spec.layout.name!r}; numpy() reorders it first")
-        assert self.place is not None
-        allocation.live_block()
         whole = self._strides is None and not self._byte_offset and spec.layout is PLAIN
         kept = allocation.kept_arrays(spec.uid) if whole else None
         if kept is not None:
@@ -224,8 +221,7 @@ class TensorMemory:
 
     def span(self) -> Span:
         """The bytes as a range of the raw handle (of a strided view: from its first to its last element)."""
-        allocation = self._held()
-        spec = self._known()
+        allocation, spec = self.allocation or self._held(), self.spec or self._known()
         handle = allocation.live_block().handle
         nbytes = spec.nbytes
         if self._strides is not None and spec.size:
@@ -235,7 +231,7 @@ class TensorMemory:
 
     def address(self) -> int:
         """The address of the first element, on places whose allocator gives addresses."""
-        return self._held().address() + self._byte_offset
+        return (self.allocation or self._held()).address() + self._byte_offset
 
 
 def _mutable_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
-from weakref import ref
+from weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined]
 
 from fluidlite.base.dtypes import ITEMSIZE, dtype_name
 from fluidlite.base.lru_cache import CacheInfo, count_cache
@@ -47,9 +47,7 @@ class _Interned(ref["Spec"]):
 
 
 def _forget(dead: ref[Spec]) -> None:
-    key = dead.key  # type: ignore[attr-defined]
-    if _interned.get(key) is dead:  # not one that was made since
-        del _interned[key]
+    _remove_dead_weakref(_interned, dead.key)  # type: ignore[attr-defined]  # at once, and none that was made since
 
 
 _interned: dict[tuple[Any, ...], _Interned] = {}
@@ -77,21 +75,22 @@ class Spec:
         ``"dense"``, ``"selected_rows"`` or ``"tensor_array"``.
     size, nbytes : int
         Number of elements and of bytes (-1 where dims are unknown).
+    known : bool
+        Whether every dim is known.
     uid : int
-        Names this object: a key that hashes faster than the facts do.
+        Names this object: a key that does not keep it.
     weight : int
         An estimate of its bytes, for caches.
 
-    Equal specs are nearly always one object, so that checks by identity are cheap and equality is right.
+    Equal specs are one object: they are equal, and hash, by identity. So are their copies.
     """
 
     __slots__ = (
         "__weakref__",
-        "_hash",
-        "_key",
         "dims",
         "dtype",
         "kind",
+        "known",
         "layout",
         "lod",
         "lod_level",
@@ -110,10 +109,9 @@ class Spec:
     value: tuple[float, ...] | None
     size: int
     nbytes: int
+    known: bool
     uid: int
     weight: int
-    _key: tuple[Any, ...]
-    _hash: int
 
     @staticmethod
     def of(
@@ -134,26 +132,23 @@ class Spec:
             if alive is not None:
                 return alive
         self = object.__new__(Spec)
-        clean, named = tuple(map(int, key[0])), dtype_name(dtype)
-        self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value = (
-            clean,
-            named,
-            lod,
-            level,
-            layout,
-            kind,
-            value,
-        )
-        self._key = (clean, self.dtype, *key[2:])
-        self._hash = hash(self._key)
+        self.dims = clean = tuple(map(int, key[0]))
+        self.dtype = dtype_name(dtype)
+        self.lod, self.lod_level, self.layout, self.kind, self.value = lod, level, layout, kind, value
         self.uid = next(_uids)
         of_elements = kind == TENSOR_ARRAY
         known = not of_elements and min(clean, default=0) >= 0
         self.size = 0 if of_elements else prod(clean) if known else -1
         self.nbytes = 0 if of_elements else layout.nbytes(clean, self.dtype) if known else -1
         self.weight = 600 + 40 * (sum(map(len, lod)) + (len(value) if value is not None else 0))
-        mine = _interned[self._key] = _Interned(self, _forget)
-        mine.key = self._key
+        self.known = self.size >= 0
+        mine = _Interned(self, _forget)
+        mine.key = key = (clean, self.dtype, *key[2:])
+        while (kept := _interned.setdefault(key, mine)) is not mine:  # one step: no thread comes between
+            alive = kept()
+            if alive is not None:
+                return alive
+            _forget(kept)
         return self
 
     def with_(self, **changes: Any) -> Spec:
@@ -183,11 +178,6 @@ class Spec:
         """Number of dims."""
         return len(self.dims)
 
-    @property
-    def known(self) -> bool:
-        """Whether every dim is known."""
-        return self.size >= 0
-
     def fits(self, other: Spec) -> bool:
         """Whether an exact spec agrees with this one, whose -1 dims take anything; of arrays, only the dtype counts."""
         if self.kind == other.kind == TENSOR_ARRAY:
@@ -199,11 +189,8 @@ class Spec:
             and all(a in (-1, b) for a, b in zip(self.dims, other.dims, strict=True))
         )
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Spec) and self._key == other._key)
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spec.of, (self.dims, self.dtype, self.lod, self.lod_level, self.layout, self.kind, self.value)
 
     def __repr__(self) -> str:
         lod = f", lod={self.lod}" if self.lod else (f", lod_level={self.lod_level}" if self.lod_level else "")

@@ -21,7 +21,7 @@ from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.selection.policy import policy
 from fluidlite.platform.context_pool import get_context
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.transformers import Transformer, codegen_choices, make_transformer
@@ -237,10 +237,11 @@ def test_a_call_is_asked_once() -> None:
     call = Call(definition, {"X": (spec,)}, {"Out": (spec,)}, {}, get_context("cpu").place)
     asked = []
 
+    @once
     def find(given: Call) -> str | None:
         asked.append(given)
         return None
 
-    assert call.once("this", find) is None and call.once("this", find) is None
+    assert find(call) is None and find(call) is None
     assert asked == [call]
     assert call.at(get_context("cpu").place) is call

@@ -94,7 +94,7 @@ def test_what_is_fetched_is_what_was_asked_for(case: Case, fetch: Any, by_name: 
 
 def test_a_variable_of_another_program_names_one_of_this(case: Case, taken: list[bool]) -> None:
     test = case.main.clone(for_test=True)
-    for value in (1.0, 2.0, 3.0):
+    for value in (1.0, 2.0, 3.0, 4.0):
         found = case.exe.run(test, case.feed(value), [case.sum], scope=case.scope)
         assert (found[0] == value + 1).all()
     assert taken == [True, True]
@@ -272,13 +272,13 @@ def test_the_registry_is_watched(case: Case, taken: list[bool]) -> None:
     library = Library("another", ("*",), 1, "for this test")
     kernels.add_library(library)
     try:
-        case.run()
-        case.run()
+        for _ in range(3):
+            case.run()
     finally:
         kernels.remove_library(library)
-    case.run()
-    case.run()
-    assert taken.count(True) == 2  # each second call
+    for _ in range(3):
+        case.run()
+    assert taken.count(True) == 2  # each third call: the second one makes the fast path
 
 
 def test_the_policy_is_watched(case: Case, taken: list[bool]) -> None:
@@ -286,7 +286,8 @@ def test_the_policy_is_watched(case: Case, taken: list[bool]) -> None:
     case.run()
     assert taken == [False]
     case.run()
-    assert taken == [False, True]
+    case.run()
+    assert taken == [False, False, True]
 
 
 @pytest.fixture
@@ -464,7 +465,7 @@ def test_large_feeds_are_read_where_they_are_and_large_results_handed_over(taken
         large, most = exe.run(program, {"x": given * number}, [y, small], scope=scope)
         kept.append(large)
         assert most.item() == pytest.approx(np.tanh(number), abs=1e-6)
-    assert taken == [True] * 4
+    assert taken == [True] * 3
     for number, large in enumerate(kept):
         np.testing.assert_allclose(large, np.tanh(given * number), atol=1e-6)
         assert large.flags.writeable

@@ -18,7 +18,7 @@ def order(program: fluid.Program, wanted: list[Any]) -> list[str]:
     """Operators after the pass, each with what it writes first."""
     graph = Graph(program, [value.name for value in wanted])
     PassList([ScheduleUpdates()]).run(graph)
-    return [f"{op.source.type} {op.output_arg_names[0]}" for op in graph.operators]
+    return [f"{op.operator.type} {op.output_arg_names[0]}" for op in graph.operators]
 
 
 def before(program: fluid.Program) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "calls.py"
-MOST = {"first run": 4140, "later runs": 16}
+MOST = {"first run": 3210, "later runs": 16}
 
 
 def test_calls_of_a_run(tmp_path: Path) -> None:

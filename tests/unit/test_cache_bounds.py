@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gc
+import pickle
+import sys
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +40,7 @@ MODULE_STATE = {
     "expr/derivative_rules.py": {"SEVERAL": "one a primitive that has several results"},
     "compiler/selection/step_choices.py": {"_calls": "weak; of each operator a LRUCache"},
     "expr/calls.py": {"_traces": "weak; of each operator a LRUCache"},
+    "program/op_call.py": {"_of_operands": "one a question"},
     "program/operator_options.py": {"_defaults": "one a kind of option"},
     "render/loops/collapse.py": {"_known": "weak; one of each trace"},
     "render/loops/kernels.py": {"_known": "weak; 16 of each trace at most"},
@@ -197,6 +202,29 @@ def test_a_spec_goes_when_nobody_uses_it() -> None:
     assert gone() is None
     assert len(_interned) == before
     assert Spec.of((4000, 8), "float32", lod) == Spec.of((4000, 8), "float32", lod)
+
+
+def test_equal_specs_are_one() -> None:
+    lod = ((0, 2, 4),)
+    spec = Spec.of((4, 8), "float32", lod)
+    assert Spec.of([np.int64(4), 8], np.dtype("float32"), lod) is spec  # type: ignore[arg-type]
+    assert copy.copy(spec) is spec and copy.deepcopy(spec) is spec and pickle.loads(pickle.dumps(spec)) is spec
+    made: list[list[Spec]] = []
+
+    def make() -> None:
+        made.append([Spec.of((size, 3), "float32") for size in range(2000) if Spec.of((size, 5), "float32").rank])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(len({*map(id, same)}) == 1 for same in zip(*made, strict=True))
 
 
 # Runs

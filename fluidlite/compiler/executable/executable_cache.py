@@ -127,7 +127,8 @@ class ExecutableCache:
         if observers():
             return self._watched(plan, feeds, scope)
         executable = self._find(plan, feeds, scope)
-        found = self._run(executable, feeds, scope, sign) if executable is not None else None
+        again = executable is not None and executable.attached  # what runs once needs no fast path
+        found = self._run(executable, feeds, scope, sign if again else None) if executable is not None else None
         return found if found is not None else run_plan(plan, feeds, scope, self.bodies)
 
     def _watched(self, plan: Plan, feeds: Mapping[str, Tensor], scope: Scope) -> tuple[Fetched, Plan]:

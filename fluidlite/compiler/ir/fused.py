@@ -26,7 +26,7 @@ from fluidlite.expr.tensor import Tensor, cast
 from fluidlite.expr.views import full
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.layout_rewrite import Relaid, relaid_call
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import ExpressionRule, ScalarRule
@@ -106,21 +106,20 @@ class Structure:
         return (tuple(parts), self.reads, numbers, self.outputs, self.must_alias, self.may_alias)
 
 
-_fused_ops: WeakValueDictionary[tuple[Any, ...], _FusedOp] = WeakValueDictionary()
+_fused_ops: WeakValueDictionary[tuple[Any, ...], OpDef] = WeakValueDictionary()
 _known: WeakKeyDictionary[OpDef, _FusedOp] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def fused_op(structure: Structure, of_elements: bool = False) -> OpDef:
-    """Return the operator of a structure; while it is in use, the same structure gives the same one.
-
-    ``of_elements``: said element by element.
-    """
+def fused_op(structure: Structure) -> OpDef:
+    """Return the operator of a structure; while it is in use, the same structure gives the same one."""
     with _lock:
-        made = _fused_ops.get(structure.key)
-        if made is None:
-            made = _fused_ops[structure.key] = _FusedOp(structure)
-    return made.said(of_elements)
+        found = _fused_ops.get(structure.key)
+        if found is None:
+            made = _FusedOp(structure)
+            found = _fused_ops[structure.key] = made.definition()
+            _known[found] = made
+    return found
 
 
 def runtime_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, float]:
@@ -149,18 +148,8 @@ class _FusedOp:
         self.slots = tuple([f"X{k}" for k in range(len(structure.reads))])
         self.outs = {f"Out{k}": source for k, source in enumerate(structure.outputs)}
         self.walks: LRUCache[_Walk] = LRUCache(64, "parts of fused calls", 1 << 20)
-        self._said: WeakValueDictionary[bool, OpDef] = WeakValueDictionary()
 
-    def said(self, of_elements: bool) -> OpDef:
-        """The operator as it is declared; both ways to say it know the parts of a call together."""
-        with _lock:
-            found = self._said.get(of_elements)
-            if found is None:
-                found = self._said[of_elements] = self._definition(of_elements)
-                _known[found] = self
-        return found
-
-    def _definition(self, of_elements: bool) -> OpDef:
+    def definition(self) -> OpDef:
         """Declare the operator."""
         structure = self.structure
         attrs = [
@@ -171,9 +160,8 @@ class _FusedOp:
         ]
         attrs += [Attr(f"number.{k}", "float") for k, each in enumerate(structure.numbers) if each.value is None]
         inputs = [Slot(s, metadata_only=not r) for s, r in zip(self.slots, structure.reads, strict=True)]
-        scalar = ScalarRule(_untraced, tuple(self.outs), self.supports, code=self.code, domain=self.domain)
         rules = [part.op.expression for part in structure.parts]
-        elements = self.elements if None not in [part.op.scalar for part in structure.parts] else None
+        scalar = ScalarRule(_untraced, tuple(self.outs), self.supports, code=self.code, domain=self.domain)
         count = sum([rule.operators or 1 if rule is not None else 1 for rule in rules])
         return OpDef(
             fused_type([part.op.type for part in structure.parts]),
@@ -181,8 +169,10 @@ class _FusedOp:
             tuple(map(Slot, self.outs)),
             tuple(attrs),
             infer=self.infer,
-            scalar=scalar if of_elements else None,
-            expression=None if of_elements else ExpressionRule(self.tensors, operators=count, elements=elements),
+            scalar=scalar
+            if all([part.op.scalar is not None and part.op not in _known for part in structure.parts])
+            else None,
+            expression=ExpressionRule(self.tensors, operators=count),
             decompose=self.decompose,
             may_alias=dict(structure.may_alias),
             must_alias=dict(structure.must_alias),
@@ -191,10 +181,6 @@ class _FusedOp:
             doc="; ".join([part.op.doc or part.op.type for part in structure.parts]),
             origin="made by fusion",
         )
-
-    def elements(self) -> OpDef:
-        """The same operator said element by element."""
-        return self.said(of_elements=True)
 
     # The parts of a call
 
@@ -280,7 +266,7 @@ class _FusedOp:
         ProgramError
             If the parts do not work on the same elements.
         """
-        found = self._domain(call)
+        found = _domain_of_parts(call)
         if isinstance(found, str):
             raise ProgramError(found)
         return found
@@ -289,14 +275,11 @@ class _FusedOp:
         """Why the parts of a call do not work on the same elements; None where they do, or dims are not known yet."""
         if not call.known:
             return None
-        found = self._domain(call)
+        found = _domain_of_parts(call)
         return found if isinstance(found, str) else None
 
-    def _domain(self, call: Call) -> Domain | str:
-        """The index domain of a call, or why it does not fit one kernel; choosing and preparing both ask."""
-        return call.once("parts", self._find_domain)
-
-    def _find_domain(self, call: Call) -> Domain | str:
+    def domain_of_parts(self, call: Call) -> Domain | str:
+        """The index domain of a call, or why it does not fit one kernel."""
         places: dict[Source, Dims] = {}
         dims: Dims | None = None
         added_up: dict[Source, tuple[int, ...]] = {}
@@ -376,6 +359,12 @@ class _FusedOp:
                 inputs.setdefault(slot.partition("[")[0], []).append(values[source])
             registered = ops.find(part.op.type)  # an elementwise form stands for the operator that is registered
             build(registered or part.op, inputs, made, self._attrs(index, call.attrs))
+
+
+@once
+def _domain_of_parts(call: Call) -> Domain | str:
+    """The index domain of a fused call, or why it does not fit one kernel; choosing and preparing both ask."""
+    return _known[call.op].domain_of_parts(call)
 
 
 def fused_type(types: Sequence[str]) -> str:

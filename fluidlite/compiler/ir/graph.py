@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from math import inf
 from typing import Any
 
 from fluidlite import unique_name
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.ir.graph_nodes import READ, WRITE, GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import READ, READING, WRITE, GraphOp, GraphValue
 from fluidlite.compiler.ir.verify import Verifier, check_operator
 from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
@@ -26,6 +27,7 @@ from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops as registry
+from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec
 
 Fingerprint = list[Any]
@@ -45,6 +47,8 @@ class Graph:
         The operators of the program that something needs.
     pruned : int
         How many nothing needs.
+    writes : bool
+        Whether the program writes state; passes write no other.
     place : Place
         Where it is to run, but for what the user put elsewhere.
     policy : Policy
@@ -60,6 +64,7 @@ class Graph:
         self.block: Block = program.global_block()
         self.fetches = list(fetches)
         self.ops: list[GraphOp] = []
+        self.writes = False
         self._now: dict[str, GraphValue] = {}
         self._users: dict[int, list[GraphOp]] = {}
         self._used: tuple[int, int] | None = None
@@ -70,7 +75,7 @@ class Graph:
         kept = self._needed()
         if len(kept) == len(self.ops):
             self._whole = fingerprint(self)
-        self.written = tuple([op.source for op in kept if op.type != READ])
+        self.written = tuple([op.operator for op in kept if op.type != READ])
         self.pruned = len(self.operators) - len(self.written)
         self._verifier = Verifier(self)
         self.generic_dims: Any = None  # what passes found, for those behind them
@@ -84,7 +89,7 @@ class Graph:
     @property
     def closed(self) -> bool:
         """Whether operators say all that their sub-blocks read and write, so that passes may change the graph."""
-        control = [op.operator for op in self.ops if op.operator is not None and op.operator.definition.run is not None]
+        control = [op.operator for op in self.ops if op.definition.run is not None]
         return not any(sub_blocks(op) and not closed(op) for op in control)
 
     @property
@@ -97,8 +102,8 @@ class Graph:
         """The state variables that it reads or writes, and whether it writes them; of a graph that passes have left."""
         found: dict[str, bool] = {}
         for op in self.ops:
-            for value in op.results:
-                if value.state is not None:
+            for value in chain.from_iterable(op.outputs.values()):
+                if value is not None and value.state is not None:
                     found[value.state] = found.get(value.state, False) or op.type != READ
         return found
 
@@ -114,7 +119,9 @@ class Graph:
     @cached_property
     def last_reads(self) -> dict[GraphValue, float]:
         """The index in :attr:`operators` that reads a value last; infinite for results."""
-        found: dict[GraphValue, float] = {arg: at for at, op in enumerate(self.operators) for arg in op.args}
+        found: dict[GraphValue, float] = {
+            arg: at for at, op in enumerate(self.operators) for args in op.inputs.values() for arg in args
+        }
         found.update(dict.fromkeys(self.results, inf))
         return found
 
@@ -125,7 +132,7 @@ class Graph:
             variable = self.block.find_var(name)
             found = self._now[name] = GraphValue(name, variable.spec if variable is not None else None, None, variable)
             if variable is not None and variable.persistable:
-                read = GraphOp(READ, {}, {}, None)
+                read = GraphOp(READ, {}, {}, Operator(self.block, READING, {}, {}, {}, {}, -1, "forward", NOWHERE))
                 read.outputs["Out"] = [found]
                 found.op, found.state = read, name
                 self.ops.append(read)
@@ -143,7 +150,8 @@ class Graph:
                     continue
                 variable = self.block.find_var(name)
                 value = GraphValue(name, variable.spec if variable is not None else None, made, variable)
-                value.state = name if variable is not None and variable.persistable else None
+                if variable is not None and variable.persistable:
+                    value.state, self.writes = name, True
                 self._now[name] = value
                 made.outputs[slot].append(value)
         self.ops.append(made)
@@ -156,7 +164,7 @@ class Graph:
 
     def readers(self, value: GraphValue) -> list[GraphOp]:
         """The operators that read a value."""
-        return [op for op in self._uses().get(id(value), ()) if any(arg is value for arg in op.args)]
+        return [op for op in self._uses().get(id(value), ()) if value in op.args]
 
     def touch(self) -> None:
         """Say that the inputs of operators were changed by hand; :meth:`replace` and the like know it themselves."""
@@ -167,7 +175,7 @@ class Graph:
         if self._used != (id(self.ops), len(self.ops)):
             self._users = {}
             for op in self.ops:
-                for arg in op.args:
+                for arg in chain.from_iterable(op.inputs.values()):
                     known = self._users.setdefault(id(arg), [])
                     if not known or known[-1] is not op:
                         known.append(op)
@@ -176,7 +184,7 @@ class Graph:
 
     def is_result(self, value: GraphValue) -> bool:
         """Whether a value is fetched."""
-        return any(result is value for result in self.results)
+        return value in self.results
 
     def insert(self, before: GraphOp, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> GraphValue:
         """Put a new operator in front of another, and return the value of its first output slot.
@@ -188,7 +196,7 @@ class Graph:
         """
         definition = registry.get(type)
         near = before.operator
-        if near is None:
+        if before.type == READ:
             raise ProgramError(f"{before!r} is no operator of the program; insert in front of one that is")
         given = {slot: list(vs) if isinstance(vs, (list, tuple)) else [vs] for slot, vs in inputs.items()}
         strange = [v for vs in given.values() for v in vs if not isinstance(v, GraphValue)]
@@ -236,6 +244,23 @@ class Graph:
         known += [op for op in readers if id(op) not in there]
         self.results = [new if value is old else value for value in self.results]
 
+    def exchange(self, old: Sequence[GraphOp], new: Sequence[GraphOp]) -> None:
+        """Put operators in the place of others, where the last of these is; they make the same values."""
+        users = self._uses()
+        for op in old:
+            for arg in {id(arg) for arg in op.args}:
+                users[arg].remove(op)
+        for op in new:
+            for arg in {id(arg) for arg in op.args}:
+                users.setdefault(arg, []).append(op)
+            for value in op.results:
+                value.op = op
+        at = self.ops.index(old[-1])
+        self.ops[at : at + 1] = new
+        for op in old[:-1]:
+            self.ops.remove(op)
+        self._used = id(self.ops), len(self.ops)
+
     def prune(self) -> int:
         """Take out operators that no result and no effect needs; return how many."""
         now = fingerprint(self)
@@ -254,14 +279,11 @@ class Graph:
         names: set[str] = set()  # that sub-blocks read without their operator's saying so
         kept: list[GraphOp] = []
         for op in reversed(self.ops):
-            made = op.results
-            needed = not wanted.isdisjoint(map(id, made)) or (
-                names and not names.isdisjoint([value.name for value in made])
-            )
-            if needed or op.has_effect:
+            needed = not wanted.isdisjoint(map(id, chain.from_iterable(op.outputs.values())))
+            if needed or op.has_effect or (names and not names.isdisjoint(op.output_arg_names)):
                 kept.append(op)
-                wanted.update(map(id, op.args))
-                if op.operator is not None and op.operator.definition.run is not None:
+                wanted.update(map(id, chain.from_iterable(op.inputs.values())))
+                if op.definition.run is not None:
                     names.update(_read_inside(op.operator))
         return kept[::-1]
 

@@ -10,13 +10,15 @@ from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.edit import acts
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import OpDef
+from fluidlite.program.opdef import OpDef, Slot
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.source_location import Line
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
 READ, WRITE = "read_state", "write_state"
+READING = OpDef(READ, (), (Slot("Out"),))
+"""A read of state: it is no operator of a program, and no step of a plan."""
 
 
 class GraphValue:
@@ -50,7 +52,7 @@ class GraphValue:
     @property
     def is_constant(self) -> bool:
         """Whether it is the same number at every run."""
-        return self.op is not None and self.op.type == "fill_constant" and not self.op.args
+        return self.op is not None and self.op.type == "fill_constant" and not any(self.op.inputs.values())
 
     @property
     def const(self) -> Any:
@@ -79,60 +81,49 @@ class GraphOp:
         ``"read_state"``, ``"write_state"``, or a type of the registry.
     inputs, outputs : dict of slot to list of GraphValue (None: an output that nobody wants)
     attrs : dict
-    operator : Operator or None
-        What it comes from, for its definition, line, role and hints; None for a read of state.
+    operator : Operator
+        What it comes from, for its line, role and hints.
+    definition : OpDef
+        What it means.
     planned : (metadata, Call) or None
         What it was last planned as.
     looks : (metadata, attributes, bool) or None
         Whether it was last found to check indices.
     """
 
-    __slots__ = ("attrs", "inputs", "looks", "operator", "outputs", "planned", "type")
+    __slots__ = ("attrs", "definition", "inputs", "looks", "operator", "outputs", "planned", "type")
 
     def __init__(
-        self, type: str, inputs: dict[str, list[GraphValue]], attrs: dict[str, Any], operator: Operator | None
+        self, type: str, inputs: dict[str, list[GraphValue]], attrs: dict[str, Any], operator: Operator
     ) -> None:
         self.type = type
         self.inputs = inputs
         self.outputs: dict[str, list[GraphValue | None]] = {}
         self.attrs = attrs
         self.operator = operator
+        self.definition = operator.definition
         self.planned: tuple[Any, Call] | None = None
         self.looks: tuple[Any, Any, bool] | None = None
 
     @property
-    def source(self) -> Operator:
-        """The operator of a program that it comes from; a read of state has none."""
-        assert self.operator is not None, self.type
-        return self.operator
-
-    @property
-    def definition(self) -> OpDef:
-        """What it means."""
-        assert self.operator is not None, self.type
-        return self.operator.definition
-
-    @property
     def hints(self) -> dict[str, Any]:
         """Hint attributes."""
-        assert self.operator is not None, self.type
         return self.operator.hints
 
     @property
     def role(self) -> str:
         """``"forward"``, ``"backward"``, ``"optimize"`` or ``"lr_sched"``."""
-        assert self.operator is not None, self.type
         return self.operator.role
 
     @property
     def line(self) -> Line:
         """Where the user made it."""
-        return self.source.line
+        return self.operator.line
 
     @property
     def namescope(self) -> str:
         """Where the user made it, as Fluid's ``name_scope`` says."""
-        return self.source.namescope
+        return self.operator.namescope
 
     @property
     def input_arg_names(self) -> list[str]:
@@ -183,17 +174,16 @@ class GraphOp:
     @property
     def has_effect(self) -> bool:
         """Whether it does more than make its values."""
-        if self.type == READ or self.operator is None:
+        if self.type == READ:
             return False
         for values in self.outputs.values():
             for value in values:
                 if value is not None and value.state is not None:
                     return True
-        definition = self.operator.definition
-        return (definition.effect or definition.run is not None) and acts(self.operator)
+        return self.definition.may_act and acts(self.operator)
 
     def __str__(self) -> str:
-        return str(self.operator) if self.operator is not None else repr(self)
+        return str(self.operator) if self.type != READ else repr(self)
 
     def __repr__(self) -> str:
         call = f"{self.type}({', '.join(v.name for v in self.args)})"

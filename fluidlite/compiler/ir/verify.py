@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call, located
+from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     ProgramError
         If the definition refuses the inputs.
     """
-    if op.operator is None or op.operator.definition.infer is None:
+    definition = op.definition
+    if definition.infer is None:
         return None
-    definition = op.operator.definition
     ins: dict[str, tuple[Spec, ...]] = {}
     for slot, values in op.inputs.items():
         specs = tuple(value.spec for value in values if value.spec is not None)
@@ -41,8 +43,7 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
     outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items()}
     call = Call(definition, ins, outs, op.attrs)
     check_inputs(call)
-    found = definition.infer(call) if definition.infer is not None else {}
-    return {slot: specs_of(specs) for slot, specs in found.items()}
+    return {slot: specs_of(specs) for slot, specs in definition.infer(call).items()}
 
 
 def agree(one: Spec, other: Spec) -> bool:
@@ -62,7 +63,7 @@ def agree(one: Spec, other: Spec) -> bool:
 
 def place_of(op: GraphOp) -> str:
     """An operator, and the user's line that it comes from, for an error."""
-    return f"{op!r} ({op.operator.line})" if op.operator is not None else repr(op)
+    return f"{op!r} ({op.line})" if op.line is not NOWHERE else repr(op)
 
 
 def check_operator(op: GraphOp) -> None:
@@ -73,9 +74,7 @@ def check_operator(op: GraphOp) -> None:
     ProgramError
         That names the operator, and the user's line.
     """
-    if op.operator is None:
-        return
-    definition = op.operator.definition
+    definition = op.definition
     if op.type != definition.type and op.type != "write_state":
         raise ProgramError(
             f"{place_of(op)} is of type {definition.type!r}, which cannot be changed"
@@ -119,15 +118,15 @@ class Verifier:
         self._seen: dict[int, tuple[GraphOp, Any]] = {}
         for op in graph.ops:
             self._seen[id(op)] = op, _facts(op)
-            for arg in op.args:
+            for arg in chain.from_iterable(op.inputs.values()):
                 if arg.op is None:
                     self.arguments[id(arg)] = arg
             stores = False
-            for value in op.results:
-                if value.state is not None:
+            for value in chain.from_iterable(op.outputs.values()):
+                if value is not None and value.state is not None:
                     self.states[value.state].append(value)
                     stores = True
-            if not stores and op.has_effect:
+            if not stores and op.definition.may_act and op.has_effect:
                 self.effects.append(op)
 
     def check(self, graph: Graph) -> None:
@@ -172,7 +171,7 @@ class Verifier:
         made: set[int] = set()
         listed = {id(op) for op in graph.ops}
         for op, values in zip(graph.ops, results, strict=True):
-            for arg in op.args:
+            for arg in chain.from_iterable(op.inputs.values()):
                 if id(arg) in made:
                     continue
                 if arg.op is None:
@@ -229,10 +228,7 @@ class Verifier:
 
     def _metadata(self, op: GraphOp) -> None:
         """See that dims and dtypes are what the definition makes of the inputs, and what is updated is one variable."""
-        if op.operator is None:
-            return
         check_operator(op)
-        definition = op.operator.definition
         try:
             found = inferred(op)
         except ProgramError as exc:
@@ -246,7 +242,7 @@ class Verifier:
             for value, spec in zip(values, specs, strict=False):
                 if value is not None and value.spec is not None and not agree(value.spec, spec):
                     raise ProgramError(f"{place_of(op)}: {slot} is {value.spec!r}; its inference says {spec!r}")
-        for out, given in definition.must_alias.items():
+        for out, given in op.definition.must_alias.items():
             names = [value.name if value is not None else None for value in op.outputs.get(out, ())]
             if not _updates(names, op.inputs.get(given, ())):
                 raise ProgramError(f"{place_of(op)} updates {given} in place; {out} must be the same variable")
@@ -264,7 +260,7 @@ def _facts(op: GraphOp) -> Any:
             found.append(slot)
             for value in values:
                 found.append(value and value.spec)
-    if op.operator is not None and op.operator.definition.must_alias:
+    if op.definition.must_alias:
         found += [value.name for value in op.args]
     return found
 

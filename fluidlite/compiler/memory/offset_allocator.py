@@ -46,17 +46,18 @@ def by_size(spans: Sequence[Span], alignment: int) -> tuple[list[int], int]:
 def by_time(spans: Sequence[Span], alignment: int) -> tuple[list[int], int]:
     """First come first, each into the smallest free piece; the arena grows at its end where none is large enough."""
     offsets = [0] * len(spans)
-    order = sorted(range(len(spans)), key=lambda n: (spans[n][1], -spans[n][0]))
-    endings = sorted(order, key=lambda n: spans[n][2])
+    sizes = [aligned(nbytes, alignment) for nbytes, _, _ in spans]
+    starts, ends = [(start, -nbytes) for nbytes, start, _ in spans], [end for _, _, end in spans]
+    order = sorted(range(len(spans)), key=starts.__getitem__)
+    endings = sorted(order, key=ends.__getitem__)
     free: list[tuple[int, int]] = []  # (offset, size), by offset, no two of them touching
     top = ended = 0
     for number in order:
-        nbytes, start, _ = spans[number]
-        while spans[endings[ended]][2] < start:
+        size, start = sizes[number], starts[number][0]
+        while ends[endings[ended]] < start:
             done = endings[ended]
-            _give_back(free, offsets[done], aligned(spans[done][0], alignment))
+            _give_back(free, offsets[done], sizes[done])
             ended += 1
-        size = aligned(nbytes, alignment)
         fitting = [(room, at) for at, room in free if room >= size]
         if fitting:
             room, at = min(fitting)

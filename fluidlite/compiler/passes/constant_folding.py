@@ -50,6 +50,7 @@ class FoldConstants(GraphPass):
         for op in list(graph.ops):
             if op.type == READ:
                 self._stored(op, constants, arrays)
+                continue
             if not self._constant(op, constants):
                 continue
             constants.update((id(value), op) for value in op.results)
@@ -66,16 +67,16 @@ class FoldConstants(GraphPass):
 
     def _stored(self, op: GraphOp, constants: dict[int, GraphOp], arrays: dict[int, Array]) -> None:
         """Know an array that is kept beside the state, and which nothing changes."""
-        value = op.value
+        (value,) = op.results
         held = value.variable.initial if isinstance(value.variable, Node) and value.variable.fixed else None
         if isinstance(held, np.ndarray) and held.nbytes <= self.most_bytes and value.spec is not None:
             constants[id(value)], arrays[id(value)] = op, held.astype(NUMPY[value.spec.dtype], copy=False)
 
     def _constant(self, op: GraphOp, constants: Mapping[int, GraphOp]) -> bool:
         """Whether an operator makes the same small values at every run."""
-        if op.operator is None or not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
+        if not constants.keys() >= {*map(id, _read(op))} or op.has_effect:
             return False
-        definition = op.operator.definition
+        definition = op.definition
         if definition.random or definition.dynamic or definition.marker or definition.run is not None:
             return False
         return all(
@@ -90,10 +91,10 @@ class FoldConstants(GraphPass):
 
 def _read(op: GraphOp) -> list[GraphValue]:
     """The values whose numbers an operator reads: not those of which it reads known dims."""
-    definition = op.operator.definition if op.operator is not None else None
+    definition = op.definition
     found = []
     for slot, values in op.inputs.items():
-        declared = definition.input(slot) if definition is not None else None
+        declared = definition.input(slot) if slot in definition.unread else None
         dims = declared is not None and declared.metadata_only
         found += [value for value in values if not _small(value)] if dims else values
     return found

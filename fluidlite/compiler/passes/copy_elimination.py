@@ -27,7 +27,7 @@ class EliminateCopies(GraphPass):
 
 
 def _plain(op: GraphOp) -> bool:
-    return len(op.args) == 1 and len(op.results) == 1 and (op.operator is None or "op_device" not in op.operator.hints)
+    return len(op.args) == 1 and len(op.results) == 1 and "op_device" not in op.operator.hints
 
 
 class _Places:
@@ -45,7 +45,7 @@ class _Places:
         """Whether a source keeps its bytes as long as its copy is read, and nobody updates the copy in place."""
         last, begun = -1.0, self.at[id(source.op)] if source.op is not None else -1
         for op in self.graph.readers(copy):
-            updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
+            updated = op.definition.must_alias.values()
             if any(value is copy for slot in updated for value in op.inputs.get(slot, ())):
                 return False
             last = max(last, self.at[id(op)])

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
+from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 
 _LONG = 64
@@ -17,7 +17,7 @@ class CommonSubexpressions(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Let readers of later copies read the first."""
-        several = Counter([op.type for op in graph.ops])
+        several = Counter([op.type for op in graph.ops if op.type != READ])
         if max(several.values(), default=0) < 2:
             return
         seen: dict[Any, GraphOp] = {}
@@ -26,8 +26,7 @@ class CommonSubexpressions(GraphPass):
         for op in graph.ops:
             for values in op.inputs.values():
                 values[:] = [same.get(id(value), value) for value in values]
-            source = op.operator
-            if several[op.type] < 2 or source is None or source.definition.random or op.has_effect:
+            if several[op.type] < 2 or op.definition.random or op.has_effect:
                 continue
             if updated and any(id(value) in updated for value in op.results):  # copies of which one changes are two
                 continue
@@ -35,7 +34,7 @@ class CommonSubexpressions(GraphPass):
                 op.type,
                 tuple([(slot, *map(id, values)) for slot, values in op.inputs.items()]),
                 tuple([(name, _exactly(value)) for name, value in op.attrs.items()]),
-                source.hints.get("op_device"),
+                op.operator.hints.get("op_device"),
                 tuple([(slot, *[v is None or v.spec for v in values]) for slot, values in op.outputs.items()]),
             )
             first = seen.setdefault(key, op)
@@ -47,11 +46,7 @@ class CommonSubexpressions(GraphPass):
 def _updated(graph: Graph) -> set[int]:
     """Values whose bytes a reader updates in place."""
     return {
-        id(value)
-        for op in graph.ops
-        if op.operator is not None
-        for slot in op.operator.definition.must_alias.values()
-        for value in op.inputs.get(slot, ())
+        id(value) for op in graph.ops for slot in op.definition.must_alias.values() for value in op.inputs.get(slot, ())
     }
 
 

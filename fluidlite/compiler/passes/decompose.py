@@ -43,17 +43,14 @@ class Decompose(GraphPass):
 
 def _may(op: GraphOp) -> bool:
     """Whether an operator has a decomposition that can stand in its place."""
-    if op.operator is None:
-        return False
-    own = op.operator.definition
-    return own.decompose is not None and not (own.host_only or own.dynamic or own.effect or own.run is not None)
+    own = op.definition
+    return own.decompose is not None and not (own.host_only or own.dynamic or own.may_act)
 
 
 def _refusal(op: GraphOp) -> str | None:
     """Why the planner has to decompose an operator, which fuses nothing; None if a pass may."""
-    assert op.operator is not None
-    own = op.operator.definition
-    if "op_library" in op.operator.hints:
+    own = op.definition
+    if "op_library" in op.hints:
         return "its library is chosen by op_library"
     if own.random:
         return "it draws random numbers"
@@ -78,15 +75,13 @@ def _refusal(op: GraphOp) -> str | None:
 
 def _note(op: GraphOp, reason: str) -> None:
     """Keep for reports why an operator stays; the user's own operator is not touched."""
-    assert op.operator is not None
     op.operator = copy.copy(op.operator)
-    op.operator.hints = {**op.operator.hints, NOT_EXPANDED: reason}
+    op.operator.hints = {**op.hints, NOT_EXPANDED: reason}
 
 
 def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     """What the place decomposes an operator into, or why that stays together; None: the place has a kernel for it."""
-    assert op.operator is not None
-    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
+    unit = devices.unit(op.hints.get("op_device") or graph.place)
     place = unit.place
     ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     outs = {
@@ -94,7 +89,7 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
         for slot, values in op.outputs.items()
         if None not in values
     }
-    call = Call(op.operator.definition, ins, outs, op.attrs).at(place)
+    call = Call(op.definition, ins, outs, op.attrs).at(place)
     try:
         choice = choose(call, place, graph.policy)
         if choice.how == "generated" and choice.capability == "language":
@@ -113,7 +108,6 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     """Put the parts where the operator was."""
-    assert op.operator is not None
     near = op.operator
     known: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)

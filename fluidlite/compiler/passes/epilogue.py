@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fluidlite.base.errors import FluidError
-from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.elementwise_form import elementwise_form_of
-from fluidlite.codegen.epilogue import ACCUMULATE, product_with
+from fluidlite.codegen.epilogue import ACCUMULATE, product_with, unfit
 from fluidlite.codegen.fused_code import OUTSIDE, Source
 from fluidlite.compiler.ir.fused import Part, Structure, fused_op
 from fluidlite.compiler.ir.graph import Graph
@@ -20,8 +18,8 @@ from fluidlite.compiler.passes.joined import lines_of, made_of
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
 from fluidlite.platform.device_registry import Unit, devices
-from fluidlite.program.epilogue import THEN
-from fluidlite.program.kernel_registry import kernels
+from fluidlite.program.epilogue import THEN, product_call, then_call
+from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import MADE_OF, Operator
@@ -41,36 +39,12 @@ class FuseEpilogues(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Go through the products, last ones first: of two in one sum, the later adds to the earlier."""
         able = {kernel.op for kernel in kernels if kernel.epilogue}
-        products = [op for op in graph.ops if op.type in able and op.operator is not None]
+        products = [op for op in graph.ops if op.type in able]
         if not products:
             return
-        dims, readers = generic_dims(graph), _Readers(graph)
+        dims = generic_dims(graph)
         for op in reversed(products):
-            _Joint(graph, dims, readers, op).join()
-        graph.touch()
-
-
-class _Readers:
-    """The operators that read each value, kept up to date while operators are joined."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._readers: dict[int, list[GraphOp]] = defaultdict(list)
-        for op in graph.ops:
-            self.add(op)
-
-    def add(self, op: GraphOp) -> None:
-        """Note a new operator."""
-        for key in {*map(id, op.args)}:
-            self._readers[key].append(op)
-
-    def remove(self, op: GraphOp) -> None:
-        """Forget one that is gone."""
-        for key in {*map(id, op.args)}:
-            self._readers[key].remove(op)
-
-    def of(self, value: GraphValue) -> list[GraphOp]:
-        """The operators that read a value."""
-        return self._readers[id(value)]
+            _Joint(graph, dims, op).join()
 
 
 class _Then(NamedTuple):
@@ -84,16 +58,13 @@ class _Then(NamedTuple):
 
 def _then_of(op: GraphOp) -> _Then | None:
     """An operator as an elementwise one, or None."""
-    assert op.operator is not None
-    own = op.operator.definition
-    if own.expression is not None and own.expression.elements is not None:
-        own = own.expression.elements()
-    if "op_library" in op.operator.hints or own.random or own.host_only or own.effect or own.run is not None:
+    own = op.definition
+    if "op_library" in op.operator.hints or own.random or own.host_only or own.may_act:
         return None
     outputs = {slot: values[0] for slot, values in op.outputs.items() if values[0] is not None}
-    if any(len(values) != 1 for values in op.outputs.values()):
+    if {*map(len, op.outputs.values())} != {1}:
         return None
-    if own.scalar is not None and all(len(values) == 1 for values in op.inputs.values()):
+    if own.scalar is not None and {*map(len, op.inputs.values())} == {1}:
         return _Then(own, {slot: values[0] for slot, values in op.inputs.items()}, outputs, op.attrs)
     form = elementwise_form_of(own, len(op.args))
     if form is None or own.type == "assign" or len(op.inputs) != 1:
@@ -104,24 +75,27 @@ def _then_of(op: GraphOp) -> _Then | None:
     sources = tuple((f"{slot}[{k}]", Source(OUTSIDE, f"X{k}")) for k in range(len(op.args)))
     part = Part(form, tuple((attr.name, op.attrs[attr.name]) for attr in form.attrs), sources, tuple(outputs))
     stored = tuple(Source(0, each) for each in outputs)
-    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored), of_elements=True)
+    definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored))
     made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
 
 
 def _declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
     """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
-    found = {slot: tuple(value.spec for value in values if value and value.spec) for slot, values in slots.items()}
-    return {slot: specs for slot, specs in found.items() if specs}
+    found = {}
+    for slot, values in slots.items():
+        specs = tuple([value.spec for value in values if value and value.spec])
+        if specs:
+            found[slot] = specs
+    return found
 
 
 class _Joint:
     """One product, and what reads it."""
 
-    def __init__(self, graph: Graph, dims: GenericDims, readers: _Readers, op: GraphOp) -> None:
-        self.graph, self.dims, self.readers, self.op = graph, dims, readers, op
-        assert op.operator is not None
-        self.operator: Operator = op.operator
+    def __init__(self, graph: Graph, dims: GenericDims, op: GraphOp) -> None:
+        self.graph, self.dims, self.op = graph, dims, op
+        self.operator = op.operator
         self.unit: Unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
 
     def join(self) -> None:
@@ -130,11 +104,11 @@ class _Joint:
         if len(made) != 1 or made[0].state is not None or self.graph.is_result(made[0]):
             return
         (value,) = made
-        readers = self.readers.of(value)
-        if len(readers) != 1 or readers[0].operator is None or sum(arg is value for arg in readers[0].args) != 1:
+        readers = self.graph.readers(value)
+        if len(readers) != 1 or readers[0].args.count(value) != 1:
             return
         (reader,) = readers
-        if reader.operator is None or reader.operator.hints.get("op_device") != self.operator.hints.get("op_device"):
+        if reader.hints.get("op_device") != self.op.operator.hints.get("op_device"):
             return
         then = _then_of(reader)
         if then is None or not self._may_wait(reader):
@@ -143,7 +117,7 @@ class _Joint:
         declared = then.definition.input(given)
         if declared is None or declared.unread or given in then.definition.must_alias.values():
             return
-        whole = self._whole(then, given)
+        whole = self._whole(then, given, value)
         if whole is not None:
             self._put(reader, [whole])
         elif reader.type == "momentum":
@@ -154,14 +128,14 @@ class _Joint:
         names = {value.name for value in self.op.args}
         ops = self.graph.ops
         between = ops[ops.index(self.op) + 1 : ops.index(reader)]
-        return not any(value.name in names for op in between for value in op.results)
+        return names.isdisjoint([value.name for op in between for value in op.results])
 
     # The operator
 
-    def _whole(self, then: _Then, read: str) -> GraphOp | None:
+    def _whole(self, then: _Then, read: str, value: GraphValue) -> GraphOp | None:
         """The product with an operator behind it; None if no kernel takes it."""
         definition, attrs = then.definition, then.attrs
-        out = next(slot for slot, values in self.op.outputs.items() if values and values[0] is not None)
+        (out,) = [slot for slot, values in self.op.outputs.items() if value in values]
         reads = [slot for slot in then.inputs if slot != read]
         specs = self.dims.specs(then.inputs)
         outs = self.dims.specs(then.outputs)
@@ -189,32 +163,23 @@ class _Joint:
         )
         all_attrs = {**self.op.attrs, **{THEN + name: value for name, value in attrs.items()}}
         all_attrs = {attr.name: all_attrs[attr.name] for attr in made.attrs}
-        ins = self.dims.grouped(self.op.inputs)
-        if ins is None:
+        product = self.dims.grouped(self.op.inputs)
+        if product is None:
             return None
-        ins |= {inputs[slot]: specs[slot] for slot in reads}
+        ins = product | {inputs[slot]: specs[slot] for slot in reads}
         call = Call(made, ins, {outputs[slot]: spec for slot, spec in outs.items()}, all_attrs, self.unit.place)
+        spec = self.dims.spec(value)
+        if spec is not None:  # else it is inferred
+            call.found[product_call] = Call(self.op.definition, product, {out: (spec,)}, self.op.attrs, call.place)
+        kernel = self._kernel_of(call)
+        if kernel is None:
+            return None
         values = {
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
-        results = {outputs[slot]: value for slot, value in then.outputs.items()}
-        if not self._element_by_element(call) or not self._taken(call, values, results):
-            return None
-        return self._operator(made, values, results, all_attrs)
-
-    def _element_by_element(self, call: Call) -> bool:
-        """Whether each element of the product makes one of every output."""
-        rule = call.op.epilogue
-        assert rule is not None
-        try:
-            then = rule.then_call(call)
-            domain = domain_of(then)
-        except FluidError:  # its dims fit nothing known: it is left as it is, and says so when it runs
-            return False
-        if domain.sums or domain.placed.get(rule.given) != domain.dims:
-            return False
-        return {domain.dims} == {*map(then.dims, (*then.outs, rule.given))}
+        whole = self._operator(made, values, {outputs[slot]: each for slot, each in then.outputs.items()}, all_attrs)
+        return whole if refuse(kernel, self._as_declared(whole), self.unit) is None else None  # in any run
 
     def _may_share(
         self,
@@ -230,7 +195,7 @@ class _Joint:
             if any(outputs[slot] == out for out, _ in must):
                 continue
             fits = [
-                (value.state != each.state if each.state is not None else len(self.readers.of(each)) > 1, name)
+                (value.state != each.state if each.state is not None else len(self.graph.readers(each)) > 1, name)
                 for given, name in inputs.items()
                 if name not in taken
                 and (each := then.inputs[given]).spec == value.spec
@@ -242,28 +207,28 @@ class _Joint:
                 found.append((outputs[slot], min(fits)[1]))
         return tuple(found)
 
-    def _taken(self, call: Call, values: Mapping[str, Sequence[GraphValue]], results: Mapping[str, GraphValue]) -> bool:
-        """Whether the kernel that would compute the product takes the whole, in any run."""
-        rule, place = call.op.epilogue, self.unit.place
-        assert rule is not None
-        attrs = {attr.name: self.op.attrs[attr.name] for attr in rule.product.attrs}
-        product = Call(rule.product, _declared(self.op.inputs), _declared(self.op.outputs), attrs, place)
-        seen = Call(
-            call.op, _declared(values), _declared({slot: [each] for slot, each in results.items()}), call.attrs, place
-        )
+    def _as_declared(self, op: GraphOp) -> Call:
+        """An operator's call with the dims that its values were declared with."""
+        return Call(op.definition, _declared(op.inputs), _declared(op.outputs), op.attrs, self.unit.place)
+
+    def _kernel_of(self, call: Call) -> Kernel | None:
+        """The kernel that would compute the product, if it takes the whole."""
+        place = self.unit.place
         try:
-            plain = choose(product, place, self.graph.policy)
-        except FluidError:  # it cannot run here, and says so when it is planned
-            return False
+            if unfit(call) is not None:
+                return None
+            plain = choose(self._as_declared(self.op), place, self.graph.policy)
+        except FluidError:  # its dims fit nothing known, or it cannot run here: it says so when it is planned
+            return None
         kernel = plain.kernel
         if kernel is None or not kernel.epilogue or plain.place != place:
-            return False
-        reason = refuse(kernel, call, self.unit) or refuse(kernel, seen, self.unit)
+            return None
+        reason = refuse(kernel, call, self.unit)
         if reason is None and plain.capability == "language":
             reason = language_refusal(call, self.unit)
         if reason is None and plain.capability:
-            reason = device_veto(rule.then_call(call), self.unit)
-        return reason is None
+            reason = device_veto(then_call(call), self.unit)
+        return kernel if reason is None else None
 
     def _operator(
         self,
@@ -272,40 +237,22 @@ class _Joint:
         outputs: Mapping[str, GraphValue],
         attrs: Mapping[str, object],
     ) -> GraphOp:
-        made = GraphOp(definition.type, inputs, dict(attrs), None)
-        made.outputs = {slot: [value] for slot, value in outputs.items()}
-        made.operator = Operator(
-            self.operator.block,
-            definition,
-            {},
-            {},
-            dict(attrs),
-            {},
-            self.operator.id,
-            self.operator.role,
-            self.operator.line,
-            self.operator.namescope,
+        near = self.operator
+        operator = Operator(
+            near.block, definition, {}, {}, dict(attrs), {}, near.id, near.role, near.line, near.namescope
         )
+        made = GraphOp(definition.type, inputs, dict(attrs), operator)
+        made.outputs = {slot: [value] for slot, value in outputs.items()}
         return made
 
     def _put(self, reader: GraphOp, ops: list[GraphOp]) -> None:
         """Put operators where the reader was; the product goes."""
-        assert reader.operator is not None and ops[0].operator is not None
         both = self.operator, reader.operator
         first = ops[0].operator
         first.line, first.id, first.role = lines_of(both), reader.operator.id, reader.operator.role
         first.hints.update({name: value for name, value in both[1].hints.items() if name == "op_device"})
         first.hints[MADE_OF] = made_of(both)
-        for op in ops:
-            for value in op.results:
-                value.op = op
-        at = self.graph.ops.index(reader)
-        self.graph.ops[at : at + 1] = ops
-        self.graph.ops.remove(self.op)
-        for gone in (self.op, reader):
-            self.readers.remove(gone)
-        for op in ops:
-            self.readers.add(op)
+        self.graph.exchange((self.op, reader), ops)
 
     # Momentum
 
@@ -316,10 +263,10 @@ class _Joint:
         param = outs["ParamOut"][0]
         if attrs["use_nesterov"] or attrs["regularization_method"] or speed is None or param is None:
             return
-        if velocity.name != speed.name or velocity.spec != grad.spec or reader.operator is None:
+        if velocity.name != speed.name or velocity.spec != grad.spec:
             return
         then = _Then(ACCUMULATE, {"X": velocity, "Given": grad}, {"Out": speed}, {"scale": attrs["mu"]})
-        whole = self._whole(then, "Given")
+        whole = self._whole(then, "Given", grad)
         if whole is None:
             return
         definition = ops.get("sgd")

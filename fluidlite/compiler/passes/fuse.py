@@ -27,10 +27,11 @@ class FuseElementwise(GraphPass):
         dims = generic_dims(graph)
         members = self._members(graph, dims)
         if _forward_same_values(graph, members, dims) + _read_dims_elsewhere(graph, dims):
+            graph.touch()
             graph.prune()
         _split_sums(graph, members)
         found = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
-        chosen = {index: m for index, m in found.items() if m.op.results}
+        chosen = {index: m for index, m in found.items() if m.outputs}
         if chosen:
             SameElements(graph, dims, chosen).fuse()
 
@@ -47,7 +48,7 @@ def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: 
     """Where an output is an input as it is (the gradient of a sum), let its readers read that; return how many."""
     same: dict[int, GraphValue] = {}
     for op in graph.ops:
-        updated = op.operator.definition.must_alias.values() if op.operator is not None else ()
+        updated = op.definition.must_alias.values()
         for given, values in op.inputs.items() if same else ():
             if given not in updated:
                 values[:] = [same.get(id(value), value) for value in values]
@@ -77,8 +78,8 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
     """
     changed = 0
     for op in graph.ops:
-        definition = op.operator.definition if op.operator is not None else None
-        if definition is None or definition.unread.isdisjoint(op.inputs):
+        definition = op.definition
+        if definition.unread.isdisjoint(op.inputs):
             continue
         if not any(GRAD in slot.name for slot in definition.outputs):
             continue
@@ -91,7 +92,7 @@ def _read_dims_elsewhere(graph: Graph, dims: GenericDims) -> int:
             if value.op is None or mine is None or not dims.certain(mine) or value.spec is None or value.spec.lod_level:
                 continue
             for other_slot, others in op.inputs.items():
-                read = definition.input(other_slot) if definition is not None else None
+                read = definition.input(other_slot)
                 if read is None or read.unread or len(others) != 1:
                     continue
                 if others[0].spec == value.spec and dims.dims(others[0]) == mine:
@@ -106,16 +107,15 @@ def _split_sums(graph: Graph, members: dict[int, ElementMember]) -> None:
 
     The outputs of an elementwise operator are independent, and each is a kernel of its own where it is a sum.
     """
-    read = {id(value) for op in graph.ops for value in op.args} | {id(value) for value in graph.results}
     ops: list[GraphOp] = []
     for op in graph.ops:
         member = members.get(id(op))
         ops.append(op)
         if member is None or member.definition.random:
             continue
-        _want(op, member, [slot for slot, (v,) in op.outputs.items() if not _unwanted(member, slot, v, read)])
-        full = [slot for slot in op.outputs if slot not in member.summed]
-        if not member.summed or not full or any(value.state is not None for value in op.results):
+        _want(op, member, [slot for slot, (value,) in op.outputs.items() if _wanted(graph, member, slot, value)])
+        full = [slot for slot in op.outputs if slot not in member.summed] if member.summed else []
+        if not full or any(value.state is not None for value in op.results):
             continue
         other = GraphOp(
             op.type, {slot: list(values) for slot, values in op.inputs.items()}, dict(op.attrs), op.operator
@@ -131,10 +131,12 @@ def _split_sums(graph: Graph, members: dict[int, ElementMember]) -> None:
     graph.ops = ops
 
 
-def _unwanted(member: ElementMember, slot: str, value: GraphValue | None, read: set[int]) -> bool:
+def _wanted(graph: Graph, member: ElementMember, slot: str, value: GraphValue | None) -> bool:
+    if value is None:
+        return False
     declared = member.definition.output(slot)
-    may_go = declared is not None and declared.dispensable
-    return value is None or (may_go and value.state is None and id(value) not in read)
+    may_go = declared is not None and declared.dispensable and value.state is None
+    return not may_go or graph.is_result(value) or bool(graph.readers(value))
 
 
 def _want(op: GraphOp, member: ElementMember, slots: Sequence[str]) -> None:

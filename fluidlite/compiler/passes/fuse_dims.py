@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, count, cycle
+from itertools import chain, combinations, count, cycle
 from typing import Union
 
 from fluidlite.compiler.ir.graph import Graph
@@ -44,15 +44,12 @@ class GenericDims:
         new = [op for op in graph.ops if op not in self._learned]
         self._learned.update(new)
         for op in new:
-            for value in op.args:
+            made = op.results
+            for value in chain.from_iterable((*op.inputs.values(), made if op.type == READ else ())):
                 if value not in self._specs:
                     self._known(value)
-            if op.type == READ or op.operator is None:
-                for value in op.results:
-                    if value not in self._specs:
-                        self._known(value)
-            elif not self._specs.keys() >= {*op.results}:
-                self._infer(op, op.operator.definition)
+            if op.type != READ and not self._specs.keys() >= {*made}:
+                self._infer(op, made)
 
     def dims(self, value: GraphValue) -> Dims | None:
         """The dims of a value, None if they are not declared; equal ones are equal in every run that works."""
@@ -73,8 +70,9 @@ class GenericDims:
     def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
         """The specs of values by slot; None if one is not declared."""
         found: Specs = {}
+        of = self.spec if self._same else self._specs.get
         for slot, value in values.items():
-            spec = self.spec(value)
+            spec = of(value)
             if spec is None:
                 return None
             found[slot] = (spec,)
@@ -83,10 +81,11 @@ class GenericDims:
     def grouped(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
         """The specs of values by slot, where slots take several; None if one is not declared."""
         found: Specs = {}
+        of = self.spec if self._same else self._specs.get
         for slot, values in slots.items():
             specs: list[Spec] = []
             for value in values:
-                spec = self.spec(value)
+                spec = of(value)
                 if spec is None:
                     return None
                 specs.append(spec)
@@ -101,6 +100,7 @@ class GenericDims:
     def at(self, numbers: Sequence[int]) -> GenericDims | None:
         """The same with other numbers for unknown dims; None if an operator computed a dim of them."""
         typical = dict(zip(sorted(self._unknown), cycle(numbers), strict=False))
+        typical |= {dim: typical[self._find(dim)] for dim in self._same}
         found = copy.copy(self)
         found._specs, found._same = {}, {}
         for value, spec in self._specs.items():
@@ -108,7 +108,7 @@ class GenericDims:
             if -1 in declared:
                 dims: list[int] = []
                 for known, dim in zip(declared, spec.dims, strict=True):
-                    number = known if known >= 0 else _said(self._find(dim), typical)
+                    number = known if known >= 0 else typical.get(dim) or _said(dim, typical)
                     if number is None:
                         return None
                     dims.append(number)
@@ -138,11 +138,11 @@ class GenericDims:
         ]
         self._specs[value] = value.spec.with_(dims=tuple(dims))
 
-    def _infer(self, op: GraphOp, definition: OpDef) -> None:
-        ins = self.grouped(op.inputs)
+    def _infer(self, op: GraphOp, made: Sequence[GraphValue]) -> None:
+        definition, ins = op.definition, self.grouped(op.inputs)
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         found = None
-        if ins is not None and definition.infer is not None and not _makes_lod(op):
+        if ins is not None and definition.infer is not None and not _makes_lod(op, made):
             found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)
         for slot, values in op.outputs.items():
             result = (found or {}).get(slot)
@@ -243,9 +243,9 @@ def typical_dims(graph: Graph, numbers: Sequence[int]) -> GenericDims:
     return found if found is not None else GenericDims(graph, cycle(numbers))
 
 
-def _makes_lod(op: GraphOp) -> bool:
+def _makes_lod(op: GraphOp, made: Sequence[GraphValue]) -> bool:
     """Whether an operator makes sequences: offsets of as many as a made-up dim says would take for ever."""
-    for value in op.results:
+    for value in made:
         if value.spec is not None and value.spec.lod_level:
             return not [v for v in op.args if v.spec is not None and v.spec.lod_level]
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fluidlite.base.errors import FluidError
@@ -60,7 +61,7 @@ class FuseExpressions(GraphPass):
         members: dict[int, LoopMember] = {}
         for by_elements in (False, True):  # each asks only of those that still have a neighbour
             left = _with_neighbours({index: op for index, op in left.items() if index in calls})
-            for index in [index for index, op in left.items() if op.definition.elementwise is by_elements]:
+            for index in [index for index, op in left.items() if (op.definition.scalar is not None) is by_elements]:
                 member = _member_of(left[index], calls[index], graph.policy)
                 if member is not None:
                     members[index] = member
@@ -143,7 +144,7 @@ class ByCost(Fusion[LoopMember]):
     def _estimate(self, group: frozenset[int]) -> tuple[float, frozenset[Order]] | None:
         """The time of a group as one kernel, and the orders of its reductions; None if loops cannot compute it."""
         call = next(self.members[index].call for index in group)
-        if len(group) > 1 or not call.of_tensors:
+        if len(group) > 1 or not _traced(call):
             made = self.as_one(group)
             if not made.possible or len(made.attrs) > MOST_NUMBERS:
                 return None
@@ -162,9 +163,7 @@ class ByCost(Fusion[LoopMember]):
 
 def _may_join(op: GraphOp) -> bool:
     """Whether an operator may be a member by what it is, whatever its dims."""
-    if op.operator is None:
-        return False
-    own = op.operator.definition
+    own = op.definition
     said = own.scalar is not None or own.expression is not None
     return said and own.epilogue is None and may_join(op) and _updates_in_place(op)
 
@@ -173,7 +172,8 @@ def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
     """Those of some operators that read what another of them makes, or reads."""
     sharing: dict[int, list[int]] = defaultdict(list)
     for index, op in ops.items():
-        for value in {*op.args, *op.results}:
+        sides: tuple[Sequence[GraphValue | None], ...] = (*op.inputs.values(), *op.outputs.values())
+        for value in {*chain.from_iterable(sides)} - {None}:
             sharing[id(value)].append(index)
     near = {index for indices in sharing.values() if len(indices) > 1 for index in indices}
     return {index: op for index, op in ops.items() if index in near}
@@ -198,25 +198,30 @@ def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     outs = {slot: slots.pop(slot) for slot in op.outputs if slot in slots}
     if not outs:
         return None
-    unit = devices.unit(op.hints.get("op_device") or graph.place)
+    unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
     call = Call(own, slots, outs, op.attrs, unit.place)
     return call if unused("language", call, unit, graph.policy) is None else None
 
 
 def _member_of(op: GraphOp, call: Call, policy: Policy) -> LoopMember | None:
-    assert op.operator is not None and call.place is not None
+    assert call.place is not None
     device, layout = op.operator.hints.get("op_device"), op.operator.hints.get(LAYOUT)
     try:
         if not _by_loops(call, devices.unit(call.place), policy):
             return None
-        said = call.by_elements
-        elementwise = not said.of_tensors and not domain_of(said).sums
-        fit = dims_fit(call) if call.of_tensors else {}
+        elementwise = not call.of_tensors and not domain_of(call).sums
+        fit = dims_fit(call) if _traced(call) else {}
         checks = checks_indices(call)
     except (FluidError, Refused):  # it cannot run here, or not at these sizes; it says so when it is planned
         return None
     other = frozenset(id(values[0]) for slot, values in op.outputs.items() if not fit.get(slot, True))
     return LoopMember(op, call.op, call, device, layout, checks, other, elementwise)
+
+
+def _traced(call: Call) -> bool:
+    """Whether the operator's own expression is what loops would compute: a fused one, or one of tensors."""
+    rule = call.op.expression
+    return rule is not None and (rule.operators > 0 or call.of_tensors)
 
 
 def _by_loops(call: Call, unit: Unit, policy: Policy) -> bool:
@@ -227,8 +232,7 @@ def _by_loops(call: Call, unit: Unit, policy: Policy) -> bool:
 
 def _updates_in_place(op: GraphOp) -> bool:
     """Whether all that an operator writes of state is what it reads there; the program keeps no other copy of it."""
-    assert op.operator is not None
-    alias = op.operator.definition.must_alias
+    alias = op.definition.must_alias
     for slot, (value,) in op.outputs.items():
         given = op.inputs.get(alias.get(slot, ""), ())
         if value is not None and (value.state is not None or given) and [v.name for v in given] != [value.name]:

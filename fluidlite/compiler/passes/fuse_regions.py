@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from fluidlite.base.errors import FluidError
 from fluidlite.codegen.domain import Domain, domain_of
@@ -43,8 +44,9 @@ class ElementMember(Member):
     code: Typed
     domain: Domain
 
+    @cached_property
     def reads(self) -> list[tuple[str, GraphValue]]:
-        """What it reads the elements of."""
+        """What it reads the elements of, once groups are made."""
         return [(slot, value) for slot, value in self.inputs.items() if slot in self.code.inputs]
 
     def wants(self, slots: Sequence[str]) -> None:
@@ -77,8 +79,7 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     """The operator as a member of a group on its place or, if it has none, on this; None if it is to run alone."""
     if not may_join(op):
         return None
-    assert op.operator is not None
-    own = op.operator.definition
+    own = op.definition
     definition = own if own.scalar is not None else elementwise_form_of(own, len(op.args))
     if definition is None or definition.scalar is None:
         return None
@@ -122,7 +123,7 @@ def _generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bool:
     for name in GENERATED_FOR:
         if getattr(unit, name) is None or name not in generators or name in preferences.exclude:
             continue
-        if name == "language" and preferences.capability(unit.place.kind) == "array":
+        if name == "language" and preferences.codegen and preferences.capability(unit.place.kind) == "array":
             continue
         if generators[name].refuse(call, unit) is None:
             break
@@ -142,7 +143,7 @@ class SameElements(Fusion[ElementMember]):
 
     def near(self, index: int) -> list[int]:
         """Those that make what one reads the elements of, nearest first."""
-        makers = {self.at[id(value.op)] for _, value in self.members[index].reads() if value.op is not None}
+        makers = {self.at[id(value.op)] for _, value in self.members[index].reads if value.op is not None}
         return [k for k in sorted(makers, reverse=True) if k in self.members and not self.members[k].summed]
 
     def may(self, group: frozenset[int]) -> bool:
@@ -156,13 +157,13 @@ class SameElements(Fusion[ElementMember]):
         loaded: set[tuple[int, Dims]] = set()
         constants: set[tuple[int, Dims]] = set()
         for member in members:
-            for slot, value in member.reads():
+            for slot, value in member.reads:
                 maker = made.get(id(value))
                 if maker is None:
                     (constants if is_number(value) else loaded).add((id(value), member.placed[slot]))
                 elif maker[0].placed[maker[1]] != member.placed[slot] or slot in member.definition.must_alias.values():
                     return False
-        stored = [value for m in members for value in m.op.results if self.leaves(value, group)]
+        stored = [value for m in members for value in m.outputs.values() if self.leaves(value, group)]
         if len({value.name for value in stored}) < len(stored):
             return False
         if len(stored) > 1 and any(member.summed for member in members):

@@ -78,10 +78,9 @@ class Fusion(Groups, Generic[M]):
     def _note(self, index: int, other: int, reason: str) -> None:
         """Keep for reports why two operators have kernels of their own."""
         op, neighbour = self.graph.ops[index], self.graph.ops[other].operator
-        assert op.operator is not None and neighbour is not None
         op.operator = copy.copy(op.operator)
-        notes = (*op.operator.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
-        op.operator.hints = {**op.operator.hints, NOT_FUSED: notes}
+        notes = (*op.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
+        op.operator.hints = {**op.hints, NOT_FUSED: notes}
 
     def of(self, group: Iterable[int]) -> list[M]:
         """The members of a group, in the order in which they run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphValue
@@ -80,12 +81,12 @@ def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]
     current: dict[str, GraphValue] = {}
     readers: dict[int, list[int]] = defaultdict(list)
     for index, op in enumerate(graph.ops):
-        for value in op.args:
+        for value in chain.from_iterable(op.inputs.values()):
             if id(value) in maker:
                 after[maker[id(value)]].add(index)
             current.setdefault(value.name, value)
             readers[id(value)].append(index)
-        for value in op.results:
+        for value in filter(None, chain.from_iterable(op.outputs.values())):
             old = current.get(value.name)
             if old is not None and old is not value:
                 earlier = [*readers[id(old)], *([maker[id(old)]] if id(old) in maker else [])]
@@ -100,7 +101,7 @@ def dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, list[int]
 
 def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
     """Let an error leave what it would leave as the program is written: no state is written that comes after it."""
-    effects = [op.has_effect for op in graph.ops]
+    effects = [(graph.writes or op.definition.may_act) and op.has_effect for op in graph.ops]
     if not any(effects):
         return
     looking = index_checks(graph)
@@ -111,8 +112,7 @@ def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
         if effects[index]:
             for each in before if itself is None else (*before, itself):
                 after[each].add(index)
-            definition = op.operator.definition if op.operator is not None else None
-            if definition is not None and (definition.run is not None or definition.effect):
+            if op.definition.may_act:
                 for each in writes:
                     after[each].add(index)
                 itself, writes = index, []

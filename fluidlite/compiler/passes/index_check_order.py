@@ -23,7 +23,7 @@ def index_checks(graph: Graph) -> set[int]:
     found: set[int] = set()
     looked: dict[str, list[set[tuple[str, int]]]] = defaultdict(list)
     for op in graph.ops:
-        if op.operator is None or not _looks(op):
+        if not _looks(op):
             continue
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
         if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
@@ -34,10 +34,9 @@ def index_checks(graph: Graph) -> set[int]:
 
 def _looks(op: GraphOp) -> bool:
     """Whether a kernel of an operator, or the one that is generated for its expression, checks indices."""
-    assert op.operator is not None
     if any(kernel.indexes for kernel in kernels.of(op.type)):
         return True
-    definition = op.operator.definition
+    definition = op.definition
     if definition.expression is None:
         return False
     ins = {slot: tuple([v.spec for v in values if v.spec is not None]) for slot, values in op.inputs.items()}

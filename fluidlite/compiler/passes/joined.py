@@ -46,9 +46,9 @@ class Member:
         """Its inputs by slot, once groups are made; those of a slot that takes several are ``X[0]``, ``X[1]``, ..."""
         return inputs_by_slot(self.op, self.definition)
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, GraphValue]:
-        """Its outputs that somebody wants, by slot."""
+        """Its outputs that somebody wants, by slot, once groups are made."""
         return {slot: values[0] for slot, values in self.op.outputs.items() if values[0] is not None}
 
     def placed_at(self, slot: str) -> Hashable:
@@ -70,10 +70,10 @@ def inputs_by_slot(op: GraphOp, definition: OpDef) -> dict[str, GraphValue]:
 
 def may_join(op: GraphOp) -> bool:
     """Whether an operator only computes tensors of tensors, with whichever kernel: others are never part of one."""
-    if op.operator is None or "op_library" in op.operator.hints:
+    if "op_library" in op.operator.hints:
         return False
-    own = op.operator.definition
-    if own.host_only or own.dynamic or own.effect or own.run is not None:
+    own = op.definition
+    if own.host_only or own.dynamic or own.may_act:
         return False
     names = {*op.inputs, *op.outputs}
     if not names <= own.slots or not names.isdisjoint(own.off_device):
@@ -159,7 +159,7 @@ class Joined:
 
     def operator(self, checks: Operator | None = None) -> GraphOp:
         """The operator, in place of those that it is made of; ``checks`` is the one of them that checks indices."""
-        sources = [member.op.operator for member in self.members if member.op.operator is not None]
+        sources = [member.op.operator for member in self.members]
         last = sources[-1]
         definition = fused_op(self.structure)
         hints = {name: value for name, value in last.hints.items() if name in ("op_device", LAYOUT)}

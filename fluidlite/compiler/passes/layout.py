@@ -94,7 +94,7 @@ class _Assignment:
 
     def _way(self, op: GraphOp) -> _Way:
         plain = _Way(op, False, frozenset())
-        if op.operator is None or op.operator.definition.run is not None or op.operator.definition.infer is None:
+        if op.definition.run is not None or op.definition.infer is None:
             return plain
         call = _call(op)
         choice = self._choice(op, call) if call is not None else None
@@ -126,12 +126,10 @@ class _Assignment:
         return frozenset(slot for slot, name in names.items() if name == self.layout.name)
 
     def _preferences(self, op: GraphOp, place: Place) -> Policy:
-        assert op.operator is not None
-        return self.graph.policy.with_first(place.kind, op.operator.hints.get("op_library"))
+        return self.graph.policy.with_first(place.kind, op.hints.get("op_library"))
 
     def _choice(self, op: GraphOp, call: Call) -> Choice | None:
-        assert op.operator is not None
-        place = devices.unit(op.operator.hints.get("op_device") or self.graph.place).place
+        place = devices.unit(op.hints.get("op_device") or self.graph.place).place
         try:
             return choose(call.at(place), place, self._preferences(op, place))
         except KernelNotFoundError:
@@ -147,7 +145,7 @@ class _Assignment:
         for op in self.graph.ops:
             way = self.ways[id(op)]
             for slot, values in op.inputs.items():
-                declared = op.operator.definition.input(slot) if op.operator is not None else None
+                declared = op.definition.input(slot)
                 for value in values if declared is None or not declared.unread else ():
                     if value.spec is not None and value.spec.rank == rank:
                         makers.setdefault(id(value), (value, 0, False))
@@ -182,9 +180,8 @@ class _Assignment:
             way = self.ways[id(op)]
             lies = not way.free
             if way.free:
-                assert op.operator is not None
                 given = [where.get(id(v), False) for slot in op.inputs if slot in way.slots for v in op.inputs[slot]]
-                lies = (way.tied or op.operator.definition.elementwise) and bool(given) and all(given)
+                lies = (way.tied or op.definition.scalar is not None) and bool(given) and all(given)
                 labels[id(op)] = lies
             where.update((id(v), lies and slot in way.slots) for slot, made in op.outputs.items() for v in made if v)
         return labels
@@ -205,11 +202,11 @@ class _Assignment:
         """Note the layouts on copies of the operators: the user's program stays as it is."""
         default = self.default()
         for op in self.graph.ops:
-            if op.operator is None or not (labels.get(id(op)) or default.get(id(op))):
+            if not (labels.get(id(op)) or default.get(id(op))):
                 continue
             op.operator = copy.copy(op.operator)
             name = self.layout.name if labels[id(op)] else PLAIN.name
-            op.operator.hints = {**op.operator.hints, LAYOUT: name}
+            op.operator.hints = {**op.hints, LAYOUT: name}
 
 
 def _nbytes(spec: Spec) -> int:
@@ -219,8 +216,7 @@ def _nbytes(spec: Spec) -> int:
 
 def _call(op: GraphOp) -> Call | None:
     """An operator as the planner will see it, as far as dims are known; None if something is not."""
-    assert op.operator is not None
-    definition = op.operator.definition
+    definition = op.definition
     if any(value.spec is None for value in op.args):
         return None
     ins = {slot: tuple(value.spec or _PLACEHOLDER for value in values) for slot, values in op.inputs.items()}

@@ -34,10 +34,10 @@ class SplitProducts(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Go through the gradients once."""
-        found = [op for op in graph.ops if op.type in GRADIENTS and op.operator is not None]
+        found = [op for op in graph.ops if op.type in GRADIENTS]
         known: dict[Any, bool] = {}
         for op in found:
-            if "op_library" not in op.operator.hints:  # type: ignore[union-attr]
+            if "op_library" not in op.hints:
                 _split(graph, op, known)
 
 
@@ -149,12 +149,11 @@ def _says_all(spec: Spec) -> bool:
 
 def _alike(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:
     """Whether products alone are computed where, and by what, the gradients would be."""
-    assert op.operator is not None
     place = devices.unit(_device(op) or graph.place).place
     specs = {slot: tuple(_some(v.spec) for v in values if v.spec is not None) for slot, values in op.inputs.items()}
     if any(len(specs[slot]) != len(values) for slot, values in op.inputs.items()):
         return False
-    definition = op.operator.definition
+    definition = op.definition
     outs = {slot: (specs[slot.removesuffix("@GRAD")]) for slot, (value,) in op.outputs.items() if value is not None}
     try:
         whole = choose(Call(definition, specs, outs, op.attrs), place, graph.policy)
@@ -174,7 +173,7 @@ def _square(dtype: str, batch: Dims, flags: Mapping[str, bool]) -> Call:
 
 
 def _device(op: GraphOp) -> str | None:
-    return op.operator.hints.get("op_device") if op.operator is not None else None
+    return op.hints.get("op_device")
 
 
 def _same(one: Choice, other: Choice) -> bool:
@@ -209,11 +208,11 @@ def _swapped(value: GraphValue) -> GraphValue | None:
 def _read_untransposed(graph: Graph, op: GraphOp) -> None:
     sources = {slot: _swapped(op.inputs[slot][0]) for slot in ("X", "Y")}
     (out,) = op.outputs["Out"]
-    if out is None or not any(sources.values()) or op.operator is None or out.state is not None:
+    if out is None or not any(sources.values()) or out.state is not None:
         return
     specs = [op.inputs[slot][0].spec for slot in ("X", "Y")]
     ranks = [len(spec.dims) if spec is not None else 0 for spec in specs]
-    if 0 in ranks or "op_library" in op.operator.hints or (op.type == "mul" and ranks != [2, 2]):
+    if 0 in ranks or "op_library" in op.hints or (op.type == "mul" and ranks != [2, 2]):
         return
     if sources["X"] is not None and ranks[0] > 2 and ranks[1] == 2:
         return  # a batch whose matrices are read one after the other joins its rows: one large product
@@ -252,7 +251,7 @@ def _product_of_transposes(graph: Graph, op: GraphOp) -> None:
         return
     product = inner.op
     x, y = product.inputs["X"][0], product.inputs["Y"][0]
-    if x.spec is None or y.spec is None or len(x.spec.dims) != len(y.spec.dims) or product.operator is None:
+    if x.spec is None or y.spec is None or len(x.spec.dims) != len(y.spec.dims):
         return
     if "op_library" in product.operator.hints:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from fluidlite.base.arguments import listed
@@ -121,8 +122,9 @@ class PassList(list[GraphPass]):
         """
         self._check_foreign()
         now = fingerprint(graph)
-        for phase, group in groupby(list(self), self.phase):
-            several = list(group)
+        phased = [(self._phases.get(id(item), item.phase), item) for item in self]
+        for phase, group in groupby(phased, itemgetter(0)):
+            several = [item for _, item in group]
             for _ in range(MOST_ROUNDS if phase in REPEATED else 1):
                 before = now
                 for item in several:
@@ -137,7 +139,6 @@ class PassList(list[GraphPass]):
 
         A built-in pass that found nothing needs no verifier; others may have changed a dtype or an attribute by hand.
         """
-        graph.touch()
         try:
             item.do_pass(graph)
         except SupportsError:  # of a kernel, or of a device: it says whose, and no pass is to blame
@@ -149,6 +150,8 @@ class PassList(list[GraphPass]):
             raise ProgramError(f"{self.called(item)} failed: {type(exc).__name__}: {exc}") from exc
         try:
             after = fingerprint(graph)
+            if after != before:
+                graph.touch()
             if after != before or type(item) not in OURS:
                 graph.verify()
             if after != before and graph.prune():

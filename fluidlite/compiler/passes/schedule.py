@@ -23,14 +23,13 @@ class ScheduleUpdates(GraphPass):
 
     def do_pass(self, graph: Graph) -> None:
         """Order the operators anew."""
-        if any(map(_is_update, graph.ops)):
+        if graph.writes and any(map(_is_update, graph.ops)):
             graph.ops = _Order(graph).ordered()
             graph.touch()
 
 
 def _is_update(op: GraphOp) -> bool:
-    runs_itself = op.operator is not None and (op.operator.definition.run or op.operator.definition.effect)
-    return op.has_effect and not runs_itself
+    return op.has_effect and not op.definition.may_act
 
 
 class _Order:
@@ -50,7 +49,7 @@ class _Order:
                 self.movable.add(id(op))
             elif op.has_effect or any(id(value) in results for value in op.results):
                 continue
-            elif (op.type == READ or (op.operator is not None and op.operator.role == "optimize")) and all(
+            elif (op.type == READ or op.role == "optimize") and all(
                 id(reader) in self.movable for value in op.results for reader in consumers[id(value)]
             ):
                 self.movable.add(id(op))

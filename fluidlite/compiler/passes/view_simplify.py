@@ -73,15 +73,15 @@ def _transpose(graph: Graph, op: GraphOp) -> None:
 
 def _viewed(op: GraphOp) -> tuple[GraphValue, GraphValue] | None:
     """What a view reads and makes."""
-    view = op.operator.definition.view if op.operator is not None else None
-    if op.operator is None or view is None or view[0] not in op.outputs or view[1] not in op.inputs:
+    view = op.definition.view
+    if view is None or view[0] not in op.outputs or view[1] not in op.inputs:
         return None
     source, out = op.inputs[view[1]][0], op.outputs[view[0]][0]
     if op.type in ("squeeze", "squeeze2") and not op.attrs["axes"] and (source.spec is None or not source.spec.known):
         return None  # a dim that is not known yet goes too if it is 1
-    if op.operator.definition.unmoved:
+    if op.definition.unmoved:
         return None  # it refuses an input that lies elsewhere
-    if any(slot.value and op.inputs.get(slot.name) for slot in op.operator.definition.inputs):
+    if any(slot.value and op.inputs.get(slot.name) for slot in op.definition.inputs):
         return None  # numbers of a tensor say the dims; the operator may have to refuse them
     return (source, out) if out is not None else None
 

@@ -42,7 +42,7 @@ class LayoutChoice(Values):
 
     def _policy(self, op: GraphOp, target: Place) -> Policy:
         """The policy, with the operator's own choice of library (the hint ``op_library``) before all others."""
-        library = op.hints.get("op_library")
+        library = op.operator.hints.get("op_library")
         return self.policy if library is None else self.policy.with_first(target.kind, library)
 
     def _of_tied(self, op: GraphOp, call: Call, choice: Choice, preferences: Policy) -> Choice:
@@ -50,7 +50,7 @@ class LayoutChoice(Values):
         options = tied(call, choice, preferences)
         if not options:
             return choice
-        hint = op.hints.get(LAYOUT)
+        hint = op.operator.hints.get(LAYOUT)
         if hint is None:
             self.options[id(op)] = options
         return min(options, key=lambda each: self._mismatch(op, call, each, hint))
@@ -75,8 +75,8 @@ class LayoutChoice(Values):
         An operator that works element by element does so where its inputs lie in one layout; others where a pass says
         it (the hint ``op_layout``). A kernel that names layouts itself is left alone.
         """
-        hint = op.hints.get(LAYOUT)
-        if hint == PLAIN.name or (hint is None and not call.op.elementwise):
+        hint = op.operator.hints.get(LAYOUT)
+        if hint == PLAIN.name or (hint is None and call.op.scalar is None):
             return None
         lie = {value: self._find(value).spec.layout for value in op.args}
         known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}

@@ -28,7 +28,7 @@ from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.layout import PLAIN
-from fluidlite.tensor.tensor_spec import Spec, specs_of
+from fluidlite.tensor.tensor_spec import Spec
 
 _PLACEHOLDER = Spec.of((), "float32")
 
@@ -82,7 +82,7 @@ class OperatorSteps(LayoutChoice):
 
     def _keep(self, value: GraphValue) -> None:
         assert self.line is not None
-        near = self.line.op.source
+        near = self.line.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
         hints = {name: near.hints[name] for name in ("op_device",) if name in near.hints}  # others are of that operator
         source = Operator(
@@ -110,11 +110,11 @@ class OperatorSteps(LayoutChoice):
 
     def _learn(self, op: GraphOp, call: Call) -> None:
         """Note which numbers an operator has written, where its metadata tells them."""
-        if call.op.constant is not None and call.known:
-            for slot, numbers in call.op.constant(call).items():
-                value = op.outputs[slot][0] if slot in op.outputs else None
-                if numbers is not None and value is not None:
-                    self.values[value] = numbers
+        assert call.op.constant is not None
+        for slot, numbers in call.op.constant(call).items() if call.known else ():
+            value = op.outputs[slot][0] if slot in op.outputs else None
+            if numbers is not None and value is not None:
+                self.values[value] = numbers
 
     def _call(self, op: GraphOp) -> Call:
         ins: dict[str, tuple[Spec, ...]] = {}
@@ -137,7 +137,7 @@ class OperatorSteps(LayoutChoice):
 
     def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
-        outs |= {slot: (_PLACEHOLDER,) for slot in _left_out(definition, outs)}
+        outs |= dict.fromkeys(_left_out(definition, outs), (_PLACEHOLDER,))
         call = Call(definition, ins, outs, op.attrs)
         check_inputs(call)
         results = inferred(call) if definition.infer is not None else {}
@@ -145,22 +145,22 @@ class OperatorSteps(LayoutChoice):
         for slot, placeholders in outs.items():
             result = results.get(slot)
             if result is None and (definition.dynamic or definition.infer is None):  # as the user declared them
-                result = [_declared(value) for value in op.outputs[slot]]
+                result = tuple(_declared(value) for value in op.outputs[slot])
                 if definition.run is not None:  # which offsets a block leaves, the run says
-                    result = [spec.with_(lod=(), lod_level=spec.lod_level) for spec in result]
+                    result = tuple(spec.with_(lod=(), lod_level=spec.lod_level) for spec in result)
             if result is None:
                 raise ProgramError(f"its inference says nothing of output {slot}")
-            specs[slot] = specs_of(result)
-            if len(specs[slot]) != len(placeholders):
+            specs[slot] = result
+            if len(result) != len(placeholders):
                 raise ProgramError(
-                    f"output {slot} has {len(placeholders)} variables, its inference found {len(specs[slot])}"
+                    f"output {slot} has {len(placeholders)} variables, its inference found {len(result)}"
                 )
-        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.role != "forward"))
+        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.operator.role != "forward"))
 
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)
         definition = call.op
-        elsewhere = op.hints.get("op_device")
+        elsewhere = op.operator.hints.get("op_device")
         target = devices.unit(elsewhere).place if elsewhere else self.home
         if definition.unmoved:
             self._check_unmoved(op, target)
@@ -176,7 +176,8 @@ class OperatorSteps(LayoutChoice):
         self.line.call, self.line.choice = call, choice
         if choice.parts:
             self._decomposed(op, call, choice)
-            self._learn(op, call)
+            if call.op.constant is not None:
+                self._learn(op, call)
             return
         keys: list[str | None] = []
         wanted = relaid.layouts if relaid is not None else named_layouts(call, choice)
@@ -191,7 +192,7 @@ class OperatorSteps(LayoutChoice):
         outputs, homes = [], []
         for slot, specs in call.outs.items():
             for made, plain in zip(op.outputs.get(slot, [None]), specs, strict=True):
-                spec = plain.with_(layout=wanted.get(slot) or PLAIN)
+                spec = plain.with_(layout=wanted.get(slot) or PLAIN) if wanted else plain
                 shares, shared = self._shares(op, call, slot, made, spec, choice)
                 output, home = self._output(made, spec, choice.place, shares, shared)
                 outputs.append(output)
@@ -201,7 +202,8 @@ class OperatorSteps(LayoutChoice):
         self._launch(op, placed.at(choice.place), choice, keys, outputs, written, relaid is not None)
         for value, found in homes:
             self._home(value, found)
-        self._learn(op, call)
+        if call.op.constant is not None:
+            self._learn(op, call)
 
     def _decomposed(self, op: GraphOp, call: Call, choice: Choice) -> None:
         values: dict[tuple[str, str, int], str] = {}
@@ -325,4 +327,5 @@ class OperatorSteps(LayoutChoice):
         self.out.steps.append(step)
         for value, found in homes:
             self._home(value, found)
-        self._learn(op, call)
+        if call.op.constant is not None:
+            self._learn(op, call)

@@ -122,7 +122,7 @@ class Line:
     @property
     def lacks_kernel(self) -> bool:
         """Whether it runs elsewhere because its place has no kernel for it."""
-        return self.choice is not None and self.how == "fallback" and not self.choice.moved
+        return self.choice is not None and self.choice.how == "fallback" and not self.choice.moved
 
 
 _MOST_NEXT = 64

@@ -96,12 +96,13 @@ class _Planner(OperatorSteps):
     def _plan_from(self, ops: list[GraphOp], start: int) -> Plan:
         for self.at in range(start, len(ops)):
             op = ops[self.at]
-            unknown = self._unknown_values(op)
+            definition = op.definition
+            unknown = self._unknown_values(op) if definition.stated or definition.tables else []
             if unknown:
                 self._pause(ops[self.at :], self.at, unknown, [])
                 return self._finished(ops[self.at :])
             self._step(op)
-            later = ops[self.at + 1 :] if op.definition.dynamic else []
+            later = ops[self.at + 1 :] if definition.dynamic else []
             if later:
                 open_dims = [each for each in op.results if each in self.known and self._is_open(self.known[each].spec)]
                 if open_dims and not self.assume_state:
@@ -121,7 +122,7 @@ class _Planner(OperatorSteps):
 
     def _finished(self, later: Sequence[GraphOp]) -> Plan:
         """Complete this plan: which places it needs, and when values end; ``later`` is what a further plan runs."""
-        places = {self.home} | {m.source for m in self.out.moves} | {m.target for m in self.out.moves}
+        places = {self.home, *(place for move in self.out.moves for place in (move.source, move.target))}
         for step in self.out.steps:
             if isinstance(step, Launch):
                 places.add(step.choice.place)
@@ -148,7 +149,7 @@ class _Planner(OperatorSteps):
         """The values whose numbers an operator takes as metadata, and that are not known yet."""
         definition = op.definition
         slots = (*definition.stated, *definition.tables)
-        if self.assume_state or not slots:  # explain: dims stay open
+        if self.assume_state:  # explain: dims stay open
             return []
         return [value for slot in slots for value in op.inputs.get(slot, ()) if value not in self.values]
 

@@ -26,7 +26,7 @@ _cache = ChoiceCache(())
 def current_choices() -> ChoiceCache:
     """The choices of this generation."""
     global _cache
-    found, now = _cache, generation()
+    found, now = _cache, (kernels.generation, ops.generation, devices.generation)
     if found.generation != now:
         found = _cache = ChoiceCache(now)
     return found

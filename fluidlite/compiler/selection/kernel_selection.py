@@ -10,7 +10,7 @@ from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
 from fluidlite.compiler.selection.policy import Policy
-from fluidlite.compiler.selection.refusals import language_refusal, largest, refuse, unsuited, unused
+from fluidlite.compiler.selection.refusals import language_refusal, refuse, unsuited, unused
 from fluidlite.compiler.selection.single_kernel import (
     native_kernels,
     rank_of,
@@ -24,6 +24,7 @@ from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import Place
 from fluidlite.program import codegen_registry
 from fluidlite.program.decompose import Part, decompose, spliced, taken_apart
+from fluidlite.program.epilogue import product_call
 from fluidlite.program.kernel_registry import Kernel, clash, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.widen import WIDER, widen, widenable
@@ -157,10 +158,10 @@ def _on_place(call: Call, place: Place, policy: Policy, refused: list[tuple[str,
     rule = call.op.expression
     if call.op.steps is not None:
         return _stepwise(call, unit, policy, refused)
-    if rule is None or not call.of_tensors:
-        order: tuple[_Attempt, ...] = (try_native, try_generated, try_generic)
-    elif rule.operators:
-        order = (try_generated,)
+    if rule is not None and rule.operators:
+        order: tuple[_Attempt, ...] = (try_generated,)
+    elif rule is None or not call.of_tensors:
+        order = (try_native, try_generated, try_generic)
     elif rule.library:
         order = (try_native, _library_arrays, try_generic, _in_parts, try_generated)
     else:
@@ -201,7 +202,7 @@ def _candidates(call: Call, place: Place, policy: Policy) -> tuple[Kernel, ...]:
     rule = call.op.epilogue
     if rule is None:
         return kernels.of(call.op.type)
-    alone = _on_place(rule.product_call(call).at(place), place, policy, [])
+    alone = _on_place(product_call(call).at(place), place, policy, [])
     return (alone.kernel,) if alone is not None and alone.kernel is not None and alone.kernel.epilogue else ()
 
 
@@ -283,7 +284,7 @@ def _in_parts(
     operands are spread for them, as windows of images are.
     """
     compiled = unit.language is not None and unused("language", call, unit, policy) is None
-    elements = max(largest(call), 0)
+    elements = max(call.largest, 0)
     if not compiled and elements < MANY_ELEMENTS:
         return None
     if not compiled and codegen_registry.in_blocks(call, unit):
@@ -306,7 +307,7 @@ def _in_parts(
 
 def _in_blocks(part: Part) -> bool:
     """Whether array calls compute a part without new arrays that are large."""
-    return part.call.op.elementwise or part.call.op.view is not None or _most_written(part) < MANY_ELEMENTS
+    return part.call.op.scalar is not None or part.call.op.view is not None or _most_written(part) < MANY_ELEMENTS
 
 
 def _most_written(part: Part) -> int:

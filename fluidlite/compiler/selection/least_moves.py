@@ -67,7 +67,7 @@ def _in_layout(lines: Sequence[Line], fetches: Sequence[GraphValue], options: Op
             slots.append((len(nodes) - 1, _slots(several[1], layout)))
         elif line.call is None or line.choice is None or line.choice.parts:
             slots.append((None, frozenset()))
-        elif line.op.definition.elementwise and not _layouts(line.choice) and LAYOUT not in line.op.hints:
+        elif line.op.definition.scalar is not None and not _layouts(line.choice) and LAYOUT not in line.op.hints:
             found = relaid_call(line.call, layout)  # it goes on as its inputs lie
             slots.append((None, frozenset()))
             if found is not None:
@@ -172,7 +172,7 @@ def _on_host(line: Line, home: Place, host: Place, policy: Policy) -> Choice | N
     op, call, choice = line.op, line.call, line.choice
     if call is None or choice is None or choice.place != home or choice.how in ("native", "pinned", "fallback"):
         return None
-    cheap = op.definition.elementwise or op.definition.view is not None
+    cheap = op.definition.scalar is not None or op.definition.view is not None
     if not cheap or op.definition.random or op.definition.must_alias or op.definition.effect or choice.parts:
         return None
     if "op_device" in op.hints or "op_library" in op.hints or any(value.state is not None for value in op.results):

@@ -64,7 +64,7 @@ class Values(ABC):
         self.assume_state = assume_state
         self.out = Plan(place, graph.program, frozenset(name for name, written in graph.state.items() if written))
         self.known: dict[GraphValue, Known] = {}
-        self.held = {op.value.name: op.value for op in graph.ops if op.type == READ}
+        self.held = {value.name: value for op in graph.ops if op.type == READ for value in op.results}
         """By state variable: the value that its memory holds."""
         self.last_reads: dict[GraphValue, float] = dict(graph.last_reads)
         self.at = 0
@@ -161,7 +161,7 @@ class Values(ABC):
         found = self._find(value)
         own = found.spec.layout
         layout = own if layout is None else layout
-        if found.place == target and own == layout:
+        if found.place == target and (own is layout or own == layout):
             return found.key
         key = found.copies.get((target, layout))
         if key is None and own != layout:
@@ -302,8 +302,8 @@ def random_key(program: Program, op: GraphOp, call: Call) -> tuple[int, int]:
     what stands before it in the program. An operator's own ``seed`` fixes its numbers for every run, as in Fluid;
     so does one that it is fed as the value ``Seed``. A fused operator draws as the random one in it (hint ``DRAWS``).
     """
-    if DRAWS in op.hints:
-        own, name = op.hints[DRAWS]
+    if DRAWS in op.operator.hints:
+        own, name = op.operator.hints[DRAWS]
         return (own, -1) if own else (program.random_seed, zlib.crc32(name.encode()))
     given = call.op.input("Seed")
     seed = call.value("Seed") if given is not None and given.value and call.has("Seed") else None

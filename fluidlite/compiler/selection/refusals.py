@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import HALVES
@@ -28,7 +27,7 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
         return "excluded by the policy"
     if capability != "language":
         return None
-    chosen = policy.capability(unit.place.kind)
+    chosen = policy.capability(unit.place.kind) if policy.codegen else None
     if chosen == "array":
         return "codegen is another"
     if chosen == "language" or unit.array is None or "array" in policy.exclude:
@@ -36,13 +35,15 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     least = getattr(unit.language, "least", 0)
     if call.op.expression is not None and call.op.expression.operators >= MANY_OPERATORS:
         return None
-    if least and not policy.repeated and 0 <= largest(call) < least:
+    if least and not policy.repeated and 0 <= call.largest < least:
         return f"under {least} elements the array namespace starts sooner"
     return None
 
 
 def unsuited(kernel: Kernel, call: Call, unit: Unit, policy: Policy) -> str | None:
     """Why a kernel that is written for other devices, or in a kernel language that is not used, is left aside."""
+    if not kernel.written_for:
+        return None
     reason = of_other_devices(kernel, unit)
     if reason is None and kernel.written_for == "registers":
         return unused("language", call, unit, policy)
@@ -58,17 +59,6 @@ def of_other_devices(kernel: Kernel, unit: Unit) -> str | None:
     return None
 
 
-def largest(call: Call) -> int:
-    """The elements of the largest tensor of a call; -1 where dims of an input are not known."""
-    return call.once("largest", _largest)
-
-
-def _largest(call: Call) -> int:
-    if not call.known:
-        return -1
-    return max([prod(spec.dims) for specs in (*call.ins.values(), *call.outs.values()) for spec in specs], default=0)
-
-
 def device_refusal(call: Call, unit: Unit) -> str | None:
     """Why the device itself cannot compute a call (a dtype it lacks), or None."""
     for slot, specs in (*call.ins.items(), *call.outs.items()):
@@ -82,21 +72,21 @@ def device_veto(call: Call, unit: Unit) -> str | None:
     """Why the device refuses kernels that are written or generated for its namespace or kernel language, or None."""
     if unit.supports is None:
         return None
-    return asked_of(unit.supports, call.at(unit.place), f"device kind {unit.place.kind!r}")
+    return asked_of(unit.supports, call.at(unit.place), lambda: f"device kind {unit.place.kind!r}")
 
 
-def asked_of(supports: Callable[[Call], Any], call: Call, whose: str) -> str | None:
+def asked_of(supports: Callable[[Call], Any], call: Call, whose: Callable[[], str]) -> str | None:
     """The answer of a plugin's ``supports``; an error of it is not blamed on anybody else."""
     try:
         answer = supports(call)
     except Exception as exc:
         raise SupportsError(
-            f"supports(call) of {whose} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
+            f"supports(call) of {whose()} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
             "\n  Do: let it return None, or the reason of a refusal as a text; dims may be -1"
         ) from exc
     if answer is not None and not isinstance(answer, str):
         raise SupportsError(
-            f"supports(call) of {whose} returned {answer!r}; expected None, or the reason of a refusal as a text"
+            f"supports(call) of {whose()} returned {answer!r}; expected None, or the reason of a refusal as a text"
         )
     return answer
 
@@ -117,7 +107,7 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     for slot in call.op.decomposed:
         if call.has(slot):
             return f"kernels do not know {slot}; the decomposition does"
-    plain = not kernel.layouts and "dense" in kernel.kinds and call.once("dense", _is_dense)
+    plain = not kernel.layouts and "dense" in kernel.kinds and call.dense
     for slot, spec, declared in () if plain else _specs(call):
         if spec.kind not in kernel.kinds and not (declared is not None and declared.unread):
             return f"it takes {', '.join(kernel.kinds)}, {slot} is {spec.kind}"
@@ -137,11 +127,7 @@ def refuse(kernel: Kernel, call: Call, unit: Unit) -> str | None:
     reason = device_refusal(call, unit)
     if reason is not None or kernel.supports is None:
         return reason
-    return asked_of(kernel.supports, call, kernel.whose)
-
-
-def _is_dense(call: Call) -> bool:
-    return all([spec.kind == "dense" for specs in (*call.ins.values(), *call.outs.values()) for spec in specs])
+    return asked_of(kernel.supports, call, lambda: kernel.whose)
 
 
 def _specs(call: Call) -> Iterator[tuple[str, Any, Slot | None]]:

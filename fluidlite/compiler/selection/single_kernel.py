@@ -71,7 +71,7 @@ def native_kernels(call: Call, kind: str, policy: Policy, candidates: tuple[Kern
 
 def after_plain(kernel: Kernel, kind: str, policy: Policy) -> bool:
     """Whether the user puts the framework's own kernels ("plain", generated or generic) before this library."""
-    preferred = policy.preferred(kind)
+    preferred = policy.preferred(kind) if policy.libraries else ()
     if "plain" not in preferred or kernel.library == "plain":
         return False
     return kernel.library not in preferred or preferred.index(kernel.library) > preferred.index("plain")

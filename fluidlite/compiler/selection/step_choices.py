@@ -7,20 +7,19 @@ from weakref import WeakKeyDictionary
 
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.compiler.selection.choice import Choice
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Spec
 
 _calls: WeakKeyDictionary[OpDef, LRUCache[Call]] = WeakKeyDictionary()
 
 
+@once
 def step_calls(call: Call) -> dict[int, Call]:
-    """By number of rows, the call of one step."""
-    return call.once("steps", _step_calls)
+    """By number of rows, the call of one step.
 
-
-def _step_calls(call: Call) -> dict[int, Call]:
-    """Each is made once for all calls of the operator: a batch has the number of rows of another at some step."""
+    Each is made once for all calls of the operator: a batch has the number of rows of another at some step.
+    """
     rule = call.op.steps
     assert rule is not None
     facts = [(slot, spec.dims if slot == "P" else spec.dims[1:], spec.dtype) for slot, spec in _operands(call)]

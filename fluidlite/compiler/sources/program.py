@@ -30,7 +30,7 @@ from fluidlite.compiler.sources.wording import (
     value_text,
 )
 from fluidlite.program.codegen_registry import generators
-from fluidlite.program.epilogue import THEN
+from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
@@ -298,7 +298,7 @@ class ProgramText:
             )
             return
         names = dict(zip(step.call.index, [*ins, *outs], strict=False))
-        product, then = rule.product_call(step.call), rule.then_call(step.call)
+        product, then = product_call(step.call), then_call(step.call)
         result = self.name(f"product {index}", f"product_{index}")
         spec = product.spec(rule.out)
         self.lines.append(f"{result} = np.empty({spec.dims!r}, {dtype_text(spec.dtype)})")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, epilogue_text, gemms_of
+from fluidlite.kernel_support import ITEMSIZE, Gemm, Kernel, epilogue_refusal, epilogue_text, gemms_of, product_call
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
 
 from .gemm import gemm, pack, shape_of, tiles, width_of
@@ -47,7 +47,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
     """
     a, b, out = product.a, product.b, product.out
     m, n, k = product.m, product.n, product.k
-    whole = call if call.epilogue is None else call.epilogue.product_call(call)
+    whole = call if call.epilogue is None else product_call(call)
     stored, dtype = whole.dtype(out), compute_dtype(whole.dtype(out))
     size = prod(whole.dims(out))
     epilogue = epilogue_text(call, context.language) if call.epilogue is not None and size else None

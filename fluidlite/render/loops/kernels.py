@@ -17,7 +17,7 @@ from fluidlite.expr.traced import Traced
 from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, once
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import KNOWN, Source
@@ -57,7 +57,6 @@ class LoopKernels:
 
     def refuse(self, call: Call, unit: Any) -> str | None:
         """Why no kernel can be generated, or None."""
-        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.refuse(call, unit)
         if unit.language is None:
@@ -78,14 +77,12 @@ class LoopKernels:
 
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
-        call = call.by_elements
         if not call.of_tensors:
             return self.scalars.prepare(call, context)
         return prepare(call, context)
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie."""
-        call = call.by_elements
         return may_lie_on(call) if call.of_tensors else self.scalars.may_lie_on(call)
 
 
@@ -318,15 +315,10 @@ def prepare(call: Call, context: Any) -> Prepared:
     return launched(call, context, written(call, context), bool(_shared(call)))
 
 
+@once
 def may_lie_on(call: Call) -> Mapping[str, str]:
     """For output slots the input slots on which they may lie: loops read each element there before they write it."""
-    if not call.op.may_alias or not call.of_tensors or not call.known:
-        return {}
-    return call.once("may lie on", _may_lie_on)
-
-
-def _may_lie_on(call: Call) -> Mapping[str, str]:
-    if traced_of(call).checks_indices:
+    if not call.op.may_alias or not call.of_tensors or not call.known or traced_of(call).checks_indices:
         return {}
     alike = {slot: given for slot, given in call.op.may_alias.items() if call.specs(slot) == call.specs(given)}
 
@@ -353,18 +345,19 @@ def parts_first(call: Call) -> bool:
     """Whether other operators are to compute the parts of an expression, if they can: products of matrices have kernels
     of their own.
     """
-    return _computed_by_parts(call) and call.once("parts first", _parts_first)
+    return _computed_by_parts(call) and _parts_first(call)
 
 
 def elementwise(call: Call) -> bool:
     """Whether an expression only computes element by element: its parts can be fused with what is around them."""
-    return _computed_by_parts(call) and call.once("elementwise", _elementwise)
+    return _computed_by_parts(call) and _elementwise(call)
 
 
 def _computed_by_parts(call: Call) -> bool:
     return not call.op.must_alias and call.op.expression is not None and not call.op.expression.operators
 
 
+@once
 def _parts_first(call: Call) -> bool:
     try:
         every = traced_of(call).every
@@ -374,6 +367,7 @@ def _parts_first(call: Call) -> bool:
     return "steps" in ops or ("contract" in ops and any(x.op == "contract" and _is_product(x) for x in every))
 
 
+@once
 def _elementwise(call: Call) -> bool:
     try:
         return {x.op for x in traced_of(call).every} <= _ELEMENTWISE

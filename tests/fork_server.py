@@ -6,6 +6,7 @@ has ended. The process is as one that began with ``python script arguments``, bu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -21,9 +22,12 @@ def serve() -> dict[str, Any] | None:
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
+            os.setpgid(0, 0)
             answers.close()
             request: dict[str, Any] = json.loads(line)
             return request
+        with contextlib.suppress(OSError):  # who is first; it may have ended
+            os.setpgid(pid, pid)
         print(pid, file=answers, flush=True)
         print(os.waitpid(pid, 0)[1], file=answers, flush=True)
     return None
@@ -31,7 +35,6 @@ def serve() -> dict[str, Any] | None:
 
 def become(request: dict[str, Any]) -> None:
     """Take a request's arguments, environment, folder and files for what is printed."""
-    os.setsid()
     for number, name in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         file = os.open(name, os.O_RDWR)
         os.dup2(file, number)
@@ -43,7 +46,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = request["argv"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
+    sys.path[:1] = [os.path.dirname(sys.argv[0]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 if __name__ == "__main__" and (found := serve()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -56,7 +57,8 @@ class Forks:
         pid = int(server.stdout.readline())
         late = not select.select([server.stdout], [], [], timeout)[0]
         if late:
-            os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(pid, signal.SIGKILL)
         status = int(server.stdout.readline())
         if late:
             raise subprocess.TimeoutExpired(argv, timeout)

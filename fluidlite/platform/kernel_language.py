@@ -58,7 +58,8 @@ class KernelLanguageBase:
         ``(float16)(x)``, ``.s0`` to ``.sf``, and ``fma`` and ``exp`` of vectors. None: loops over arrays are emitted.
     registers : (int, int) or None
         How many vector registers there are, and the bytes of each, for kernels that keep their sums in them; it
-        promises what ``vector`` does for vectors of float and double of that size, named ``float16`` or ``double8``.
+        promises what ``vector`` does for vectors of float and double of that size, or of 64 bytes if it is larger, and
+        of half of it, named ``float16`` or ``double8``, made of one number or of all side by side.
         None: the device has none, or nobody knows.
     lanes : int
         Consecutive elements that one item computes where functions are called and nothing is broadcast: a vector

@@ -262,7 +262,51 @@ def test_transforms_made_a_few_tiles_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     from fluidlite.kernels.language import winograd
 
     monkeypatch.setattr(winograd, "CHUNK", 1)
-    compare("cpu", Geometry(1, 16, 33, (14, 14), (3, 3), pads=(1, 1)), True, "winograd")
+    compare("cpu", Geometry(1, 16, 32, (14, 14), (3, 3), pads=(1, 1)), True, "winograd")
+
+
+def test_a_product_of_few_tiles_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes as many rows as it keeps in registers: perhaps more than the tiles that are transformed at a time."""
+    from fluidlite.kernels.language import winograd
+    from fluidlite.kernels.language.conv_vectors import tile_of
+    from fluidlite.kernels.language.source import Workspace
+    from fluidlite.platform.context_pool import get_context
+    from fluidlite.platform.device_registry import devices
+
+    rows, taken, take = tile_of(get_context(devices.host()), "float32", 49, 32).rows, [], Workspace.take
+    monkeypatch.setattr(Workspace, "take", lambda self, nbytes: taken.append(nbytes) or take(self, nbytes))
+    monkeypatch.setattr(winograd, "CHUNK", 1)
+    compare("cpu", Geometry(1, 16, 32, (14, 13), (3, 3), pads=(1, 1)), True, "winograd")
+    assert [nbytes for nbytes in taken if nbytes >= max(rows, 10) * (winograd.SPOTS * 32 + winograd.LANES) * 4]
+
+
+def test_one_filter_in_several_packed_forms() -> None:
+    """Convolutions of other groups, and of other weights, each read their own form of it."""
+    rng = np.random.default_rng(4)
+    w = rng.standard_normal((64, 32, 3, 3)).astype("float32")
+    given = {"x": rng.standard_normal((1, 9, 10, 32)), "y": rng.standard_normal((1, 9, 10, 64))}
+    feed = {name: array.astype("float32") for name, array in given.items()}
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        data = {n: fluid.layers.data(n, list(a.shape), append_batch_size=False) for n, a in feed.items()}
+        filters = fluid.layers.create_parameter([64, 32, 3, 3], "float32", name="w")
+        block, outs = fluid.default_main_program().global_block(), []
+        for name, type, groups in (("x", "conv2d", 1), ("y", "conv2d", 2), ("y", "conv2d_transpose", 1)):
+            outs.append(block.create_var(f"out{len(outs)}"))
+            attrs = {"paddings": [1, 1], "data_format": "NHWC", "groups": groups}
+            block.append_op(type, {"Input": data[name], "Filter": filters}, {"Output": outs[-1]}, attrs)
+        exe, scope = fluid.Executor("cpu"), fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        for scale in (1.0, -2.0):
+            scope.find_var("w").get_tensor().set(np.float32(scale) * w, fluid.Place.parse("cpu"))
+            for _ in range(2):
+                found = exe.run(feed=feed, fetch_list=outs, scope=scope)
+                x, y = (feed[name].transpose(0, 3, 1, 2).astype("float64") for name in "xy")
+                one = Geometry(1, 32, 64, (9, 10), (3, 3), pads=(1, 1))
+                two = Geometry(1, 64, 64, (9, 10), (3, 3), pads=(1, 1), groups=2)
+                for mine, theirs in zip(found, (windows(padded(x, one), scale * w, one, (9, 10)),
+                                                windows(padded(y, two), scale * w, two, (9, 10)),
+                                                spread(y, scale * w, one, (9, 10))), strict=True):  # fmt: skip
+                    np.testing.assert_allclose(mine.transpose(0, 3, 1, 2), theirs, 1e-4, 1e-3)
 
 
 @pytest.mark.parametrize("library", ["registers", "winograd"])

@@ -138,6 +138,42 @@ def test_weights_that_stay_packed_are_packed_anew_when_they_change(place: str, m
                 close(found, np.maximum(x.astype("float64") @ w + 0.25, 0), 260)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("place", PLACES)
+def test_one_weight_in_several_packed_forms(place: str, dtype: str, require: Any) -> None:
+    """Each product reads its own form of it: turned or not, on the left and on the right."""
+    require(place.split(":")[0])
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = layers.data("x", [192, 192], append_batch_size=False, dtype=dtype)
+        w = layers.create_parameter([192, 192], dtype, name="w")
+        outs = [layers.matmul(x, w), layers.matmul(x, w, False, True), layers.matmul(w, x, True), layers.matmul(w, x),
+                layers.matmul(w, w), layers.matmul(w, w, True, True), layers.matmul(w, w, False, True)]  # fmt: skip
+        exe, scope = fluid.Executor(place), fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        for seed in range(2):
+            b, a = random(192, 192, dtype=dtype, seed=seed), random(192, 192, dtype=dtype, seed=seed + 7)
+            scope.find_var("w").get_tensor().set(b, fluid.Place.parse(place))
+            for _ in range(2):
+                found = exe.run(feed={"x": a}, fetch_list=outs, scope=scope)
+                p, q = a.astype("float64"), b.astype("float64")
+                for mine, wanted in zip(
+                    found, [p @ q, p @ q.T, q.T @ p, q @ p, q @ q, q.T @ q.T, q @ q.T], strict=True
+                ):
+                    close(mine, wanted, 192, dtype)
+
+
+def test_a_product_of_several_unknown_sizes_is_left_to_blas_until_they_are_known() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, y = (layers.data(name, [-1, -1], append_batch_size=False) for name in "xy")
+        out = layers.relu(layers.matmul(x, y))
+        exe = fluid.Executor("cpu")
+        for m, k, n in ((200, 210, 220), (3, 4, 5), (200, 210, 220)):
+            a, b = random(m, k), random(k, n)
+            (found,) = exe.run(feed={"x": a, "y": b}, fetch_list=[out])
+            close(found, np.maximum(a.astype("float64") @ b, 0), k)
+            assert libraries(exe, "cpu", "matmul") == {"registers" if m > 3 else "blas"}
+
+
 def step(place: str, mode: str) -> list[Array]:
     """Losses and weights of a network with momentum, whose products are large; the last step's rate is 0.05."""
     rng = np.random.default_rng(5)
@@ -165,13 +201,13 @@ def test_compiled_and_interpreted_steps_agree(place: str, require: Any) -> None:
         np.testing.assert_allclose(mine, theirs, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
+@pytest.mark.parametrize("registers", [(16, 32), (16, 16), (4, 16), (32, 128)], ids=str)
 def test_other_registers(registers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
     from fluidlite.platform.context_pool import get_context
 
     monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
-    side = 170 + registers[1]
+    side = 170 + registers[0] + registers[1]
     a, b = random(side, 211), random(side, 181)
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x, y = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in (("x", a), ("y", b)))

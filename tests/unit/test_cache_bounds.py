@@ -30,6 +30,7 @@ WEAK = {"specs in use"}
 """Caches without a bound of their own: what they hold goes when nobody uses it."""
 
 MODULE_STATE = {
+    "devices/cpu/llvm.py": {"_gone": "till the next kernel is loaded"},
     "base/collection.py": {"_phases": "start and stop"},
     "base/lru_cache.py": {"_named": "one a name of a cache", "_others": "one a name of a cache"},
     "base/fork.py": {"_first": "one a module that asks", "_holding": "one a module that asks"},

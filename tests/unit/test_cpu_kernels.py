@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,46 @@ def test_small_files_count_as_blocks_of_the_disk(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(DiskCache, "_files", lambda cache: [(0.0, 4096, str(tmp_path / "gone.bin")), *there])
     cache._trim()
     assert len(list(tmp_path.iterdir())) == 5
+
+
+ADDS = "define i64 @f(i64 %%x) { %%y = add i64 %%x, %d\n ret i64 %%y }"
+
+
+def test_libraries_go_one_by_one_and_linkers_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fluidlite.devices.cpu import llvm
+
+    monkeypatch.setattr(llvm, "_LINKED", 2)
+    compiler, made = llvm.Compiler(None), []
+    linkers = []
+    for i in range(6):
+        made.append(compiler.load(ADDS % i, ["f"]).function("f", "int64", ("int64",)))
+        linkers.append(weakref.ref(compiler._linker))
+    assert len({id(linker()) for linker in linkers if linker() is not None}) < 4  # the first are known to LLVM alone
+    for gone in (4, 0, 1):
+        del made[gone]
+    compiler.load(ADDS % 9, ["f"])  # frees what nobody holds
+    assert [call(10) for call in made] == [11, 13, 15]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no fork")
+def test_a_fork_while_a_thread_lets_code_go_hangs_no_child(tmp_path: Path) -> None:
+    script = tmp_path / "drops.py"
+    script.write_text(f"""
+import os, signal, threading
+from fluidlite.devices.cpu.llvm import Compiler
+
+compiler = Compiler(None)
+load = lambda i: compiler.load({ADDS!r} % i, ["f"]).function("f", "int64", ("int64",))
+held = [load(i) for i in range(1200)]
+dropping = threading.Thread(target=lambda: [held.pop() for _ in range(len(held))])
+dropping.start()
+for _ in range(4):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(load(7)(1) != 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+dropping.join()
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

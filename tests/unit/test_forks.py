@@ -64,3 +64,19 @@ def test_who_takes_too_long_is_ended_and_so_are_its_processes(forks: Forks, tmp_
         pytest.fail("its process goes on")
     script.write_text("print('next')")
     assert forks(script).stdout == "next\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each is a process of its own")
+def test_who_ends_as_its_time_is_up_takes_no_answer_of_the_next(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "short.py"
+    script.write_text("import sys\nsys.exit(3)\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("forks.select.select", lambda *given: (time.sleep(1), ([], [], []))[1])
+        with pytest.raises(subprocess.TimeoutExpired):
+            forks(script)
+    assert forks(script).returncode == 3
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "more"))
+    script.write_text("import sys\nprint(sys.path[1])\n")
+    assert forks(script).stdout.strip() == str(tmp_path / "more")

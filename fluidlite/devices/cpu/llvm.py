@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -32,6 +33,10 @@ _compiling = new_rlock()
 
 hold_at_fork(lambda: (_compiling,))
 
+_gone: deque[Any] = deque()
+"""Libraries of code that nobody holds. They are freed when LLVM is next at work: a finaliser may run anywhere, also
+where a fork does not wait for it, and the child would find LLVM's locks held."""
+
 
 class Code:
     """Loaded machine code; it goes when nobody holds it.
@@ -45,6 +50,9 @@ class Code:
     def __init__(self, library: Any, nbytes: int) -> None:
         self._library = library
         self.weight = _LIBRARY + 4 * nbytes
+
+    def __del__(self, gone: deque[Any] = _gone) -> None:  # a name of the module may be gone when Python ends
+        gone.append(self._library)
 
     def address(self, name: str) -> int:
         """Return where a function, or a global variable, is that was named when it was loaded."""
@@ -121,6 +129,7 @@ class Compiler:
         key = (*self._version, str(level), *key)
         kept = cache.get(*key) if cache is not None else None
         with _compiling:
+            _gone.clear()
             if kept is not None:
                 try:
                     return self._loaded(kept, names)

@@ -20,7 +20,7 @@ def register_libraries(register: Callable[[Any], None]) -> None:
     register(
         Library("winograd", ("*",), 30, "convolutions of 3 x 3 with fewer products, rounded at the size of a tile")
     )
-    register(Library("registers", ("*",), 20, "convolutions whose sums stay in vector registers"))
+    register(Library("registers", ("*",), 20, "convolutions and products whose sums stay in vector registers"))
 
 
 @hookimpl

@@ -51,8 +51,8 @@ class Tile(NamedTuple):
 
 
 def lanes_of(context: Context, dtype: str) -> int:
-    """Elements of a vector register."""
-    lanes: int = context.language.registers[1] // ITEMSIZE[dtype]
+    """Elements of a vector: a register, or the 64 bytes of the largest vector type that has a name."""
+    lanes: int = min(64, context.language.registers[1]) // ITEMSIZE[dtype]
     return lanes
 
 

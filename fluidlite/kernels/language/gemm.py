@@ -274,7 +274,7 @@ def shape_of(context: Context, dtype: str) -> tuple[int, int]:
     if context.language.registers is None:
         return 8, 64 // ITEMSIZE[dtype]
     registers, nbytes = context.language.registers
-    return min(8, (registers - 3) // 2), nbytes // ITEMSIZE[dtype]
+    return max(1, min(8, (registers - 3) // 2)), min(64, nbytes) // ITEMSIZE[dtype]
 
 
 def width_of(context: Context, dtype: str, n: int) -> int:

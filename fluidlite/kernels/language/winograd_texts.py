@@ -205,8 +205,8 @@ _WINDOWS = (
 def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     """Return the kernel that makes windows of their transforms [tiles, 16, filters]; one item is one tile.
 
-    A tile in which something is not finite is computed anew, window by window: transforms mix elements, and no window
-    may see one that it does not read. A sum that is NaN stays so, and ends.
+    A tile in which something is not finite is computed anew, window by window: a transform makes NaN of infinities, and
+    may overflow where no window does. A sum that is NaN stays so, and ends.
     """
     kind, lanes = ctype(context, dtype), _lanes(context, dtype)
     vector = f"{kind}{lanes}"

@@ -1,8 +1,8 @@
 """Kernels in the keywords of a kernel language: written once, compiled by OpenCL and by any plugin's C.
 
 No barriers, no local memory, no atomics: a work item computes one element, row or tile of the output by
-itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: another batch size compiles nothing, or once
-what packs for many rows.
+itself, in a fixed order, so results repeat bit for bit. Sizes are arguments: another batch size compiles nothing, or
+once what packs for many rows.
 """
 
 from __future__ import annotations

@@ -304,16 +304,13 @@ _AS_IT_LIES = """$buffer const $S* const from = b + batch * n * k + j;
     for (index_t x = x0; x < x1; ++x)
       for (int v = 0; v < $width; ++v) to[x * $width + v] = v < count ? $value : 0;"""
 _TURNED = """$buffer const $S* const from = b + batch * n * k + j * k;
-  for (int v = $vectors; v < count; ++v)
-    for (index_t x = x0; x < x1; ++x) to[x * $width + v] = $value;
-  for (int v = count; v < $width; ++v)
-    for (index_t x = x0; x < x1; ++x) to[x * $width + v] = 0;"""
-_TURNED_VECTORS = """int done = 0;
-  if (count == $width)
-    for (; done < $width; done += $lanes)
-      for (index_t x = x0; x < x1; ++x)
-        vstore$lanes(($vector)($numbers), 0, to + x * $width + done);
-"""
+  for (int v = 0; v < $width; ++v)
+    for (index_t x = x0; x < x1; ++x) to[x * $width + v] = v < count ? $value : 0;"""
+_TURNED_VECTORS = """$buffer const $S* const from = b + batch * n * k + j * k;
+  for (int done = 0; done < $width; done += $lanes) {
+    $columns
+    for (index_t x = x0; x < x1; ++x) vstore$lanes(($vector)($numbers), 0, to + x * $width + done);
+  }"""
 
 
 def pack(
@@ -321,17 +318,17 @@ def pack(
 ) -> tuple[Mover, int]:
     """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
 
-    They become [tiles, k, width]; the columns of a tile that are beyond the last are zeros.
+    They become [tiles, k, width]; columns of a tile that are beyond the last are zeros, or repeat it.
     """
     words = {"T": ctype(context, dtype), "S": ctype(context, stored), "part": str(PART), "width": str(width)}
     value = load(stored, f"from[{'v * k + x' if turned else 'x * n + v'}]")
     text, vector, lanes = _TURNED if turned else _AS_IT_LIES, _vector(context), min(8, shape_of(context, dtype)[1])
-    words["vectors"] = "0"
     if turned and vector is not None and width % lanes == 0:
-        first, rest = text.split("\n", 1)
-        text = f"{first}\n  {_TURNED_VECTORS}\n{rest}"
-        words |= {"vectors": "done", "lanes": str(lanes), "vector": vector.format(type=words["T"], width=lanes)}
-        words["numbers"] = ", ".join(load(stored, f"from[(done + {v}) * k + x]") for v in range(lanes))
+        text = _TURNED_VECTORS
+        words |= {"lanes": str(lanes), "vector": vector.format(type=words["T"], width=lanes)}
+        last = "(done + {0} < count ? done + {0} : count - 1)"
+        words["columns"] = " ".join(f"const index_t c{v} = {last.format(v)} * k;" for v in range(lanes))
+        words["numbers"] = ", ".join(load(stored, f"from[c{v} + x]") for v in range(lanes))
     copy = Template(text).substitute(words, value=value, buffer=context.language.keywords["buffer"])
     words["copy"] = copy
     name = f"gemm_{'turned' if turned else 'packed'}_{stored}_{width}"

@@ -71,6 +71,11 @@ def _square(side: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(side) for j in range(side)]
 
 
+def _there(i: int, j: int) -> str:
+    """Whether a window of a tile is there: the last row and column may be half a tile."""
+    return " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted) or "1"
+
+
 # The image ---------------------------------------------------------------------------------------------------------
 
 _PLACE = """
@@ -125,11 +130,15 @@ def image_kernel(context: Context, dtype: str) -> Kernel:
 
 # The filter --------------------------------------------------------------------------------------------------------
 
-_FILTER = """
+_CHANNELS = """
   const index_t parts = (inner + $side - 1) / $side, tiles = (m + $width - 1) / $width;
   const index_t rest = gid / parts, c0 = (gid - rest * parts) * $side, g = rest / tiles;
   const index_t row = (rest - g * tiles) * $width, c1 = c0 + $side < inner ? c0 + $side : inner;
   $T taps[$all];
+"""
+_FILTER = (
+    _CHANNELS
+    + """
   for (index_t c = c0; c < c1; ++c) {
     for (index_t k = 0; k < $width; ++k) {
       const index_t f = row + k < m ? row + k : m - 1;
@@ -141,6 +150,7 @@ _FILTER = """
     $vectors
   }
 """
+)
 
 
 def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
@@ -219,8 +229,7 @@ def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
         if not last:
             each = f"for (int v = 0; v < {lanes}; ++v) ({to})[v * out_c_step] = e{i}{j}[v];"
             one = f"{kind} e{i}{j}[{lanes}]; vstore{lanes}(y{i}{j}, 0, e{i}{j}); {each}"
-        there = " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted)
-        write.append(f"if ({there or '1'}) {{ {one} }}")
+        write.append(f"if ({_there(i, j)}) {{ {one} }}")
     words = {"T": kind, "V": vector, "lanes": str(lanes), "read": "\n      ".join(read), "transform": transform}
     words["write"] = "\n      ".join(write)
     numbers = [
@@ -261,39 +270,27 @@ def spread_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     vector = f"{kind}{lanes}"
     read = []
     for i, j in _square(2):
-        there = " && ".join(name for name, wanted in (("below", i), ("right", j)) if wanted) or "1"
         place = f"from + {i} * h_step + {j} * w_step + c * c_step"
         one = f"vload{lanes}(0, {place})"
         if not last:
             one = f"({vector})({', '.join(f'({place})[{v} * c_step]' for v in range(lanes))})"
-        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({there}) y{i}{j} = {one};")
+        read.append(f"{vector} y{i}{j} = ({vector})(0); if ({_there(i, j)}) y{i}{j} = {one};")
     transform, side = _both_ways(vector, _to_windows, "y", 2, "u")
     write = [f"vstore{lanes}(u{i}{j}, 0, to + {i * side + j} * filters + c);" for i, j in _square(side)]
     words = {"T": kind, "lanes": str(lanes), "spots": str(SPOTS), "read": "\n    ".join(read), "transform": transform}
     words["write"] = "\n    ".join(write)
     numbers = [
-        "tile0",
-        "h_tiles",
-        "w_tiles",
-        "filters",
-        "base",
-        "n_step",
-        "h_step",
-        "w_step",
-        "c_step",
-        "h_count",
-        "w_count",
+        *("tile0", "h_tiles", "w_tiles", "filters", "base", "n_step", "h_step", "w_step", "c_step"),
+        *("h_count", "w_count"),
     ]
     buffers = [Buffer("windows", dtype), Buffer("made", dtype, True)]
     return build(context, f"winograd_spread_{'last' if last else 'first'}_{dtype}", buffers, numbers, _SPREAD, words)
 
 
-_GRADIENT = """
-  const index_t parts = (inner + $side - 1) / $side, tiles = (m + $width - 1) / $width;
-  const index_t rest = gid / parts, c0 = (gid - rest * parts) * $side, g = rest / tiles;
-  const index_t row = (rest - g * tiles) * $width, c1 = c0 + $side < inner ? c0 + $side : inner;
+_GRADIENT = (
+    _CHANNELS
+    + """
   const index_t spot = groups * tiles * inner * $width;
-  $T taps[$all];
   for (index_t c = c0; c < c1; ++c) {
     $buffer const $T* const from = total + (rest * inner + c) * $width;
     $vectors
@@ -323,6 +320,7 @@ _GRADIENT = """
     }
   }
 """
+)
 
 
 def gradient_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:

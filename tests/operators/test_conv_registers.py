@@ -311,12 +311,9 @@ def test_one_filter_in_several_packed_forms() -> None:
 
 @pytest.mark.parametrize("library", ["registers", "winograd"])
 @pytest.mark.parametrize("registers", [(16, 32), (16, 16)], ids=str)
-def test_other_registers(registers: tuple[int, int], library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
-    from fluidlite.platform.context_pool import get_context
-    from fluidlite.platform.device_registry import devices
-
-    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+def test_other_registers(registers: tuple[int, int], library: str, with_registers: Any) -> None:
+    """Of processors without AVX-512, and without AVX."""
+    with_registers(registers)
     g = Geometry(2, 18, 34, (9, registers[1] - 5), (3, 3), pads=(1, 1))
     assert compare("cpu", g, True, library) == {library}
 

@@ -202,11 +202,9 @@ def test_compiled_and_interpreted_steps_agree(place: str, require: Any) -> None:
 
 
 @pytest.mark.parametrize("registers", [(16, 32), (16, 16), (4, 16), (32, 128)], ids=str)
-def test_other_registers(registers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of processors without AVX-512, and without AVX: dims are those of no other test, whose kernels would be taken."""
-    from fluidlite.platform.context_pool import get_context
-
-    monkeypatch.setattr(get_context(devices.host()).language, "registers", registers)
+def test_other_registers(registers: tuple[int, int], with_registers: Any) -> None:
+    """Of processors without AVX-512, and without AVX."""
+    with_registers(registers)
     side = 170 + registers[0] + registers[1]
     a, b = random(side, 211), random(side, 181)
     with fluid.program_guard(fluid.Program(), fluid.Program()):

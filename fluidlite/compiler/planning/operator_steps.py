@@ -138,7 +138,10 @@ class OperatorSteps(LayoutChoice):
     def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         outs |= dict.fromkeys(_left_out(definition, outs), (_PLACEHOLDER,))
-        call = Call(definition, ins, outs, op.attrs)
+        call, backward = Call(definition, ins, outs, op.attrs), op.operator.role != "forward"
+        shared = definition.infer is not None and not definition.dynamic and definition.run is None
+        if shared and (call, backward) in self.inferred:
+            return self.inferred[call, backward]
         check_inputs(call)
         results = inferred(call) if definition.infer is not None else {}
         specs = {}
@@ -155,7 +158,10 @@ class OperatorSteps(LayoutChoice):
                 raise ProgramError(
                     f"output {slot} has {len(placeholders)} variables, its inference found {len(result)}"
                 )
-        return call._alike(Call(definition, ins, specs, op.attrs, self.home, op.operator.role != "forward"))
+        made = call._alike(Call(definition, ins, specs, op.attrs, self.home, backward))
+        if shared:
+            self.inferred[call, backward] = made
+        return made
 
     def _operator(self, op: GraphOp) -> None:
         call = self._call(op)

@@ -73,6 +73,8 @@ class Values(ABC):
         self.line_index = 0
         self.serial = 0
         self.values: dict[GraphValue, tuple[Any, ...]] = {}
+        self.inferred: dict[tuple[Call, bool], Call] = {}
+        """Calls with outputs, by the call without them and whether gradients of it are read: layers are often alike."""
         self.last_use: dict[str, int] = {}
         for name, (spec, _) in feeds.items():
             variable = graph.block.find_var(name)

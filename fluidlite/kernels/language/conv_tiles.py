@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fluidlite.plugin import Context
 
-from .source import Buffer, Kernel, build, ctype, load, store
+from .source import Buffer, Kernel, build, ctype, load, once_a_context, store
 
 SLACK = 64
 """Zeros after a plane: the longest vector tile that may begin on its last window."""
@@ -53,6 +53,7 @@ _PLANES = """
 """
 
 
+@once_a_context
 def planes_kernel(context: Context, dtype: str, wide: str, unit: bool, strided: bool) -> Kernel:
     """Return the kernel that makes planes of an image; one item is one row.
 
@@ -91,6 +92,7 @@ _OFFSETS = """
 """
 
 
+@once_a_context
 def offsets_kernel(context: Context) -> Kernel:
     """Return the kernel that says where in a plane each tap of the first window is; one item is one tap."""
     numbers = [f"{dim}_{what}" for what in ("reach", "shift", "stride", "phase", "row", "taps") for dim in "dhw"]
@@ -118,6 +120,7 @@ PACKED = 16
 """Channels that one item packs."""
 
 
+@once_a_context
 def pack_kernel(context: Context, dtype: str, wide: str) -> Kernel:
     """Return the kernel that lays a filter out as the product reads it: [groups, tiles, taps, channels, tile].
 
@@ -184,6 +187,7 @@ _SEGMENTS = """
 """
 
 
+@once_a_context
 def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: int, unit: bool) -> Kernel:
     """Return the product of a packed filter and planes.
 
@@ -255,6 +259,7 @@ _FILTER = """
 """
 
 
+@once_a_context
 def filter_kernel(context: Context, dtype: str, rows: int) -> Kernel:
     """Return the product of windows and planes: for each element of a filter, a sum over images and positions."""
     lanes = lanes_of(dtype)

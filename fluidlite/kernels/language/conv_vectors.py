@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import Context
 
-from .source import Buffer, Kernel, build, ctype
+from .source import Buffer, Kernel, build, ctype, once_a_context
 
 SIDE = 64
 """Channels that are packed at a time."""
@@ -96,6 +96,7 @@ _PLANES_FIRST = """
 """
 
 
+@once_a_context
 def planes_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     """Return the kernel that lays rows out with their channels last and zeros at both ends; one item is one row."""
     words = {"T": ctype(context, dtype), "lanes": str(lanes_of(context, dtype))}
@@ -139,6 +140,7 @@ _PACK_VECTOR = """{
   }"""
 
 
+@once_a_context
 def pack_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     """Return the kernel that lays tiles of a filter, from ``tile0`` on, out as they are read: [taps, channels, width].
 
@@ -213,6 +215,7 @@ _STORE = """
 """
 
 
+@once_a_context
 def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Kernel:
     """Return the product of ``count`` tiles of a packed filter and the windows of an image.
 
@@ -317,6 +320,7 @@ _FILTER = """
 """
 
 
+@once_a_context
 def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     """Return the product of rows [r0, r1) of windows and what they read: a part of the sums of a filter's gradient."""
     kind = ctype(context, dtype)
@@ -371,6 +375,7 @@ _UNPACK = """
 """
 
 
+@once_a_context
 def unpack_kernel(context: Context, dtype: str) -> Kernel:
     """Return the kernel that lays sums [groups, tiles, taps, channels, width] out as a filter; one item a channel."""
     buffers = [Buffer("total", dtype), Buffer("out", dtype, True)]

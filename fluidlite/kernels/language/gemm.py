@@ -21,7 +21,7 @@ from string import Template
 from fluidlite.kernel_support import HALVES, ITEMSIZE, EpilogueText
 from fluidlite.plugin import Context, Span
 
-from .source import Buffer, Kernel, build, ctype, decode, group_size, load, store
+from .source import Buffer, Kernel, build, ctype, decode, group_size, load, once_a_context, store
 from .strided import Mover
 
 PART = 64
@@ -56,6 +56,7 @@ _BODY = """
 """
 
 
+@once_a_context
 def gemm(
     context: Context,
     dtype: str,
@@ -313,13 +314,8 @@ _TURNED_VECTORS = """$buffer const $S* const from = b + batch * n * k + j * k;
   }"""
 
 
-def pack(
-    context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, turned: bool
-) -> tuple[Mover, int]:
-    """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
-
-    They become [tiles, k, width]; columns of a tile that are beyond the last are zeros, or repeat it.
-    """
+@once_a_context
+def _pack_kernel(context: Context, stored: str, dtype: str, width: int, turned: bool) -> Kernel:
     words = {"T": ctype(context, dtype), "S": ctype(context, stored), "part": str(PART), "width": str(width)}
     value = load(stored, f"from[{'v * k + x' if turned else 'x * n + v'}]")
     text, vector, lanes = _TURNED if turned else _AS_IT_LIES, _vector(context), min(8, shape_of(context, dtype)[1])
@@ -332,7 +328,17 @@ def pack(
     copy = Template(text).substitute(words, value=value, buffer=context.language.keywords["buffer"])
     words["copy"] = copy
     name = f"gemm_{'turned' if turned else 'packed'}_{stored}_{width}"
-    kernel = build(context, name, [Buffer("b", stored), Buffer("packed", dtype, True)], ["n", "k"], _PACK, words)
+    return build(context, name, [Buffer("b", stored), Buffer("packed", dtype, True)], ["n", "k"], _PACK, words)
+
+
+def pack(
+    context: Context, stored: str, dtype: str, width: int, n: int, k: int, count: int, turned: bool
+) -> tuple[Mover, int]:
+    """Return what packs ``count`` matrices [k, n], or turned, and converts them; and the elements of one.
+
+    They become [tiles, k, width]; columns of a tile that are beyond the last are zeros, or repeat it.
+    """
+    kernel = _pack_kernel(context, stored, dtype, width, turned)
     items = count * -(-n // width) * -(-k // PART)
 
     def make(context: Context, source: Span, target: Span) -> None:

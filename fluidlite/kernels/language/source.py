@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from fluidlite.plugin import Context, Span, kernel_source
 
+Given = ParamSpec("Given")
 _ALIGN = 256
 HEAVY = 1
 """Group hint of items that are long enough to be scheduled one by one."""
@@ -23,6 +25,20 @@ decode = kernel_source.decode
 function = kernel_source.function
 load = kernel_source.load
 store = kernel_source.store
+
+
+def once_a_context(
+    make: Callable[Concatenate[Context, Given], Kernel],
+) -> Callable[Concatenate[Context, Given], Kernel]:
+    """Write a kernel once for equal arguments, which are hashable: calls of other dims have the same kernels."""
+
+    @wraps(make)
+    def found(context: Context, /, *args: Given.args, **named: Given.kwargs) -> Kernel:
+        key = make, args, tuple(named.items())
+        kernel: Kernel = context.prepared.get(key, lambda: make(context, *args, **named))
+        return kernel
+
+    return found
 
 
 def part(span: Span, start: int) -> Span:

@@ -13,7 +13,7 @@ from fluidlite.plugin import Context
 
 from . import conv_vectors
 from .conv_vectors import SIDE, Tile
-from .source import Buffer, Kernel, build, ctype
+from .source import Buffer, Kernel, build, ctype, once_a_context
 
 SPOTS = 16
 """Elements of a tile, transformed."""
@@ -98,6 +98,7 @@ _IMAGE = (
 )
 
 
+@once_a_context
 def image_kernel(context: Context, dtype: str) -> Kernel:
     """Return the kernel that transforms tiles of an image whose channels come last: to [tiles, 16, channels].
 
@@ -153,6 +154,7 @@ _FILTER = (
 )
 
 
+@once_a_context
 def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     """Return the kernel that transforms a filter, and packs each of the 16 parts as products read it.
 
@@ -212,6 +214,7 @@ _WINDOWS = (
 )
 
 
+@once_a_context
 def windows_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     """Return the kernel that makes windows of their transforms [tiles, 16, filters]; one item is one tile.
 
@@ -261,6 +264,7 @@ _SPREAD = (
 )
 
 
+@once_a_context
 def spread_kernel(context: Context, dtype: str, last: bool) -> Kernel:
     """Return the kernel that transforms tiles of windows' gradients: to [tiles, 16, filters]; one item is one tile.
 
@@ -323,6 +327,7 @@ _GRADIENT = (
 )
 
 
+@once_a_context
 def gradient_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     """Return the kernel that makes a filter's gradient of the sums of products [16, tiles, channels, width].
 

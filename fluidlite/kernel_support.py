@@ -7,7 +7,12 @@ from fluidlite.base.disk_cache import DiskCache as DiskCache
 from fluidlite.base.dtypes import HALVES as HALVES, ITEMSIZE as ITEMSIZE, is_float as is_float
 from fluidlite.base.errors import CollectiveError as CollectiveError, OutOfRangeError as OutOfRangeError
 from fluidlite.base.exports import export as _export
-from fluidlite.base.fork import hold_at_fork as hold_at_fork, new_lock as new_lock, new_rlock as new_rlock
+from fluidlite.base.fork import (
+    first_in_child as first_in_child,
+    hold_at_fork as hold_at_fork,
+    new_lock as new_lock,
+    new_rlock as new_rlock,
+)
 from fluidlite.base.lru_cache import CacheInfo as CacheInfo, LRUCache as LRUCache
 from fluidlite.base.opt_level import MOST_OPTIMISED as MOST_OPTIMISED, opt_level as opt_level
 from fluidlite.codegen import philox as _philox

@@ -30,6 +30,7 @@ from unoptimised import is_unoptimised, unoptimised
 
 import fluidlite as fluid
 
+os.environ.setdefault("FLUIDLITE_COMPILE_PROCESSES", "0")  # the processes that run the tests take all processors
 REQUIRED = frozenset(os.environ.get("FLUIDLITE_REQUIRE", "").split())
 PROGRAMS = ("cc", "mpirun")
 """Names that mean a program, beside this Python or on the path."""

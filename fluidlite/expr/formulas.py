@@ -1,15 +1,26 @@
 """Numbers and conditions of calls, evaluated as a list: a number that several have in common is computed once.
 
-They say what ``Number.evaluate`` and ``Condition.evaluate`` say. Writing and compiling a function of Python for each
-would take as long as fifty evaluations, and most are asked less often.
+They say what ``Number.evaluate`` and ``Condition.evaluate`` say, which is asked the first time: a list pays from the
+second on. Writing and compiling a function of Python for each would take as long as fifty evaluations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, number
+
+_ZERO = number(0)
+"""It is to itself what any whole number is to itself."""
+_Given = Callable[[list[Any]], Sequence[Any]]
+"""Takes a function's arguments from a list."""
+
+
+def _given(places: Sequence[int]) -> _Given:
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
 class _Listed:
@@ -17,29 +28,40 @@ class _Listed:
 
     def __init__(self, numbers: Iterable[Number]) -> None:
         every: dict[str, Number] = {}
-        for n in numbers:
-            pending = [n]
-            while pending:
-                one = pending[-1]
-                missing = [arg for arg in one.args if arg.key not in every]
-                if missing and one.key not in every:
-                    pending += missing
-                    continue
+        pending = [*numbers]
+        pending.reverse()
+        while pending:
+            one, before = pending[-1], len(pending)
+            if one.key not in every:
+                for arg in one.args:
+                    if arg.key not in every:
+                        pending.append(arg)
+            if len(pending) == before:
                 every.setdefault(one.key, one)
                 pending.pop()
-        leaves = [n for n in every.values() if n.op != "const" and not n.args]
-        constants = [n for n in every.values() if n.op == "const"]
-        functions = [n for n in every.values() if n.args]
-        self.at = {n.key: i for i, n in enumerate([*leaves, *constants, *functions])}
-        """Where each number stands, by key."""
-        self.steps = [(FUNCTIONS[n.op], tuple([self.at[arg.key] for arg in n.args])) for n in functions]
+        leaves: list[Number] = []
+        constants: list[Number] = []
+        functions: list[Number] = []
+        for n in every.values():
+            (functions if n.args else constants if n.op == "const" else leaves).append(n)
         self.given = len(leaves) + len(constants)
-        self._leaves = [n.value for n in leaves]
-        self._constants = [n.value for n in constants]
+        self.at: dict[str, int] = {}
+        """Where each number stands, by key."""
+        self.steps: list[tuple[Callable[..., Any], _Given]] = []
+        for n in (*leaves, *constants, *functions):
+            self.at[n.key] = len(self.at)
+            if n.args:
+                self.steps.append((FUNCTIONS[n.op], _given(self.places(n.args))))
+        self._leaves = list(map(attrgetter("value"), leaves))
+        self._constants = list(map(attrgetter("value"), constants))
+
+    def places(self, numbers: Sequence[Number]) -> list[int]:
+        """Where numbers stand."""
+        return list(map(self.at.__getitem__, map(attrgetter("key"), numbers)))
 
     def begin(self, values: Values) -> list[Any] | None:
         """Leaves and constants in a call; None if a leaf is not known."""
-        found = [values[leaf] for leaf in self._leaves]
+        found = list(map(values.__getitem__, self._leaves))
         return None if None in found else found + self._constants
 
 
@@ -48,17 +70,22 @@ class Formulas:
 
     def __init__(self, numbers: Sequence[Number]) -> None:
         self._numbers = numbers
-        self._listed = _Listed(numbers)
-        self._at = [self._listed.at[n.key] for n in numbers]
+        self._asked = False
+        self._listed: _Listed | None = None
+        self._at: list[int] = []
 
     def __call__(self, values: Values) -> list[Any]:
         """What they are in a call; None where a leaf is not known."""
-        found = self._listed.begin(values)
-        if found is None:
+        if self._listed is None and self._asked:
+            self._listed = _Listed(self._numbers)
+            self._at = self._listed.places(self._numbers)
+        self._asked = True
+        found = self._listed.begin(values) if self._listed is not None else None
+        if self._listed is None or found is None:
             return [n.evaluate(values) for n in self._numbers]
-        for function, args in self._listed.steps:
-            found.append(function(*[found[i] for i in args]))
-        return [found[i] for i in self._at]
+        for function, given in self._listed.steps:
+            found.append(function(*given(found)))
+        return list(map(found.__getitem__, self._at))
 
 
 class Answers:
@@ -66,17 +93,10 @@ class Answers:
 
     def __init__(self, asked: Sequence[tuple[Condition, bool]]) -> None:
         self._conditions = asked
-        pairs = [(number(0),) * 2 if c.a.key == c.b.key and c.a.whole else (c.a, c.b) for c, _ in asked]
-        listed = self._listed = _Listed([each for pair in pairs for each in pair])
-        self._steps: list[tuple[Callable[..., Any], tuple[int, ...], bool | None]] = []
+        self._asked = False
+        self._listed: _Listed | None = None
+        self._steps: list[tuple[Callable[..., Any], _Given, bool | None]] = []
         """Functions and comparisons, each with what it is of, and the answer that is expected of it."""
-        done = 0
-        for (condition, answer), (a, b) in zip(asked, pairs, strict=True):
-            of = listed.at[a.key], listed.at[b.key]
-            needed = max(done, max(of) + 1 - listed.given)
-            self._steps += [(*step, None) for step in listed.steps[done:needed]]
-            done = needed
-            self._steps.append((FUNCTIONS[condition.op], of, answer))
 
     def first_other(self, values: Values, unknown: Callable[[int], bool]) -> int:
         """The number of the first condition with another answer in a call, or -1.
@@ -86,7 +106,10 @@ class Answers:
         unknown : callable
             Says of a condition whose numbers are not known whether its answer is another.
         """
-        found = self._listed.begin(values)
+        if self._listed is None and self._asked:
+            self._list()
+        self._asked = True
+        found = self._listed.begin(values) if self._listed is not None else None
         if found is None:
             for k, (condition, answer) in enumerate(self._conditions):
                 truth = condition.evaluate(values)
@@ -94,11 +117,26 @@ class Answers:
                     return k
             return -1
         k = 0
-        for function, args, expected in self._steps:
+        for function, given, expected in self._steps:
             if expected is None:
-                found.append(function(*[found[i] for i in args]))
-            elif bool(function(found[args[0]], found[args[1]])) is expected:
+                found.append(function(*given(found)))
+            elif bool(function(*given(found))) is expected:
                 k += 1
             else:
                 return k
         return -1
+
+    def _list(self) -> None:
+        pairs: list[tuple[Number, Number]] = []
+        for condition, _ in self._conditions:
+            a, b = condition.a, condition.b
+            pairs.append((_ZERO, _ZERO) if a.key == b.key and a.whole else (a, b))
+        listed = self._listed = _Listed(chain.from_iterable(pairs))
+        done = 0
+        for (condition, answer), pair in zip(self._conditions, pairs, strict=True):
+            places = listed.places(pair)
+            needed = max(done, max(places) + 1 - listed.given)
+            for function, given in listed.steps[done:needed]:
+                self._steps.append((function, given, None))
+            done = needed
+            self._steps.append((FUNCTIONS[condition.op], _given(places), answer))

@@ -164,7 +164,7 @@ def test_contexts_share_compiled_kernels(tmp_path: Path) -> None:
 """
     language = LLVMLanguage(DiskCache(tmp_path))
     first = language.compile(None, source, "shared", ("buffer", "int64", "int64"))
-    assert language.compile(None, source, "shared", ("buffer", "int64", "int64")) is first
+    assert first.address and language.compile(None, source, "shared", ("buffer", "int64", "int64")) is first
     assert (language.compiler.compiled, language.compiler.cache.hits) == (1, 0)  # type: ignore[union-attr]
     del first  # it goes when no context has it
     gc.collect()
@@ -184,7 +184,7 @@ def test_the_disk_cache_tells_of_itself(tmp_path: Path) -> None:
 """
     for turn in range(2):
         language = LLVMLanguage(DiskCache(tmp_path))
-        language.compile(None, source, "told", ("buffer", "int64", "int64"))
+        assert language.compile(None, source, "told", ("buffer", "int64", "int64")).address
         info = language.cache_info()["kernels on disk"]
         assert (info.entries, info.hits, info.misses, info.most_bytes) == (1, turn, 1 - turn, MOST_BYTES)
         assert info.nbytes is not None and 100 < info.nbytes < 100000
@@ -192,7 +192,7 @@ def test_the_disk_cache_tells_of_itself(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("*.bin")
     file.write_bytes(file.read_bytes()[:-7])
     language = LLVMLanguage(DiskCache(tmp_path))
-    language.compile(None, source, "told", ("buffer", "int64", "int64"))
+    assert language.compile(None, source, "told", ("buffer", "int64", "int64")).address
     assert language.cache_info()["kernels on disk"].misses == 1  # a broken entry is rebuilt
     again = LLVMLanguage(DiskCache(tmp_path))
     again.compile(None, source, "told", ("buffer", "int64", "int64"))

@@ -22,7 +22,7 @@ pytest.importorskip("llvmlite")
 pytest.importorskip("pycparser")
 
 from fluidlite.base.disk_cache import DiskCache
-from fluidlite.devices.cpu.language import MANY, LLVMLanguage
+from fluidlite.devices.cpu.language import MANY, Kernel, LLVMLanguage
 from fluidlite.devices.cpu.thread_pool import ALONE, ENTRIES, team
 from fluidlite.platform.context_pool import get_context
 
@@ -39,24 +39,33 @@ class Context:
         self.threads = threads
 
 
+def compiled(language: LLVMLanguage, source: str = SOURCE) -> Kernel:
+    """A kernel whose machine code is there, as somebody asked where it is."""
+    kernel = language.compile(None, source, "count", PARAMETERS)
+    assert kernel.address
+    return kernel
+
+
 def test_machine_code_is_found_on_disk(tmp_path: Path) -> None:
     first = LLVMLanguage(DiskCache(tmp_path))
-    first.compile(None, SOURCE, "count", PARAMETERS)
+    kernel = first.compile(None, SOURCE, "count", PARAMETERS)
+    assert first.compiler.compiled == 0 and not [*tmp_path.iterdir()]  # nobody ran it yet
+    assert kernel.address and kernel.call and not hasattr(kernel, "another")
     assert first.compiler.compiled == 1
     second = LLVMLanguage(DiskCache(tmp_path))
-    found = second.compile(None, SOURCE, "count", PARAMETERS)
+    found = compiled(second)
     assert second.compiler.compiled == 0
     assert second.compiler.cache.hits == 1
     out = np.zeros(10, "int64")
     second.launch(Context(), found, 10, (out, 5, 10))
     assert (out == np.arange(10) + 5).all()
-    second.compile(None, SOURCE.replace("+ add", "- add"), "count", PARAMETERS)
+    compiled(second, SOURCE.replace("+ add", "- add"))
     assert second.compiler.compiled == 1
 
 
 @pytest.mark.parametrize("damage", ["empty", "short", "changed", "rubbish", "another header"])
 def test_a_broken_entry_is_made_again(tmp_path: Path, damage: str) -> None:
-    LLVMLanguage(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    compiled(LLVMLanguage(DiskCache(tmp_path)))
     (file,) = tmp_path.glob("*.bin")
     content = file.read_bytes()
     file.write_bytes({
@@ -64,7 +73,7 @@ def test_a_broken_entry_is_made_again(tmp_path: Path, damage: str) -> None:
         "rubbish": b"\xa5" * 4096, "another header": b"x" + content[1:],
     }[damage])  # fmt: skip
     language = LLVMLanguage(DiskCache(tmp_path))
-    made = language.compile(None, SOURCE, "count", PARAMETERS)
+    made = compiled(language)
     assert language.compiler.compiled == 1
     out = np.zeros(3, "int64")
     language.launch(Context(), made, 3, (out, 1, 3))
@@ -77,19 +86,19 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: py
     blocked.write_text("no folder")
     language = LLVMLanguage(DiskCache(blocked / "kernels"))
     with caplog.at_level(logging.WARNING, "fluidlite"):
-        language.compile(None, SOURCE, "count", PARAMETERS)
-        language.compile(None, SOURCE + "\n", "count", PARAMETERS)
+        compiled(language)
+        compiled(language, SOURCE + "\n")
     assert len(caplog.records) == 1
     assert "cannot be kept on disk" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs to give a file away")
 def test_code_of_another_user_is_not_run(tmp_path: Path) -> None:
-    LLVMLanguage(DiskCache(tmp_path)).compile(None, SOURCE, "count", PARAMETERS)
+    compiled(LLVMLanguage(DiskCache(tmp_path)))
     (file,) = tmp_path.glob("*.bin")
     os.chown(file, 12345, -1)
     language = LLVMLanguage(DiskCache(tmp_path))
-    language.compile(None, SOURCE, "count", PARAMETERS)
+    compiled(language)
     assert language.compiler.compiled == 1
 
 

@@ -31,7 +31,7 @@ def compiled(count):
     global begun
     for number in range(begun, begun + count):
         source = TEXT % (number, number)
-        cache.get(source, lambda: language.compile(None, source, f"scaled_{number}", PARAMETERS))
+        assert cache.get(source, lambda: language.compile(None, source, f"scaled_{number}", PARAMETERS)).address
     begun += count
 
 compiled(20)

@@ -139,9 +139,11 @@ class OperatorSteps(LayoutChoice):
         outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         outs |= dict.fromkeys(_left_out(definition, outs), (_PLACEHOLDER,))
         call, backward = Call(definition, ins, outs, op.attrs), op.operator.role != "forward"
-        shared = definition.infer is not None and not definition.dynamic and definition.run is None
-        if shared and (call, backward) in self.inferred:
-            return self.inferred[call, backward]
+        shared = op.type in self.alike and definition.run is None
+        shared = shared and definition.infer is not None and not definition.dynamic
+        found = self.inferred.get((call, backward)) if shared else None
+        if found is not None:
+            return found
         check_inputs(call)
         results = inferred(call) if definition.infer is not None else {}
         specs = {}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
@@ -75,6 +77,9 @@ class Values(ABC):
         self.values: dict[GraphValue, tuple[Any, ...]] = {}
         self.inferred: dict[tuple[Call, bool], Call] = {}
         """Calls with outputs, by the call without them and whether gradients of it are read: layers are often alike."""
+        types = Counter(map(attrgetter("type"), graph.ops))
+        self.alike = types - Counter([*types])
+        """Types of operators that the graph has several of."""
         self.last_use: dict[str, int] = {}
         for name, (spec, _) in feeds.items():
             variable = graph.block.find_var(name)

@@ -6,26 +6,25 @@ import ctypes
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
-from llvmlite.binding.ffi import ObjectRef
-from llvmlite.binding.newpassmanagers import NewPassManager
 
 from fluidlite.kernel_support import MOST_OPTIMISED, DiskCache, hold_at_fork, new_rlock, opt_level
+
+from . import object_code
+from .compile_queue import queue
 
 _KINDS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
 
 _LIBRARY = 48 << 10
 """What LLVM keeps for loaded code beside the code: most of it is pages of memory that are not full."""
+_SHORTER = 8
+"""Machine code is about so much shorter than its IR."""
 _LINKED = 256
 """Libraries of a linker, which keeps some 9 KiB for each that is gone."""
-
-MOST_FOR_NEIGHBOURS = 24 << 10
-"""Bytes of text in which LLVM looks for neighbours that become vectors although no loop says so. It takes quadratic
-time, up to two seconds a kernel, and what has so much text has loops over lanes, which are vectors already."""
 
 _numbers = itertools.count()
 _compiling = new_rlock()
@@ -38,8 +37,29 @@ _gone: deque[Any] = deque()
 where a fork does not wait for it, and the child would find LLVM's locks held."""
 
 
+def _object_code(text: str, level: int, cpu: str, features: str) -> bytes:
+    with _compiling:
+        return object_code.object_code(text, level, cpu, features)
+
+
+_queue = queue(_object_code)
+
+
+def _weight(nbytes: int) -> int:
+    return _LIBRARY + 4 * nbytes
+
+
 class Code:
-    """Loaded machine code; it goes when nobody holds it.
+    """Machine code; it goes when nobody holds it.
+
+    Parameters
+    ----------
+    library : object or None
+        The loaded code; None: it is still to be compiled or loaded.
+    nbytes : int
+        Of the code, about.
+    wait, load : callable, optional
+        Code that is not there yet, and the library of it: asked for with the first address.
 
     Attributes
     ----------
@@ -47,16 +67,34 @@ class Code:
         Bytes of memory that it takes, about.
     """
 
-    def __init__(self, library: Any, nbytes: int) -> None:
-        self._library = library
-        self.weight = _LIBRARY + 4 * nbytes
+    def __init__(
+        self,
+        library: Any,
+        nbytes: int,
+        wait: Callable[[], bytes] | None = None,
+        load: Callable[[bytes], Any] | None = None,
+    ) -> None:
+        self._library, self._wait, self._load = library, wait, load
+        self.weight = _weight(nbytes)
 
     def __del__(self, gone: deque[Any] = _gone) -> None:  # a name of the module may be gone when Python ends
         gone.append(self._library)
 
+    def _loaded(self) -> Any:
+        """Return the loaded code; wait until it is there."""
+        wait, load = self._wait, self._load
+        if wait is not None and load is not None:
+            code = wait()  # without the lock: others compile meanwhile
+            with _compiling:
+                if self._library is None:
+                    self._library, self.weight = load(code), _weight(len(code))
+                self._wait = self._load = None
+        return self._library
+
     def address(self, name: str) -> int:
-        """Return where a function, or a global variable, is that was named when it was loaded."""
-        found: int = self._library[name]
+        """Return where a function, or a global variable, is that was named when it was loaded; wait for the code."""
+        library = self._library if self._library is not None else self._loaded()
+        found: int = library[name]
         return found
 
     def function(
@@ -71,7 +109,7 @@ class Code:
 
     def keep(self) -> None:
         """Never let it go."""
-        self._library.detach()
+        self._loaded().detach()
 
 
 class Compiler:
@@ -103,12 +141,8 @@ class Compiler:
         self._linker: Any = None
         self._version = (llvmlite.__version__, self._cpu, self._text)
 
-    def _machine(self, level: int) -> Any:
-        target = llvm.Target.from_default_triple()
-        return target.create_target_machine(cpu=self._cpu, features=self._text, opt=level, jit=True)
-
     def load(self, make: str | Callable[[], str], names: Sequence[str], *key: str) -> Code:
-        """Compile a module, or find it.
+        """Find the machine code of a module, or let it be compiled.
 
         Parameters
         ----------
@@ -132,35 +166,23 @@ class Compiler:
             _gone.clear()
             if kept is not None:
                 try:
-                    return self._loaded(kept, names)
+                    return Code(self._library(kept, names), len(kept))
                 except RuntimeError:  # made by a machine that this one is not
                     pass
-            began = perf_counter()
-            code = self._object(make if isinstance(make, str) else make(), level)
+            text = make if isinstance(make, str) else make()
+            object_code.check(text)
+        job = _queue.put(text, level, self._cpu, self._text)
+
+        def load(code: bytes) -> Any:
             self.compiled += 1
-            self.seconds += perf_counter() - began
-            loaded = self._loaded(code, names)
-        if cache is not None:
-            cache.put(code, *key)
-        return loaded
+            self.seconds += job.seconds
+            if cache is not None:
+                cache.put(code, *key)
+            return self._library(code, names)
 
-    def _object(self, text: str, level: int) -> bytes:
-        machine = self._machine(level)
-        module = llvm.parse_assembly(text)
-        module.verify()
-        options = llvm.create_pipeline_tuning_options(speed_level=level)
-        options.loop_vectorization = level > 1
-        options.slp_vectorization = level > 1 and len(text) <= MOST_FOR_NEIGHBOURS
-        builder = llvm.create_pass_builder(machine, options)
-        passes = builder.getModulePassManager()
-        try:
-            passes.run(module, builder)
-        finally:
-            _dispose(passes)
-        code: bytes = machine.emit_object(module)
-        return code
+        return Code(None, len(text) // _SHORTER, partial(_queue.result, job), load)
 
-    def _loaded(self, code: bytes, names: Sequence[str]) -> Code:
+    def _library(self, code: bytes, names: Sequence[str]) -> Any:
         """Load a module as a library of its own: modules name their functions alike, and go one by one.
 
         One linker makes many: a processor's description and an engine for each would take ten times as long. What
@@ -168,17 +190,9 @@ class Compiler:
         """
         number = next(_numbers)
         if self._linker is None or number % _LINKED == 0:
-            self._linker = llvm.create_lljit_compiler(self._machine(MOST_OPTIMISED))
+            machine = object_code.machine(MOST_OPTIMISED, self._cpu, self._text)
+            self._linker = llvm.create_lljit_compiler(machine)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name in names:
             builder.export_symbol(name)
-        return Code(builder.link(self._linker, f"fluidlite_{number}"), len(code))
-
-
-def _dispose(passes: Any) -> None:
-    """Free a pass manager. llvmlite's own ``close`` frees nothing: its class inherits an empty ``_dispose`` first."""
-    if type(passes)._dispose is ObjectRef._dispose:
-        NewPassManager._dispose(passes)
-        passes.detach()
-    else:
-        passes.close()
+        return builder.link(self._linker, f"fluidlite_{number}")

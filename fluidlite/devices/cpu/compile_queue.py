@@ -1,0 +1,219 @@
+"""Modules that wait to become machine code: processes beside this one compile them, and who needs one first itself.
+
+llvmlite does one thing at a time in a process. A program has tens of modules that do not depend on each other, and
+nobody asks for an address before it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from itertools import count
+from time import perf_counter
+from weakref import WeakValueDictionary
+
+from fluidlite.kernel_support import first_in_child, new_lock
+from fluidlite.plugin import DeviceError
+
+from . import object_code
+
+VARIABLE = "FLUIDLITE_COMPILE_PROCESSES"
+MOST = 8
+"""Processes, where nothing is said: as many as other processors are there."""
+EACH = 3
+"""Modules that wait for each process: a process takes as long to begin as it does to compile them."""
+IDLE_SECONDS = 1.0
+"""A process that finds nothing to do for so long ends."""
+_BEGIN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[2]); runpy.run_path(sys.argv[1], None, '__main__')"
+
+
+def most_processes() -> int:
+    """How many processes may compile beside this one: what ``FLUIDLITE_COMPILE_PROCESSES`` says.
+
+    Raises
+    ------
+    DeviceError
+        If it says something else.
+    """
+    said = os.environ.get(VARIABLE)
+    if said:
+        if not said.isdecimal():
+            raise DeviceError(f"{VARIABLE} is {said!r}; expected a number\n  Do: unset it, or set 0 for none")
+        return int(said)
+    if not sys.executable or getattr(sys, "frozen", False):  # no Python that could be started
+        return 0
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there - 1, MOST)
+
+
+class Job:
+    """A module on its way to machine code.
+
+    Attributes
+    ----------
+    request : (text, level, cpu, features)
+    code : bytes or None
+        The machine code, when it is there.
+    reason : str
+        Why there is none, if LLVM refused it.
+    seconds : float
+        That it took.
+    """
+
+    __slots__ = ("__weakref__", "code", "number", "reason", "request", "seconds", "taken")
+
+    def __init__(self, number: int, request: tuple[str, int, str, str]) -> None:
+        self.number = number
+        self.request = request
+        self.code: bytes | None = None
+        self.reason = ""
+        self.seconds = 0.0
+        self.taken = -1
+        """The generation of the queue in which somebody took it."""
+
+
+class CompileQueue:
+    """Jobs that nobody has taken, and the processes that take them.
+
+    Parameters
+    ----------
+    compile : callable
+        ``compile(text, level, cpu, features)`` makes machine code in this process.
+    """
+
+    def __init__(self, compile: Callable[[str, int, str, str], bytes]) -> None:
+        self._compile = compile
+        self._numbers = count()
+        self._waiting: WeakValueDictionary[int, Job] = WeakValueDictionary()
+        """By number: those that nobody has taken, and somebody may still ask for."""
+        self._changed = threading.Condition(new_lock())
+        self._processes = 0
+        self._usable = True
+        """Whether no process failed to begin."""
+        self._generation = 0
+        """A forked child has another one: who took a job there is not here."""
+
+    def put(self, text: str, level: int, cpu: str, features: str) -> Job:
+        """Add a module; a process begins if many wait.
+
+        Raises
+        ------
+        DeviceError
+            If ``FLUIDLITE_COMPILE_PROCESSES`` says no number.
+        """
+        most, job = most_processes(), Job(next(self._numbers), (text, level, cpu, features))
+        with self._changed:
+            self._waiting[job.number] = job
+            self._changed.notify()
+            enough = len(self._waiting) > EACH * (self._processes + 1)
+            begin = self._usable and enough and self._processes < most
+            self._processes += begin
+        if begin:
+            try:
+                threading.Thread(target=self._run_process, name="fluidlite compiler", daemon=True).start()
+            except RuntimeError:  # no more threads, or Python ends
+                self._ended(False)
+        return job
+
+    def result(self, job: Job) -> bytes:
+        """Return the machine code of a module. Until it is there, this thread compiles it, or others that wait.
+
+        Raises
+        ------
+        RuntimeError
+            With LLVM's reason, if it refuses the text.
+        """
+        while job.code is None and not job.reason:
+            with self._changed:
+                if job.code is not None or job.reason:
+                    break
+                mine = job if job.taken != self._generation else self._next()
+                if mine is None:
+                    self._changed.wait()
+                    continue
+                self._waiting.pop(mine.number, None)
+                mine.taken = self._generation
+            began, code, reason = perf_counter(), None, ""
+            try:
+                code = self._compile(*mine.request)
+            except RuntimeError as exc:
+                reason = str(exc) or "no reason"
+            except BaseException:
+                self._give_back(mine)
+                raise
+            self._done(mine, code, reason, perf_counter() - began)
+        if job.code is None:
+            raise RuntimeError(job.reason)
+        return job.code
+
+    def _done(self, job: Job, code: bytes | None, reason: str, seconds: float) -> None:
+        with self._changed:
+            job.code, job.reason, job.seconds = code, reason, seconds
+            self._changed.notify_all()
+
+    def _give_back(self, job: Job) -> None:
+        with self._changed:
+            job.taken = -1
+            self._waiting[job.number] = job
+            self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        """The job that waits longest."""
+        return next(iter([*self._waiting.values()]), None)
+
+    def _take(self) -> Job | None:
+        """Take a job; None if none comes for a while."""
+        with self._changed:
+            job: Job | None = self._changed.wait_for(self._next, IDLE_SECONDS)
+            if job is not None:
+                del self._waiting[job.number]
+                job.taken = self._generation
+            return job
+
+    def _run_process(self) -> None:
+        """Let a process compile what waits, until nothing does. What one leaves undone waits again."""
+        command = [sys.executable, "-I", "-S", "-c", _BEGIN, object_code.__file__, json.dumps(sys.path)]
+        job, ready = None, False
+        try:
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt is not for it
+            ) as process:  # fmt: skip
+                assert process.stdin is not None and process.stdout is not None
+                ready = object_code.receive(process.stdout) == object_code.READY
+                while ready and (job := self._take()) is not None:
+                    began = perf_counter()
+                    object_code.send(process.stdin, json.dumps(job.request).encode())
+                    answer = object_code.receive(process.stdout)
+                    code = answer[1:] if answer[:1] == b"+" else None
+                    reason = "" if code is not None else answer[1:].decode() or "no reason"
+                    self._done(job, code, reason, perf_counter() - began)
+        except (OSError, EOFError, ValueError):
+            pass
+        finally:
+            if job is not None and job.code is None and not job.reason:
+                self._give_back(job)
+            self._ended(ready)
+
+    def _ended(self, usable: bool) -> None:
+        with self._changed:
+            self._processes -= 1
+            self._usable = self._usable and usable
+
+    def begin_anew(self) -> None:
+        """In a forked child: the threads and processes are the parent's, and what they took is compiled by who asks."""
+        self._generation += 1
+        self._processes = 0
+        self._waiting = WeakValueDictionary()
+        self._changed = threading.Condition(new_lock())
+
+
+def queue(compile: Callable[[str, int, str, str], bytes]) -> CompileQueue:
+    """Return a queue that forked children begin anew."""
+    made = CompileQueue(compile)
+    first_in_child(made.begin_anew)
+    return made

@@ -68,10 +68,15 @@ class KernelLanguageGenerator:
         """Return ``run(context, io)``."""
         code = typed_of(call)
         pattern = pattern_of(call)
-        guarded = bool(alias_of(call))
         plain = _Plan(call, code, pattern, context, False)
-        guard = _Plan(call, code, pattern, context, True) if guarded else plain
-        return runner(plain, guard, call.index)
+        made: list[_Plan] = []
+
+        def guard(context: Any) -> _Plan:
+            if not made:
+                made.append(_Plan(call, code, pattern, context, True))
+            return made[0]
+
+        return runner(plain, guard if alias_of(call) else None, call.index)
 
 
 class _Plan:
@@ -200,11 +205,11 @@ class _Plan:
             self._add(sources[1], context, size, None, parts)
 
 
-def runner(plain: _Plan, guard: _Plan, positions: Mapping[str, int]) -> Prepared:
-    """Return what runs the launches."""
+def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mapping[str, int]) -> Prepared:
+    """Return what runs the launches: those that ``guard`` makes where a deferred error may be there."""
 
     def launches(context: Any, io: Any) -> Sequence[tuple[Step, list[Any]]]:
-        plan = guard if guard is not plain and getattr(context, "suspect", True) else plain
+        plan = guard(io.context) if guard is not None and getattr(context, "suspect", True) else plain
         found = []
         for step in plan.steps:
             args: list[Any] = []
@@ -230,7 +235,7 @@ def runner(plain: _Plan, guard: _Plan, positions: Mapping[str, int]) -> Prepared
             context.launch(step.kernel, step.items, args, step.group)
 
     def bind(context: Any, io: Any) -> Callable[[], None]:
-        if guard is not plain or any(kind == "random" for step in plain.steps for kind, _ in step.arguments):
+        if guard is not None or any(kind == "random" for step in plain.steps for kind, _ in step.arguments):
             return lambda: run(context, io)
         ready = launches(context, io)
 

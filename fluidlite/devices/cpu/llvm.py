@@ -44,11 +44,6 @@ def _object_code(text: str, level: int, cpu: str, features: str) -> bytes:
 
 _queue = queue(_object_code)
 
-
-def _weight(nbytes: int) -> int:
-    return _LIBRARY + 4 * nbytes
-
-
 class Code:
     """Machine code; it goes when nobody holds it.
 
@@ -75,7 +70,7 @@ class Code:
         load: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._library, self._wait, self._load = library, wait, load
-        self.weight = _weight(nbytes)
+        self.weight = _LIBRARY + 4 * nbytes
 
     def __del__(self, gone: deque[Any] = _gone) -> None:  # a name of the module may be gone when Python ends
         gone.append(self._library)
@@ -87,7 +82,7 @@ class Code:
             code = wait()  # without the lock: others compile meanwhile
             with _compiling:
                 if self._library is None:
-                    self._library, self.weight = load(code), _weight(len(code))
+                    self._library = load(code)
                 self._wait = self._load = None
         return self._library
 

@@ -73,9 +73,8 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
         b_steps, b_start, need = (width, k * width), need, need + _room(count * b_size, dtype)
         b_at = _packing(packings, b).add(need - b_start, ("columns", n, k, product.b_transposed, width, dtype), pack_b)
     kept, summed = _batches(product)
-    kernel = gemm(context, dtype, stored, width // lanes, len(kept), len(summed), epilogue)
-    updates = call.epilogue is not None and bool(call.op.must_alias)
-    guard = gemm(context, dtype, stored, width // lanes, len(kept), len(summed), epilogue, True) if updates else kernel
+    what = dtype, stored, width // lanes, len(kept), len(summed), epilogue
+    kernel, updates = gemm(context, *what), call.epilogue is not None and bool(call.op.must_alias)
     axes = [(size, a_step // (m * k) * a_size, b_step // (n * k) * b_size) for size, a_step, b_step in (*kept, *summed)]
     numbers = (m, n, k, *a_steps, *b_steps, product.alpha, *sum(axes, ()))
     slots = [out]
@@ -94,6 +93,7 @@ def _product(product: Gemm, call: Call, context: Context, packings: dict[str, Pa
             right = _form(context, io, b, pack_b, part(scratch, b_start), b_at)
         spans = [left, right, *map(io.span, slots)]
         if updates and getattr(context, "suspect", True):  # what is written may be state
+            guard = gemm(io.context, *what, True)
             guard(context, items, [*spans, context.status_span()], numbers, HEAVY)
         else:
             kernel(context, items, spans, numbers, HEAVY)

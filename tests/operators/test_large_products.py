@@ -214,6 +214,22 @@ def test_other_registers(registers: tuple[int, int], with_registers: Any) -> Non
     close(found, a.astype("float64").T @ b, side)
 
 
+def test_products_of_other_sizes_are_written_once(with_registers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fluidlite.kernels.language import gemm
+    from fluidlite.platform.context_pool import get_context
+
+    with_registers(get_context(devices.host()).language.registers)
+    written, build = [], gemm.build
+    monkeypatch.setattr(gemm, "build", lambda *args, **named: (written.append(args[1]), build(*args, **named))[1])
+    for rows in (170, 230, 301):
+        a, b = random(rows, 211), random(211, 181)
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            x, y = (layers.data(name, list(v.shape), append_batch_size=False) for name, v in (("x", a), ("y", b)))
+            (found,) = fluid.Executor("cpu").run(feed={"x": a, "y": b}, fetch_list=[layers.matmul(x, y)])
+        close(found, a.astype("float64") @ b, 211)
+    assert len(written) == len({*written}) == 2  # packing, and the product
+
+
 def test_threads_and_rows_beside_it_change_no_bit() -> None:
     from fluidlite.platform.context_pool import get_context
 

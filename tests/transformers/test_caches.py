@@ -231,6 +231,24 @@ def test_an_operator_with_the_same_inputs_has_the_same_call() -> None:
     assert again is not first and again == first and hash(again) == hash(first)
 
 
+def test_layers_that_are_alike_share_calls() -> None:
+    """What one of them found is not asked again; others, and gradients, have their own."""
+    x = layers.data("x", [-1, 4], append_batch_size=False)
+    many = [
+        layers.scale(x, 2.0),
+        layers.scale(x, 2.0),
+        layers.scale(x, 3.0),
+        layers.scale(x, -0.0),
+        layers.scale(x, 0.0),
+    ]
+    graph = Graph(fluid.default_main_program(), [out.name for out in (*many, layers.tanh(x))])
+    cpu = get_context("cpu").place
+    steps = plan_graph(graph, cpu, {"x": (Spec.of((3, 4), "float32"), cpu)}, {}, policy()).steps
+    calls = [step.call for step in steps]  # type: ignore[union-attr]
+    assert calls[0] is calls[1] and len({id(call) for call in calls}) == 5
+    assert [call.attrs.get("scale") for call in calls] == [2.0, 2.0, 3.0, 0.0, 0.0, None]
+
+
 def test_a_call_is_asked_once() -> None:
     definition = ops.get("relu")
     spec = Spec.of((2,), "float32")

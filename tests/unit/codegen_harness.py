@@ -199,7 +199,7 @@ def execute(
             tensors[slot] = context.put(rubbish)
     workspace = run.workspace
     io = SimpleNamespace(
-        tensors=[held(tensor) for tensor in tensors.values()], random=random, op_id=0,
+        tensors=[held(tensor) for tensor in tensors.values()], random=random, op_id=0, context=context,
         workspace=held(context.put(np.empty(workspace, np.uint8))) if workspace else None,
         span=lambda slot, i=0: held(tensors[slot]).span(),
     )  # fmt: skip

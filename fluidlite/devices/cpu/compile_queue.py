@@ -22,8 +22,9 @@ from fluidlite.plugin import DeviceError
 from . import object_code
 
 VARIABLE = "FLUIDLITE_COMPILE_PROCESSES"
-MOST = 8
-"""Processes, where nothing is said: as many as other processors are there."""
+MOST = 4
+"""Processes, where nothing is said: as many as other processors are there. More would find nothing to do: planning and
+translating take this process a third as long as LLVM takes."""
 EACH = 3
 """Modules that wait for each process: a process takes as long to begin as it does to compile them."""
 IDLE_SECONDS = 1.0

@@ -86,8 +86,9 @@ class Table:
                     times[name].seconds.append(seconds)
             if number >= 2 and time.perf_counter() > ends:
                 break
-        label = f"{types[0] if gradient else case.type} {case.name}".strip()
-        if gradient and types[0] not in (f"{case.type}_grad", f"{case.type}_grad2"):
+        own = next((each for each in types if each in (f"{case.type}_grad", f"{case.type}_grad2")), None)
+        label = f"{own if gradient else case.type} {case.name}".strip()
+        if gradient and own is None:
             label = f"{types[0]}, the gradient of {case.label}"
         first_input = next(iter(case.inputs(size).values()), None)
         shown = first_input[0] if isinstance(first_input, list) else first_input

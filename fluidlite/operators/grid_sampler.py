@@ -28,6 +28,7 @@ def _sides(places: e.Tensor, size: e.Number) -> list[Side]:
         reads=("X", "Grid"),
         doc="X@GRAD = the sum of Output@GRAD with the weights of its pixels; Grid@GRAD = Output@GRAD times the "
         "differences of neighbouring pixels",
+        memory="in loops, Output@GRAD with its weight for each of four pixels: four times Output, and places",
     ),
     inputs={
         "X": "images, [images, channels, height, width], float32 or float64",

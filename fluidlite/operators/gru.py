@@ -20,7 +20,7 @@ from fluidlite.operators.recurrent_common import (
 )
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
-from fluidlite.program.operator_options import Differentiation, Inference, Lowering
+from fluidlite.program.operator_options import Differentiation, Execution, Inference, Lowering
 from fluidlite.tensor.tensor_spec import Spec
 
 _ORIGIN = Attr(
@@ -151,7 +151,9 @@ _BY_NUMBER = ("identity", "sigmoid", "tanh", "relu")
     Differentiation(
         reads=("Input", "HiddenPrev", "Weight", "Bias"),
         doc="the gradients of all inputs, through the gates, which are computed again",
+        memory="where arrays compute, gates and their gradients before and after each function: five times Gate",
     ),
+    Execution(memory="where arrays compute, the gates before and after each function: twice as much as Gate"),
     Lowering(library=True),
     inputs=[
         Slot("Input", doc="[rows, 3 units]: update, reset, candidate"),

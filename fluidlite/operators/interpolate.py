@@ -182,6 +182,7 @@ for _name in ("bilinear", "nearest", "bicubic", "linear", "trilinear"):
             reads=(),
             stop_gradient={"Scale": "it only says how large Out is"},
             doc="X@GRAD = the sum of Out@GRAD over the elements that one was taken for, with their weights",
+            memory="in loops, the sums of Out@GRAD along one dim after the other: as much as Out@GRAD at most",
         ),
         inputs=("X", *_SLOTS),
         attrs=_ATTRS,

@@ -25,7 +25,7 @@ from fluidlite.operators.math.spans import (
 )
 from fluidlite.operators.windows import PADDING_ALGORITHM, channels_to_end, data_format
 from fluidlite.program.opdef import Attr
-from fluidlite.program.operator_options import Lowering
+from fluidlite.program.operator_options import Execution, Lowering
 
 Ints = tuple[int, ...]
 Spans = tuple[Span, ...]
@@ -102,6 +102,9 @@ def _void(spans: Spans, rank: int) -> e.Tensor | None:
             found = here if found is None else e.logical_or(found, here)
     return found
 
+
+_LINES = "in loops, the windows along one dim after the other, the last one first: as much as X at most"
+"""What they allocate."""
 
 # Maxima -------------------------------------------------------------------------------------------------------------
 
@@ -189,6 +192,7 @@ def _register_pool(spatial: int) -> None:
 
     made = operator(
         f"pool{spatial}d",
+        Execution(memory=_LINES),
         Lowering(in_layout=channels_to_end("X", "Out")),
         attrs=attrs,
         dtypes={"X": ALL_FLOATS},
@@ -241,6 +245,7 @@ def _register_indexed(spatial: int) -> None:
 
     made = operator(
         f"max_pool{spatial}d_with_index",
+        Execution(memory=f"{_LINES}, and where they are"),
         outputs=("Out", "Mask"),
         attrs=attrs,
         dtypes={"X": ALL_FLOATS},

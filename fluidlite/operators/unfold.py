@@ -23,6 +23,7 @@ Ints = tuple[int, ...]
     Differentiation(
         reads=(),
         doc="X@GRAD = the sum of Y@GRAD over the windows that hold an element; half types add up in a float32 copy",
+        memory="in loops, the sums over the columns of the windows: as much as X for each row of a window",
     ),
     inputs=with_docs(("X",), {"X": "images, [images, channels, height, width], floating"}),
     outputs=("Y",),

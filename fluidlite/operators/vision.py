@@ -124,6 +124,7 @@ def im2sequence(
 
 @gradient(
     im2sequence,
+    Execution(memory="in loops, the sums over the columns of the windows: as much as X for each row of a window"),
     Inference(grad_of(_infer_unfold, "X")),
     metadata=("X",),
     doc="X@GRAD = the sum of Out@GRAD over the windows in which an element lies",

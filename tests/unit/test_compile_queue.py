@@ -167,6 +167,14 @@ def test_an_interrupt_gives_the_module_back(monkeypatch: pytest.MonkeyPatch) -> 
     assert queue.result(job) == b"code"
 
 
+def test_what_a_process_never_answers_is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_queue, "PATIENCE_SECONDS", 0.1)
+    queue = CompileQueue(object_code)
+    (job,) = put(queue, range(1))
+    assert queue._take() is job
+    assert queue.result(job) == object_code(*job.request)
+
+
 def test_what_nobody_asks_for_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     queue = CompileQueue(object_code)

@@ -29,6 +29,8 @@ EACH = 3
 """Modules that wait for each process: a process takes as long to begin as it does to compile them."""
 IDLE_SECONDS = 1.0
 """A process that finds nothing to do for so long ends."""
+PATIENCE_SECONDS = 60.0
+"""After so long a module that a process has taken is compiled here."""
 _BEGIN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[2]); runpy.run_path(sys.argv[1], None, '__main__')"
 
 
@@ -129,24 +131,26 @@ class CompileQueue:
             With LLVM's reason, if it refuses the text.
         """
         while job.code is None and not job.reason:
-            with self._changed:
-                if job.code is not None or job.reason:
-                    break
-                mine = job if job.taken != self._generation else self._next()
-                if mine is None:
-                    self._changed.wait()
-                    continue
-                self._waiting.pop(mine.number, None)
-                mine.taken = self._generation
-            began, code, reason = perf_counter(), None, ""
+            mine, began = None, perf_counter()
             try:
-                code = self._compile(*mine.request)
+                with self._changed:
+                    if job.code is not None or job.reason:
+                        break
+                    mine = job if job.taken != self._generation else self._next()
+                    if mine is None:
+                        if not self._changed.wait(PATIENCE_SECONDS):  # who has it hangs
+                            job.taken = -1
+                        continue
+                    self._waiting.pop(mine.number, None)
+                    mine.taken = self._generation
+                self._done(mine, self._compile(*mine.request), "", perf_counter() - began)
             except RuntimeError as exc:
-                reason = str(exc) or "no reason"
-            except BaseException:
-                self._give_back(mine)
+                assert mine is not None
+                self._done(mine, None, str(exc) or "no reason", perf_counter() - began)
+            except BaseException:  # an interrupt
+                if mine is not None:
+                    self._give_back(mine)
                 raise
-            self._done(mine, code, reason, perf_counter() - began)
         if job.code is None:
             raise RuntimeError(job.reason)
         return job.code

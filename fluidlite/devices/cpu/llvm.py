@@ -44,6 +44,7 @@ def _object_code(text: str, level: int, cpu: str, features: str) -> bytes:
 
 _queue = queue(_object_code)
 
+
 class Code:
     """Machine code; it goes when nobody holds it.
 

@@ -5,8 +5,9 @@
 The training step of an MLP (784-512-512-10, momentum), of ResNet-18 (3 x 64 x 64, batch statistics), or of an encoder
 (4 layers of 256, 128 tokens): passes, plan, bind and compile, less a run of what is ready.
 Each round is two fresh processes with an empty cache folder of their own: the first compiles, the second finds machine
-code there. Times are the wall's; those of the processor tell the process's own share on a busy machine. One thread,
-since a step's own time is subtracted. The cache folder is XDG_CACHE_HOME's, as on Linux.
+code there. Times are the wall's; those of the processor tell the process's own share on a busy machine, without that of
+processes that compile beside it (FLUIDLITE_COMPILE_PROCESSES=0: none). One thread, since a step's own time is
+subtracted. The cache folder is XDG_CACHE_HOME's, as on Linux.
 """
 
 from __future__ import annotations

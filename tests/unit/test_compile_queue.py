@@ -170,9 +170,11 @@ def test_an_interrupt_gives_the_module_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_a_process_never_answers_is_compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_queue, "PATIENCE_SECONDS", 0.1)
     queue = CompileQueue(object_code)
-    (job,) = put(queue, range(1))
-    assert queue._take() is job
-    assert queue.result(job) == object_code(*job.request)
+    jobs = put(queue, range(EACH))
+    assert [queue._take() for _ in jobs] == jobs
+    began = monotonic()
+    assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
+    assert monotonic() - began < 30 and not queue._usable  # it waited once, and lets no process begin again
 
 
 def test_what_nobody_asks_for_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ EACH = 3
 """Modules that wait for each process: a process takes as long to begin as it does to compile them."""
 IDLE_SECONDS = 1.0
 """A process that finds nothing to do for so long ends."""
-PATIENCE_SECONDS = 60.0
-"""After so long a module that a process has taken is compiled here."""
+PATIENCE_SECONDS = 30.0
+"""After so long without an answer what processes have taken is compiled here."""
 _BEGIN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[2]); runpy.run_path(sys.argv[1], None, '__main__')"
 
 
@@ -98,7 +98,7 @@ class CompileQueue:
         self._usable = True
         """Whether no process failed to begin."""
         self._generation = 0
-        """A forked child has another one: who took a job there is not here."""
+        """It becomes another where those who took jobs are given up, or are not here, as in a forked child."""
 
     def put(self, text: str, level: int, cpu: str, features: str) -> Job:
         """Add a module; a process begins if many wait.
@@ -138,8 +138,8 @@ class CompileQueue:
                         break
                     mine = job if job.taken != self._generation else self._next()
                     if mine is None:
-                        if not self._changed.wait(PATIENCE_SECONDS):  # who has it hangs
-                            job.taken = -1
+                        if not self._changed.wait(PATIENCE_SECONDS):  # who has it hangs, and may have more
+                            self._generation, self._usable = self._generation + 1, False
                         continue
                     self._waiting.pop(mine.number, None)
                     mine.taken = self._generation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, Union
 
 from fluidlite.expr.number import FUNCTIONS, Condition, Number, Values, number
 
@@ -71,21 +71,26 @@ class Formulas:
     def __init__(self, numbers: Sequence[Number]) -> None:
         self._numbers = numbers
         self._asked = False
-        self._listed: _Listed | None = None
-        self._at: list[int] = []
+        self._ready: tuple[_Listed, list[int]] | None = None
+        """The list, and where the numbers stand in it: set as one, as other threads may ask meanwhile."""
 
     def __call__(self, values: Values) -> list[Any]:
         """What they are in a call; None where a leaf is not known."""
-        if self._listed is None and self._asked:
-            self._listed = _Listed(self._numbers)
-            self._at = self._listed.places(self._numbers)
+        ready = self._ready
+        if ready is None and self._asked:
+            listed = _Listed(self._numbers)
+            ready = self._ready = listed, listed.places(self._numbers)
         self._asked = True
-        found = self._listed.begin(values) if self._listed is not None else None
-        if self._listed is None or found is None:
+        found = ready[0].begin(values) if ready is not None else None
+        if ready is None or found is None:
             return [n.evaluate(values) for n in self._numbers]
-        for function, given in self._listed.steps:
+        for function, given in ready[0].steps:
             found.append(function(*given(found)))
-        return list(map(found.__getitem__, self._at))
+        return list(map(found.__getitem__, ready[1]))
+
+
+_Step = tuple[Callable[..., Any], _Given, Union[bool, None]]
+"""A function or a comparison, what it is of, and the answer that is expected of it."""
 
 
 class Answers:
@@ -94,9 +99,8 @@ class Answers:
     def __init__(self, asked: Sequence[tuple[Condition, bool]]) -> None:
         self._conditions = asked
         self._asked = False
-        self._listed: _Listed | None = None
-        self._steps: list[tuple[Callable[..., Any], _Given, bool | None]] = []
-        """Functions and comparisons, each with what it is of, and the answer that is expected of it."""
+        self._ready: tuple[_Listed, list[_Step]] | None = None
+        """The list, and what is computed and asked in turn: set as one, as other threads may ask meanwhile."""
 
     def first_other(self, values: Values, unknown: Callable[[int], bool]) -> int:
         """The number of the first condition with another answer in a call, or -1.
@@ -106,18 +110,19 @@ class Answers:
         unknown : callable
             Says of a condition whose numbers are not known whether its answer is another.
         """
-        if self._listed is None and self._asked:
-            self._list()
+        ready = self._ready
+        if ready is None and self._asked:
+            ready = self._ready = self._list()
         self._asked = True
-        found = self._listed.begin(values) if self._listed is not None else None
-        if found is None:
+        found = ready[0].begin(values) if ready is not None else None
+        if ready is None or found is None:
             for k, (condition, answer) in enumerate(self._conditions):
                 truth = condition.evaluate(values)
                 if unknown(k) if truth is None else truth is not answer:
                     return k
             return -1
         k = 0
-        for function, given, expected in self._steps:
+        for function, given, expected in ready[1]:
             if expected is None:
                 found.append(function(*given(found)))
             elif bool(function(*given(found))) is expected:
@@ -126,17 +131,19 @@ class Answers:
                 return k
         return -1
 
-    def _list(self) -> None:
+    def _list(self) -> tuple[_Listed, list[_Step]]:
         pairs: list[tuple[Number, Number]] = []
         for condition, _ in self._conditions:
             a, b = condition.a, condition.b
             pairs.append((_ZERO, _ZERO) if a.key == b.key and a.whole else (a, b))
-        listed = self._listed = _Listed(chain.from_iterable(pairs))
+        listed = _Listed(chain.from_iterable(pairs))
+        steps: list[_Step] = []
         done = 0
         for (condition, answer), pair in zip(self._conditions, pairs, strict=True):
             places = listed.places(pair)
             needed = max(done, max(places) + 1 - listed.given)
             for function, given in listed.steps[done:needed]:
-                self._steps.append((function, given, None))
+                steps.append((function, given, None))
             done = needed
-            self._steps.append((FUNCTIONS[condition.op], _given(places), answer))
+            steps.append((FUNCTIONS[condition.op], _given(places), answer))
+        return listed, steps

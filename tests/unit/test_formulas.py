@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -107,3 +109,22 @@ def test_a_number_in_common_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
         seen.clear()
         assert answers.first_other({"a": a, "b": 2}, lambda k: True) == -1 and formulas({"a": a, "b": 2}) == [a, a + 2]
     assert seen == [4, 4]
+
+
+def test_threads_may_ask_at_once() -> None:
+    """A list that another thread is still making is not taken."""
+    leaves = [size(name) for name in "abcdefgh"]
+    numbers = [apply("add", apply("mul", one, other), one) for one in leaves for other in leaves]
+    asked = [(Condition("less", n, number(50)), True) for n in numbers]
+    values = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6, "g": 7, "h": 8}
+    wanted, other = [n.evaluate(values) for n in numbers], [c.evaluate(values) for c, _ in asked].index(False)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(60):
+                answers, formulas = Answers(asked), Formulas(numbers)
+                assert {*pool.map(answers.first_other, [values] * 8, [lambda k: True] * 8)} == {other}
+                assert all(found == wanted for found in pool.map(formulas, [values] * 8))
+    finally:
+        sys.setswitchinterval(interval)

@@ -134,6 +134,7 @@ def test_what_a_process_leaves_undone_is_compiled_here(answer: str, monkeypatch:
     jobs = put(queue, range(2 * EACH))
     wait(lambda: any(job.taken == 0 for job in jobs) or queue._processes == 0)
     assert [queue.result(job) for job in jobs] == [object_code(*job.request) for job in jobs]
+    assert queue._usable  # it was given back, and not waited for
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["here", "in a process"])
@@ -210,6 +211,18 @@ def test_the_variable_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
             most_processes()
     monkeypatch.delenv(VARIABLE)
     assert 0 <= most_processes() <= compile_queue.MOST
+
+
+def test_who_sets_it_wrongly_reads_its_name(tmp_path: Path) -> None:
+    script = """
+import fluidlite as fluid
+out = fluid.layers.relu(fluid.layers.data("x", [3]) * 2.0)
+fluid.Executor("cpu").run(feed={"x": [[1.0, 2.0, 3.0]] * 1000}, fetch_list=[out])
+"""
+    environment = {**os.environ, VARIABLE: "two", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "LLVM refuses" not in done.stderr
+    assert f"{VARIABLE} is 'two'; expected a number\n  Do: unset it" in done.stderr
 
 
 TRAINS = """

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from fluidlite.kernel_support import CacheInfo, DiskCache, c_to_llvm, opt_level
-from fluidlite.plugin import CompileError, KernelLanguageBase
+from fluidlite.plugin import CompileError, DeviceError, KernelLanguageBase
 
 from .command_buffer import CommandBuffer
 from .images import Image, image, runner
@@ -159,6 +159,8 @@ class LLVMLanguage(KernelLanguageBase):
             return found
         try:
             code = self.compiler.load(make, [packed_name(entry)], source, entry, _translator())
+        except DeviceError:  # it says itself what is wrong
+            raise
         except RuntimeError as exc:
             raise CompileError(f"LLVM refuses kernel {entry!r}: {exc}", source) from exc
         found = self._kernels[key] = Kernel(code, entry, parameters)

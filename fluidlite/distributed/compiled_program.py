@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.distributed.groups import Group, member_seed, world
+from fluidlite.distributed.groups import Group, member_seed, share_devices, world
 from fluidlite.distributed.strategies import BuildStrategy, ExecutionStrategy, GradientScaleStrategy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place, PlaceLike
@@ -117,6 +117,7 @@ class CompiledProgram:
             from fluidlite.distributed.parameters import broadcast_state, check_same_program
 
             check_same_program(program, group, _feed_names(feed))
+            share_devices(group, devices.unit(executor.place))
             broadcast_state(program, scope, group)
             self._begun.add(scope)
         return list(executor.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
 
 from fluidlite.base.errors import CollectiveError
 from fluidlite.platform.device_context import Event
+from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.place import PlaceLike
 
 Array = np.ndarray[Any, Any]
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 
 _SEED_STRIDE = 1_000_003
+_DIGEST = 16
 
 
 class Work(Protocol):
@@ -45,11 +50,15 @@ class Group(Protocol):
         Which member this is, and how many there are.
     reduces_at_once : bool
         Arrays of the host are best reduced in their place, by the thread that computes: no other has a processor.
+    devices_apart : bool
+        Each member computes on a device of its own, all of one kind, so that a library may pass arrays from device to
+        device. All members think the same: they have told each other (:func:`share_devices`).
     """
 
     rank: int
     size: int
     reduces_at_once: bool
+    devices_apart: bool = False
 
     def start_all_reduce(self, array: Array, reduction: str, after: Event | None = None) -> Work:
         """Begin to replace the array by the reduction over all members, once ``after`` has happened."""
@@ -156,8 +165,33 @@ def set_thread_ring(ring: int, group: Group | None) -> None:
         mine[ring] = group
 
 
-def world() -> Group:
+def share_devices(group: Group, unit: Unit) -> None:
+    """Tell the other members on which device this one computes, and learn whether all have devices of their own.
+
+    Every member calls it at the same time, as it would an operation of the group.
+    """
+    if group.size == 1:
+        return
+    identity = unit.info.identity
+    words = (unit.place.kind, f"{socket.gethostname()} {identity}" if identity else "")
+    own = np.frombuffer(b"".join(blake2b(word.encode(), digest_size=_DIGEST).digest() for word in words), np.uint8)
+    kinds, found = np.split(group.all_gather(own), 2, axis=1)
+    unknown = np.frombuffer(blake2b(digest_size=_DIGEST).digest(), np.uint8)
+    group.devices_apart = bool(
+        (kinds == kinds[0]).all()
+        and (found != unknown).any(axis=1).all()
+        and len(np.unique(found, axis=0)) == group.size
+    )
+
+
+def world(place: PlaceLike | None = None) -> Group:
     """All processes that ``mpirun`` started, as ring 0; this one alone if none did.
+
+    Parameters
+    ----------
+    place : Place or str or None
+        Where this member computes. If every member says it in the same call, and each has a device of its own,
+        arrays are passed from device to device where a library can, and otherwise through the host.
 
     Raises
     ------
@@ -166,12 +200,14 @@ def world() -> Group:
     """
     from fluidlite.distributed.launch import started_by_mpi
 
-    if ring_group(0) is not _SINGLE or not started_by_mpi():
-        return ring_group(0)
-    from fluidlite.distributed.mpi import mpi_world
+    group = ring_group(0)
+    if group is _SINGLE and started_by_mpi():
+        from fluidlite.distributed.mpi import mpi_world
 
-    group = mpi_world()
-    set_ring(0, group)
+        group = mpi_world()
+        set_ring(0, group)
+    if place is not None:
+        share_devices(group, devices.unit(place))
     return group
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import CollectiveError, FeedError, FetchError
-from fluidlite.distributed.groups import Group, set_thread_ring
+from fluidlite.distributed.groups import Group, set_thread_ring, share_devices
 from fluidlite.distributed.parameters import state_names
 from fluidlite.distributed.rows import joined, split
 from fluidlite.distributed.threads import Meeting
+from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
@@ -41,8 +42,15 @@ class Replicas:
         self._scopes: list[Scope] = []
         self._owner: Scope | None = None
         self._versions: dict[str, tuple[int, int]] = {}
-        self._meeting = Meeting(len(self.places))
         self._threads = [ThreadPoolExecutor(1, f"fluidlite-replica-{i}") for i in range(len(self.places))]
+        self._meeting = self._meet()
+
+    def _meet(self) -> Meeting:
+        meeting = Meeting(len(self.places))
+        several = zip(self._threads, meeting.members, map(devices.unit, self.places), strict=True)
+        for told in [thread.submit(share_devices, member, unit) for thread, member, unit in several]:
+            told.result()
+        return meeting
 
     def run(self, feed: Any, fetch_list: Any, scope: Scope, return_numpy: bool) -> list[Any]:
         """Run once on all places; return what was fetched, the places' values behind each other."""
@@ -75,7 +83,7 @@ class Replicas:
             except Exception as exc:
                 errors.append(exc)
         if errors:
-            self._meeting, self._owner = Meeting(len(self.places)), None  # what the members hold may differ now
+            self._meeting, self._owner = self._meet(), None  # what the members hold may differ now
             raise next((exc for exc in errors if not isinstance(exc, CollectiveError)), errors[0])
         self._versions = self._seen(programs[0], scope)
         names = [item if isinstance(item, str) else item.name for item in fetches]

@@ -12,6 +12,7 @@ from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
 from fluidlite.executor import Executor
 from fluidlite.nn.memory_check import check_memory
+from fluidlite.platform.device_registry import devices
 from fluidlite.program.program import Program, program_guard
 from fluidlite.program.scope import Scope
 
@@ -49,10 +50,12 @@ def set_up(network: Network, programs: Programs) -> None:
     if programs.startup.global_block().ops:
         network.executor.run(programs.startup, scope=network.scope)
     if network.distributed:
+        from fluidlite.distributed.groups import share_devices
         from fluidlite.distributed.parameters import broadcast_state, check_same_program
 
         broadcast_state(network.program, network.scope, network.group)
         check_same_program(network.program, network.group)
+        share_devices(network.group, devices.unit(network.place))
 
 
 def _initialised(network: Network, layer: Layer) -> Scope:

@@ -25,7 +25,7 @@ class DeviceInfo:
     ``fork_safe`` says that what was made of the device before a ``fork()`` works in the child, closing it included.
     Otherwise a child of a process that has used it gets an error at once, and nothing of the parent's is let go there.
     ``computes`` is False for a device whose results are no numbers: it is used where it is named, and is not among
-    ``places()``.
+    ``places()``. ``identity`` says which device of its machine it is, in the same words in every process; "": unknown.
     """
 
     name: str
@@ -51,6 +51,7 @@ class DeviceInfo:
     dlpack: int | None = None
     fork_safe: bool = False
     computes: bool = True
+    identity: str = ""
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory))

@@ -19,8 +19,11 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.devices.cuda import CUDADevice
+from fluidlite.distributed.groups import ring_group, share_devices, single
 from fluidlite.distributed.threads import Meeting
+from fluidlite.errors import CollectiveError
 from fluidlite.kernels.nccl import collective
+from fluidlite.platform.device_registry import devices
 from fluidlite.plugin import Library, hookimpl, register_kernel
 
 KIND = "gpus"
@@ -121,7 +124,9 @@ def cupy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         fluid.plugin_loader.unload("gpus")
 
 
-def run(type: str, given: list[np.ndarray], attrs: dict[str, Any], sync: bool = False) -> list[np.ndarray]:
+def run(
+    type: str, given: list[np.ndarray], attrs: dict[str, Any], sync: bool = False, apart: bool = True
+) -> list[np.ndarray]:
     program = fluid.Program()
     block = program.global_block()
     names = [f"x{i}" for i in range(len(given))]
@@ -132,8 +137,10 @@ def run(type: str, given: list[np.ndarray], attrs: dict[str, Any], sync: bool = 
     if sync:
         block.append_op("c_sync_comm_stream", {"X": outs}, {"Out": outs})
     executor = fluid.Executor(KIND)
+    ring_group(0).devices_apart = apart
     found = executor.run(program, dict(zip(names, given, strict=True)), outs)
-    assert {line.choice.library for line in executor.explain_last().plan.lines} == {"nccl-of-host"}
+    libraries = {line.choice.library for line in executor.explain_last().plan.lines}
+    assert libraries == {"nccl-of-host" if apart else "mpi"}
     return list(found)
 
 
@@ -176,9 +183,58 @@ def test_dtypes_and_the_others(cupy: Any, together: Callable[..., list[Any]], dt
         np.testing.assert_array_equal(scattered, sum(inputs)[2 * rank : 2 * rank + 2])
 
 
-def test_alone_it_copies(cupy: Any) -> None:
-    np.testing.assert_array_equal(run("c_allreduce_sum", [numbers(0, (3,))], {})[0], numbers(0, (3,)))
+def test_members_that_share_a_gpu_reduce_through_the_host(cupy: Any, together: Callable[..., list[Any]]) -> None:
+    def work(rank: int, group: Any) -> Any:
+        return run("c_allreduce_sum", [numbers(rank, (3,))], {}, sync=True, apart=False)[0]
+
+    for found in together(2, work):
+        np.testing.assert_array_equal(found, numbers(0, (3,)) + numbers(1, (3,)))
     assert not Communicator.streams
+
+
+def test_alone_it_copies(cupy: Any) -> None:
+    np.testing.assert_array_equal(run("c_allreduce_sum", [numbers(0, (3,))], {}, apart=False)[0], numbers(0, (3,)))
+    assert not Communicator.streams
+
+
+@pytest.mark.parametrize(
+    ("places", "apart"),
+    [
+        ((0, 1), True),
+        ((0, 0), False),
+        ((1, 0, 1), False),
+        ((0, "cpu"), False),
+        (("cpu", "cpu"), False),
+    ],
+    ids=str,
+)
+def test_members_learn_whether_their_devices_are_apart(
+    cupy: Any, together: Callable[..., list[Any]], places: tuple[Any, ...], apart: bool
+) -> None:
+    def work(rank: int, group: Any) -> bool:
+        where = places[rank]
+        share_devices(group, devices.unit(f"{KIND}:{where}" if where != "cpu" else where))
+        return bool(group.devices_apart)
+
+    assert together(len(places), work) == [apart] * len(places)
+    share_devices(single(), devices.unit("cpu"))
+    assert not single().devices_apart
+
+
+def test_a_plan_for_another_group_is_refused(cupy: Any, together: Callable[..., list[Any]]) -> None:
+    def work(rank: int, group: Any) -> None:
+        group.devices_apart = True
+        program = fluid.Program()
+        block = program.global_block()
+        block.create_var("x", shape=(3,), dtype="float32", is_data=True)
+        block.append_op("c_allreduce_sum", {"X": "x"}, {"Out": block.create_var("out")}, {"use_calc_stream": True})
+        executor = fluid.Executor(KIND)
+        executor.run(program, {"x": numbers(rank, (3,))}, ["out"])
+        group.devices_apart = False
+        with pytest.raises(CollectiveError, match="no GPUs of their own"):
+            executor.run(program, {"x": numbers(rank, (3,))}, ["out"])
+
+    together(2, work)
 
 
 def test_where_cupy_has_no_nccl_the_reason_is_shown(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

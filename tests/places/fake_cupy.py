@@ -28,6 +28,7 @@ class OutOfMemoryError(MemoryError):
 
 class Device:
     compute_capability = "80"
+    cublas_handle = 7
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -180,6 +181,7 @@ runtime = SimpleNamespace(
     memcpyPeerAsync=_memcpy_peer_async,
     pointerGetAttributes=lambda address: SimpleNamespace(type=0),
     getDeviceCount=lambda: 2,
+    deviceGetPCIBusId=lambda index: f"0000:0{index}:00.0",
     getDeviceProperties=lambda index: {"name": b"Fake GPU", "totalGlobalMem": MEMORY},
 )
 cuda = SimpleNamespace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ def test_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert "float32" in rows[0]["dtypes"]
     for row in rows:
         assert row["usable"] or f"{row['place']} cannot be used: {row['reason']}" in text
+
+
+def test_the_package_runs_as_the_command() -> None:
+    found = subprocess.run([sys.executable, "-m", "fluidlite", "places", "--json"], capture_output=True, check=True)
+    assert json.loads(found.stdout)[0]["place"] == "cpu:0"
 
 
 def test_plugins(capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,9 +237,8 @@ class CUDADevice(DeviceBase):
             memory=facts["totalGlobalMem"],
             alignment=256,
             queues=QUEUES,
-            # CuPy computes nothing in bfloat16
-            dtypes=tuple(name for name in DeviceInfo.dtypes if name != "bfloat16"),
             dlpack=2,
+            identity=self._cupy.cuda.runtime.deviceGetPCIBusId(index),
         )
 
     def allocator(self, index: int) -> CUDAAllocator:

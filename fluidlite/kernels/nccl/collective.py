@@ -31,13 +31,16 @@ def _nccl() -> Any:
 
 
 def supports(call: Call) -> str | None:
-    """Why NCCL cannot do it: CuPy was built without it, or it lacks the dtype."""
+    """Why NCCL cannot do it: CuPy was built without it, it lacks the dtype, or members share a GPU or have none."""
     try:
         nccl = _nccl()
     except ImportError as exc:
         return f"CuPy has no NCCL here ({exc})"
     if not getattr(nccl, "available", True):
         return "CuPy has no NCCL here"
+    ring = call.attr("ring_id")
+    if not ring_group(ring).devices_apart:
+        return f"the members of ring {ring} have not said that each has a GPU of its own"
     dtype = call.dtype("X")
     return None if hasattr(nccl, _DTYPES.get(dtype, "")) else f"NCCL has no {dtype}"
 
@@ -98,6 +101,11 @@ def _link(context: Context, ring: int) -> Link | None:
     group = ring_group(ring)
     if group.size == 1:
         return None
+    if not group.devices_apart:
+        raise CollectiveError(
+            f"NCCL was chosen for another group than ring {ring} has now, whose members have no GPUs of their own"
+            "\n  Do: another Executor for this group"
+        )
     links: dict[tuple[int, int], Link] = context.handle("nccl", dict)
     found = links.get((ring, id(group)))
     if found is None:

@@ -50,7 +50,7 @@ class ArrayKernels:
                 return "its steps are operators of their own"
         except ProgramError as exc:  # numbers that it reads as values are not known yet
             return str(exc)
-        return unsuitable(call, unit.info.dtypes)
+        return unsuitable(call, unit.array_dtypes)
 
     def _code(self, call: Call, context: Any) -> tuple[ArrayCode, Callable[..., Any]]:
         slots, host = _written(call), _on_host(context)

@@ -17,6 +17,7 @@ from operator_checks import PAIRWISE, parsed, run_checks
 
 import fluidlite as fluid
 from fluidlite.devices.cuda.language import CUDALanguage, nvrtc_compile
+from fluidlite.errors import OutOfRangeError
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.op_call import Call
@@ -200,3 +201,82 @@ def test_a_group_without_words_is_refused() -> None:
     context = SimpleNamespace(language=language, place=fluid.Place("cuda", 0))
     with pytest.raises(fluid.FluidError, match="groups of 32 to 256 work-items, and no keyword barrier\n  Do: name it"):
         kernels.prepare(call_of("softmax", (300, 1000), (300, 1000)), context)
+
+
+SCATTERS = [(5000, 3000, 7), (3, 4000, 1), (100_000, 2500, 1), (17, 33_333, 5), (4097, 2048, 2)]
+"""Rows of the target, updates, and columns: few rows, many, more than parts, and as many updates as are just enough."""
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(("rows", "count", "columns"), SCATTERS)
+@pytest.mark.parametrize("how", ["add", "sum", "set"])
+def test_many_updates_go_where_indices_say(
+    rows: int, count: int, columns: int, how: str, grouped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added to what is there, in place of it, or the last of those of a row."""
+    monkeypatch.setattr(get_context("opencl:0").language, "group", REAL)
+    random = np.random.default_rng(rows + count)
+    x, updates = (random.normal(size=(n, columns)).astype("float32") for n in (rows, count))
+    index = random.integers(0, rows, (count, 1))
+    exact = x.astype("float64")
+    if how != "add":
+        exact[index[:, 0]] = 0
+    if how == "set":
+        exact[index[:, 0]] = updates
+    else:
+        np.add.at(exact, index[:, 0], updates)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        data = [
+            L.data(name, list(each.shape), dtype=str(each.dtype), append_batch_size=False)
+            for name, each in (("x", x), ("index", index), ("updates", updates))
+        ]
+        out = L.scatter_nd_add(*data) if how == "add" else L.scatter(*data, overwrite=how == "set")
+        feed = {"x": x, "index": index, "updates": updates}
+        for mode in ("interpreted", "compiled"):
+            executor = fluid.Executor("opencl:0", mode=mode)
+            (made,) = executor.run(feed=feed, fetch_list=[out])
+            np.testing.assert_allclose(made, exact, rtol=1e-5, atol=1e-4)
+            (again,) = executor.run(feed=feed, fetch_list=[out])
+            np.testing.assert_array_equal(again, made)
+        index[count // 2] = rows
+        with pytest.raises(OutOfRangeError):
+            executor.run(feed=feed, fetch_list=[out])
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "nests"), [(100_000, 3000, 6), (17, 4000, 2), (5000, 2047, 1)], ids=["sorted", "by chunks", "few"]
+)
+def test_updates_are_sorted_or_added_up_by_chunks(rows: int, count: int, nests: int) -> None:
+    specs = {"X": Spec.of((rows, 7), "float32"), "Index": Spec.of((count, 1), "int64")}
+    specs["Updates"] = Spec.of((count, 7), "float32")
+    call = Call(ops.get("scatter_nd_add"), {k: (v,) for k, v in specs.items()}, {"Out": (specs["X"],)}, {})
+    found = nests_of(traced_of(call), kernels._wanted(call), leaves(call), side_by_side=True)
+    assert len(found) == nests
+    assert len(nests_of(traced_of(call), kernels._wanted(call), leaves(call))) == 1
+
+
+@pytest.mark.opencl
+def test_updates_of_several_dims_and_axes(grouped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of what is read along an axis in the middle, and by a table of indices."""
+    monkeypatch.setattr(get_context("opencl:0").language, "group", REAL)
+    random = np.random.default_rng(5)
+    x, table = (random.normal(size=dims).astype("float32") for dims in ((3, 900, 4), (700, 6)))
+    index, ids = random.integers(0, 900, 3000), random.integers(0, 700, (50, 60, 1))
+    along, by_table = (random.normal(size=dims).astype("float32") for dims in ((3, 3000, 4), (50, 60, 6)))
+    exact = np.zeros(x.shape), np.zeros(table.shape)
+    np.add.at(exact[0].swapaxes(0, 1), index, along.astype("float64").swapaxes(0, 1))
+    np.add.at(exact[1], ids[..., 0], by_table)
+    feed = {"x": x, "table": table, "index": index, "ids": ids, "along": along, "by_table": by_table}
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        block = fluid.default_main_program().global_block()
+        for name, each in feed.items():
+            block.create_var(name, each.shape, str(each.dtype), is_data=True, stop_gradient=name not in ("x", "table"))
+        read, looked_up = block.create_var("read"), block.create_var("looked_up")
+        block.append_op("index_select", {"X": "x", "Index": "index"}, {"Out": read}, {"dim": 1})
+        block.append_op("lookup_table", {"W": "table", "Ids": "ids"}, {"Out": looked_up})
+        products = [L.elementwise_mul(a, block.var(b)) for a, b in ((read, "along"), (looked_up, "by_table"))]
+        slopes = fluid.gradients([L.reduce_sum(each) for each in products], [block.var("x"), block.var("table")])
+        for mode in ("interpreted", "compiled"):
+            made = fluid.Executor("opencl:0", mode=mode).run(feed=feed, fetch_list=slopes)
+            for found, wanted in zip(made, exact, strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

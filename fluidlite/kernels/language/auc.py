@@ -54,7 +54,7 @@ _STATE = {
 }
 
 
-@register_kernel("auc", "language", options=KernelOptions(indexes=True), inplace=True)
+@register_kernel("auc", "language", options=KernelOptions(indexes=True, written_for="cores"), inplace=True)
 def auc(call: Call, context: Context) -> Any:
     """StatPosOut, StatNegOut: rows of both kinds in each bucket; AUC: the area, from the highest bucket down."""
     dtype, (rows, width) = call.dtype("Predict"), call.dims("Predict")

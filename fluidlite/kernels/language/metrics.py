@@ -38,7 +38,7 @@ _IOU = """
 """
 
 
-@register_kernel("mean_iou", "language", options=KernelOptions(indexes=True))
+@register_kernel("mean_iou", "language", options=KernelOptions(indexes=True, written_for="cores"))
 def mean_iou(call: Call, context: Context) -> Any:
     """OutCorrect, OutWrong: right and wrong ones of each class; OutMeanIou: the mean of right / (right + wrong)."""
     n, dtype = call.attr("num_classes"), call.dtype("Predictions")
@@ -133,7 +133,7 @@ _STATES = """
 """
 
 
-@register_kernel("precision_recall", "language", options=KernelOptions(indexes=True), inplace=True)
+@register_kernel("precision_recall", "language", options=KernelOptions(indexes=True, written_for="cores"), inplace=True)
 def precision_recall(call: Call, context: Context) -> Any:
     """AccumStatesInfo: the four counts of each class; BatchMetrics and AccumMetrics: the scores of both states."""
     n, dtype, kind = call.attr("class_number"), call.dtype("MaxProbs"), ctype(context, call.dtype("MaxProbs"))

@@ -12,6 +12,7 @@ from fluidlite.render.loops.indices import Index
 from fluidlite.render.loops.nest import Nest, Store
 from fluidlite.render.loops.rules import elements
 from fluidlite.render.loops.sizes import Sizes, size_of
+from fluidlite.render.loops.sorted_scatter import Updates, pays, scattered_side_by_side
 
 SCATTERING = frozenset({"add_at", "add_rows", "put", "set_at"})
 """Primitives that say of each of their operands' elements where it goes."""
@@ -47,18 +48,28 @@ def chain_of(x: Tensor, stored: Container[Tensor], values: Sizes) -> list[Tensor
 
 
 def scattered(
-    x: Tensor, target: Source, stored: Mapping[Tensor, Source], values: Sizes, side_by_side: bool = False
-) -> Nest:
+    x: Tensor, target: Source, stored: Mapping[Tensor, Source], values: Sizes, free: int | None = None
+) -> list[Nest]:
     """What was there before, and then each element of the updates at the place that is computed for it.
 
     The rows of the target are split in parts, so that each has one owner, who reads all indices in order. There are
-    many where items run ``side_by_side``.
+    many where items run side by side; of many updates each reads its own.
+
+    Parameters
+    ----------
+    free : int or None
+        Where items run side by side, the number of the first workspace that is no other's.
     """
     e = elements(stored, values)
+    side_by_side = free is not None
     chain, axis = chain_of(x, stored, values), x.params[0] if x.params else 0
+    if free is not None and len(chain) == 1 and x.op != "put":
+        several = Updates(x, *_updates(x), axis, _combine(x))
+        if pays(several, e):
+            return scattered_side_by_side(several, target, base_of(x), e, free)
     size = e.sized(x.dims[axis])
     inner = [each for each in _axes(x, e)[0] if each.name != f"i{axis}"]
-    work = max(prod(size_of(d, values) for d in _updates(one).dims) for one in chain)
+    work = max(prod(size_of(d, values) for d in _updates(one)[0].dims) for one in chain)
     owners = prod(e.extents[each.name] for each in inner)
     if not side_by_side and inner and inner[-1].name == f"i{x.rank - 1}":
         owners = owners // max(1, min(e.extents[inner[-1].name], COLUMNS))
@@ -81,7 +92,7 @@ def scattered(
     value = e.cast(e.number(0, x.dtype) if base is None else e.at(base, here), x.dtype)
     stores = [Store(target, x.dims, value, e.linear(here, x), (), "", x.dtype, (row,))]
     for turn, one in enumerate(chain):
-        updates, indices = _updates(one), one.args[2] if one.op == "set_at" else one.args[1]
+        updates, indices = _updates(one)
         count = 1 if one.op == "put" else indices.rank
         loops = tuple(
             e.extended(Axis(f"s{turn}_{k}", d)) for k, d in enumerate(updates.dims[axis : axis + count]) if not e.one(d)
@@ -96,14 +107,19 @@ def scattered(
         if one.op == "set_at":
             at = e.index_of(e.checked(given, x.dims[axis], ()))
         place = e.linear((*here[:axis], at, *here[axis + 1 :]), x)
-        combine = "set" if one.op == "set_at" else "add"
-        stores.append(Store(target, x.dims, e.at(updates, index), place, there, combine, x.dtype, loops, True))
+        stores.append(Store(target, x.dims, e.at(updates, index), place, there, _combine(one), x.dtype, loops, True))
     items = [*([part] if parts > 1 else []), *inner]
-    return Nest(tuple(items), tuple(stores), e)
+    return [Nest(tuple(items), tuple(stores), e)]
 
 
-def _updates(x: Tensor) -> Tensor:
-    return x.args[1] if x.op == "set_at" else x.args[0]
+def _combine(x: Tensor) -> str:
+    """How a :class:`Store` writes what a scatter does."""
+    return "set" if x.op == "set_at" else "add"
+
+
+def _updates(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What a scatter writes, and where."""
+    return (x.args[1], x.args[2]) if x.op == "set_at" else (x.args[0], x.args[1])
 
 
 def running(x: Tensor, target: Source, stored: Mapping[Tensor, Source], values: Sizes) -> Nest:

@@ -26,7 +26,7 @@ from fluidlite.render.loops.kept_answers import Answer, Question
 from fluidlite.render.loops.launches import Piece, decoded, encoded, group_of, launched
 from fluidlite.render.loops.merging import elements_of, merged
 from fluidlite.render.loops.nest import Nest
-from fluidlite.render.loops.nests import nests_of
+from fluidlite.render.loops.nests import free_workspace, nests_of
 from fluidlite.render.loops.parts import in_parts
 from fluidlite.render.loops.past_caches import past_caches
 from fluidlite.render.loops.rules import ELEMENTS
@@ -136,7 +136,7 @@ def _nests(call: Call, values: Sizes, side_by_side: bool = False) -> list[Nest]:
     """The nests of a call, before their items are cut into tiles."""
     found: list[Nest] = []
     nests = with_scans(nests_of(traced_of(call), _wanted(call), values, side_by_side))
-    made = 1 + max((s.target[1] for nest in nests for s in nest.stores if s.target[0] == "made"), default=-1)
+    made = free_workspace(nests)
     for nest in map(merged, nests):
         parts = in_parts(nest, made)
         made += len(parts[0].stores) if len(parts) > 1 else 0

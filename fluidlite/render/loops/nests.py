@@ -7,7 +7,7 @@ says that they are all of one item, and else in a nest before, in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 
 from fluidlite.base.dtypes import INTS, ITEMSIZE
@@ -59,7 +59,7 @@ def nests_of(
     rounded = {id(x) for slot, i, x in results if x.dtype != dtypes[slot, i]}
     every = [x for _, _, x in results]
     tables = _tables(every, values) | _indices(every, values)
-    keep = tables.union(_kept(every, rounded, values))
+    keep = tables.union(_kept(every, rounded, values, side_by_side))
     kept = [x for x in ordered(every) if x in keep]
     stored = {x: ("made", k) for k, x in enumerate(kept) if in_order(x, values) or x in tables}
     splits: dict[tuple[Source, int], tuple[Number, ...]] = {}
@@ -76,7 +76,10 @@ def nests_of(
         homes = Counter(x for group in groups for x in set().union(*(root.inlined for root in group.members)))
         more |= {x for x, count in homes.items() if count > 1}
         if not more:
-            return tuple(nest for group in groups for nest in _nests(group, values, side_by_side))
+            found: list[Nest] = []
+            for group in groups:
+                found += _nests(group, values, side_by_side, free_workspace(found, len(kept)))
+            return tuple(found)
         stored = {x: ("made", k) for k, x in enumerate(kept) if x in stored or x in more}
 
 
@@ -258,17 +261,23 @@ def _split_at(root: Root, n: Number, values: Sizes, splits: dict[tuple[Source, i
     return True
 
 
-def _nests(group: Group, values: Sizes, side_by_side: bool) -> list[Nest]:
-    """The nests that compute a group."""
+def free_workspace(nests: Iterable[Nest], least: int = 0) -> int:
+    """The number of the first workspace that no nest writes."""
+    numbers: list[int] = [s.target[1] for nest in nests for s in nest.stores if s.target[0] == "made"]
+    return max([least, *(1 + each for each in numbers)])
+
+
+def _nests(group: Group, values: Sizes, side_by_side: bool, free: int) -> list[Nest]:
+    """The nests that compute a group; workspaces from the number ``free`` on are no other's."""
     main = group.members[0]
     if in_order(main.x, values) and main.x not in group.stored:
         if main.x.op == "scan":
             return [running(main.x, main.target, group.stored, values)]
-        return [scattered(main.x, main.target, group.stored, values, side_by_side)]
+        return scattered(main.x, main.target, group.stored, values, free if side_by_side else None)
     return [nest_of(group, values)]
 
 
-def _kept(results: list[Tensor], rounded: Container[int], values: Sizes) -> list[Tensor]:
+def _kept(results: list[Tensor], rounded: Container[int], values: Sizes, side_by_side: bool) -> list[Tensor]:
     """The tensors that are better stored than computed for each element that reads them, those that others are made of
     first.
 
@@ -281,7 +290,8 @@ def _kept(results: list[Tensor], rounded: Container[int], values: Sizes) -> list
             readers[arg].append(x)
     written = Counter(map(id, results))
     own = {x for x in order if in_order(x, values)}
-    own -= {base_of(x) for x in own if _continues(x, base_of(x), own, readers) and not written[id(base_of(x))]}
+    if not side_by_side:
+        own -= {base_of(x) for x in own if _continues(x, base_of(x), own, readers) and not written[id(base_of(x))]}
     costly = {x for x in order if x in own or (x.op in REDUCING and x.op != "scan" and readers[x])}
     kept: set[Tensor] = set()
     repeated: dict[Tensor, bool] = {}

@@ -117,7 +117,7 @@ def side_by_side(nest: Nest, values: Sizes, group: tuple[int, int]) -> Schedule:
     """Choose how a nest is gone through where neighbouring work-items run side by side.
 
     An item has one element or one row, so that neighbouring items read neighbouring elements. A group goes through the
-    rows of one item together where a row lies side by side in memory, or where there are few of them.
+    rows of one item together where a row of its own lies side by side in memory, or where there are few of them.
     """
     every, items = elements_of(nest), {axis.name for axis in nest.items}
     reduces = [x for x in every if x.op in ("reduce", "arg")]
@@ -135,7 +135,8 @@ def side_by_side(nest: Nest, values: Sizes, group: tuple[int, int]) -> Schedule:
     longest = max(size_of(axes[-1].size, values) for axes in outer)
     while members > fewest and members > longest:
         members //= 2
-    places = [x.params[1] for x in every if x.op == "load"] + [store.place for store in nest.stores]
+    own = [x for x in every if x.op == "load" and not items.isdisjoint(nest.elements.needs(x))]
+    places = [x.params[1] for x in own] + [store.place for store in nest.stores]
     rows = any(step_is_one(place, axes[-1].name) for place in places for axes in outer)
     few = prod(size_of(axis.size, values) for axis in nest.items) < MANY_ROWS
     if members > longest or not (rows or few) or len(reduces) > MAX_TOGETHER:

@@ -39,6 +39,7 @@ BUILT_IN = (
     "fluidlite.kernels.blas",
     "fluidlite.kernels.mpi",
     "fluidlite.kernels.nccl",
+    "fluidlite.kernels.cublas",
 )
 
 

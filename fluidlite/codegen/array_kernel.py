@@ -114,7 +114,7 @@ class ArrayGenerator:
         """Why no kernel can be generated, or None."""
         if unit.array is None:
             return "the device has no array namespace"
-        return refusal(call, unit.info.dtypes)
+        return refusal(call, unit.array_dtypes)
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie: each element is read before it is written."""

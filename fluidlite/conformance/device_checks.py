@@ -48,7 +48,7 @@ def _namespace(place: Place) -> None:
     unit = devices.unit(place)
     if unit.array is None:
         return
-    lacks = lacking(unit.array.xp, unit.info.dtypes)
+    lacks = lacking(unit.array.xp, unit.array_dtypes)
     if lacks:
         raise ConformanceError(
             f"{place}: its array namespace {getattr(unit.array.xp, '__name__', type(unit.array.xp).__name__)} lacks "
@@ -211,7 +211,7 @@ def _array_views(place: Place) -> None:
     if unit.array is None:
         return
     context = get_context(place)
-    for dtype in unit.info.dtypes:
+    for dtype in unit.array_dtypes:
         data = (np.arange(24) % 2).astype(NUMPY[dtype])
         raw = data.view(np.uint8)
         allocation = memory.alloc(place, raw.nbytes + 64, context)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product as every
+from itertools import pairwise, product as every
 from math import prod
 from operator import mul
 from typing import TYPE_CHECKING
@@ -65,6 +65,22 @@ class Gemm:
     def steps(self) -> list[list[int]]:
         """How many matrices of a, of b and of out one step along each batch axis skips."""
         return [_steps(dims[:-2], self.batch) for dims in (self.a_dims, self.b_dims, self.out_dims)]
+
+    def strided(self) -> tuple[int, int, int] | None:
+        """How many matrices of a, of b and of out lie between two products, if that is the same for all; else None.
+
+        It is worked out axis by axis: a batch whose size is still open stands for very many.
+        """
+        if any(self.batch[axis] > 1 for axis in self.summed):
+            return None
+        found = []
+        for steps in self.steps():
+            axes = [(size, step) for size, step in zip(self.batch, steps, strict=True) if size > 1]
+            if any(outer != size * inner for (_, outer), (size, inner) in pairwise(axes)):
+                return None
+            found.append(axes[-1][1] if axes else 0)
+        a, b, out = found
+        return a, b, out
 
     def matrices(self) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (which matrix of a, of b, of out, whether it adds to an earlier one) for each batch."""

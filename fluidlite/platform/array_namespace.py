@@ -32,11 +32,14 @@ class ArrayBase:
         Whether elementwise functions take the place of their result as an ``out=`` argument, as NumPy's do.
     eager : bool
         Whether reading one value costs no synchronisation (host memory): index checks then raise at once.
+    lacks : tuple of str
+        The dtypes, of those that the device computes, in which its functions do not compute.
     """
 
     xp: Any = None
     out = False
     eager = False
+    lacks: tuple[str, ...] = ()
 
     def extra(self, name: str) -> Any:
         """Return a function beyond the standard by its name, or None: here none."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fluidlite.base.arguments import did_you_mean
+from fluidlite.base.dtypes import ALL, HALVES
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
 from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
 from fluidlite.base.invalidation import cache_version
@@ -27,6 +28,10 @@ class Unit:
     info : DeviceInfo
     array : ArrayNamespace or None
     language : KernelLanguage or None
+    lacks : mapping of str to set of str
+        By capability, the dtypes in which it does not compute. In kernel languages half types are 16-bit integers.
+    array_dtypes : tuple of str
+        In which the array namespace computes.
     supports : callable or None
         ``Device.supports``; None where the device refuses nothing.
     """
@@ -41,6 +46,12 @@ class Unit:
         self.language: Any = device.language(place.index)
         if self.language is not None:
             _check_language(self.language)
+        words = getattr(self.language, "types", ())
+        self.lacks: Mapping[str, frozenset[str]] = {
+            "array": frozenset(getattr(self.array, "lacks", ())),
+            "language": frozenset(each for each in ALL if ("int16" if each in HALVES else each) not in words),
+        }
+        self.array_dtypes = tuple(dtype for dtype in info.dtypes if dtype not in self.lacks["array"])
         refuses_nothing = getattr(type(device), "supports", None) in (None, DeviceBase.supports)
         self.supports: Any = None if refuses_nothing else device.supports
         self._lost: str | None = None

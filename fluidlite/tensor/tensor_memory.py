@@ -171,7 +171,7 @@ class TensorMemory:
         return self.allocation
 
     def data(self) -> Any:
-        """The place's native array (or, on a place without arrays, the Span), for kernels.
+        """The place's native array (or, on a place without arrays of the dtype, the Span), for kernels.
 
         What has it may write it at any time, so nothing that is made of its values is kept from run to run.
 
@@ -184,7 +184,8 @@ class TensorMemory:
         """
         allocation = self._held()
         assert self.place is not None
-        if devices.unit(self.place).array is None:
+        unit = devices.unit(self.place)
+        if unit.array is None or self._known().dtype in unit.lacks["array"]:
             allocation.live_block()
             allocation.open_for_good()
             return self.span()
@@ -209,8 +210,14 @@ class TensorMemory:
         if kept is not None:
             array = kept[0].get(kept[1])
         if array is None:
+            context = allocation.context
+            if spec.dtype in context.unit.lacks["array"]:
+                raise TensorError(
+                    f"the arrays of {context.place} have no {spec.dtype}"
+                    "\n  Do: cast to float32 first; numpy() copies the values to the host, and span() is their memory"
+                )
             strides = self._strides if self._strides is not None else (spec.layout.permutation and self.strides)
-            array = allocation.context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
+            array = context.array.wrap(self.span(), spec.dims, spec.dtype, strides or None)
             if kept is not None:
                 arrays, key, most = kept
                 if len(arrays) >= most:

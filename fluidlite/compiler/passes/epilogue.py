@@ -16,7 +16,7 @@ from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.passes.fuse_dims import GenericDims, generic_dims
 from fluidlite.compiler.passes.joined import lines_of, made_of
 from fluidlite.compiler.selection.kernel_selection import choose
-from fluidlite.compiler.selection.refusals import device_veto, language_refusal, refuse
+from fluidlite.compiler.selection.refusals import capability_refusal, device_veto, refuse
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_registry import Kernel, kernels
@@ -224,8 +224,7 @@ class _Joint:
         if kernel is None or not kernel.epilogue or plain.place != place:
             return None
         reason = refuse(kernel, call, self.unit)
-        if reason is None and plain.capability == "language":
-            reason = language_refusal(call, self.unit)
+        reason = reason or capability_refusal(plain.capability, call, self.unit)
         if reason is None and plain.capability:
             reason = device_veto(then_call(call), self.unit)
         return kernel if reason is None else None

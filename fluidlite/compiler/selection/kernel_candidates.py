@@ -8,9 +8,9 @@ from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, decomposed_choice, widened_choice
 from fluidlite.compiler.selection.policy import HOWS, Policy
 from fluidlite.compiler.selection.refusals import (
+    capability_refusal,
     device_refusal,
     device_veto,
-    language_refusal,
     of_other_devices,
     refuse,
 )
@@ -96,8 +96,7 @@ def _generic(call: Call, unit: Unit) -> list[CandidateRow]:
     for capability in unit.capabilities():
         for kernel in sorted((k for k in kernels.of(call.op.type) if capability in k.places), key=_rank):
             reason = of_other_devices(kernel, unit) or refuse(kernel, call, unit) or ""
-            if not reason and capability == "language":
-                reason = language_refusal(call, unit) or ""
+            reason = reason or capability_refusal(capability, call, unit) or ""
             if not reason and capability != "memory":
                 reason = device_veto(call, unit) or ""
             choice = None if reason else Choice("generic", unit.place, kernel.library, kernel, capability)

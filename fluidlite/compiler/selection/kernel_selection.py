@@ -10,7 +10,7 @@ from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
 from fluidlite.compiler.selection.policy import Policy
-from fluidlite.compiler.selection.refusals import language_refusal, refuse, unsuited, unused
+from fluidlite.compiler.selection.refusals import capability_refusal, refuse, unsuited, unused
 from fluidlite.compiler.selection.single_kernel import (
     native_kernels,
     rank_of,
@@ -116,7 +116,7 @@ def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:
             continue
         if unsuited(kernel, call, unit, policy) or refuse(kernel, call, unit):
             continue
-        if choice.capability == "language" and language_refusal(call, unit):
+        if capability_refusal(choice.capability, call, unit):
             continue
         found.append(kernel)
     if len(found) < 2:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import SupportsError
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import Unit
@@ -19,6 +18,7 @@ MANY_OPERATORS = 16
 """Operators in a fused one from which on calls of the array namespace take longer than one compiled kernel, whatever
 their size.
 """
+_NAMES = {"array": "the array namespace", "language": "the kernel language"}
 
 
 def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | None:
@@ -26,6 +26,8 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
     if capability in policy.exclude:
         return "excluded by the policy"
     if capability != "language":
+        return None
+    if unit.array is not None and capability_refusal("array", call, unit) is not None:
         return None
     chosen = policy.capability(unit.place.kind) if policy.codegen else None
     if chosen == "array":
@@ -91,14 +93,12 @@ def asked_of(supports: Callable[[Call], Any], call: Call, whose: Callable[[], st
     return answer
 
 
-def language_refusal(call: Call, unit: Unit) -> str | None:
-    """Why a kernel language cannot say a call (a type it lacks), or None. Half types are stored as 16-bit integers."""
-    for slot, spec, _ in _specs(call):
-        if slot in call.op.not_computed:
-            continue
-        stored = "int16" if spec.dtype in HALVES else spec.dtype
-        if stored not in unit.language.types:
-            return f"the kernel language of {unit.place.kind} has no type for {stored} ({slot})"
+def capability_refusal(capability: str, call: Call, unit: Unit) -> str | None:
+    """Why a capability of a device cannot compute a call (a type it lacks), or None."""
+    lacking = unit.lacks.get(capability)
+    for slot, spec, _ in _specs(call) if lacking else ():
+        if lacking and spec.dtype in lacking and slot not in call.op.not_computed:
+            return f"{_NAMES[capability]} of {unit.place.kind} has no {spec.dtype} ({slot})"
     return None
 
 

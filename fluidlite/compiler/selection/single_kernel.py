@@ -8,9 +8,9 @@ from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.choice_cache import current_choices
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.compiler.selection.refusals import (
+    capability_refusal,
     device_refusal,
     device_veto,
-    language_refusal,
     refuse,
     unsuited,
     unused,
@@ -131,8 +131,7 @@ def try_generic(
     for capability, kernel in sorted(tried, key=lambda pair: not pair[1].library_backed):
         reason = unused(capability, call, unit, policy) or unsuited(kernel, call, unit, policy)
         reason = reason or refuse(kernel, call, unit)
-        if reason is None and capability == "language":
-            reason = language_refusal(call, unit)
+        reason = reason or capability_refusal(capability, call, unit)
         if reason is None and capability != "memory":  # copies need nothing that a device could lack
             reason = device_veto(call, unit)
         if reason is None:

@@ -42,6 +42,7 @@ class CuPyArrays(ArrayBase):
     """
 
     out = True
+    lacks = ("bfloat16",)
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy

@@ -9,7 +9,6 @@ import ctypes
 import platform
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -52,22 +51,10 @@ def _is_right(found: Any, routine: Routine, dtype: str) -> bool:
 
 
 def steps_of(gemm: Gemm) -> tuple[int, int, int] | None:
-    """How many matrices of a, b and out lie between two products; None if one call can't do them.
-
-    It is worked out axis by axis: a batch whose size is still open stands for very many.
-    """
+    """How many matrices of a, b and out lie between two products; None if one call can't do them."""
     if prod(gemm.batch) < 2 or gemm.m * gemm.n * gemm.k <= SMALL or 1 in (gemm.m, gemm.n):
         return None
-    if any(gemm.batch[axis] > 1 for axis in gemm.summed):
-        return None
-    found = []
-    for steps in gemm.steps():
-        axes = [(size, step) for size, step in zip(gemm.batch, steps, strict=True) if size > 1]
-        if any(outer != size * inner for (_, outer), (size, inner) in pairwise(axes)):
-            return None
-        found.append(axes[-1][1])
-    a, b, out = found
-    return a, b, out
+    return gemm.strided()
 
 
 class Batch:

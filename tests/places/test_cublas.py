@@ -15,12 +15,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_on_host import HostLanguage
 
 import fluidlite as fluid
 from fluidlite.compiler.selection.kernel_candidates import candidates
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.devices.cuda import CUDADevice
-from fluidlite.kernels.cublas import products
+from fluidlite.kernels.cublas import conv, products
 from fluidlite.plugin import Library, hookimpl, register_kernel
 from fluidlite.program.op_call import Call
 from fluidlite.program.registry import ops
@@ -59,25 +60,25 @@ class CuBLAS:
         assert any(stream.entered for stream in self.cupy.Stream.known)  # cuBLAS takes CuPy's current stream
         wide = _numpy({68: "float32", 70: "float64"}[compute])
         scale, kept = (np.frombuffer((ctypes.c_char * wide.itemsize).from_address(x), wide)[0] for x in (alpha, beta))
-        assert kept == 0
+        assert kept in (0, 1)
         left = self._matrices(a, (k, m) if transa else (m, k), a_kind, lda, a_step, count)
         right = self._matrices(b, (n, k) if transb else (k, n), b_kind, ldb, b_step, count)
         for x, y, out in zip(left, right, self._matrices(c, (m, n), c_kind, ldc, c_step, count), strict=True):
             found = (x.T if transa else x).astype(wide) @ (y.T if transb else y).astype(wide)
-            out[...] = (scale * found).astype(out.dtype)
+            out[...] = (scale * found + (out.astype(wide) if kept else 0)).astype(out.dtype)
         self.calls += 1
 
 
 class Device(CUDADevice):
-    """CUDA's device under another name, without its arrays and kernel language."""
+    """CUDA's device under another name, without its arrays."""
 
     kind = KIND
 
     def array(self, index: int) -> None:
         return None
 
-    def language(self, index: int) -> None:
-        return None
+    def language(self, index: int) -> HostLanguage:
+        return HostLanguage()
 
 
 class Plugin:
@@ -93,10 +94,10 @@ class Plugin:
 
     @hookimpl
     def register_kernels(self, register: Any) -> None:
-        for op in ("matmul", "matmul_grad", "mul", "mul_grad"):
-            kernel = getattr(products, op)
-            mark = register_kernel(op, KIND, library="cublas-of-host", dtypes=kernel.dtypes, supports=kernel.supports)
-            register(mark(kernel.function))
+        for kernel in (*vars(products).values(), *vars(conv).values()):
+            if getattr(kernel, "library", "") == "cublas":
+                facts = {"dtypes": kernel.dtypes, "supports": kernel.supports}
+                register(register_kernel(kernel.op, KIND, library="cublas-of-host", **facts)(kernel.function))
 
 
 @pytest.fixture
@@ -117,7 +118,9 @@ def cublas(monkeypatch: pytest.MonkeyPatch) -> Iterator[CuBLAS]:
         fluid.plugin_loader.unload("tensorcores")
 
 
-def run(type: str, given: dict[str, np.ndarray], outs: list[str], attrs: dict[str, Any]) -> tuple[list[Any], str]:
+def run(
+    type: str, given: dict[str, np.ndarray], outs: list[str], attrs: dict[str, Any], place: str = KIND
+) -> tuple[list[Any], str]:
     program = fluid.Program()
     block = program.global_block()
     names = {slot: slot.replace("@", "_") for slot in given}
@@ -126,7 +129,7 @@ def run(type: str, given: dict[str, np.ndarray], outs: list[str], attrs: dict[st
         block.create_var(names[slot], array.shape, dtype, is_data=True)
     made = {slot: block.create_var(f"out_{i}") for i, slot in enumerate(outs)}
     block.append_op(type, {slot: [name] for slot, name in names.items()}, made, attrs)
-    executor = fluid.Executor(KIND, fallback="allow")
+    executor = fluid.Executor(place, fallback="allow")
     found = executor.run(program, {names[slot]: array for slot, array in given.items()}, list(made.values()))
     return found, executor.explain_last().plan.lines[-1].choice.library
 
@@ -210,3 +213,65 @@ def test_where_cupy_has_no_cublas_the_reason_is_shown(cublas: CuBLAS, monkeypatc
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", None)
     _, library = run("mul", {"X": numbers((2, 3)), "Y": numbers((3, 4))}, ["Out"], {})
     assert library != "cublas-of-host"
+
+
+WINDOWS = [
+    ("conv2d", (2, 3, 9, 8), (4, 3, 3, 3), {"paddings": [1, 1]}),
+    ("conv2d", (3, 4, 9, 8), (6, 2, 3, 2), {"strides": [2, 3], "paddings": [1, 0, 2, 1], "groups": 2}),
+    ("conv2d", (1, 2, 12, 11), (3, 2, 3, 3), {"dilations": [2, 3], "paddings": [2, 2]}),
+    ("conv2d", (2, 3, 5, 5), (4, 3, 1, 1), {"strides": [2, 2]}),
+    ("conv2d", (2, 3, 5, 6), (4, 3, 5, 6), {}),
+    ("conv3d", (2, 2, 5, 6, 4), (3, 2, 2, 3, 2), {"strides": [2, 1, 2], "paddings": [1, 1, 0]}),
+    ("conv2d_transpose", (2, 4, 5, 4), (4, 3, 3, 3), {"strides": [2, 2], "paddings": [1, 0]}),
+    ("conv2d_transpose", (2, 4, 5, 4), (4, 2, 2, 3), {"strides": [3, 2], "groups": 2, "dilations": [2, 1]}),
+    ("conv3d_transpose", (1, 2, 3, 4, 3), (2, 3, 2, 3, 2), {"strides": [2, 2, 1]}),
+]
+
+
+@pytest.mark.parametrize("part", [1 << 20, 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("given", WINDOWS, ids=lambda given: f"{given[0]}-{given[1]}")
+def test_convolutions(
+    cublas: CuBLAS, given: tuple[Any, ...], dtype: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All images at a time and one, against the host's kernels in float64."""
+    monkeypatch.setattr(conv, "ENOUGH", 0)
+    monkeypatch.setattr(conv, "ENOUGH_BACKWARD", 0)
+    monkeypatch.setattr(conv, "COLUMNS", part)
+    type, x_dims, w_dims, attrs = given
+    x, w = numbers(x_dims, dtype), numbers(w_dims, dtype, 1)
+    wide = {"Input": x.astype("float64"), "Filter": w.astype("float64")}
+    (found,), library = run(type, {"Input": x, "Filter": w}, ["Output"], attrs)
+    assert library == "cublas-of-host"
+    (wanted,), _ = run(type, wide, ["Output"], attrs, "cpu")
+    np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+    slope = numbers(wanted.shape, dtype, 2)
+    slots = ["Input@GRAD", "Filter@GRAD"]
+    made, library = run(f"{type}_grad", {"Input": x, "Filter": w, "Output@GRAD": slope}, slots, attrs)
+    assert library == "cublas-of-host"
+    exact, _ = run(f"{type}_grad", {**wide, "Output@GRAD": slope.astype("float64")}, slots, attrs, "cpu")
+    for mine, theirs in zip(made, exact, strict=True):
+        np.testing.assert_array_equal(mine, theirs.astype(mine.dtype))
+    assert cublas.calls
+
+
+@pytest.mark.parametrize(
+    ("x_dims", "w_dims", "attrs", "reason"),
+    [
+        ((2, 3, 9, 8), (4, 3, 3, 3), {}, "short convolutions"),
+        ((2, 32, 64, 64), (32, 1, 3, 3), {"groups": 32}, "32 groups"),
+        ((2, 64, 64, 16), (64, 16, 3, 3), {"data_format": "NHWC"}, "channels come last"),
+    ],
+)
+def test_convolutions_that_are_left_to_loops(
+    cublas: CuBLAS, x_dims: tuple[int, ...], w_dims: tuple[int, ...], attrs: dict[str, Any], reason: str
+) -> None:
+    op = ops.get("conv2d")
+    known = {attr.name: attr.default for attr in op.attrs} | attrs
+    ins = {"Input": (Spec.of(x_dims, "float32"),), "Filter": (Spec.of(w_dims, "float32"),)}
+    rows = x_dims[1:3] if attrs.get("data_format") == "NHWC" else x_dims[2:]
+    sizes = [n - 2 for n in rows]
+    made = (x_dims[0], *sizes, w_dims[0]) if attrs.get("data_format") == "NHWC" else (x_dims[0], w_dims[0], *sizes)
+    call = Call(op, ins, {"Output": (Spec.of(made, "float32"),)}, known)
+    (mine,) = [each for each in candidates(call, fluid.Place(KIND), Policy("allow")) if each.name == "cublas-of-host"]
+    assert reason in mine.reason

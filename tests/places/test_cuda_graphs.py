@@ -18,42 +18,17 @@ from weakref import ref
 
 import numpy as np
 import pytest
+from cuda_on_host import HostLanguage
 
 import fluidlite as fluid
 import fluidlite.graph as ng
 from fluidlite.devices.cuda import CUDADevice
 from fluidlite.devices.cuda.graph import GraphChain
-from fluidlite.devices.cuda.language import CUDALanguage, Kernel
-from fluidlite.plugin import KernelLanguageBase, hookimpl
+from fluidlite.plugin import hookimpl
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.transformers import Transformer, make_transformer_factory
 
 KIND = "capturing"
-
-
-class HostLanguage(CUDALanguage):
-    """CUDA's way to launch, with kernels for the host."""
-
-    keywords = KernelLanguageBase.keywords
-    group = None  # a loop goes through items one after the other
-
-    def __init__(self) -> None:
-        super().__init__()
-        from fluidlite.devices.cpu.language import LLVMLanguage
-
-        self._inner = LLVMLanguage()
-        self.types, self.math = self._inner.types, self._inner.math
-
-    def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
-        made = self._inner.compile(context, source, entry, parameters)
-        types = tuple(None if name == "buffer" else np.dtype(name).type for name in parameters)
-
-        def function(grid: Any, block: Any, args: list[Any], stream: Any) -> None:
-            given = [SimpleNamespace(address=arg.ptr) if kind is None else arg for arg, kind in zip(args, types)]  # noqa: B905
-            packed = made.packed(given)
-            stream.do(lambda: made.call(0, 1, packed))
-
-        return Kernel(function, types)
 
 
 class CapturingDevice(CUDADevice):

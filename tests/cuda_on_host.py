@@ -1,14 +1,40 @@
-"""CUDA's kernel language for the CuPy of host memory."""
+"""CUDA without a GPU: CuPy's memory, streams and events over host memory, and CUDA's kernel language for it."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+import fluidlite as fluid
 from fluidlite.devices.cuda.language import CUDALanguage, Kernel
 from fluidlite.plugin import KernelLanguageBase
+
+
+def host_cupy() -> Any:
+    """A CuPy of host memory, with streams of its own."""
+    spec = importlib.util.spec_from_file_location("fake_cupy", Path(__file__).parent / "places" / "fake_cupy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@contextmanager
+def loaded(name: str, plugin: object) -> Iterator[None]:
+    """Have a plugin."""
+    record = fluid.plugin_loader.load(name, plugin)
+    assert record.state == "loaded", record.traceback
+    try:
+        yield
+    finally:
+        fluid.plugin_loader.unload(name)
 
 
 class HostLanguage(CUDALanguage):

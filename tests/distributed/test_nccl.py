@@ -10,12 +10,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from cuda_on_host import host_cupy, loaded
 
 import fluidlite as fluid
 from fluidlite.devices.cuda import CUDADevice
@@ -98,12 +98,7 @@ class Plugin:
 def cupy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A CuPy of host memory; its communicators are known by tuples, as before CuPy 14, or by bytes."""
     identity = {tuple: lambda number: (3, -7, number), bytes: lambda number: bytes([3, 249, number])}[request.param]
-    path = Path(__file__).parents[1] / "places" / "fake_cupy.py"
-    spec = importlib.util.spec_from_file_location("fake_cupy", path)
-    assert spec is not None
-    assert spec.loader is not None
-    fake = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fake)
+    fake = host_cupy()
     numbers_of = {f"NCCL_{name.upper()}": number for name, number in TYPES.items()}
     numbers_of.update({f"NCCL_{name.upper()}": number for number, name in OPERATIONS.items()})
     nccl = SimpleNamespace(
@@ -116,12 +111,8 @@ def cupy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl)
     Communicator.streams.clear()
-    record = fluid.plugin_loader.load("gpus", Plugin())
-    assert record.state == "loaded", record.traceback
-    try:
+    with loaded("gpus", Plugin()):
         yield fake
-    finally:
-        fluid.plugin_loader.unload("gpus")
 
 
 def run(

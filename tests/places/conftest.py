@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_on_host import host_cupy
 
 import fluidlite as fluid
 from fluidlite import plugin_loader
@@ -106,12 +106,7 @@ def probed() -> dict[str, Any]:
 @pytest.fixture
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The CUDA plugin over host memory: everything but arrays and kernels runs."""
-    # by hand, for where this folder is on no path (pytest's import mode "importlib")
-    spec = importlib.util.spec_from_file_location("fake_cupy", Path(__file__).with_name("fake_cupy.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    fake = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fake)
+    fake = host_cupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
     device = CUDADevice()
     assert device.probe() == 2

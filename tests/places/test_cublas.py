@@ -6,16 +6,14 @@ What is held is what they ask cuBLAS for; cuBLAS itself is not here. On a GPU ``
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_on_host import HostLanguage
+from cuda_on_host import HostLanguage, host_cupy, loaded
 
 import fluidlite as fluid
 from fluidlite.compiler.selection.kernel_candidates import candidates
@@ -102,20 +100,12 @@ class Plugin:
 
 @pytest.fixture
 def cublas(monkeypatch: pytest.MonkeyPatch) -> Iterator[CuBLAS]:
-    spec = importlib.util.spec_from_file_location("fake_cupy", Path(__file__).with_name("fake_cupy.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    fake = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fake)
+    fake = host_cupy()
     found = CuBLAS(fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", found)
-    record = fluid.plugin_loader.load("tensorcores", Plugin())
-    assert record.state == "loaded", record.traceback
-    try:
+    with loaded("tensorcores", Plugin()):
         yield found
-    finally:
-        fluid.plugin_loader.unload("tensorcores")
 
 
 def run(

@@ -7,18 +7,16 @@ up to the stream, as it is with CUDA.
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import pytest
-from cuda_on_host import HostLanguage
+from cuda_on_host import HostLanguage, host_cupy, loaded
 
 import fluidlite as fluid
 import fluidlite.graph as ng
@@ -55,11 +53,7 @@ class Plugin:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A CuPy of host memory, which the device finds when it is probed."""
-    spec = importlib.util.spec_from_file_location("fake_cupy", Path(__file__).with_name("fake_cupy.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    fake = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fake)
+    fake = host_cupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
 
@@ -67,13 +61,9 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def transformer(cupy: Any, require: Callable[..., None], no_fallback: None) -> Iterator[Transformer]:
     require("llvmlite")
-    record = fluid.plugin_loader.load("capturing", Plugin())
-    assert record.state == "loaded", record.traceback
-    try:
-        with fluid.program_guard(fluid.Program(), fluid.Program()), make_transformer_factory(KIND)() as made:
-            yield made
-    finally:
-        fluid.plugin_loader.unload("capturing")
+    guard = fluid.program_guard(fluid.Program(), fluid.Program())
+    with loaded("capturing", Plugin()), guard, make_transformer_factory(KIND)() as made:
+        yield made
 
 
 def shown(computation: Any) -> list[tuple[tuple[str, ...], str]]:

@@ -49,6 +49,22 @@ def test_references_of_two_operands_have_the_dims_that_inference_says(axis: int)
         assert found.shape == tuple(block.var("out").shape), (x, y)
 
 
+def test_nothing_is_known_of_a_path_whose_score_is_nearly_that_of_another() -> None:
+    """Sums of three numbers, which are equal as decimals, and further apart in float64 than float32 rounds."""
+    moves = [[-0.83, 0.06, 0.10], [-0.17, 0.33, 0.03], [0.27, -0.39, 0.73], [-0.83, 0.06, 0.10], [-0.17, 0.33, 0.03]]
+    values = {"x": np.ones((1, 3, 3)), "moves": np.array(moves)}
+    given = {name: exactly(array.astype("float32")) for name, array in values.items()}
+    given["length"] = exactly(np.array([[3]]))
+    step = Step(
+        "crf_decoding",
+        {"Emission": ("x",), "Transition": ("moves",), "Length": ("length",)},
+        {"ViterbiPath": ("path",)},
+    )
+    for seed in range(40):
+        found = Evaluator(given, {}, seed).outputs(step, {})["path"]
+        assert not np.isfinite(found.bound).all(), seed
+
+
 def test_a_reference_with_another_number_of_parts_is_refused() -> None:
     step = Step("unbind", {"X": ("x",)}, {"Out": ("a", "b")}, {})
     evaluator = Evaluator({"x": exactly(np.zeros((3, 2), "float32"))}, {})

@@ -22,7 +22,7 @@ from fluidlite.testing.fuzz.operator_classes import CANCELLING, CENTRED, FUSED, 
 from fluidlite.testing.fuzz.recipe import Step
 from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, rounding, running_error, wide
 
-PROBES = 4
+PROBES = 6
 SAFETY = 4.0
 """What probes in random directions may miss."""
 NORMWISE = 8.0
@@ -216,8 +216,8 @@ class ErrorBounds:
     ) -> dict[str, list[Array]]:
         """The largest change at points within the bounds (and, for the operator's own rounding, some units more).
 
-        Of what chooses among elements, the last two points lie opposite each other: the first of equal ones is not the
-        one that is chosen at both.
+        Points in random directions lie opposite each other, two by two: of elements, or sums of elements, that are
+        nearly equal one is not chosen at both.
         """
         across: dict[tuple[str, int], Array] = {}
         distance = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
@@ -234,15 +234,15 @@ class ErrorBounds:
                     if own and value.size:
                         unit = UNIT[_compute(op, dtype_name(b.value.dtype))]
                         finite = np.where(np.isfinite(value), np.abs(value), 0.0)
-                        reach = reach + NORMWISE * unit * (np.max(finite) if probe % 2 else finite)
+                        reach = reach + NORMWISE * unit * (np.max(finite) if probe in (1, 4, 5) else finite)
                     if probe < 2:
                         moved[slot].append(value + (1.0, -1.0)[probe] * reach)
-                    elif own:
-                        moved[slot].append(value + self.rng.choice([-1.0, 1.0], value.shape) * reach)
-                    elif (slot, i) in across:
+                    elif probe % 2:
                         moved[slot].append(value - across[slot, i])
                     else:
-                        across[slot, i] = np.asarray(self.rng.uniform(-1.0, 1.0, value.shape) * reach)
+                        shape = value.shape
+                        way = self.rng.choice([-1.0, 1.0], shape) if own else self.rng.uniform(-1.0, 1.0, shape)
+                        across[slot, i] = np.asarray(way * reach)
                         moved[slot].append(value + across[slot, i])
             try:
                 other = reference_of(op, moved, attrs, lod)

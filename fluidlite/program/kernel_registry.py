@@ -94,11 +94,12 @@ class Kernel:
                 "give it two, prepare(call, context) -> run, or one, the compute form f(ctx)"
             )
         self.plain = parameters == 1
+        self._prefixes = tuple([place[:-1] for place in self.places if place.endswith(":*")])
         self._check()
 
     def runs_on(self, kind: str) -> bool:
         """Whether it is registered for a kind of places, by name or by a pattern."""
-        return kind in self.places or any([matches(place, kind) for place in self.places])
+        return kind in self.places or kind.startswith(self._prefixes)
 
     @property
     def whose(self) -> str:

@@ -158,7 +158,8 @@ class DeviceContext:
 def unit_of(context: Any, dtypes: tuple[str, ...] | None = None) -> Any:
     """What ``refuse`` sees of a context's device."""
     info = DeviceInfo("test") if dtypes is None else DeviceInfo("test", dtypes=dtypes)
-    return SimpleNamespace(info=info, array=context.array, language=context.language)
+    array = context.array
+    return SimpleNamespace(info=info, array_dtypes=info.dtypes, array=array, language=context.language)
 
 
 def call_of(op: OpDef, inputs: dict[str, np.ndarray[Any, Any]], attrs: dict[str, Any], wanted: Any = None) -> Call:

@@ -27,7 +27,7 @@ def unused(capability: str, call: Call, unit: Unit, policy: Policy) -> str | Non
         return "excluded by the policy"
     if capability != "language":
         return None
-    if unit.array is not None and capability_refusal("array", call, unit) is not None:
+    if unit.lacks["array"] and capability_refusal("array", call, unit) is not None:
         return None
     chosen = policy.capability(unit.place.kind) if policy.codegen else None
     if chosen == "array":

@@ -97,7 +97,8 @@ def build(
     aliased : bool
         Whether buffers may overlap (an output that is also an input).
     """
-    compiled, _ = compiled_text(context, entry, buffers, numbers, body, words, aliased=aliased)
+    source, parameters = written(context, entry, buffers, numbers, body, words, aliased=aliased)
+    compiled = context.compile(source, entry, parameters)
 
     def launch(
         context: Context, items: int, spans: Sequence[Any], numbers: Sequence[Any], group: int | None = None
@@ -112,7 +113,7 @@ def build(
     return launch
 
 
-def compiled_text(
+def written(
     context: Context,
     entry: str,
     buffers: Sequence[Buffer],
@@ -122,15 +123,15 @@ def compiled_text(
     *,
     aliased: bool = False,
     local: str = "",
-) -> tuple[Any, str]:
-    """A kernel as :func:`build` makes it, to be launched by the context, and its text.
+) -> tuple[str, tuple[str, ...]]:
+    """The text of a kernel as :func:`build` compiles it, and the types of its parameters.
 
     ``local`` is a template that declares the memory that the work-items of a group share.
     """
     typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
     typed.append(("items", "int64"))
     kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
-    source, parameters = _written(
+    return _written(
         context.language,
         entry,
         tuple(buffers),
@@ -140,7 +141,6 @@ def compiled_text(
         tuple((words or {}).items()),
         aliased,
     )
-    return context.compile(source, entry, parameters), source
 
 
 _texts: LRUCache[tuple[str, tuple[str, ...]]] = LRUCache(1024, "written kernels")

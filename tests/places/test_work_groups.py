@@ -16,6 +16,7 @@ import pytest
 from operator_checks import PAIRWISE, parsed, run_checks
 
 import fluidlite as fluid
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.devices.cuda.language import CUDALanguage, nvrtc_compile
 from fluidlite.errors import OutOfRangeError
 from fluidlite.expr.calls import leaves, traced_of
@@ -190,7 +191,8 @@ def test_nvrtc_compiles_groups(type: str, reductions: int) -> None:
 
     attrs = {"dim": (1,), "keep_dim": False, "reduce_all": False} if type == "reduce_sum" else {}
     call = call_of(type, (300, 1000), (300,) if attrs else (300, 1000), **attrs)
-    context = SimpleNamespace(language=CUDALanguage(), compile=compile, place=fluid.Place("cuda", 0))
+    prepared: LRUCache[Any] = LRUCache(8, "test")
+    context = SimpleNamespace(language=CUDALanguage(), compile=compile, place=fluid.Place("cuda", 0), prepared=prepared)
     kernels.prepare(call, context)
     assert sources and all("bar.sync" in ptx and ".shared" in ptx for ptx in sources)
 

@@ -12,6 +12,7 @@ from loop_texts import forget_nests, keep_nothing
 
 import fluidlite as fluid
 from fluidlite import expr as e
+from fluidlite.base.lru_cache import LRUCache
 from fluidlite.expr.calls import infer, leaves, traced_of
 from fluidlite.expr.declare import operator as declare
 from fluidlite.platform.context_pool import get_context
@@ -83,6 +84,52 @@ def test_rows_of_a_whole_square_are_written_out_side_by_side() -> None:
     (body,) = texts(call_of("transpose", {"X": ((100, 200), "float32")}, {"axis": (1, 0)}, "Out"))
     whole, _, rest = body.partition("} else {")
     assert [text.count("out_Out_0[") for text in (whole, rest)] == [ROWS, 1]
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "attrs"),
+    [("transpose", (112, 208), {"axis": (1, 0)}), ("reduce_sum", (300, 64), {"dim": (0,), "keep_dim": False})],
+)
+def test_where_tiles_fit_there_is_no_text_for_the_rest(operator: str, dims: tuple[int, ...], attrs: Any) -> None:
+    defaults = {attr.name: attr.default for attr in ops.get(operator).attrs}
+    whole, rest = (
+        texts(call_of(operator, {"X": (each, "float32")}, {**defaults, **attrs}, "Out"))
+        for each in (dims, (dims[0], dims[1] + 1))
+    )
+    assert [body.count("if (width == 16") for body in whole] == [0]
+    assert [body.count("if (width == 16") for body in rest] == [1]
+
+
+def test_loops_of_equal_structure_are_one_kernel() -> None:
+    """Whatever their operators and slots are called."""
+    context, made = get_context("cpu"), list[str]()
+
+    def compile(source: str, entry: str, parameters: tuple[str, ...]) -> object:
+        made.append(entry)
+        return object()
+
+    facts = SimpleNamespace(
+        language=context.language, compile=compile, place=context.place, prepared=LRUCache(8, "test"), unit=context.unit
+    )
+
+    def product(x: Any, y: Any) -> Any:
+        return e.reduce_sum(x * y, 1)
+
+    def weighted(p: Any, q: Any) -> Any:
+        return e.reduce_sum(p * q, 1)
+
+    def difference(x: Any, y: Any) -> Any:
+        return e.reduce_sum(x - y, 1)
+
+    for function, inputs in ((product, ("X", "Y")), (weighted, ("P", "Q")), (difference, ("X", "Y"))):
+        type = f"{function.__name__}_of_rows"
+        declare(type, inputs=inputs, outputs=("R",))(function)
+        try:
+            given = dict(zip(inputs, (((64, 100), "float32"), ((100,), "float32")), strict=True))
+            kernels.prepare(call_of(type, given, {}, "R"), facts)
+        finally:
+            ops.remove(ops.get(type))
+    assert made == ["loops_product_of_rows_0", "loops_difference_of_rows_0"]
 
 
 @pytest.mark.parametrize(("images", "size", "steps"), [(64, 64, 2), (1, 8, 0)])

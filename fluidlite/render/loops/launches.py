@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import RegistryError
-from fluidlite.codegen.kernel_source import Buffer, compiled_text
+from fluidlite.codegen.kernel_source import Buffer, written as written_kernel
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
@@ -49,13 +49,17 @@ class Piece:
     heavy: bool
 
 
+_PLAIN = tuple(each.name for each in fields(NestText))
+
+
 def encoded(pieces: Sequence[Piece] | None, table: NumberTable) -> list[Any] | None:
     """Texts as plain values, with numbers as their places in a table."""
     if pieces is None:
         return None
     return [
         [
-            {**vars(piece.text), "buffers": [*piece.text.buffers.items()], "items": table.place(piece.text.items)}
+            {name: getattr(piece.text, name) for name in _PLAIN}
+            | {"buffers": [*piece.text.buffers.items()], "items": table.place(piece.text.items)}
             | {"numbers": [[name, dtype, table.place(n)] for name, dtype, n in piece.text.numbers]},
             [table.place(n) for n in piece.items],
             [[source, [table.place(d) for d in dims], dtype] for source, dims, dtype in piece.targets],
@@ -192,9 +196,12 @@ def _launch(
     checks = "op_id" in text.body
     numbers += ["op_id"] if checks else []
     numbers += [(f"r{k}", "uint32") for k in range(4) if text.draws]
-    kernel, source_text = compiled_text(
-        context, f"{_word(call)}_{name}", buffers, numbers, text.body, aliased=aliased, local=text.local
+    entry = f"{_word(call)}_{name}"
+    source_text, parameters = written_kernel(
+        context, entry, buffers, numbers, text.body, aliased=aliased, local=text.local
     )
+    alike = "loops", text.form, text.local, parameters, tuple([each[1:] for each in buffers]), aliased
+    kernel = context.prepared.get(alike, lambda: context.compile(source_text, entry, parameters))
     found = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
     items = size_of(text.items, values)
     group: int | None = 1 if items < _MANY or piece.heavy else _SOME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from fluidlite.base.dtypes import FLOATS, HALVES
@@ -23,6 +24,8 @@ from fluidlite.render.loops.nest import FEW, TILE, Store, later_at_less
 from fluidlite.render.loops.past_caches import tile_past_caches
 from fluidlite.render.loops.schedule import MAX_WIDE_ELEMENTS, lies_across
 from fluidlite.render.loops.sizes import size_of
+
+_BUFFER = re.compile(r"\b(?:in|out|made|offsets)_\w+")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class NestText:
     draws: bool
     members: int = 1
     local: str = ""
+
+    @cached_property
+    def form(self) -> str:
+        """The body with buffers by their places among the parameters: of equal forms one kernel is compiled."""
+        names = {name: f"@{k}" for k, (name, _, _) in enumerate(self.buffers.values())}
+        return _BUFFER.sub(lambda found: names.get(found[0], found[0]), self.body)
 
 
 ROWS = 8
@@ -102,8 +111,10 @@ class NestWriter(ElementWriter):
                 f"const index_t first = tile * {width};",
                 f"const int width = {whole} - first < {width} ? (int)({whole} - first) : {width};",
             ]
+            fits = size_of(size % width, self.elements.values) == 0
             if self.schedule.square:
                 (axis,) = self.nest.stores[0].loops
+                fits = fits and size_of(axis.size % width, self.elements.values) == 0
                 begin, rows = f"{axis.name}_block * {width}", self._number(axis.size, 0)
                 after.append(f"const int height = {rows} - {begin} < {width} ? (int)({rows} - {begin}) : {width};")
                 whole, rest = body, body
@@ -111,9 +122,11 @@ class NestWriter(ElementWriter):
                     whole, rest = whole.replace(f"@{k}@", written), rest.replace(f"@{k}@", counted)
                 whole = whole.replace("@W@", str(width)).replace("@H@", str(width)).replace("@U@", f"u + {ROWS}")
                 rest = rest.replace("@H@", "height").replace("@U@", f"(height - u < {ROWS} ? height : u + {ROWS})")
-                body = f"if (width == {width} && height == {width}) {{\n{whole}\n}} else {{\n{rest}\n}}"
+                both = f"if (width == {width} && height == {width}) {{\n{whole}\n}} else {{\n{rest}\n}}"
+                body = whole if fits else both
             elif self._often():
-                body = f"if (width == {width}) {{\n{body.replace('@W@', str(width))}\n}} else {{\n{body}\n}}"
+                whole = body.replace("@W@", str(width))
+                body = whole if fits else f"if (width == {width}) {{\n{whole}\n}} else {{\n{body}\n}}"
             body = "\n".join([*after, body.replace("@W@", "width")])
         if any(store.target in self.updated for store in self.nest.stores):  # nothing is, behind an error
             body = f"if ({self._buffer(STATUS, 'int64', False)}[0] == 0) {{\n{body}\n}}"

@@ -64,8 +64,7 @@ class SumWriter(Writer):
             return self.store(slot, index, text, dtype)
 
         if by_column:
-            loop = self._columns(value, dims, summed, slots, low, high, pairs)
-            body += [f"if (width == {COLUMNS}) {{", *loop(str(COLUMNS)), "} else {", *loop("width"), "}"]
+            body += self._columns(value, dims, summed, slots, low, high, pairs)
             body.append(pairs.finish if pairs else "")
             stored = result(f"{place} * n{last} + begin + q", "acc[q]")
             body.append(f"for ({long} q = 0; q < width; ++q) {{ {stored} }}")
@@ -114,7 +113,7 @@ class SumWriter(Writer):
         low: str,
         high: str,
         pairs: Pairwise | None,
-    ) -> Any:
+    ) -> list[str]:
         last, long = dims[-1], self.types["int64"]
         heads, offsets = self._loops(summed, slots, low, high)
         after = ""
@@ -127,19 +126,16 @@ class SumWriter(Writer):
             ]
             after = pairs.after("(int)(stop - b)")
 
-        def loop(width: str) -> list[str]:
-            index = {s: f"{offsets[s]}" + (" + begin + q" if self.flags[s][last] else "") for s in slots}
-            return [
-                *heads,
-                f"for (int q = 0; q < {width}; ++q) {{",
-                *self._value(value, dims, index, "begin + q"),
-                f"acc[q] += {self.name(value)};",
-                "} }",
-                after,
-                "}" * (len(heads) - 1),
-            ]
+        *outer, innermost = heads
+        index = {s: f"{offsets[s]}" + (" + begin + q" if self.flags[s][last] else "") for s in slots}
+        value_text = self._value(value, dims, index, "begin + q")
 
-        return loop
+        def rows(width: str) -> list[str]:
+            head = f"for (int q = 0; q < {width}; ++q) {{"
+            return [innermost, head, *value_text, f"acc[q] += {self.name(value)};", "} }"]
+
+        both = [f"if (width == {COLUMNS}) {{", *rows(str(COLUMNS)), "} else {", *rows("width"), "}"]
+        return [*outer, *both, after, "}" * len(outer)]
 
     def _rows(
         self,

@@ -148,9 +148,9 @@ class Statements(Expressions):
         if reached:
             items = type(cond).__name__ == "BinaryOp" and getattr(cond.right, "name", "") == "fl_end"
             outer = _has_lanes(body)
-            counted = _steps(cond) > 0 and (outer or _has(body, ("Pragma",)))
+            stays = (_steps(cond) > 0 and (outer or _has(body, ("Pragma",)))) or _has_open_loop(body)
             own = independent and not _has(body, ("ArrayDecl",))  # one in the loop is the same memory at each step
-            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, counted, items or independent, own)
+            writer.lines[-1] += self.module.loop(_lanes(cond, body), outer, stays, items or independent, own)
         writer.start(end)
 
     def _do_for(self, node: Any) -> None:
@@ -206,6 +206,15 @@ def _steps(cond: Any) -> int:
         return 0
     text: str = cond.right.value.rstrip("lL")
     return int(text) if text.isdigit() else 0
+
+
+def _has_open_loop(node: Any) -> bool:
+    """Whether a part of a statement is a loop whose steps the text does not count."""
+    if node is None:
+        return False
+    return (type(node).__name__ in _LOOPS and not _steps(getattr(node, "cond", None))) or any(
+        _has_open_loop(child) for _, child in node.children()
+    )
 
 
 def _has_lanes(node: Any) -> bool:

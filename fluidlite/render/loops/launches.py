@@ -200,7 +200,7 @@ def _launch(
     source_text, parameters = written_kernel(
         context, entry, buffers, numbers, text.body, aliased=aliased, local=text.local
     )
-    alike = "loops", text.form, text.local, parameters, tuple([each[1:] for each in buffers]), aliased
+    alike = "loops", text.form, parameters, tuple([each[1:] for each in buffers]), aliased
     kernel = context.prepared.get(alike, lambda: context.compile(source_text, entry, parameters))
     found = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
     items = size_of(text.items, values)

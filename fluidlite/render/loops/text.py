@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from itertools import pairwise
 
 from fluidlite.base.dtypes import FLOATS, HALVES
@@ -59,10 +60,13 @@ class NestText:
     local: str = ""
 
     @cached_property
-    def form(self) -> str:
-        """The body with buffers by their places among the parameters: of equal forms one kernel is compiled."""
+    def form(self) -> bytes:
+        """A digest of the text, with buffers by their places among the parameters: of equal forms one kernel is
+        compiled.
+        """
         names = {name: f"@{k}" for k, (name, _, _) in enumerate(self.buffers.values())}
-        return _BUFFER.sub(lambda found: names.get(found[0], found[0]), self.body)
+        body = _BUFFER.sub(lambda found: names.get(found[0], found[0]), self.body)
+        return sha256(f"{self.local}\0{body}".encode()).digest()
 
 
 ROWS = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -195,8 +195,11 @@ class GuardedQueue:
                 found = self._handles[name] = make()
         return found
 
-    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
-        """Compile kernel language source once; ``parameters`` are "buffer" or dtype names."""
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...], form: Hashable = None) -> Any:
+        """Compile kernel language source once; ``parameters`` are "buffer" or dtype names.
+
+        Sources of equal ``form`` and parameters differ in names only: the first of them is compiled for all.
+        """
 
         def make() -> Any:
             try:
@@ -205,7 +208,7 @@ class GuardedQueue:
             except CompileError as exc:
                 raise CompileError(f"{self.place} refused the generated kernel {entry}:\n{exc}", source) from exc
 
-        return self._compiled.get((source, entry, parameters, opt_level()), make)
+        return self._compiled.get((form or (source, entry), parameters, opt_level()), make)
 
     def launch(self, kernel: Any, items: int, args: Sequence[Any], group: int | None = None) -> None:
         """Enqueue ``items`` work items of a compiled kernel."""

@@ -16,7 +16,6 @@ import pytest
 from operator_checks import PAIRWISE, parsed, run_checks
 
 import fluidlite as fluid
-from fluidlite.base.lru_cache import LRUCache
 from fluidlite.devices.cuda.language import CUDALanguage, nvrtc_compile
 from fluidlite.errors import OutOfRangeError
 from fluidlite.expr.calls import leaves, traced_of
@@ -181,7 +180,7 @@ def test_nvrtc_compiles_groups(type: str, reductions: int) -> None:
         pytest.skip(f"NVRTC cannot be loaded: {exc}")
     sources = list[str]()
 
-    def compile(source: str, entry: str, parameters: tuple[str, ...]) -> None:
+    def compile(source: str, entry: str, parameters: tuple[str, ...], form: Any) -> None:
         sources.append(nvrtc_compile(source, "compute_80").decode())
         assert "__shared__" in source
         # all have stored before one reads, after each halving, and before the next pass: PoCL puts some by itself
@@ -191,8 +190,7 @@ def test_nvrtc_compiles_groups(type: str, reductions: int) -> None:
 
     attrs = {"dim": (1,), "keep_dim": False, "reduce_all": False} if type == "reduce_sum" else {}
     call = call_of(type, (300, 1000), (300,) if attrs else (300, 1000), **attrs)
-    prepared: LRUCache[Any] = LRUCache(8, "test")
-    context = SimpleNamespace(language=CUDALanguage(), compile=compile, place=fluid.Place("cuda", 0), prepared=prepared)
+    context = SimpleNamespace(language=CUDALanguage(), compile=compile, place=fluid.Place("cuda", 0))
     kernels.prepare(call, context)
     assert sources and all("bar.sync" in ptx and ".shared" in ptx for ptx in sources)
 

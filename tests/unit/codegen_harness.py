@@ -97,7 +97,7 @@ class CContext:
         self.launches = 0
         self.status = np.zeros(4, np.int64)
 
-    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...], form: Any = None) -> Any:
         key = (source, entry, parameters)
         if key not in self.compiled:
             stem = self._folder / hashlib.sha256(source.encode()).hexdigest()[:20]

@@ -188,7 +188,9 @@ def test_a_kernel_of_few_long_items_is_for_devices_that_run_one_after_another() 
     kernel: Any = SimpleNamespace(written_for="cores")
     call: Any = None
     for group, said in (None, None), ((32, 256), "its work-items are few and long, and cpu runs many side by side"):
-        unit: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None)
+        unit: Any = SimpleNamespace(
+            place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None, lacks={"array": ()}
+        )
         assert unsuited(kernel, call, unit, Policy()) == said
     with pytest.raises(RegistryError, match="expected '' or 'registers' or 'cores'"):
         KernelOptions(written_for="lanes")

@@ -119,12 +119,13 @@ class Module:
         marks = [*_MARKS, *self.marks]
         return "\n".join([*self.declared.values(), *self.bodies, *marks]) + "\n"
 
-    def loop(self, lanes: int, outer: bool, counted: bool, items: bool, independent: bool) -> str:
+    def loop(self, lanes: int, outer: bool, stays: bool, items: bool, independent: bool) -> str:
         """Return the end of a loop's last branch, which says how LLVM may make vectors of it.
 
         A loop over lanes becomes vectors before anything unrolls it; a loop around others stays a loop: unrolled
         first, the inner one would leave the outer one, whose steps lie far apart, for LLVM to make vectors of.
-        Nor is one whose steps the text counts written out around these: it takes seconds, and gains nothing.
+        Nor is one whose steps the text counts written out around these: it takes seconds, and gains nothing; nor one
+        around loops whose steps it does not count (``stays``).
         Items do not read what other items write, even where an output lies on an input.
         """
         found = ["!2", "!3" if lanes <= MAX_UNROLLED else "!8"] if lanes else ["!4"] if outer else []
@@ -132,7 +133,7 @@ class Module:
             found.append("!9")
         elif items and not found:
             found.append("!5")
-        if counted and "!2" not in found:
+        if stays and "!2" not in found:
             found.append("!2")
         if not found:
             return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +43,8 @@ class _Noting:
         self._context = context
         self.compiled: list[tuple[str, str, tuple[str, ...], Any]] = []
 
-    def compile(self, source: str, entry: str, parameters: tuple[str, ...]) -> Any:
-        kernel = self._context.compile(source, entry, parameters)
+    def compile(self, source: str, entry: str, parameters: tuple[str, ...], form: Hashable = None) -> Any:
+        kernel = self._context.compile(source, entry, parameters, form)
         self.compiled.append((source, entry, parameters, kernel))
         return kernel
 

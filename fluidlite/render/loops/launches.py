@@ -200,8 +200,8 @@ def _launch(
     source_text, parameters = written_kernel(
         context, entry, buffers, numbers, text.body, aliased=aliased, local=text.local
     )
-    alike = "loops", text.form, parameters, tuple([each[1:] for each in buffers]), aliased
-    kernel = context.prepared.get(alike, lambda: context.compile(source_text, entry, parameters))
+    form = text.form, tuple([each[1:] for each in buffers]), aliased
+    kernel = context.compile(source_text, entry, parameters, form)
     found = tuple(typed_number(n.evaluate(values), dtype) for _, dtype, n in text.numbers)
     items = size_of(text.items, values)
     group: int | None = 1 if items < _MANY or piece.heavy else _SOME

@@ -171,8 +171,9 @@ def test_a_kernel_in_vectors_is_for_languages_that_have_them() -> None:
     from fluidlite.compiler.selection.refusals import unsuited
 
     kernel: Any = SimpleNamespace(written_for="registers")
-    without: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=None), array=None)
-    with_them: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(registers=(16, 32)), array=None)
+    facts: dict[str, Any] = {"place": fluid.CPUPlace(), "array": None, "lacks": {"array": ()}}
+    without: Any = SimpleNamespace(language=SimpleNamespace(registers=None), **facts)
+    with_them: Any = SimpleNamespace(language=SimpleNamespace(registers=(16, 32)), **facts)
     call: Any = None
     assert unsuited(kernel, call, without, Policy()) == "cpu has no kernel language that names vector registers"
     assert unsuited(kernel, call, with_them, Policy()) is None
@@ -188,9 +189,7 @@ def test_a_kernel_of_few_long_items_is_for_devices_that_run_one_after_another() 
     kernel: Any = SimpleNamespace(written_for="cores")
     call: Any = None
     for group, said in (None, None), ((32, 256), "its work-items are few and long, and cpu runs many side by side"):
-        unit: Any = SimpleNamespace(
-            place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None, lacks={"array": ()}
-        )
+        unit: Any = SimpleNamespace(place=fluid.CPUPlace(), language=SimpleNamespace(group=group), array=None)
         assert unsuited(kernel, call, unit, Policy()) == said
     with pytest.raises(RegistryError, match="expected '' or 'registers' or 'cores'"):
         KernelOptions(written_for="lanes")

@@ -70,7 +70,8 @@ def record_texts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         if sizes[-1:] != [leaves(call)] and not dtypes & OTHER_NAMES:
             fresh = kernels.write(call, context, kernels.noted(call, Guards()))
             assert fresh is not None
-            assert [piece.text.body for piece in found] == [piece.text.body for piece in fresh]
+            mine, theirs = ([piece.text.body for piece in pieces] for pieces in (found, fresh))
+            assert mine == theirs, "\n=====\n".join([f"{call}, {leaves(call)}", *mine, "instead of", *theirs])
         table = NumberTable()
         pieces, rows = json.loads(json.dumps([encoded(found, table), table.rows]))
         assert repr(decoded(pieces, numbers_of(rows, leaves(call)))) == repr(found)

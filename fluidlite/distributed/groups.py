@@ -15,6 +15,7 @@ from fluidlite.base.errors import CollectiveError
 from fluidlite.platform.device_context import Event
 from fluidlite.platform.device_registry import Unit, devices
 from fluidlite.platform.place import PlaceLike
+from fluidlite.program.kernel_registry import kernels
 
 Array = np.ndarray[Any, Any]
 
@@ -135,6 +136,8 @@ class SingleGroup(Group):
 _SINGLE = SingleGroup()
 _local = threading.local()
 _rings: dict[int, Group] = {}
+_apart = False
+"""Whether members of the group that was last asked compute on devices of their own: choices of kernels depend on it."""
 
 
 def single() -> Group:
@@ -168,8 +171,10 @@ def set_thread_ring(ring: int, group: Group | None) -> None:
 def share_devices(group: Group, unit: Unit) -> None:
     """Tell the other members on which device this one computes, and learn whether all have devices of their own.
 
-    Every member calls it at the same time, as it would an operation of the group.
+    Every member calls it at the same time, as it would an operation of the group. Kernels are chosen anew if the answer
+    is not that of the group before.
     """
+    global _apart
     if group.size == 1:
         return
     identity = unit.info.identity
@@ -182,6 +187,9 @@ def share_devices(group: Group, unit: Unit) -> None:
         and (found != unknown).any(axis=1).all()
         and len(np.unique(found, axis=0)) == group.size
     )
+    if group.devices_apart != _apart:
+        _apart = group.devices_apart
+        kernels.choose_anew()
 
 
 def world(place: PlaceLike | None = None) -> Group:

@@ -159,6 +159,12 @@ class KernelRegistry:
         self._libraries: dict[str, Library] = {"plain": Library("plain", ("*",), 0, "the framework's own kernels")}
         self._lock = new_rlock()
 
+    def choose_anew(self) -> None:
+        """Have kernels chosen anew: others are there, or what ``supports`` of some asks beside a call has changed."""
+        with self._lock:
+            self.generation += 1
+            cache_version.invalidate()
+
     def add(self, kernel: Kernel) -> None:
         """Register a kernel; the same key twice is an error unless it says ``override=True``."""
         with self._lock:
@@ -181,16 +187,14 @@ class KernelRegistry:
                 known.remove(other)
             # what an override hides stays, behind it: for other places and dtypes, and for when it is removed
             known.insert(0 if kernel.override else len(known), kernel)
-            self.generation += 1
-            cache_version.invalidate()
+            self.choose_anew()
 
     def remove(self, kernel: Kernel) -> None:
         """Take a kernel out again (a plugin that was dropped, or a test)."""
         with self._lock:
             if kernel in self._kernels.get(kernel.op, ()):
                 self._kernels[kernel.op].remove(kernel)
-                self.generation += 1
-                cache_version.invalidate()
+                self.choose_anew()
 
     def add_library(self, library: Library) -> None:
         """Register a library."""
@@ -202,15 +206,13 @@ class KernelRegistry:
                     f"library {library.name!r} is registered twice: by {by}\n  Do: give one of them another name"
                 )
             self._libraries[library.name] = library
-            self.generation += 1
-            cache_version.invalidate()
+            self.choose_anew()
 
     def remove_library(self, library: Library) -> None:
         """Take a library out again."""
         with self._lock:
             self._libraries.pop(library.name, None)
-            self.generation += 1
-            cache_version.invalidate()
+            self.choose_anew()
 
     def library(self, name: str) -> Library:
         """The library of that name; an undeclared one has rank 0."""

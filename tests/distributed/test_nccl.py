@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -210,6 +211,25 @@ def test_members_learn_whether_their_devices_are_apart(
     assert together(len(places), work) == [apart] * len(places)
     share_devices(single(), devices.unit("cpu"))
     assert not single().devices_apart
+
+
+def test_another_group_has_its_kernels_chosen_anew(cupy: Any, together: Callable[..., list[Any]]) -> None:
+    """By executors that ran for the one before: choices are kept for the whole process."""
+    program = fluid.Program()
+    block = program.global_block()
+    block.create_var("x", shape=(3,), dtype="float32", is_data=True)
+    block.append_op("c_allreduce_sum", {"X": "x"}, {"Out": block.create_var("out")}, {"use_calc_stream": True})
+    executors = [fluid.Executor(KIND) for _ in range(2)]  # of one GPU: the CuPy here knows one at a time
+
+    def work(apart: bool, rank: int, group: Any) -> str:
+        share_devices(group, devices.unit(f"{KIND}:{rank if apart else 0}"))
+        (found,) = executors[rank].run(program, {"x": numbers(rank, (3,))}, ["out"])
+        np.testing.assert_array_equal(found, numbers(0, (3,)) + numbers(1, (3,)))
+        (line,) = executors[rank].explain_last().plan.lines
+        return str(line.choice.library)
+
+    for apart, library in ((False, "mpi"), (True, "nccl-of-host"), (False, "mpi")):
+        assert together(2, partial(work, apart)) == [library] * 2
 
 
 def test_a_plan_for_another_group_is_refused(cupy: Any, together: Callable[..., list[Any]]) -> None:

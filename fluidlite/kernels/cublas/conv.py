@@ -13,8 +13,7 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Line, convolutions_o
 from fluidlite.kernels.language.source import MOVED, Buffer, Workspace, build, ctype, part, store
 from fluidlite.plugin import IO, Call, Context, Prepared, Span, compute_dtype, register_kernel
 
-from .gemm import REALS, Matrices, Multiply, cublas
-from .products import address
+from .gemm import LONGEST, REALS, Matrices, Multiply, address, cublas
 
 ENOUGH, ENOUGH_BACKWARD = 1 << 30, 1 << 24
 """Multiplications from which on products are faster than loops, whose gradients take longer than their windows."""
@@ -22,8 +21,6 @@ COLUMNS = 256 << 20
 """Bytes of columns made at a time; those of one image may be more."""
 GROUPS = 16
 """More groups are a product each: loops are faster."""
-MOST = 1 << 31
-"""Kernels count in int32."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
 Step = Callable[[Context, IO, Span], None]
@@ -96,8 +93,9 @@ def supports(call: Call) -> str | None:
             return f"{one.groups} groups"
         if places * one.filters * one.channels * one.taps < enough:
             return "short convolutions are faster by loops"
-        if max(prod(one.image_dims()), prod(one.windows_dims()), places * one.channels * one.taps) >= MOST:
-            return f"more than {MOST:,} elements"
+        columns = max(prod(one.sizes), prod(one.counts)) * one.groups * max(one.channels, one.filters) * one.taps
+        if max(prod(one.image_dims()), prod(one.windows_dims()), columns) >= LONGEST:  # as kernels here count
+            return f"more than {LONGEST:,} elements, or columns of an image"
     return nothing_fused(call)
 
 

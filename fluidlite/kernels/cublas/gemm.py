@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluidlite.plugin import Context
+from fluidlite.plugin import Context, Span
 
 REALS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 """``cudaDataType``."""
@@ -30,6 +30,11 @@ def cublas() -> Any:
         return importlib.import_module("cupy_backends.cuda.libs.cublas")
     except ImportError as exc:
         return f"CuPy has no cuBLAS here ({exc})"
+
+
+def address(span: Span) -> int:
+    """Where a span begins."""
+    return int(span.handle.ptr) + span.offset
 
 
 class Matrices(NamedTuple):

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from fluidlite.kernel_support import Gemm, gemms_of
-from fluidlite.plugin import IO, Call, Context, Prepared, Span, register_kernel
+from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .gemm import LONGEST, REALS, Matrices, Multiply, cublas
+from .gemm import LONGEST, REALS, Matrices, Multiply, address, cublas
 
 
 def supports(call: Call) -> str | None:
@@ -26,11 +26,6 @@ def supports(call: Call) -> str | None:
         if max(gemm.m, gemm.n, gemm.k, prod(gemm.batch)) >= LONGEST:
             return f"cuBLAS counts to {LONGEST:,}"
     return None
-
-
-def address(span: Span) -> int:
-    """Where a span begins."""
-    return int(span.handle.ptr) + span.offset
 
 
 def _product(gemm: Gemm, dtype: str) -> Multiply:

@@ -104,7 +104,7 @@ def _link(context: Context, ring: int) -> Link | None:
     if not group.devices_apart:
         raise CollectiveError(
             f"NCCL was chosen for another group than ring {ring} has now, whose members have no GPUs of their own"
-            "\n  Do: another Executor for this group"
+            "\n  Do: let them say where they compute, by world(place) or share_devices(group, unit)"
         )
     links: dict[tuple[int, int], Link] = context.handle("nccl", dict)
     found = links.get((ring, id(group)))

@@ -63,7 +63,7 @@ class Updates:
         for d in reversed(self.indices.dims[1:]):
             n, last = divided(n, d, e.values, e.extents, e.sized)
             found.insert(0, last)
-        return (n, *found) if self.indices.rank else ()
+        return n, *found
 
 
 def pays(updates: Updates, e: Elements) -> bool:
@@ -122,11 +122,11 @@ class _Scatter:
             return self.e.cast(self.e.number(0, self.x.dtype), self.x.dtype)
         return self.e.cast(self.e.at(self.base, self._along(row)), self.x.dtype)
 
-    def _of_chunk(self, end: Number | None = None) -> Axis:
+    def _of_chunk(self) -> Axis:
         """The loop over the updates of a chunk."""
         begin = self.chunk.leaf * self.length
-        stop = begin + self.length if end is None else end
-        return self.e.extended(Axis("update", self.count, lowest(begin, self.count), lowest(stop, self.count)))
+        ends = lowest(begin, self.count), lowest(begin + self.length, self.count)
+        return self.e.extended(Axis("update", self.count, *ends))
 
     # Few rows
 
@@ -156,7 +156,7 @@ class _Scatter:
         e, counts, before, totals, begins, order = self.e, *(("made", self.first + k) for k in range(5))
         parts = number(_power(size_of(self.rows, e.values), PARTS))
         step = e.sized((self.rows + (parts - 1)) // parts)
-        part, each, chunk = e.extended(Axis("b", parts)), self._of_chunk(), self.chunk
+        part, each, chunk = e.extended(Axis("part", parts)), self._of_chunk(), self.chunk
         table, here = (self.chunks, parts), chunk.leaf * parts + part.leaf
         at, there = self._index(each.leaf)
         none, one = e.number(0, "int32"), e.number(1, "int32")
@@ -171,7 +171,7 @@ class _Scatter:
         total = e.reduce("sum", [chunk], self._made(0, here, "int32"))
         found.append(Nest((part,), (store(totals, (parts,), total, part.leaf),), e))
         first = e.extended(Axis("until", parts + 1))
-        less = e.extended(Axis("part", parts, None, first.leaf))
+        less = e.extended(Axis("before", parts, None, first.leaf))
         begin = e.reduce("sum", [less], self._made(2, less.leaf, "int32"))
         found.append(Nest((first,), (store(begins, (parts + 1,), begin, first.leaf),), e))
         found.append(self._placed(order, step, parts))

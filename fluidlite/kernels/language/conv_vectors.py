@@ -17,8 +17,9 @@ from .source import Buffer, Kernel, build, ctype, once_a_context
 
 SIDE = 64
 """Channels that are packed at a time."""
-MOST_ROWS = 14
-"""Rows of a tile: so many addresses are in registers too."""
+MOST_ROWS = 8
+"""Rows of a tile: with two vectors each, enough sums for the multipliers. More gain nothing, and a network meets more
+heights, each of which is a kernel to compile."""
 
 
 class Tile(NamedTuple):

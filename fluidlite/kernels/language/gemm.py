@@ -14,7 +14,7 @@ may lie on what the epilogue reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from string import Template
 
@@ -121,10 +121,7 @@ def gemm(
     buffers, numbers = [Buffer("a", dtype), Buffer("b", dtype)], [*names, *summed]
     if epilogue is None:
         buffers.append(Buffer("c", out, True))
-        words["store"] = "\n  ".join(
-            f"if (i + {r} < m) {{ {text.store(r, _stores(context, out, r, width), out == dtype)} }}"
-            for r in range(rows)
-        )
+        words["store"] = text.store(lambda row, value: _stores(context, out, row, width, value), out == dtype)
     else:
         buffers += [Buffer(name, stored, written) for name, stored, written, _ in epilogue.buffers]
         words["store"] = _finished(text, epilogue, out, kind, width)
@@ -168,9 +165,13 @@ def _finished(text: _Vectors | _Arrays, epilogue: EpilogueText, out: str, kind: 
   }}"""
 
 
-def _stores(context: Context, out: str, row: int, width: int) -> str:
-    one = store(context, out, f"c[c_at + (i + {row}) * n + v]", "edge[v]")
-    return f"for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
+def _stores(context: Context, out: str, row: object, width: int, value: str) -> str:
+    one = store(context, out, f"c[c_at + (i + {row}) * n + v]", value)
+    return f"if (i + {row} < m) for (int v = 0; v < {width}; ++v) if (j + v < n) {{ {one} }}"
+
+
+_Row = Callable[[object, str], str]
+"""Writes what stores a row of the tile, one by one, given a column's value."""
 
 
 class _Vectors:
@@ -214,15 +215,15 @@ class _Vectors:
     def spilled(self, row: str, column: str) -> str:
         return f"tile[{row} * {self.lanes * len(self.columns)} + {column}]"
 
-    def store(self, row: int, stores: str, direct: bool) -> str:
-        edge = "".join(f" vstore{self.lanes}(c{row}_{v} * alpha, {v}, edge);" for v in self.columns)
-        width = self.lanes * len(self.columns)
-        one_by_one = f"{self.element} edge[{width}];{edge} {stores}"
+    def store(self, row: _Row, direct: bool) -> str:
+        one_by_one = f"{self.spill()} for (int r = 0; r < {self.rows}; ++r) {{ {row('r', self.spilled('r', 'v'))} }}"
         if not direct:
             return one_by_one
-        whole = " ".join(
-            f"vstore{self.lanes}(c{row}_{v} * alpha, {v}, c + c_at + (i + {row}) * n);" for v in self.columns
+        rows = (
+            " ".join(f"vstore{self.lanes}(c{r}_{v} * alpha, {v}, c + c_at + (i + {r}) * n);" for v in self.columns)
+            for r in range(self.rows)
         )
+        whole = "\n  ".join(f"if (i + {r} < m) {{ {stores} }}" for r, stores in enumerate(rows))
         return f"if (whole) {{ {whole} }} else {{ {one_by_one} }}"
 
 
@@ -254,8 +255,8 @@ class _Arrays:
     def spilled(self, row: str, column: str) -> str:
         return f"tile[{row}][{column}] * alpha"
 
-    def store(self, row: int, stores: str, direct: bool) -> str:
-        return f"{self.element} edge[{self.width}]; {self._each(f'edge[v] = tile[{row}][v] * alpha;')} {stores}"
+    def store(self, row: _Row, direct: bool) -> str:
+        return "\n  ".join(row(r, self.spilled(str(r), "v")) for r in range(self.rows))
 
     def _each(self, statement: str) -> str:
         return f"for (int v = 0; v < {self.width}; ++v) {{ {statement} }}"

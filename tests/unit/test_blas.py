@@ -128,7 +128,7 @@ def test_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "65 matrices" in str(supports(matmul_call((65, 2, 2), (65, 2, 2))))
     assert supports(matmul_call((-1, 4), (4, 4))) is None
     assert "float16" in str(supports(matmul_call((2, 4), (4, 4), "float16")))
-    monkeypatch.setattr(blas, "find", lambda dtype: None)
+    monkeypatch.setattr(cblas, "find", lambda dtype: None)
     assert "no cblas" in str(supports(matmul_call((2, 4), (4, 4))))
 
 

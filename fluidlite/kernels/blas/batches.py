@@ -16,12 +16,11 @@ import numpy as np
 
 from fluidlite.kernel_support import Gemm
 
-from .cblas import Routine, find
+from .cblas import PLAIN, ROW_MAJOR, TRANSPOSED, Routine, find, library
 
 SMALL = 100**3
 """Up to so many multiplications a matrix, builds for several processors at once crash in it (mended in 2026); on x86,
 no kernel for small matrices takes larger ones."""
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 
 
 @cache
@@ -30,10 +29,8 @@ def batched(dtype: str) -> Any:
     routine = find(dtype)
     if routine is None or platform.machine() not in ("x86_64", "AMD64"):
         return None
-    try:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
-        found = library["cblas_sgemm_batch_strided" if dtype == "float32" else "cblas_dgemm_batch_strided"]
-    except (AttributeError, OSError):
+    found = getattr(library(), f"cblas_{'s' if dtype == 'float32' else 'd'}gemm_batch_strided", None)
+    if found is None:
         return None
     found.restype = None
     return found if _is_right(found, routine, dtype) else None
@@ -83,9 +80,9 @@ class Batch:
         beta: float = 0.0,
     ) -> None:
         integer, number = routine.integer, routine.number
-        flags = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (gemm.a_transposed, gemm.b_transposed)]
+        flags = [ctypes.c_int(TRANSPOSED if flag else PLAIN) for flag in (gemm.a_transposed, gemm.b_transposed)]
         sizes = map(integer, (gemm.m, gemm.n, gemm.k))
-        self._call = partial(found, ctypes.c_int(_ROW_MAJOR), *flags, *sizes, number(alpha))
+        self._call = partial(found, ctypes.c_int(ROW_MAJOR), *flags, *sizes, number(alpha))
         columns = gemm.a_dims[-1], gemm.b_dims[-1], gemm.n
         self._a, self._b, self._out = (
             (integer(width), integer(step)) for width, step in zip(columns, steps, strict=True)

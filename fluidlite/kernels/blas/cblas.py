@@ -12,7 +12,8 @@ import numpy as np
 
 # Prefix and suffix of the symbols by build of NumPy, and the integers that they take.
 _SPELLINGS = (("scipy_cblas_", "64_", ctypes.c_int64), ("cblas_", "64_", ctypes.c_int64), ("cblas_", "", ctypes.c_int))
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+FLOATS = ("float32", "float64")
 _ALONE = 1 << 22
 """Multiplications up to which a product has one thread: OpenBLAS's others wait for more work by turning for some
 milliseconds, and take the processor from the threads of the kernels that follow."""
@@ -39,17 +40,22 @@ class Routine:
     kinds: tuple[str, str]
 
 
+def library(load: Callable[[str], Any] = ctypes.CDLL) -> Any:
+    """The library behind NumPy; None if it is not found."""
+    try:
+        return load(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
+    except (AttributeError, OSError):
+        return None
+
+
 @cache
 def _threads() -> tuple[Any, Any] | None:
     """The functions that get and set OpenBLAS's number of threads, or None if NumPy has another library."""
-    try:
-        library = ctypes.PyDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
-    except (AttributeError, OSError):
-        return None
+    blas = library(ctypes.PyDLL)
     for prefix, suffix in (("scipy_openblas_", "64_"), ("openblas_", "64_"), ("openblas_", "")):
         names = [f"{prefix}{verb}_num_threads{suffix}" for verb in ("get", "set")]
-        if all(hasattr(library, name) for name in names):
-            get, put = (library[name] for name in names)
+        if all(hasattr(blas, name) for name in names):
+            get, put = (blas[name] for name in names)
             get.restype, put.restype, put.argtypes = ctypes.c_int, None, (ctypes.c_int,)
             return get, put
     return None
@@ -80,21 +86,25 @@ def _alone(call: Callable[[], None]) -> Callable[[], None]:
 def find(dtype: str) -> Routine | None:
     """Return the routine for float32 or float64, or None if NumPy was built with another library."""
     letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
-    try:
-        path = np._core._multiarray_umath.__file__  # type: ignore[attr-defined]
-        libraries = ctypes.PyDLL(path), ctypes.CDLL(path)
-    except (AttributeError, OSError):
-        return None
+    libraries = library(ctypes.PyDLL), library()
     for prefix, suffix, integer in _SPELLINGS:
         names = [f"{prefix}{letter}{routine}{suffix}" for routine in ("gemm", "gemv")]
-        if all(hasattr(library, name) for library in libraries for name in names):
-            gemm, gemv = ([library[name] for library in libraries] for name in names)
+        if all(hasattr(each, name) for each in libraries for name in names):
+            gemm, gemv = ([each[name] for each in libraries] for name in names)
             for function in (*gemm, *gemv):
                 function.restype = None
             kinds = "int32" if ctypes.sizeof(integer) == 4 else "int64", dtype
             routine = Routine(gemm[0], gemm[1], gemv[0], gemv[1], integer, number, kinds)
             return routine if _is_right(routine, dtype) else None
     return None
+
+
+@cache
+def unsuitable(dtype: str) -> str | None:
+    """Why cblas does not compute in a dtype, or None."""
+    if dtype not in FLOATS:
+        return f"{dtype}; cblas has float32 and float64"
+    return "this build of NumPy shows no cblas" if find(dtype) is None else None
 
 
 def _is_right(routine: Routine, dtype: str) -> bool:
@@ -149,8 +159,8 @@ class Product:
             rows = (n if b_transposed else k) if m == 1 else (k if a_transposed else m)
             self._call = routine.vector_keeping if short else routine.vector_releasing
             self._head: tuple[Any, ...] = (
-                ctypes.c_int(_ROW_MAJOR),
-                ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+                ctypes.c_int(ROW_MAJOR),
+                ctypes.c_int(TRANSPOSED if turned else PLAIN),
                 integer(rows),
                 integer(columns),
                 number(alpha),
@@ -163,9 +173,9 @@ class Product:
             if short:
                 place = "pointer", size
                 self._kinds = ("int32", "int32", "int32", size, size, size, factor, *place, *place, factor, *place)
-            flags = [ctypes.c_int(_TRANSPOSED if flag else _PLAIN) for flag in (a_transposed, b_transposed)]
+            flags = [ctypes.c_int(TRANSPOSED if flag else PLAIN) for flag in (a_transposed, b_transposed)]
             self._call = routine.keeping if short else routine.releasing
-            self._head = (ctypes.c_int(_ROW_MAJOR), *flags, integer(m), integer(n), integer(k), number(alpha))
+            self._head = (ctypes.c_int(ROW_MAJOR), *flags, integer(m), integer(n), integer(k), number(alpha))
             self._columns = integer(a_columns), integer(b_columns), integer(n)
 
     def __call__(self, a: int, b: int, out: int, add: bool) -> None:
@@ -193,47 +203,30 @@ class Product:
         return True
 
 
-class Vectors:
-    """``axpy`` of one dtype, on addresses of contiguous vectors."""
-
-    def __init__(self, axpy: Any, integer: Any, number: Any) -> None:
-        self._axpy = axpy
-        self._integer = integer
-        self._number = number
-        self._one = integer(1)
-
-    def axpy(self, size: int, a: float, x: int, y: int) -> None:
-        """``y += a * x``."""
-        one, address = self._one, ctypes.c_void_p
-        self._axpy(self._integer(size), self._number(a), address(x), one, address(y), one)
-
-    def axpy_at(self, x: int, y: int) -> Callable[[int, float], Any]:
-        """``f(size, a)`` that does it for vectors that stay."""
-        call, one, integer, number = self._axpy, self._one, self._integer, self._number
-        source, target = ctypes.c_void_p(x), ctypes.c_void_p(y)
-        return lambda size, a: call(integer(size), number(a), source, one, target, one)
+Axpy = Callable[[int, int, int], Callable[[float], Any]]
+"""``axpy(size, x, y)`` returns ``f(a)``, which does ``y += a * x`` for contiguous vectors at addresses."""
 
 
 @cache
-def vectors(dtype: str) -> Vectors | None:
+def vectors(dtype: str) -> Axpy | None:
     """Return the routine for float32 or float64, or None where it is missing."""
     letter, number = ("s", ctypes.c_float) if dtype == "float32" else ("d", ctypes.c_double)
-    try:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
-    except (AttributeError, OSError):
+    blas = library()
+    named = ((getattr(blas, f"{prefix}{letter}axpy{suffix}", None), kind) for prefix, suffix, kind in _SPELLINGS)
+    call, integer = next((found for found in named if found[0] is not None), (None, ctypes.c_int))
+    if call is None:
         return None
-    for prefix, suffix, integer in _SPELLINGS:
-        name = f"{prefix}{letter}axpy{suffix}"
-        if hasattr(library, name):
-            axpy = library[name]
-            axpy.restype = None
-            made = Vectors(axpy, integer, number)
-            return made if _adds_right(made, dtype) else None
-    return None
+    call.restype, one = None, integer(1)
+
+    def axpy(size: int, x: int, y: int) -> Callable[[float], Any]:
+        count, source, target = integer(size), ctypes.c_void_p(x), ctypes.c_void_p(y)
+        return lambda a: call(count, number(a), source, one, target, one)
+
+    return axpy if _adds_right(axpy, dtype) else None
 
 
-def _adds_right(routines: Vectors, dtype: str) -> bool:
+def _adds_right(axpy: Axpy, dtype: str) -> bool:
     """Add two short vectors: integers of the wrong size would show."""
     x, y = np.arange(5, dtype=dtype), np.ones(5, dtype)
-    routines.axpy(5, -2.0, x.ctypes.data, y.ctypes.data)
+    axpy(5, x.ctypes.data, y.ctypes.data)(-2.0)
     return bool((y == 1 - 2 * x).all())

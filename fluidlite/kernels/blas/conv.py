@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.kernel_support import Convolution, Line, convolutions_of, nothing_fused
+from fluidlite.kernel_support import Convolution, Kernel, Line, convolutions_of, nothing_fused
 from fluidlite.plugin import IO, Call, Context, register_kernel
 
-from .cblas import Routine, find
+from .cblas import FLOATS, PLAIN, ROW_MAJOR, TRANSPOSED, Routine, find, unsuitable
 
-FLOATS = ("float32", "float64")
 UNROLLED = 8 << 20
 """Bytes of an unrolled part of an image; a row of windows of one image may take more."""
 ENOUGH = 4096
 """Columns up to which images are joined: products that are wider are no faster."""
 MERGED = 4
 """Channels up to which neighbouring groups are merged."""
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
 
 Array = Any
@@ -34,12 +32,7 @@ Step = Callable[[Context, IO], None]
 
 
 def _supports(call: Call) -> str | None:
-    dtype = call.key_dtype
-    if dtype not in FLOATS:
-        return f"{dtype}; cblas has float32 and float64"
-    if find(dtype) is None:
-        return "this build of NumPy shows no cblas"
-    return nothing_fused(call)
+    return unsuitable(str(call.key_dtype)) or nothing_fused(call)
 
 
 class _Gemm:
@@ -51,9 +44,9 @@ class _Gemm:
         integer, number = routine.integer, routine.number
         self._call = routine.releasing
         self._head = (
-            ctypes.c_int(_ROW_MAJOR),
-            ctypes.c_int(_PLAIN),
-            ctypes.c_int(_TRANSPOSED if turned else _PLAIN),
+            ctypes.c_int(ROW_MAJOR),
+            ctypes.c_int(PLAIN),
+            ctypes.c_int(TRANSPOSED if turned else PLAIN),
             integer(m),
             integer(n),
             integer(k),
@@ -333,31 +326,14 @@ def _filter_step(one: Convolution, routine: Routine) -> Step:
     return run
 
 
-conv2d = register_kernel("conv2d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
-conv2d_grad = register_kernel("conv2d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
-conv3d = register_kernel("conv3d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
-conv3d_grad = register_kernel("conv3d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
-depthwise_conv2d = register_kernel("depthwise_conv2d", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
-    convolve
-)
-depthwise_conv2d_grad = register_kernel(
-    "depthwise_conv2d_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
-)(convolve)
-conv2d_transpose = register_kernel("conv2d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
-    convolve
-)
-conv2d_transpose_grad = register_kernel(
-    "conv2d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
-)(convolve)
-conv3d_transpose = register_kernel("conv3d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports)(
-    convolve
-)
-conv3d_transpose_grad = register_kernel(
-    "conv3d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
-)(convolve)
-depthwise_conv2d_transpose = register_kernel(
-    "depthwise_conv2d_transpose", "cpu", library="blas", dtypes=FLOATS, supports=_supports
-)(convolve)
-depthwise_conv2d_transpose_grad = register_kernel(
-    "depthwise_conv2d_transpose_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports
-)(convolve)
+def _registered(op: str) -> Kernel:
+    return register_kernel(op, "cpu", library="blas", dtypes=FLOATS, supports=_supports)(convolve)
+
+
+conv2d, conv2d_grad = _registered("conv2d"), _registered("conv2d_grad")
+conv3d, conv3d_grad = _registered("conv3d"), _registered("conv3d_grad")
+depthwise_conv2d, depthwise_conv2d_grad = _registered("depthwise_conv2d"), _registered("depthwise_conv2d_grad")
+conv2d_transpose, conv2d_transpose_grad = _registered("conv2d_transpose"), _registered("conv2d_transpose_grad")
+conv3d_transpose, conv3d_transpose_grad = _registered("conv3d_transpose"), _registered("conv3d_transpose_grad")
+depthwise_conv2d_transpose = _registered("depthwise_conv2d_transpose")
+depthwise_conv2d_transpose_grad = _registered("depthwise_conv2d_transpose_grad")

@@ -11,22 +11,20 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, Accumulation, Gemm, accumulation, gemms_of
+from fluidlite.kernel_support import ITEMSIZE, Accumulation, Gemm, Kernel, accumulation, gemms_of
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, register_kernel
 
 from .batches import Batch, batched, steps_of
-from .cblas import Product, find
+from .cblas import FLOATS, Product, find, unsuitable
 
-FLOATS = ("float32", "float64")
 _MOST = 64  # matrices; beyond, NumPy's own loop over a batch beats one in Python
 
 
 def _supports(call: Call) -> str | None:
-    dtype = call.key_dtype
-    if dtype not in FLOATS:
-        return f"{dtype}; cblas has float32 and float64"
-    if find(dtype) is None:
-        return "this build of NumPy shows no cblas"
+    dtype = str(call.key_dtype)
+    reason = unsuitable(dtype)
+    if reason is not None:
+        return reason
     if call.known:
         most = max([prod(gemm.batch) for gemm in gemms_of(call) if not _one_call(gemm, dtype)], default=0)
         if most > _MOST:
@@ -155,35 +153,13 @@ def _products(call: Call, context: Context) -> Any:
     return Prepared(run, bind=bind, record=record)
 
 
-@register_kernel(
-    "matmul",
-    "cpu",
-    library="blas",
-    dtypes=FLOATS,
-    supports=_supports,
-    inplace=True,
-    options=KernelOptions(epilogue=True),
-)
-def matmul(call: Call, context: Context) -> Any:
-    """Out = alpha * op(X) @ op(Y)."""
-    return _products(call, context)
+def _registered(op: str, adds: bool) -> Kernel:
+    """A kernel of products; ``adds`` says that they are added to what is there."""
+    options = KernelOptions(epilogue=adds)
+    return register_kernel(op, "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=adds, options=options)(
+        _products
+    )
 
 
-@register_kernel("matmul_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)
-def matmul_grad(call: Call, context: Context) -> Any:
-    """X@GRAD = alpha * Out@GRAD @ op(Y)^T, Y@GRAD = alpha * op(X)^T @ Out@GRAD."""
-    return _products(call, context)
-
-
-@register_kernel(
-    "mul", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True, options=KernelOptions(epilogue=True)
-)
-def mul(call: Call, context: Context) -> Any:
-    """Out = X @ Y, both flattened to matrices."""
-    return _products(call, context)
-
-
-@register_kernel("mul_grad", "cpu", library="blas", dtypes=FLOATS, supports=_supports)
-def mul_grad(call: Call, context: Context) -> Any:
-    """X@GRAD = Out@GRAD @ Y^T, Y@GRAD = X^T @ Out@GRAD."""
-    return _products(call, context)
+matmul, matmul_grad = _registered("matmul", True), _registered("matmul_grad", False)
+mul, mul_grad = _registered("mul", True), _registered("mul_grad", False)

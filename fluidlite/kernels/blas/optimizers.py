@@ -13,8 +13,7 @@ from typing import Any
 
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
-from .cblas import Vectors, vectors
-from .linear_algebra import FLOATS
+from .cblas import FLOATS, vectors
 
 MIN_ELEMENTS = 1 << 17
 
@@ -32,39 +31,25 @@ def _supports(call: Call) -> str | None:
     return None
 
 
-def _parts(call: Call) -> tuple[Vectors, int]:
-    found = vectors(call.dtype("Param"))
-    assert found is not None  # _supports has seen to it
-    return found, call.spec("Param").size
-
-
-def _taken_over(io: IO, out: str, given: str) -> int:
-    """Address of an output that starts as its input: they are one variable, unless the program says otherwise."""
-    address = io.address(out)
-    source = io.address(given)
-    if address != source:
-        ctypes.memmove(address, source, io.span(given).nbytes)
-    return address
-
-
-def _in_place(io: IO, call: Call) -> bool:
-    """Whether every output lies where its input does."""
-    return all(io.address(out) == io.address(given) for out, given in call.op.must_alias.items())
-
-
 @register_kernel("sgd", "cpu", library="blas", dtypes=FLOATS, supports=_supports, inplace=True)
 def sgd(call: Call, context: Context) -> Any:
     """ParamOut = Param - LearningRate * Grad."""
-    routines, size = _parts(call)
-
-    def run(context: Context, io: IO) -> None:
-        rate = float(io.array("LearningRate").reshape(-1)[0])
-        routines.axpy(size, -rate, io.address("Grad"), _taken_over(io, "ParamOut", "Param"))
+    axpy, size = vectors(call.dtype("Param")), call.spec("Param").size
+    assert axpy is not None  # _supports has seen to it
 
     def bind(context: Context, io: IO) -> Callable[[], Any]:
-        if not _in_place(io, call):
-            return lambda: run(context, io)
-        rates, step = io.array("LearningRate").reshape(-1), routines.axpy_at(io.address("Grad"), io.address("ParamOut"))
-        return lambda: step(size, -float(rates[0]))
+        rates, before, out = io.array("LearningRate").reshape(-1), io.address("Param"), io.address("ParamOut")
+        step = axpy(size, io.address("Grad"), out)
+        if before == out:
+            return lambda: step(-float(rates[0]))
+
+        def beside() -> None:  # the program gives the result another variable
+            ctypes.memmove(out, before, io.span("Param").nbytes)
+            step(-float(rates[0]))
+
+        return beside
+
+    def run(context: Context, io: IO) -> None:
+        bind(context, io)()
 
     return Prepared(run, bind=bind)

@@ -5,13 +5,23 @@ The columns of a few images at a time lie in the workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, Line, convolutions_of, nothing_fused
-from fluidlite.kernels.language.source import MOVED, Buffer, Workspace, build, ctype, part, store
-from fluidlite.plugin import IO, Call, Context, Prepared, Span, compute_dtype, register_kernel
+from fluidlite.kernels.language.source import (
+    MOVED,
+    Buffer,
+    Step,
+    Workspace,
+    build,
+    ctype,
+    in_turn,
+    part,
+    store,
+)
+from fluidlite.plugin import IO, Call, Context, Span, compute_dtype, register_kernel
 
 from .gemm import LONGEST, REALS, Matrices, Multiply, address, cublas
 
@@ -22,8 +32,6 @@ COLUMNS = 256 << 20
 GROUPS = 16
 """More groups are a product each: loops are faster."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
-
-Step = Callable[[Context, IO, Span], None]
 
 # A place of a channel of an image an item: what each tap reads there.
 _MAKE = """
@@ -268,14 +276,7 @@ def convolve(call: Call, context: Context) -> Any:
             made.append(_filter(one, dtype, context))
         else:
             made += [_correlation(one, lines, dtype, context) for lines in one.correlations()]
-
-    def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        scratch: Span = io.workspace.span()
-        for step, _ in made:
-            step(context, io, scratch)
-
-    return Prepared(run, max(need for _, need in made))
+    return in_turn(made)
 
 
 def _registered(op: str) -> Any:

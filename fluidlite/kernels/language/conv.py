@@ -6,13 +6,13 @@ tiles follows. Every output belongs to one item, which sums in a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convolutions_of, nothing_fused
-from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, compute_dtype, register_kernel
+from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, compute_dtype, register_kernel
 
 from .conv_tiles import (
     FIT,
@@ -25,7 +25,7 @@ from .conv_tiles import (
     pack_kernel,
     planes_kernel,
 )
-from .source import HEAVY, Packing, Workspace, group_size, part
+from .source import HEAVY, Packing, Step, Workspace, group_size, in_turn, part
 from .strided import filler, mover
 
 PLANES = 8 << 20
@@ -35,8 +35,6 @@ SHORT = 8
 FOLDED = 64
 """Images that do so at a time."""
 _ONCE = Line(1, 0, 1, 0, 1, 1, 1, 0, 1)
-
-Step = Callable[[Context, IO, Span], None]
 
 
 class _Dim(NamedTuple):
@@ -148,15 +146,7 @@ def convolve(call: Call, context: Context) -> Any:
             for lines in one.correlations():
                 folded, parts = _parts(one, lines)
                 made += [_correlation(one, lines, images, folded, dtype, context, packing) for images in parts]
-    steps = [step for step, _ in made]
-
-    def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        scratch: Span = io.workspace.span()
-        for step in steps:
-            step(context, io, scratch)
-
-    return Prepared(run, max(need for _, need in made), packed={filter: packing.form()} if packing.need else {})
+    return in_turn(made, filter, packing)
 
 
 def _chunk(images: int, nbytes: int) -> int:
@@ -201,15 +191,8 @@ def _correlation(
     counts = tuple(line.count for line in planes.lines)
     product = correlate_kernel(context, wide, dtype, rows, vectors, steps[2] == 1)
     numbers = (
-        m,
-        planes.positions,
-        one.groups,
-        planes.taps,
-        inner if reached else 0,
-        planes.plane,
-        planes.pitch,
-        planes.rows,
-        int(_solid(planes, counts, steps)),
+        *(m, planes.positions, one.groups, planes.taps, inner if reached else 0, planes.plane, planes.pitch),
+        *(planes.rows, int(_solid(planes, counts, steps))),
         *counts,
     )
     column_tiles = -(-planes.positions // (lanes_of(wide) * vectors))
@@ -309,14 +292,7 @@ def _filter_step(one: Convolution, dtype: str, context: Context) -> tuple[Step, 
                 planes.make(context, x, made, skipped * x_whole + first * planes.side.steps[0], images)
                 seen.make(context, y, windows, skipped * y_whole + first * seen.side.steps[0], images)
                 numbers = (
-                    one.filters,
-                    one.channels,
-                    one.taps,
-                    one.groups,
-                    images,
-                    positions,
-                    planes.plane,
-                    seen.plane,
+                    *(one.filters, one.channels, one.taps, one.groups, images, positions, planes.plane, seen.plane),
                     int(skipped + first > 0),
                 )
                 product(context, items, (made, windows, offset, total), numbers, HEAVY)

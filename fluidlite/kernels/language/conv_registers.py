@@ -14,7 +14,7 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convol
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, Span, register_kernel
 
 from .conv_vectors import SIDE, Tile, filter_kernel, pack_kernel, planes_kernel, tile_of, unpack_kernel, windows_kernel
-from .source import HEAVY, Packing, Workspace, group_size, part
+from .source import HEAVY, Packing, Step, Workspace, group_size, in_turn, part
 
 FEWEST_WINDOWS, FEWEST_FILTERS = 4, 8
 """Windows of a row, and filters of a group, below which registers would be mostly empty."""
@@ -29,7 +29,6 @@ RESIDENT = 640 << 10
 NEAR = 256 << 10
 """Bytes of windows that a filter's gradient goes through at a time: they stay in the cache for all of its items."""
 
-Step = Callable[[Context, IO, Span], None]
 Correlate = Callable[[Convolution, Sequence[Line], Context, str, Packing], tuple[Step, int]]
 """Returns the step that computes a correlation, and the bytes of its workspace."""
 
@@ -166,32 +165,16 @@ def windows_step(
     tap_size, filter_size = one.taps, one.channels * one.taps
     sides = (filter_size, tap_size) if forward else (tap_size, filter_size)
     pack_numbers = (
-        inner,
-        m,
-        one.filters * filter_size,
+        *(inner, m, one.filters * filter_size),
         *sides,
-        one.shape.kernel[1],
-        h.taps,
-        w.taps,
-        h.tap,
-        w.tap,
-        h.tap_step,
-        w.tap_step,
+        *(one.shape.kernel[1], h.taps, w.taps, h.tap, w.tap, h.tap_step, w.tap_step),
     )
     plane = prod(outs)
     c_step, h_step, w_step = (1, outs[1] * filters, filters) if one.last else (plane, outs[1], 1)
     base = h.first * h_step + w.first * w_step
     joined = _joined(one, w)
     numbers = (
-        image.rows,
-        image.least,
-        image.columns,
-        h.outs,
-        w.outs,
-        h.stride,
-        w.stride,
-        h.reach,
-        w.reach,
+        *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach),
         h.taps if reached else 0,
         *((1, w.taps * inner) if joined else (w.taps, inner)),
     )
@@ -243,18 +226,8 @@ def filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, i
     rows = max(1, NEAR // (w.outs * filters * itemsize))
     head = (one.groups, channels, one.channels, one.filters)
     tail = (
-        image.rows,
-        image.least,
-        image.columns,
-        h.outs,
-        w.outs,
-        h.stride,
-        w.stride,
-        h.reach,
-        w.reach,
-        h.taps,
-        w_outer,
-        run,
+        *(image.rows, image.least, image.columns, h.outs, w.outs, h.stride, w.stride, h.reach, w.reach, h.taps),
+        *(w_outer, run),
     )
 
     def step(context: Context, io: IO, scratch: Span) -> None:
@@ -294,15 +267,7 @@ def prepared(
         else:
             filter = one.filter
             made += [correlate(one, lines, context, dtype, packing) for lines in one.correlations()]
-    steps = [step for step, _ in made]
-
-    def run(context: Context, io: IO) -> None:
-        assert io.workspace is not None
-        scratch: Span = io.workspace.span()
-        for step in steps:
-            step(context, io, scratch)
-
-    return Prepared(run, max(need for _, need in made), packed={filter: packing.form()} if packing.need else {})
+    return in_turn(made, filter, packing)
 
 
 def convolve(call: Call, context: Context) -> Any:

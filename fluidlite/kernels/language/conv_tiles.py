@@ -63,17 +63,7 @@ def planes_kernel(context: Context, dtype: str, wide: str, unit: bool, strided: 
     at = "from + j" + (f" * {stride}" if strided else "") + ("" if unit else f" * {step}")
     words = {"stride": stride, "step": step, "slack": str(SLACK), "load": load(dtype, f"image[{at}]")}
     numbers = [
-        "base",
-        "channels",
-        "plane",
-        "depth",
-        "rows",
-        "pitch",
-        "n_step",
-        "c_step",
-        "d_step",
-        "h_step",
-        "w_step",
+        *("base", "channels", "plane", "depth", "rows", "pitch", "n_step", "c_step", "d_step", "h_step", "w_step"),
         *(f"{dim}_{what}" for what in ("size", "least", "stride", "phases") for dim in "dhw"),
     ]
     buffers = [Buffer("image", dtype), Buffer("planes", wide, True)]
@@ -127,17 +117,7 @@ def pack_kernel(context: Context, dtype: str, wide: str) -> Kernel:
     Rows beyond the last repeat it; what they give is not stored.
     """
     numbers = [
-        "tile",
-        "inner",
-        "m",
-        "d_taps",
-        "h_taps",
-        "w_taps",
-        "g_step",
-        "m_step",
-        "c_step",
-        "d_row",
-        "h_row",
+        *("tile", "inner", "m", "d_taps", "h_taps", "w_taps", "g_step", "m_step", "c_step", "d_row", "h_row"),
         *(f"{dim}_{what}" for what in ("tap", "tap_step") for dim in "dhw"),
     ]
     buffers = [Buffer("filter", dtype), Buffer("packed", wide, True)]
@@ -218,24 +198,8 @@ def correlate_kernel(context: Context, dtype: str, out: str, rows: int, count: i
         "store": "\n".join(stores).replace("$width", str(tile.width)).replace("$T", ctype(context, dtype)),
     }
     numbers = [
-        "m",
-        "positions",
-        "groups",
-        "taps",
-        "inner",
-        "plane",
-        "pitch",
-        "rows_of_plane",
-        "solid",
-        "d_count",
-        "h_count",
-        "w_count",
-        "base",
-        "n_step",
-        "c_step",
-        "d_step",
-        "h_step",
-        "w_step",
+        *("m", "positions", "groups", "taps", "inner", "plane", "pitch", "rows_of_plane", "solid", "d_count"),
+        *("h_count", "w_count", "base", "n_step", "c_step", "d_step", "h_step", "w_step"),
     ]
     buffers = [Buffer("planes", dtype), Buffer("packed", dtype), Buffer("offset", "int64"), Buffer("out", out, True)]
     return build(context, f"conv_{rows}x{count}_{dtype}_{out}", buffers, numbers, _CORRELATE, words)

@@ -106,16 +106,7 @@ def planes_kernel(context: Context, dtype: str, last: bool) -> Kernel:
         words, buffer=context.language.keywords["buffer"]
     )
     numbers = [
-        "base",
-        "rows",
-        "columns",
-        "channels",
-        "n_step",
-        "c_step",
-        "h_step",
-        "w_step",
-        "h_least",
-        "w_size",
+        *("base", "rows", "columns", "channels", "n_step", "c_step", "h_step", "w_step", "h_least", "w_size"),
         "w_least",
     ]
     buffers = [Buffer("image", dtype), Buffer("planes", dtype, True)]
@@ -148,13 +139,7 @@ def pack_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
     Filters beyond the last repeat it; what they give is not stored.
     """
     numbers = [
-        "tile0",
-        "inner",
-        "m",
-        "g_step",
-        "m_step",
-        "c_step",
-        "w_all",
+        *("tile0", "inner", "m", "g_step", "m_step", "c_step", "w_all"),
         *(f"{dim}_{what}" for what in ("taps", "tap", "tap_step") for dim in "hw"),
     ]
     words = {
@@ -243,31 +228,9 @@ def windows_kernel(context: Context, dtype: str, tile: Tile, last: bool) -> Kern
         store = store.replace(f"${name}", text)
     words |= {"declare": declare, "multiply": "\n        ".join(lines), "store": store}
     numbers = [
-        "near",
-        "count",
-        "tile0",
-        "images",
-        "channels",
-        "inner",
-        "m",
-        "first",
-        "rows",
-        "h_least",
-        "columns",
-        "h_count",
-        "w_count",
-        "h_stride",
-        "w_stride",
-        "h_reach",
-        "w_reach",
-        "h_taps",
-        "w_outer",
-        "run",
-        "base",
-        "n_step",
-        "c_step",
-        "h_step",
-        "w_step",
+        *("near", "count", "tile0", "images", "channels", "inner", "m", "first", "rows", "h_least", "columns"),
+        *("h_count", "w_count", "h_stride", "w_stride", "h_reach", "w_reach", "h_taps", "w_outer", "run", "base"),
+        *("n_step", "c_step", "h_step", "w_step"),
     ]
     buffers = [Buffer("image", dtype), Buffer("packed", dtype), Buffer("out", dtype, True)]
     name = f"conv_windows_{tile.name}_{'last' if last else 'first'}_{dtype}"
@@ -343,26 +306,8 @@ def filter_kernel(context: Context, dtype: str, tile: Tile) -> Kernel:
         "store": "\n  ".join(stores),
     }
     numbers = [
-        "groups",
-        "channels",
-        "inner",
-        "m",
-        "first",
-        "rows",
-        "h_least",
-        "columns",
-        "h_count",
-        "w_count",
-        "h_stride",
-        "w_stride",
-        "h_reach",
-        "w_reach",
-        "h_taps",
-        "w_outer",
-        "run",
-        "r0",
-        "r1",
-        "add",
+        *("groups", "channels", "inner", "m", "first", "rows", "h_least", "columns", "h_count", "w_count"),
+        *("h_stride", "w_stride", "h_reach", "w_reach", "h_taps", "w_outer", "run", "r0", "r1", "add"),
     ]
     buffers = [Buffer("image", dtype), Buffer("windows", dtype), Buffer("total", dtype, True)]
     return build(context, f"conv_sums_{tile.name}_{dtype}", buffers, numbers, _FILTER, words)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import Context, Span
 
-from .source import MOVED, Buffer, build, load
+from .source import MOVED, Buffer, build, load, part
 
 RUN = 32
 """Elements that one item sorts by insertion, in the first pass."""
@@ -132,13 +132,9 @@ def pairs(span: Span, start: int, size: int, itemsize: int) -> tuple[Pairs, int]
     """Return the pairs of ``size`` elements in a span from byte ``start`` (a multiple of 8) on, and where they end."""
     places, keys = start, start + 8 * size
     end = keys + -(-size * itemsize // 8) * 8
-    return Pairs(_part(span, keys), _part(span, places)), end
+    return Pairs(part(span, keys), part(span, places)), end
 
 
 def pairs_bytes(size: int, itemsize: int) -> int:
     """Bytes that :func:`pairs` takes."""
     return 8 * size + -(-size * itemsize // 8) * 8
-
-
-def _part(span: Any, start: int) -> Span:
-    return Span(span.handle, span.offset + start, span.nbytes - start)

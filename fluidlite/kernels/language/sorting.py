@@ -9,7 +9,7 @@ from fluidlite.kernel_support import ITEMSIZE
 from fluidlite.plugin import IO, Call, Context, Prepared, compute_dtype, register_kernel
 
 from .merge_sort import MergeSort, Pairs, pairs, pairs_bytes
-from .source import Buffer, build, ctype, group_size, load
+from .source import Buffer, build, ctype, group_size, load, part
 from .strided import mover
 
 FEW = 16
@@ -138,7 +138,7 @@ def top_k(call: Call, context: Context) -> Any:
         spans, numbers = [io.span("X"), indices], (n, k, 1, n, n)
         if first is not None:
             assert space is not None
-            found = space._replace(offset=space.offset + given, nbytes=space.nbytes - given)
+            found = part(space, given)
             first(context, rows * parts, (io.span("X"), found), (n, k, parts, step, n), 1)
             spans, numbers = [io.span("X"), found, indices], (n, k, 1, parts * k, parts * k)
         whole(context, rows, [*spans, *([io.span("Out")] if values else [])], numbers, group_size(rows))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-from fluidlite.plugin import Context, Span, kernel_source
+from fluidlite.plugin import IO, Context, Prepared, Span, kernel_source
 
 Given = ParamSpec("Given")
 _ALIGN = 256
@@ -83,6 +83,26 @@ class Packing(Workspace):
                 each(context, source, target)
 
         return self.need, pack, tuple(self._keys)
+
+
+Step = Callable[[Context, IO, Span], None]
+"""``step(context, io, scratch)`` computes one of the parts of a call."""
+
+
+def in_turn(steps: Sequence[tuple[Step, int]], filter: str = "", packing: Packing | None = None) -> Prepared:
+    """What runs steps one after the other in one workspace, each with the bytes that it needs there.
+
+    ``filter`` is the slot of which ``packing`` has the parts that the steps would rather read.
+    """
+
+    def run(context: Context, io: IO) -> None:
+        assert io.workspace is not None
+        scratch: Span = io.workspace.span()
+        for step, _ in steps:
+            step(context, io, scratch)
+
+    packed = {filter: packing.form()} if packing is not None and packing.need else {}
+    return Prepared(run, max(need for _, need in steps), packed=packed)
 
 
 def group_size(items: int) -> int:

@@ -81,16 +81,14 @@ def mover(
     dims: Sequence[int],
     source_steps: Sequence[int],
     target_steps: Sequence[int],
-    scale: float | None = None,
 ) -> Mover:
     """Return ``move(context, source, target)`` of the elements of ``dims`` between two strided views.
 
-    Steps are in elements; 0 in the source broadcasts. ``scale`` multiplies. Without a conversion or a scale,
-    bits are moved as they are.
+    Steps are in elements; 0 in the source broadcasts. Without a conversion, bits are moved as they are.
     """
     if 0 in dims:
         return lambda context, source, target: None
-    plain = source == target and scale is None
+    plain = source == target
     if plain:
         source = target = MOVED[ITEMSIZE[source]]
     axes = collapsed(dims, source_steps, target_steps)
@@ -100,10 +98,10 @@ def mover(
     outer = [axis for d, axis in enumerate(axes) if d != inner and not (tiled and d == other)]
     short = not tiled and axes[inner][0] <= SHORT and len(axes) > 1
     lines = outer.pop() if short else (1, 0, 0)
-    text = _Text(context, source, target, plain, scale is not None, len(outer))
-    tail = (*(number for axis in outer for number in axis), *(() if scale is None else (scale,)))
+    text = _Text(context, source, target, plain, len(outer))
+    tail = tuple(number for axis in outer for number in axis)
     rows = prod(axis[0] for axis in outer)
-    args: tuple[float, ...]
+    args: tuple[int, ...]
     if tiled:
         (p, ps, pt), (q, qs, qt) = axes[other], axes[inner]
         p_tiles, q_tiles = -(-p // TILE), -(-q // TILE)
@@ -131,23 +129,17 @@ def mover(
 class _Text:
     """The kernels of a pair of dtypes and a number of outer axes."""
 
-    def __init__(self, context: Context, source: str, target: str, plain: bool, scaled: bool, outer: int) -> None:
-        self.context, self.source, self.target, self.plain, self.scaled = context, source, target, plain, scaled
+    def __init__(self, context: Context, source: str, target: str, plain: bool, outer: int) -> None:
+        self.context, self.source, self.target, self.plain = context, source, target, plain
         self.wide = compute_dtype(source)
         self.buffers = [Buffer("source", source), Buffer("target", target, True)]
-        self.names: list[str | tuple[str, str]] = [f"{word}{d}" for d in range(outer) for word in ("n", "s", "t")]
-        if scaled:
-            self.names.append(("scale", self.wide))
+        self.names = [f"{word}{d}" for d in range(outer) for word in ("n", "s", "t")]
         axes = [(f"n{d}", (("s", f"s{d}"), ("t", f"t{d}"))) for d in range(outer)]
         self.decode = decode("row", axes) if outer else ""
         self.suffix = f"{outer}_{source}_{target}" + ("" if plain else "_converted")
 
-    def _load(self, element: str) -> str:
-        value = load(self.source, element)
-        return f"{value} * scale" if self.scaled else value
-
     def _move(self, target: str, source: str) -> str:
-        return store(self.context, self.target, target, self._load(source))
+        return store(self.context, self.target, target, load(self.source, source))
 
     def runs(self, source_step: int, target_step: int) -> Kernel:
         """One run of the target's innermost axis an item."""
@@ -181,7 +173,7 @@ class _Text:
             "ps": step,
             "qt": step_out,
             "T": kind,
-            "load": self._load(at),
+            "load": load(self.source, at),
             "store": store(self.context, self.target, to, "values[j][i]"),
             "move": self._move(to, at),
         }

@@ -15,9 +15,9 @@ from fluidlite.kernel_support import ITEMSIZE, Convolution, Kernel, Line, convol
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Span, register_kernel
 
 from . import conv_registers as registers, winograd_texts as texts
-from .conv_registers import BACKWARD, FORWARD, Dim, Step, dims
+from .conv_registers import BACKWARD, FORWARD, Dim, dims
 from .conv_vectors import SIDE, filter_kernel, planes_kernel, tile_of, windows_kernel
-from .source import HEAVY, Packing, Workspace, group_size, part
+from .source import HEAVY, Packing, Step, Workspace, group_size, part
 from .winograd_texts import LANES, SPOTS
 
 DTYPE = "float32"
@@ -185,22 +185,7 @@ def _filter_step(one: Convolution, context: Context, dtype: str) -> tuple[Step, 
                 place = (tile0, *tiles.counts, filters, first * plane * filters, *y_steps, h.outs, w.outs)
                 spread(context, n, (y, seen), place, group_size(n))
                 sizes = (
-                    groups,
-                    pitches[0],
-                    one.channels,
-                    one.filters,
-                    0,
-                    1,
-                    0,
-                    n,
-                    1,
-                    n,
-                    1,
-                    1,
-                    1,
-                    1,
-                    1,
-                    1,
+                    *(groups, pitches[0], one.channels, one.filters, 0, 1, 0, n, 1, n, 1, 1, 1, 1, 1, 1),
                     one.channels,
                 )
                 product(context, items, (made, seen, total), (*sizes, 0, 1, int(first + tile0 > 0)), HEAVY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fluidlite.base.errors import DeviceError, PlaceError
@@ -21,7 +21,6 @@ _local = threading.local()
 _all: WeakObjects[Context] = WeakObjects()
 _queues: dict[Place, itertools.count[int]] = {}
 _lock = new_rlock()
-_at_close: list[Callable[[], None]] = []
 
 
 class _PerThread(dict[Place, Context]):
@@ -139,11 +138,6 @@ hold_at_fork(lambda: [context.lock for context in open_contexts() if context.uni
 # is lost in the child do not matter.
 
 
-def at_close(function: Callable[[], None]) -> None:
-    """Run ``function`` at exit, after the contexts have closed (memory does)."""
-    _at_close.append(function)
-
-
 @atexit.register
 def _close_all() -> None:
     for context in open_contexts():
@@ -151,5 +145,3 @@ def _close_all() -> None:
             context.close()
         except Exception as exc:
             logger.debug("closing %r at exit: %s", context, exc)
-    for function in _at_close:
-        function()

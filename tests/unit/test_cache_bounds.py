@@ -74,14 +74,13 @@ MODULE_STATE = {
     "operators/printing.py": {"_shown": "weak"},
     "operators/py_func.py": {"_functions": "one a Python function that programs call"},
     "devices/cpu/thread_pool.py": {"_teams": "one"},
-    "platform/context_pool.py": {"_queues": "one a place", "_at_close": "one a module that asks"},
+    "platform/context_pool.py": {"_queues": "one a place"},
 }
 """What modules keep beside :class:`LRUCache` caches, and why that does not grow with runs."""
 
 FUNCTIONS = {
     "kernels/blas/cblas.py": {"_threads", "find", "vectors"},
     "kernels/blas/batches.py": {"batched"},
-    "kernels/memory/copies.py": {"_memmove"},
     "layers/ops.py": {"layer"},
     "render/loops/kept_answers.py": {"_sources"},
     "devices/cpu/language.py": {"_translator"},

@@ -78,6 +78,7 @@ _GRADS = {"dx": "X@GRAD", "dscale": "Scale@GRAD", "dbias": "Bias@GRAD"}
 
 
 def _backward(call: Call, context: Context) -> Any:
+    """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
     rows, dtype, epsilon = rows_of(call), call.dtype("X"), call.attr("epsilon")
     scaled = call.has("Scale")
     kernel = None
@@ -162,13 +163,6 @@ def _column_sums(context: Context, dtype: str, outputs: tuple[str, ...], wide: i
     return _sums_kernel(context, f"column_sums_{int(single)}_{wide}", dtype, outputs, text, words)
 
 
-@register_kernel("layer_norm_grad", "language", options=KernelOptions(written_for="cores"))
-def layer_norm_grad(call: Call, context: Context) -> Any:
-    """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
-    return _backward(call, context)
-
-
-@register_kernel("group_norm_grad", "language", options=KernelOptions(written_for="cores"))
-def group_norm_grad(call: Call, context: Context) -> Any:
-    """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
-    return _backward(call, context)
+CORES = KernelOptions(written_for="cores")
+layer_norm_grad = register_kernel("layer_norm_grad", "language", options=CORES)(_backward)
+group_norm_grad = register_kernel("group_norm_grad", "language", options=CORES)(_backward)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from fluidlite.kernel_support import ITEMSIZE, PoolAxis, pool_axes, pool_planes
+from fluidlite.kernel_support import ITEMSIZE, Kernel, PoolAxis, pool_axes, pool_planes
 from fluidlite.plugin import IO, Call, Context, KernelOptions, Prepared, compute_dtype, register_kernel
 
 from .source import HEAVY, LANES, Buffer, build, ctype, load, store
@@ -124,31 +124,17 @@ class Frame:
 def _supports(call: Call) -> str | None:
     if call.attr("pooling_type") != "max":
         return "means are computed by loops"
-    return (
-        "windows of different sizes are computed by loops"
-        if any(axis.regular.adaptive for axis in pool_axes(call))
-        else None
-    )
+    if any(axis.regular.adaptive for axis in pool_axes(call)):
+        return "windows of different sizes are computed by loops"
+    return None
 
 
-@register_kernel("pool2d_grad", "language", supports=_supports, options=KernelOptions(written_for="cores"))
-def pool2d_grad(call: Call, context: Context) -> Any:
-    """The gradient goes to the first maximum of a window."""
-    return greatest_grad(call, context, Frame(call))
-
-
-@register_kernel("pool3d_grad", "language", supports=_supports, options=KernelOptions(written_for="cores"))
-def pool3d_grad(call: Call, context: Context) -> Any:
-    """The gradient goes to the first maximum of a window."""
-    return greatest_grad(call, context, Frame(call))
-
-
-def greatest_grad(call: Call, context: Context, frame: Frame) -> Any:
+def _greatest_grad(call: Call, context: Context) -> Any:
     """Return the run that adds each element of Out@GRAD to the first maximum of its window.
 
     Half types are added in a workspace of float32, and rounded once.
     """
-    dtype = call.dtype("X")
+    dtype, frame = call.dtype("X"), Frame(call)
     wide, run_axis = compute_dtype(dtype), frame.axes[3]
     half = wide != dtype
     d = next((i for i, axis in enumerate(frame.axes[:3]) if axis.size > 1), 2)
@@ -211,3 +197,11 @@ def greatest_grad(call: Call, context: Context, frame: Frame) -> Any:
         made(context, items, spans, numbers, HEAVY)
 
     return Prepared(run, frame.outer * frame.size * frame.inner * ITEMSIZE[wide] if half else 0)
+
+
+def _registered(op: str) -> Kernel:
+    options = KernelOptions(written_for="cores")
+    return register_kernel(op, "language", supports=_supports, options=options)(_greatest_grad)
+
+
+pool2d_grad, pool3d_grad = _registered("pool2d_grad"), _registered("pool3d_grad")

@@ -11,7 +11,7 @@ from fluidlite.plugin import IO, Call, Context, Prepared, Span, register_kernel
 
 from .merge_sort import MergeSort, pairs, pairs_bytes
 from .selecting import Selector
-from .source import Buffer, build, load, store
+from .source import Buffer, build, load, part, store
 
 
 @register_kernel("where_index", "language")
@@ -46,21 +46,6 @@ def where_index(call: Call, context: Context) -> Any:
     return Prepared(run, selector.workspace)
 
 
-@register_kernel("unique", "language")
-def unique(call: Call, context: Context) -> Any:
-    """The different values in the order in which they come, and which of them each element is.
-
-    Beside the outputs it takes two sorted copies of X with their places.
-    """
-    return _unique(call, context)
-
-
-@register_kernel("unique_with_counts", "language")
-def unique_with_counts(call: Call, context: Context) -> Any:
-    """The same, and how often each value comes."""
-    return _unique(call, context)
-
-
 def _bisect(less: str, y: str, begin: str = "0") -> str:
     """Text that sets ``low`` to the first place from ``begin`` on whose key is not ``less`` than y."""
     return (
@@ -70,6 +55,10 @@ def _bisect(less: str, y: str, begin: str = "0") -> str:
 
 
 def _unique(call: Call, context: Context) -> Any:
+    """The different values in the order in which they come, which of them each element is, and how often each comes.
+
+    Beside the outputs it takes two sorted copies of X with their places.
+    """
     dtype, kind, n = call.dtype("X"), call.attr("dtype"), call.dims("X")[0]
     width, floating = ITEMSIZE[dtype], "float" in dtype
 
@@ -111,7 +100,7 @@ def _unique(call: Call, context: Context) -> Any:
         space = io.workspace.span()
         ranked, used = pairs(space, 0, n, width)
         spare, used = pairs(space, used, n, width)
-        sums = Span(space.handle, space.offset + used, space.nbytes - used)
+        sums = part(space, used)
         x, first, number = io.span("X"), spare.places, ranked.places
         sort(context, x, ranked, spare)
         firsts(context, n, (ranked.keys, ranked.places, first), (n,))
@@ -129,3 +118,7 @@ def _unique(call: Call, context: Context) -> Any:
             index(context, n, (first, number, io.span("Index")), ())
 
     return Prepared(run, 2 * pairs_bytes(n, width) + selector.workspace)
+
+
+unique = register_kernel("unique", "language")(_unique)
+unique_with_counts = register_kernel("unique_with_counts", "language")(_unique)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
+from fluidlite.kernel_support import Kernel
 from fluidlite.plugin import IO, Call, Context, Prepared, register_kernel
 
 _SHORT = 1 << 16
 """Bytes of a copy that is noted as a native call."""
-
-
-@cache
-def _memmove() -> int:
-    return ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+_MEMMOVE = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value
 
 
 def _copy(source: str, target: str) -> Any:
@@ -28,20 +24,14 @@ def _copy(source: str, target: str) -> Any:
         if nbytes > _SHORT:  # it may let others run meanwhile
             return False
         if nbytes and src != dst:
-            recorder.call(_memmove(), ("pointer", "pointer", "int64"), dst, src, nbytes)
+            recorder.call(_MEMMOVE, ("pointer", "pointer", "int64"), dst, src, nbytes)
         return True
 
     return Prepared(run, record=record)
 
 
-@register_kernel("assign", "memory", inplace=True)
-def assign(call: Call, context: Context) -> Any:
-    """Out = X."""
-    return _copy("X", "Out")
-
-
 def _same_bytes(call: Call, context: Context) -> Any:
-    """Out has X's bytes under other dims."""
+    """Out has X's bytes, mostly under other dims."""
     return _copy("X", "Out")
 
 
@@ -50,21 +40,17 @@ def _same_bytes_grad(call: Call, context: Context) -> Any:
     return _copy("Out@GRAD", "X@GRAD")
 
 
-device_view = register_kernel("device_view", "memory", inplace=True)(_same_bytes)
-device_transfer = register_kernel("device_transfer", "memory", inplace=True)(_same_bytes)
-reshape = register_kernel("reshape", "memory", inplace=True)(_same_bytes)
-reshape2 = register_kernel("reshape2", "memory", inplace=True)(_same_bytes)
-squeeze = register_kernel("squeeze", "memory", inplace=True)(_same_bytes)
-squeeze2 = register_kernel("squeeze2", "memory", inplace=True)(_same_bytes)
-unsqueeze = register_kernel("unsqueeze", "memory", inplace=True)(_same_bytes)
-unsqueeze2 = register_kernel("unsqueeze2", "memory", inplace=True)(_same_bytes)
-flatten = register_kernel("flatten", "memory", inplace=True)(_same_bytes)
-flatten2 = register_kernel("flatten2", "memory", inplace=True)(_same_bytes)
-reshape_grad = register_kernel("reshape_grad", "memory", inplace=True)(_same_bytes_grad)
-reshape2_grad = register_kernel("reshape2_grad", "memory", inplace=True)(_same_bytes_grad)
-squeeze_grad = register_kernel("squeeze_grad", "memory", inplace=True)(_same_bytes_grad)
-squeeze2_grad = register_kernel("squeeze2_grad", "memory", inplace=True)(_same_bytes_grad)
-unsqueeze_grad = register_kernel("unsqueeze_grad", "memory", inplace=True)(_same_bytes_grad)
-unsqueeze2_grad = register_kernel("unsqueeze2_grad", "memory", inplace=True)(_same_bytes_grad)
-flatten_grad = register_kernel("flatten_grad", "memory", inplace=True)(_same_bytes_grad)
-flatten2_grad = register_kernel("flatten2_grad", "memory", inplace=True)(_same_bytes_grad)
+def _registered(op: str) -> Kernel:
+    prepare = _same_bytes_grad if op.endswith("_grad") else _same_bytes
+    return register_kernel(op, "memory", inplace=True)(prepare)
+
+
+assign, device_view, device_transfer = _registered("assign"), _registered("device_view"), _registered("device_transfer")
+reshape, reshape_grad = _registered("reshape"), _registered("reshape_grad")
+reshape2, reshape2_grad = _registered("reshape2"), _registered("reshape2_grad")
+squeeze, squeeze_grad = _registered("squeeze"), _registered("squeeze_grad")
+squeeze2, squeeze2_grad = _registered("squeeze2"), _registered("squeeze2_grad")
+unsqueeze, unsqueeze_grad = _registered("unsqueeze"), _registered("unsqueeze_grad")
+unsqueeze2, unsqueeze2_grad = _registered("unsqueeze2"), _registered("unsqueeze2_grad")
+flatten, flatten_grad = _registered("flatten"), _registered("flatten_grad")
+flatten2, flatten2_grad = _registered("flatten2"), _registered("flatten2_grad")

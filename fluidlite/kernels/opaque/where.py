@@ -14,9 +14,10 @@ BLOCK = 65536
 
 DENSE = 4
 """Integers that span at most so many times their number are looked up in a table."""
+LIBRARY = KernelOptions(library_backed=True)
 
 
-@register_kernel("where_index", "array", options=KernelOptions(library_backed=True))
+@register_kernel("where_index", "array", options=LIBRARY)
 def where_index(call: Call, context: Context) -> Any:
     """The indices of what is not 0, a row each."""
     xp, dims = context.xp, call.dims("Condition")
@@ -39,18 +40,6 @@ def where_index(call: Call, context: Context) -> Any:
     return run
 
 
-@register_kernel("unique", "array", options=KernelOptions(library_backed=True))
-def unique(call: Call, context: Context) -> Any:
-    """The different values in the order in which they come, and which of them each element is."""
-    return _unique(call, context)
-
-
-@register_kernel("unique_with_counts", "array", options=KernelOptions(library_backed=True))
-def unique_with_counts(call: Call, context: Context) -> Any:
-    """The same, and how often each value comes."""
-    return _unique(call, context)
-
-
 def _from_table(xp: Any, io: IO, x: Any, low: int) -> None:
     """Integers of a small range: a table of where each comes first takes the place of a sort."""
     x = x - low
@@ -70,7 +59,10 @@ def _from_table(xp: Any, io: IO, x: Any, low: int) -> None:
 
 
 def _unique(call: Call, context: Context) -> Any:
-    """Sort, and mark where a new value starts; what comes first of each value in X numbers it."""
+    """The different values in the order in which they come, which of them each element is, and how often each comes.
+
+    Sort, and mark where a new value starts; what comes first of each value in X numbers it.
+    """
     xp, size, on_host = context.xp, call.dims("X")[0], immediate(context)
     argsort = order_on_host(xp) if on_host else stable_argsort(xp)
     running = getattr(xp, "cumulative_sum", None) or xp.cumsum
@@ -117,3 +109,7 @@ def _unique(call: Call, context: Context) -> Any:
             out[...] = xp.astype(xp.take(ends - starts, inverse(of_run), axis=0), out.dtype)
 
     return run
+
+
+unique = register_kernel("unique", "array", options=LIBRARY)(_unique)
+unique_with_counts = register_kernel("unique_with_counts", "array", options=LIBRARY)(_unique)

@@ -37,6 +37,7 @@ from fluidlite.geometry import (
     random_windows as random_windows,
 )
 from fluidlite.platform.device_context import DoneEvent as DoneEvent
+from fluidlite.platform.threads import available_processors as available_processors
 from fluidlite.program.epilogue import product_call as product_call
 from fluidlite.program.kernel_registry import Kernel as Kernel
 from fluidlite.program.rules import GradRule as GradRule

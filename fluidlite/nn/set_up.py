@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.executor import Executor
 from fluidlite.nn.memory_check import check_memory
 from fluidlite.platform.device_registry import devices
+from fluidlite.platform.threads import available_processors
 from fluidlite.program.program import Program, program_guard
 from fluidlite.program.scope import Scope
 
@@ -93,14 +93,6 @@ def _released(network: Network, layer: Layer) -> None:
     if layer.context is not None:
         layer.context.close()
         layer.context = None
-
-
-def available_processors() -> int:
-    """How many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 def _at_a_time(layers: Sequence[Layer]) -> int:

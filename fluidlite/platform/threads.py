@@ -29,7 +29,8 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pools.clear)
 
 
-def _available() -> int:
+def available_processors() -> int:
+    """How many threads the process may run at once."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -48,7 +49,7 @@ def each_part(context: Any, parts: int, worker: Callable[[], Callable[[int], Non
     worker : callable
         Makes one thread's function, with scratch memory of its own.
     """
-    count = min(parts, context.threads or _available(), MOST) if parts > 1 else parts
+    count = min(parts, context.threads or available_processors(), MOST) if parts > 1 else parts
 
     def share(first: int) -> None:
         work = worker()

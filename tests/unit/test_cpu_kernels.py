@@ -310,8 +310,8 @@ from fluidlite.devices.cpu.llvm import Code
 
 language = LLVMLanguage(DiskCache(Path({str(tmp_path / "cache")!r})))
 found, keep = [], Code.keep
-Code.keep = lambda code: (found.append(code.address("one")), keep(code))
-load = lambda text, names, *key: language.compiler.load(text, [*names, "one"], *key)
+Code.keep = lambda code: (found.append(code.address("team_mutex")), keep(code))
+load = lambda text, names, *key: language.compiler.load(text, [*names, "team_mutex"], *key)
 crew = teams.team(load)
 kernel = language.compile(None, {SOURCE!r}, "count", {PARAMETERS!r})
 out = np.zeros({MANY * 3}, "int64")
@@ -319,7 +319,7 @@ packed = kernel.packed((out, 0, out.size))
 share = lambda with_crew: with_crew.run(kernel.address, packed, out.size, 1024, 1)
 share(crew)
 if crew.workers:
-    mutex = ctypes.c_void_p(found[0] + 10 * 8)
+    mutex = ctypes.c_void_p(found[0])
     ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 child = os.fork()
 if child == 0:

@@ -29,7 +29,7 @@ OF_NORMS = [check for check in PAIRWISE if check.operator in TYPES]
 def test_blocks_on_threads(check: Check, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Array calls, which other kernels would come before."""
     monkeypatch.setattr(blocks, "MOST", most)
-    monkeypatch.setattr(threads, "_available", lambda: 3)
+    monkeypatch.setattr(threads, "available_processors", lambda: 3)
     monkeypatch.setattr(policy, "_current", Policy(exclude=("native", "language", "decomposed")))
     kernels.generation += 1  # prepared kernels know the size of a block
     try:
@@ -46,7 +46,7 @@ def each(parts: int, limit: int | None, work: Any) -> None:
 @pytest.mark.parametrize("limit", [None, 1, 2, 100])
 @pytest.mark.parametrize("parts", [0, 1, 2, 17])
 def test_each_part_is_done_once(parts: int, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_available", lambda: 4)
+    monkeypatch.setattr(threads, "available_processors", lambda: 4)
     done: list[int] = []
     used = set()
 
@@ -60,7 +60,7 @@ def test_each_part_is_done_once(parts: int, limit: int | None, monkeypatch: pyte
 
 
 def test_an_error_of_any_part_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_available", lambda: 4)
+    monkeypatch.setattr(threads, "available_processors", lambda: 4)
     for bad in range(4):
 
         def work(part: int, bad: int = bad) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import finalize
 
-from fluidlite.kernel_support import new_lock
+from fluidlite.kernel_support import available_processors, new_lock
 
 MOST = 64
 ENTRIES = 32
@@ -28,10 +28,22 @@ FEWEST = 2 * WHOLE, 2
 SPIN = 2000
 """How often a thread looks for the next job before it sleeps: some ten microseconds."""
 
-# The fields of a team, by their number of eight bytes. Mutex and conditions have 128 bytes each.
-#   0 generation  1 open  2 active  3 next  4 items  5 grain  6 kernel  7 arguments  8 width  9 busy
+# The team is global, since there is one in a process. Nothing is internal: of that LLVM would know that no pthread
+# function writes it, and read it once. What many threads write stands in a cache line of its own.
 THREADS = f"""
-%team = type {{ i64, i64, i64, i64, i64, i64, ptr, ptr, i64, i64, [128 x i8], [128 x i8], [128 x i8] }}
+@team_generation = global i64 0, align 128
+@team_open = global i64 0
+@team_active = global i64 0
+@team_items = global i64 0
+@team_grain = global i64 0
+@team_kernel = global ptr null
+@team_arguments = global ptr null
+@team_width = global i64 0
+@team_next = global i64 0, align 128
+@team_busy = global i64 0, align 128
+@team_mutex = global [128 x i8] zeroinitializer, align 128
+@team_work = global [128 x i8] zeroinitializer, align 128
+@team_done = global [128 x i8] zeroinitializer, align 128
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_cond_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
@@ -40,17 +52,12 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 
-@one = global %team zeroinitializer, align 128
-
 define i32 @fl_team_begin(i64 %workers) nounwind {{
 entry:
-  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
-  %work = getelementptr %team, ptr @one, i32 0, i32 11
-  %done = getelementptr %team, ptr @one, i32 0, i32 12
   %thread = alloca i64
-  %m = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
-  %w = call i32 @pthread_cond_init(ptr %work, ptr null)
-  %d = call i32 @pthread_cond_init(ptr %done, ptr null)
+  %m = call i32 @pthread_mutex_init(ptr @team_mutex, ptr null)
+  %w = call i32 @pthread_cond_init(ptr @team_work, ptr null)
+  %d = call i32 @pthread_cond_init(ptr @team_done, ptr null)
   br label %test
 test:
   %made = phi i64 [ 0, %entry ], [ %more, %each ]
@@ -69,17 +76,15 @@ end:
 
 define void @fl_team_leave() nounwind {{
 entry:
-  %busy_at = getelementptr %team, ptr @one, i32 0, i32 9
-  store atomic i64 1, ptr %busy_at seq_cst, align 8
+  store atomic i64 1, ptr @team_busy seq_cst, align 8
   ret void
 }}
 
 define internal void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain) nounwind {{
 entry:
-  %next = getelementptr %team, ptr @one, i32 0, i32 3
   br label %take
 take:
-  %first = atomicrmw add ptr %next, i64 %grain seq_cst
+  %first = atomicrmw add ptr @team_next, i64 %grain seq_cst
   %left = icmp slt i64 %first, %items
   br i1 %left, label %run, label %end
 run:
@@ -94,23 +99,13 @@ end:
 
 define internal ptr @fl_worker(ptr %unused) nounwind {{
 entry:
-  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
-  %work = getelementptr %team, ptr @one, i32 0, i32 11
-  %done = getelementptr %team, ptr @one, i32 0, i32 12
-  %open = getelementptr %team, ptr @one, i32 0, i32 1
-  %active = getelementptr %team, ptr @one, i32 0, i32 2
-  %items_at = getelementptr %team, ptr @one, i32 0, i32 4
-  %grain_at = getelementptr %team, ptr @one, i32 0, i32 5
-  %kernel_at = getelementptr %team, ptr @one, i32 0, i32 6
-  %arguments_at = getelementptr %team, ptr @one, i32 0, i32 7
-  %width_at = getelementptr %team, ptr @one, i32 0, i32 8
   br label %look
 look:
   %seen = phi i64 [ 0, %entry ], [ %now, %joined ], [ %now, %late ]
   br label %spin
 spin:
   %spun = phi i64 [ 0, %look ], [ %spins, %idle ]
-  %peek = load atomic i64, ptr @one seq_cst, align 8
+  %peek = load atomic i64, ptr @team_generation seq_cst, align 8
   %posted = icmp ne i64 %peek, %seen
   br i1 %posted, label %lock, label %idle
 idle:
@@ -119,41 +114,41 @@ idle:
   %tired = icmp sgt i64 %spins, {SPIN}
   br i1 %tired, label %lock, label %spin
 lock:
-  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %l = call i32 @pthread_mutex_lock(ptr @team_mutex)
   br label %check
 check:
-  %now = load atomic i64, ptr @one seq_cst, align 8
+  %now = load atomic i64, ptr @team_generation seq_cst, align 8
   %same = icmp eq i64 %now, %seen
   br i1 %same, label %sleep, label %awake
 sleep:
-  %s = call i32 @pthread_cond_wait(ptr %work, ptr %mutex)
+  %s = call i32 @pthread_cond_wait(ptr @team_work, ptr @team_mutex)
   br label %check
 awake:
-  %is_open = load i64, ptr %open
-  %taking = load i64, ptr %active
-  %width = load i64, ptr %width_at
+  %is_open = load i64, ptr @team_open
+  %taking = load i64, ptr @team_active
+  %width = load i64, ptr @team_width
   %shut = icmp eq i64 %is_open, 0
   %full = icmp sge i64 %taking, %width
   %out = or i1 %shut, %full
   br i1 %out, label %late, label %join
 late:
-  %u0 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %u0 = call i32 @pthread_mutex_unlock(ptr @team_mutex)
   br label %look
 join:
   %taken = add i64 %taking, 1
-  store i64 %taken, ptr %active
-  %kernel = load ptr, ptr %kernel_at
-  %arguments = load ptr, ptr %arguments_at
-  %items = load i64, ptr %items_at
-  %grain = load i64, ptr %grain_at
-  %u1 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  store i64 %taken, ptr @team_active
+  %kernel = load ptr, ptr @team_kernel
+  %arguments = load ptr, ptr @team_arguments
+  %items = load i64, ptr @team_items
+  %grain = load i64, ptr @team_grain
+  %u1 = call i32 @pthread_mutex_unlock(ptr @team_mutex)
   call void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain)
-  %l2 = call i32 @pthread_mutex_lock(ptr %mutex)
-  %there = load i64, ptr %active
+  %l2 = call i32 @pthread_mutex_lock(ptr @team_mutex)
+  %there = load i64, ptr @team_active
   %fewer = sub i64 %there, 1
-  store i64 %fewer, ptr %active
-  %c = call i32 @pthread_cond_broadcast(ptr %done)
-  %u2 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  store i64 %fewer, ptr @team_active
+  %c = call i32 @pthread_cond_broadcast(ptr @team_done)
+  %u2 = call i32 @pthread_mutex_unlock(ptr @team_mutex)
   br label %joined
 joined:
   br label %look
@@ -166,50 +161,38 @@ entry:
   %serial = or i1 %alone, %few
   br i1 %serial, label %single, label %ask
 ask:
-  %busy_at = getelementptr %team, ptr @one, i32 0, i32 9
-  %asked = cmpxchg ptr %busy_at, i64 0, i64 1 seq_cst seq_cst
+  %asked = cmpxchg ptr @team_busy, i64 0, i64 1 seq_cst seq_cst
   %got = extractvalue {{ i64, i1 }} %asked, 1
   br i1 %got, label %post, label %single
 single:
   call void %kernel(i64 0, i64 %items, ptr %arguments)
   ret void
 post:
-  %mutex = getelementptr %team, ptr @one, i32 0, i32 10
-  %work = getelementptr %team, ptr @one, i32 0, i32 11
-  %done = getelementptr %team, ptr @one, i32 0, i32 12
-  %open = getelementptr %team, ptr @one, i32 0, i32 1
-  %active = getelementptr %team, ptr @one, i32 0, i32 2
-  %next = getelementptr %team, ptr @one, i32 0, i32 3
-  %items_at = getelementptr %team, ptr @one, i32 0, i32 4
-  %grain_at = getelementptr %team, ptr @one, i32 0, i32 5
-  %kernel_at = getelementptr %team, ptr @one, i32 0, i32 6
-  %arguments_at = getelementptr %team, ptr @one, i32 0, i32 7
-  %width_at = getelementptr %team, ptr @one, i32 0, i32 8
-  %l = call i32 @pthread_mutex_lock(ptr %mutex)
-  store i64 1, ptr %open
-  store i64 0, ptr %next
-  store i64 %items, ptr %items_at
-  store i64 %grain, ptr %grain_at
-  store ptr %kernel, ptr %kernel_at
-  store ptr %arguments, ptr %arguments_at
-  store i64 %width, ptr %width_at
-  %g = atomicrmw add ptr @one, i64 1 seq_cst
-  %b = call i32 @pthread_cond_broadcast(ptr %work)
-  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %l = call i32 @pthread_mutex_lock(ptr @team_mutex)
+  store i64 1, ptr @team_open
+  store i64 0, ptr @team_next
+  store i64 %items, ptr @team_items
+  store i64 %grain, ptr @team_grain
+  store ptr %kernel, ptr @team_kernel
+  store ptr %arguments, ptr @team_arguments
+  store i64 %width, ptr @team_width
+  %g = atomicrmw add ptr @team_generation, i64 1 seq_cst
+  %b = call i32 @pthread_cond_broadcast(ptr @team_work)
+  %u = call i32 @pthread_mutex_unlock(ptr @team_mutex)
   call void @fl_share(ptr %kernel, ptr %arguments, i64 %items, i64 %grain)
-  %l2 = call i32 @pthread_mutex_lock(ptr %mutex)
-  store i64 0, ptr %open
+  %l2 = call i32 @pthread_mutex_lock(ptr @team_mutex)
+  store i64 0, ptr @team_open
   br label %check
 check:
-  %there = load i64, ptr %active
+  %there = load i64, ptr @team_active
   %all = icmp eq i64 %there, 0
   br i1 %all, label %end, label %wait
 wait:
-  %w = call i32 @pthread_cond_wait(ptr %done, ptr %mutex)
+  %w = call i32 @pthread_cond_wait(ptr @team_done, ptr @team_mutex)
   br label %check
 end:
-  %u2 = call i32 @pthread_mutex_unlock(ptr %mutex)
-  store atomic i64 0, ptr %busy_at seq_cst, align 8
+  %u2 = call i32 @pthread_mutex_unlock(ptr @team_mutex)
+  store atomic i64 0, ptr @team_busy seq_cst, align 8
   ret void
 }}
 """
@@ -277,14 +260,6 @@ define void @fl_run(ptr %kernel, ptr %arguments, i64 %items, i64 %grain, i64 %wi
 """Where there are no POSIX threads."""
 
 
-def available() -> int:
-    """How many threads the process may run at once."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
 class ThreadPool:
     """The threads of this process; begun when first needed, and anew after a fork.
 
@@ -308,7 +283,7 @@ class ThreadPool:
         names = ("fl_team_begin", "fl_team_leave", "fl_chain", "fl_run", "fl_entries", "fl_slots")
         code = load(text, names, text)
         begin = code.function("fl_team_begin", "int32", ("int64",))
-        self.workers: int = begin(min(available(), MOST) - 1)
+        self.workers: int = begin(min(available_processors(), MOST) - 1)
         self.leave = code.function("fl_team_leave", None, (), keep_lock=True)
         self.chain = code.function("fl_chain", None, ("pointer",))
         self.brief_chain = code.function("fl_chain", None, ("pointer",), keep_lock=True)

@@ -7,6 +7,7 @@ nobody asks for an address before it runs.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from itertools import count
 from time import perf_counter
 from weakref import WeakValueDictionary
 
-from fluidlite.kernel_support import first_in_child, new_lock
+from fluidlite.kernel_support import available_processors, first_in_child, new_lock
 from fluidlite.plugin import DeviceError
 
 from . import object_code
@@ -49,8 +50,7 @@ def most_processes() -> int:
         return int(said)
     if not sys.executable or getattr(sys, "frozen", False):  # no Python that could be started
         return 0
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(there - 1, MOST)
+    return min(available_processors() - 1, MOST)
 
 
 class Job:
@@ -189,15 +189,14 @@ class CompileQueue:
                 start_new_session=True,  # an interrupt is not for it
             ) as process:  # fmt: skip
                 assert process.stdin is not None and process.stdout is not None
-                ready = object_code.receive(process.stdout) == object_code.READY
+                ready = marshal.load(process.stdout) == object_code.READY
                 while ready and (job := self._take()) is not None:
                     began = perf_counter()
-                    object_code.send(process.stdin, json.dumps(job.request).encode())
-                    answer = object_code.receive(process.stdout)
-                    code = answer[1:] if answer[:1] == b"+" else None
-                    reason = "" if code is not None else answer[1:].decode() or "no reason"
-                    self._done(job, code, reason, perf_counter() - began)
-        except (OSError, EOFError, ValueError):
+                    marshal.dump(job.request, process.stdin)
+                    process.stdin.flush()
+                    code, reason = marshal.load(process.stdout)
+                    self._done(job, code or None, reason, perf_counter() - began)
+        except (OSError, EOFError, ValueError, TypeError):  # it is gone, or says something else
             pass
         finally:
             if job is not None and job.code is None and not job.reason:

@@ -1,18 +1,16 @@
 """Machine code of LLVM IR. Run as a program, it makes that of others: it imports nothing of this package.
 
-A message is its length in eight bytes, and as many bytes: a request is JSON, an answer begins with ``+`` (machine code)
-or ``-`` (LLVM's reason).
+It reads the arguments of :func:`object_code`, and writes the machine code and LLVM's reason, one of which is empty.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import signal
-import struct
 import sys
-from typing import IO, Any
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding.ffi import ObjectRef
@@ -21,13 +19,10 @@ from llvmlite.binding.newpassmanagers import NewPassManager
 MOST_FOR_NEIGHBOURS = 24 << 10
 """Bytes of text in which LLVM looks for neighbours that become vectors although no loop says so. It takes quadratic
 time, up to two seconds a kernel, and what has so much text has loops over lanes, which are vectors already."""
-READY = b"READY"
+READY = "READY"
 """The first answer."""
 _PATIENCE_SECONDS = 60
 """A process that is asked nothing for so long ends: who started it may have gone without a word."""
-_LENGTH = struct.Struct("<Q")
-_LONGEST = 1 << 30
-"""Bytes of a message: a longer one is none."""
 
 
 def machine(level: int, cpu: str, features: str) -> Any:
@@ -83,45 +78,25 @@ def _dispose(passes: Any) -> None:
         passes.close()
 
 
-def send(stream: IO[bytes], message: bytes) -> None:
-    """Write a message."""
-    stream.write(_LENGTH.pack(len(message)) + message)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> bytes:
-    """Read a message.
-
-    Raises
-    ------
-    EOFError
-        If the other side has gone, or says something else.
-    """
-    head = stream.read(_LENGTH.size)
-    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
-    message = stream.read(length) if length <= _LONGEST else b""
-    if len(message) != length:
-        raise EOFError
-    return message
-
-
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what LLVM prints is no answer
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    send(answers, READY)
+    marshal.dump(READY, answers)
+    answers.flush()
     while True:
         if hasattr(signal, "alarm"):
             signal.alarm(_PATIENCE_SECONDS)
-        request = json.loads(receive(sys.stdin.buffer))
+        request = marshal.load(sys.stdin.buffer)
         if hasattr(signal, "alarm"):
             signal.alarm(0)
         try:
-            answer = b"+" + object_code(*request)
+            answer = object_code(*request), ""
         except RuntimeError as exc:
-            answer = b"-" + str(exc).encode()
-        send(answers, answer)
+            answer = b"", str(exc) or "no reason"
+        marshal.dump(answer, answers)
+        answers.flush()
 
 
 if __name__ == "__main__":

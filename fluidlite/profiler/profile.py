@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -76,7 +75,7 @@ class Profile:
             names = {name: getattr(row, name) for name in ("kind", "name", "kernel", "place", "calls")}
             rows.append({**names, **times, "bytes": row.nbytes})
         statistics = self._recording.statistics
-        transfers = {place: asdict(counts) for place, counts in statistics.transfers.items()}
+        transfers = {place: dict(counts) for place, counts in statistics.transfers.items()}
         return {
             "state": self.state,
             "seconds": self.seconds,
@@ -98,9 +97,8 @@ class Profile:
         lines += [f"{place}: times by {how}" for place, how in self.methods.items()]
         for place, copies in self._recording.statistics.transfers.items():
             lines.append(
-                f"{place}: {copies.launches:,} launches; copies: {copies.copy_in:,} in ({copies.bytes_in:,} bytes), "
-                f"{copies.copy_out:,} out ({copies.bytes_out:,} bytes), {copies.copy_within:,} within, "
-                f"{copies.copy_peer:,} to other queues"
+                "{0}: {launches:,} launches; copies: {copy_in:,} in ({bytes_in:,} bytes), {copy_out:,} out "
+                "({bytes_out:,} bytes), {copy_within:,} within, {copy_peer:,} to other queues".format(place, **copies)
             )
         lines.append("")
         lines += _table(

@@ -17,7 +17,7 @@ from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import Stamp
 from fluidlite.platform.place import Place
 from fluidlite.profiler.sites import Site, site_of
-from fluidlite.profiler.statistics import COPIES, Statistics, Timeline, Timings, Transfers
+from fluidlite.profiler.statistics import COPIES, Statistics, Timeline, Timings
 
 Item = TypeVar("Item")
 Mark = int | Stamp
@@ -163,7 +163,7 @@ class Recording:
         self.timeline.add_span("run", name, run.thread, run.began, run.ended)
         for context, before, after in zip(run.contexts, run.before, run.after, strict=False):
             if before != after:
-                self.statistics.transfers.setdefault(str(context.place), Transfers()).add(before, after)
+                self.statistics.add_copies(str(context.place), before, after)
 
     def add_span(self, kind: str, name: str, began: int, ended: int) -> None:
         """Record a span of this thread, in nanoseconds of the host's clock."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fluidlite.profiler.sites import Site
@@ -54,25 +55,7 @@ class Row:
         self.nbytes += nbytes
 
 
-@dataclass
-class Transfers:
-    """Copies through the queues of a place."""
-
-    copy_in: int = 0
-    copy_out: int = 0
-    copy_within: int = 0
-    copy_peer: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    launches: int = 0
-
-    def add(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Count in what came between two states of a context's counts, in the order of ``COPIES``."""
-        for name, old, new in zip(COPIES, before, after, strict=True):
-            setattr(self, name, getattr(self, name) + new - old)
-
-
-COPIES = tuple(each.name for each in fields(Transfers))
+COPIES = ("copy_in", "copy_out", "copy_within", "copy_peer", "bytes_in", "bytes_out", "launches")
 """What is counted of a context."""
 
 
@@ -92,10 +75,10 @@ class Timings(NamedTuple):
 
 @dataclass
 class Statistics:
-    """All rows, in the order in which they came up; copies, and how times were taken, by place."""
+    """All rows, in the order in which they came up; copies by :data:`COPIES`, and how times were taken, by place."""
 
     rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
-    transfers: dict[str, Transfers] = field(default_factory=dict)
+    transfers: dict[str, Counter[str]] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)
 
     def _row(self, kind: str, name: str, kernel: str, place: str) -> Row:
@@ -115,6 +98,12 @@ class Statistics:
             site = sites[at]
             row = self._row(site.kind, site.name, site.kernel, site.place)
             row.add(calls, total, total - timings.inner.get(at, 0), most, least, calls * site.nbytes)
+
+    def add_copies(self, place: str, before: Sequence[int], after: Sequence[int]) -> None:
+        """Count in what came between two states of a context's counts."""
+        counts = self.transfers.setdefault(place, Counter())
+        for name, old, new in zip(COPIES, before, after, strict=True):
+            counts[name] += new - old
 
     def add_span(self, kind: str, name: str, time: int) -> None:
         """Count a span of the host in."""

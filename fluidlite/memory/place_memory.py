@@ -148,7 +148,7 @@ class PlaceMemory:
 
     def adopt(self, handle: Any, nbytes: int, context: Context, counted: bool = True) -> Allocation:
         """Hold memory that somebody else allocated; with ``counted`` it counts as used until it is dropped."""
-        block = Block(handle, nbytes, self._foreign(), context)
+        block = Block(handle, nbytes, _Foreign(self.strategy), context)
         if counted:
             with self.lock:
                 self.used_bytes += nbytes
@@ -172,9 +172,6 @@ class PlaceMemory:
                 return self.alloc(nbytes, context)
             return self.adopt(handle, nbytes, context)
         return self.alloc(nbytes, context)
-
-    def _foreign(self) -> Any:
-        return _Foreign(self.strategy)
 
     def free(self, allocation: Allocation) -> None:
         """Give an allocation back, once."""

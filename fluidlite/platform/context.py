@@ -28,7 +28,7 @@ class Context(GuardedQueue):
     place : Place
     unit : Unit
         The device's facts and capabilities.
-    raw : DeviceContext
+    raw : ContextBase
         The plugin's own context; unknown attributes of this object are looked up there.
     counts : Counts
     lock : threading.RLock

@@ -46,46 +46,11 @@ class DoneEvent:
         return None
 
 
-class DeviceContext(Protocol):
-    """One in-order queue and the library handles of its place; one thread at a time."""
-
-    place: Place
-
-    def copy_in(self, dst: Span, src: memoryview) -> None:
-        """Enqueue host to device. ``src`` (contiguous bytes) may be reused on return."""
-        ...
-
-    def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Enqueue device to host. ``dst`` (writable bytes) is valid after ``wait`` or a later event."""
-        ...
-
-    def copy_within(self, dst: Span, src: Span) -> None:
-        """Enqueue a copy inside the place; the ranges do not overlap."""
-        ...
-
-    def copy_peer(self, dst: Span, dst_context: DeviceContext, src: Span) -> bool:
-        """Copy straight to another place, or return False: the framework goes through the host."""
-        ...
-
-    def record(self) -> Event:
-        """Mark this point of the queue."""
-        ...
-
-    def wait_for(self, event: Event) -> None:
-        """Make later work wait for an event; a foreign event blocks the host."""
-        ...
-
-    def wait(self) -> None:
-        """Block until the queue is idle; raise what failed, DeviceLost if the device is gone."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the queue and its handles; may be called twice."""
-        ...
-
-
 class ContextBase:
-    """Defaults of a context: no events (recording waits), copies inside a place through the host."""
+    """One in-order queue and the library handles of its place; one thread at a time.
+
+    Its defaults: no events (recording waits), copies inside a place through the host.
+    """
 
     threads: int | None = None
 
@@ -108,17 +73,17 @@ class ContextBase:
         return None
 
     def copy_out(self, dst: memoryview, src: Span) -> None:
-        """Enqueue device to host; to be defined. ``dst`` is valid after ``wait`` or a later event."""
+        """Enqueue device to host; to be defined. ``dst`` (writable bytes) is valid after ``wait`` or a later event."""
         raise NotImplementedError(f"{type(self).__name__} must define copy_out")
 
     def copy_within(self, dst: Span, src: Span) -> None:
-        """Copy inside the place: here through the host, which a device does better itself."""
+        """Copy inside the place, between ranges that do not overlap: here through the host, which devices do better."""
         host = memoryview(bytearray(src.nbytes))
         self.copy_out(host, src)
         self.wait()
         self.copy_in(dst, host)
 
-    def copy_peer(self, dst: Span, dst_context: DeviceContext, src: Span) -> bool:
+    def copy_peer(self, dst: Span, dst_context: ContextBase, src: Span) -> bool:
         """Copy straight to another place; False: the framework goes through the host."""
         return False
 
@@ -135,7 +100,7 @@ class ContextBase:
         return None
 
     def wait_for(self, event: Event) -> None:
-        """Make later work wait for an event: here the host waits."""
+        """Make later work wait for an event, which may be of another device: here the host waits."""
         event.wait()
 
     def wait(self) -> None:
@@ -143,7 +108,7 @@ class ContextBase:
         raise NotImplementedError(f"{type(self).__name__} must define wait")
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Let go of the queue and its handles, if there are any; may be called twice."""
 
     def activate(self) -> AbstractContextManager[Any]:
         """Make this queue the current one of its library's globals; entered once around a run, not per kernel."""

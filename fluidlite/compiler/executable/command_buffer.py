@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from fluidlite.compiler.planning.plan import Launch, Step
+from fluidlite.compiler.planning.plan import Launch
 from fluidlite.platform.context import Context
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared
+
+Action = Callable[[], Any]
+Owner = TypeVar("Owner")
 
 
 class Unrecordable(Exception):
@@ -124,15 +127,15 @@ def recorded(step: Launch, prepared: Prepared, context: Context, io: IO, suspect
     return Launches(context, recorder.launches, recorder.marks) if result is None else None
 
 
-def merged(actions: Sequence[Callable[[], Any]], owners: Sequence[Step]) -> tuple[list[Callable[[], Any]], list[Step]]:
-    """Join launches that follow each other on one context; the step of several is their first."""
-    made: list[Callable[[], Any]] = []
-    kept: list[Step] = []
+def merged(actions: Sequence[Action], owners: Sequence[Owner]) -> tuple[list[Action], list[Owner]]:
+    """Join launches that follow each other on one context; the owner of several is that of the first."""
+    made: list[Action] = []
+    kept: list[Owner] = []
     for action, owner in zip(actions, owners, strict=True):
         last = made[-1] if made else None
         if isinstance(action, Launches) and isinstance(last, Launches) and action.context is last.context:
-            launches, calls = [*last.launches, *action.launches], last.calls + action.calls
-            made[-1] = Launches(last.context, launches, last.marks or action.marks, calls)
+            last.launches += action.launches
+            last.marks, last.calls = last.marks or action.marks, last.calls + action.calls
         else:
             made.append(action)
             kept.append(owner)

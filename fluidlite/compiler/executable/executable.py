@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from fluidlite.base.invalidation import cache_version
+from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
-from fluidlite.compiler.executable.linker import Action
 from fluidlite.compiler.executable.run_resources import held
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import begin_read, go_on, run_steps

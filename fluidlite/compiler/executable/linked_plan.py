@@ -10,7 +10,8 @@ from weakref import ref
 from fluidlite.base.errors import OutOfMemoryError, ProgramError
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.body_executors import MakeExecutor
-from fluidlite.compiler.executable.linker import Action, Linker, MakeTensor
+from fluidlite.compiler.executable.command_buffer import Action
+from fluidlite.compiler.executable.linker import Linker, MakeTensor
 from fluidlite.compiler.executable.run_resources import arenas_of, held
 from fluidlite.compiler.executable.state_binding import StateBinding
 from fluidlite.compiler.frame import Frame, uses_of_state

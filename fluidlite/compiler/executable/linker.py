@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from fluidlite.base.errors import DeviceError
-from fluidlite.compiler.executable.command_buffer import merged, recorded
+from fluidlite.compiler.executable.command_buffer import Action, merged, recorded
 from fluidlite.compiler.executable.packed_state import PackedState
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
@@ -27,7 +26,6 @@ from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
 
-Action = Callable[[], Any]
 MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
 
 
@@ -178,7 +176,9 @@ class Linker:
             self.actions.append(self._bind(step, prepared, context, made, workspace, packed))
         for j, out in enumerate(step.outs):
             if (index, j) in self.live_ranges.copied:
-                self._copy_home(targets[j], self.state[out.key], context)
+                made_beside = targets[j]
+                assert made_beside is not None
+                self.actions.append(StateStore(made_beside, self.state[out.key], context))
 
     def _target(self, index: int, position: int, step: Launch, out: Output) -> Tensor | None:
         """The tensor of an output; None if its memory is another at each call."""
@@ -281,10 +281,6 @@ class Linker:
         if others:
             self.actions.append(ErrorGuard(self.frame, others, guarded))
             self._suspects -= {other.place for other in others}  # nothing is left there, until somebody indexes again
-
-    def _copy_home(self, source: Tensor | None, held: Tensor, context: Context) -> None:
-        assert source is not None
-        self.actions.append(StateStore(source, held, context))
 
 
 def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from fluidlite.compiler.executable.command_buffer import Launches
+from fluidlite.compiler.executable.command_buffer import Action, Launches, merged
 from fluidlite.compiler.executable.launch_forms import LaunchForm, Spot, form_of
 from fluidlite.compiler.kernel_runs import prepared, take_arrays
 from fluidlite.compiler.selection.choice import Choice
@@ -23,7 +23,6 @@ from fluidlite.tensor.tensor_spec import Spec
 _ALIGN = 256
 Key = tuple[str, str, int]
 SPACE: Key = "workspace", "", 0
-Action = Callable[[], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +128,8 @@ class StepKernels:
 
     def bind(self, context: Context, io: IO) -> Action:
         """Return what runs all steps on buffers that stay."""
-        actions = _joined(self._actions(context, io, True))
+        each = self._actions(context, io, True)
+        actions, _ = merged(each, each)
 
         def run() -> None:
             for action in actions:
@@ -252,27 +252,10 @@ def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io:
     return launch
 
 
-def _joined(actions: Sequence[Action]) -> list[Action]:
-    """Launches that follow each other as one call."""
-    found: list[Action] = []
-    for action in actions:
-        last = found[-1] if found else None
-        if isinstance(action, Launches) and isinstance(last, Launches):
-            last.launches += action.launches
-            last.marks, last.calls = last.marks or action.marks, last.calls + action.calls
-        else:
-            found.append(action)
-    return found
-
-
 def prepare(call: Call, choices: Sequence[Choice], context: Context) -> Prepared:
     """Return what runs an operator that runs another one step by step."""
     steps = StepKernels(call, choices, context)
-
-    def run(context: Context, io: IO) -> None:
-        steps.run(context, io)
-
-    return Prepared(run, steps.workspace, steps.bind)
+    return Prepared(steps.run, steps.workspace, steps.bind)
 
 
 generated.prepare_steps = prepare

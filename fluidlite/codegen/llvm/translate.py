@@ -26,9 +26,7 @@ INTRINSICS = {
     "llvm_floor": "llvm.floor",
     "llvm_ceil": "llvm.ceil",
     "llvm_trunc": "llvm.trunc",
-    "llvm_rint": "llvm.rint",
     "llvm_fma": "llvm.fma",
-    "llvm_copysign": "llvm.copysign",
 }
 """Functions of one floating type that the text may call, and LLVM's for them."""
 

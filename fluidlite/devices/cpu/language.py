@@ -123,10 +123,10 @@ class LLVMLanguage(KernelLanguageBase):
         if find_spec("pycparser") is None:  # said now; it is imported when the first kernel is compiled
             raise ImportError("pycparser is not installed")
         self.compiler = Compiler(DiskCache() if cache is None else cache)
-        names = {"sqrt", "floor", "ceil", "trunc", "rint", "fma", "copysign", "fabs"}
+        names = {"sqrt", "floor", "ceil", "trunc", "fma", "fabs"}
         features = self.compiler.features
         if not features.get("sse4.1", True):  # LLVM would call a library for each element
-            names -= {"floor", "ceil", "trunc", "rint"}
+            names -= {"floor", "ceil", "trunc"}
         if not features.get("fma", True):
             names -= {"fma"}
         math: dict[str, str | None] = {name: f"llvm_{name}" for name in names}

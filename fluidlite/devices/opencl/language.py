@@ -52,32 +52,18 @@ class OpenCLLanguage(KernelLanguageBase):
         name: name
         for name in (
             "exp",
-            "exp2",
             "log",
-            "log2",
-            "log10",
             "sqrt",
-            "rsqrt",
-            "cbrt",
             "pow",
-            "fabs",
             "fmod",
             "floor",
             "ceil",
             "trunc",
-            "rint",
             "round",
             "sin",
             "cos",
-            "tan",
             "tanh",
-            "fmin",
-            "fmax",
             "fma",
-            "copysign",
-            "isnan",
-            "isinf",
-            "isfinite",
         )
     } | {"abs": "fabs"}
 

@@ -17,8 +17,7 @@ _INTEGERS = ("char", "short", "int", "long")
 _WIDTHS = (2, 3, 4, 8, 16)
 _SPACES = ("__global", "__local", "__private", "__constant")
 _MOVED = re.compile(r"(vload|vstore)(\d+)")
-_PARAMETERS = {"copysign": 2, "fmax": 2, "fmin": 2, "fmod": 2, "pow": 2, "fma": 3}
-_PREDICATES = ("isfinite", "isinf", "isnan")
+_PARAMETERS = {"fmod": 2, "pow": 2, "fma": 3}
 
 
 def reads_header(device: Any) -> bool:
@@ -58,9 +57,8 @@ def declarations(source: str, types: Mapping[str, str], math: Mapping[str, str |
 
 def _function(name: str, floats: list[str]) -> Iterator[str]:
     for scalar in floats:
-        for kind in (scalar,) if name in _PREDICATES else (scalar, *(f"{scalar}{width}" for width in _WIDTHS)):
-            result = "int" if name in _PREDICATES else kind
-            yield _declared(result, name, ", ".join([kind] * _PARAMETERS.get(name, 1)), "const")
+        for kind in (scalar, *(f"{scalar}{width}" for width in _WIDTHS)):
+            yield _declared(kind, name, ", ".join([kind] * _PARAMETERS.get(name, 1)), "const")
 
 
 def _moves(name: str, width: int, stored: list[str]) -> Iterator[str]:

@@ -9,26 +9,18 @@ from operator import attrgetter, itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fluidlite.base.dtypes import ALL_INTS, HALVES, ITEMSIZE, compute_dtype
+from fluidlite.base.dtypes import HALVES, ITEMSIZE
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.broadcast import Pattern, pattern_of
-from fluidlite.codegen.language_sums import COLUMNS, SumWriter
 from fluidlite.codegen.language_writer import LANES, Source, Writer
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.nontemporal_stores import LARGE
 from fluidlite.codegen.typed import Typed
-from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program.op_call import Call
 from fluidlite.program.prepared import Prepared
 
-PART, SHORT_PART = 8192, 256
-"""Elements that are worth a part of their own when few sums are long; of a device that runs items side by side."""
 MANY = 1 << 17
 """Elements with operands that are broadcast that are worth several threads, where items are long runs."""
-PARTS, MANY_PARTS = 64, 1 << 14
-"""At most so many items share one reduction's work; of a device that runs items side by side."""
-JOINED = 1024
-"""At most so many parts of one sum are added by one item."""
 
 _sources: WeakKeyDictionary[Any, LRUCache[tuple[Source, ...]]] = WeakKeyDictionary()
 
@@ -44,7 +36,7 @@ class Step:
 
 
 class KernelLanguageGenerator:
-    """Makes kernels of scalar expressions in a kernel language's C."""
+    """Makes kernels of scalar expressions, which add nothing up, in a kernel language's C."""
 
     def refuse(self, call: Call, unit: Any) -> str | None:
         """Why no kernel can be generated, or None."""
@@ -68,6 +60,7 @@ class KernelLanguageGenerator:
         """Return ``run(context, io)``."""
         code = typed_of(call)
         pattern = pattern_of(call)
+        assert not pattern.sums
         plain = _Plan(call, code, pattern, context, False)
         made: list[_Plan] = []
 
@@ -85,21 +78,16 @@ class _Plan:
     def __init__(self, call: Call, code: Typed, pattern: Pattern, context: Any, guarded: bool) -> None:
         self.code, self.pattern = code, pattern
         self.scalars = code.values(call.attrs)
-        self.workspace = 0
         self.steps: list[Step] = []
         self.sources: list[str] = []
         self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
         language = context.language
         cache = _sources.get(language) or _sources.setdefault(language, LRUCache(1024, "kernel texts", 32 << 20))
-        writer = SumWriter(code, language, pattern, guarded)
+        writer = Writer(code, language, pattern, guarded)
         entry = "fl_" + call.op.type.replace(".", "_")
         full: dict[tuple[int, ...], list[tuple[str, str, int]]] = {}
         for output in code.outputs:
-            slot = output[0]
-            if slot in pattern.sums:
-                self._reduce(writer, cache, entry, output, context, guarded)
-            else:
-                full.setdefault(tuple(k for k, f in enumerate(pattern.flags[slot]) if f), []).append(output)
+            full.setdefault(tuple(k for k, f in enumerate(pattern.flags[output[0]]) if f), []).append(output)
         # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
         for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
             self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
@@ -121,14 +109,11 @@ class _Plan:
             code.outputs,
             tuple([s for _, s in code.scalars]),
             tuple(self.pattern.flags.items()),
-            tuple(self.pattern.sums.items()),
             guarded,
             rest,
         )
 
-    def _add(
-        self, source: Source, context: Any, items: int, group: int | None, parts: int = 1, elements: int = 0
-    ) -> None:
+    def _add(self, source: Source, context: Any, items: int, group: int | None, elements: int = 0) -> None:
         kernel = context.compile(source.text, source.entry, source.parameters)
         arguments: list[tuple[str, Any]] = []
         for kind, what in source.arguments:
@@ -138,8 +123,8 @@ class _Plan:
                 arguments.append(("number", self._strides[what[0]][what[1]]))
             elif kind == "scalar":
                 arguments.append(("number", self.scalars[what]))
-            elif kind in ("parts", "items", "elements"):
-                arguments.append(("number", {"parts": parts, "items": items, "elements": elements}[kind]))
+            elif kind in ("items", "elements"):
+                arguments.append(("number", items if kind == "items" else elements))
             else:
                 arguments.append((kind, what))
         self.steps.append(Step(kernel, items, group, arguments))
@@ -167,43 +152,6 @@ class _Plan:
             long = writer.run > LANES and prod(sizes) >= MANY  # items that are worth a thread's while
             self._add(source, context, items, max(1, min(items // 64, 16)) if long else None)
 
-    def _reduce(
-        self,
-        writer: SumWriter,
-        cache: LRUCache[tuple[Source, ...]],
-        entry: str,
-        output: tuple[str, str, int],
-        context: Any,
-        guarded: bool,
-    ) -> None:
-        slot, _, value = output
-        dims, flags = self.pattern.dims, self.pattern.flags[slot]
-        kept = [k for k, flag in enumerate(flags) if flag]
-        summed = [k for k, adds in enumerate(self.pattern.sums[slot]) if adds]
-        by_column = bool(kept) and kept[-1] > summed[-1]
-        size = prod(dims[k] for k in kept)
-        rows = prod(dims[k] for k in (kept[:-1] if by_column else kept))
-        items = rows * (-(-dims[kept[-1]] // COLUMNS) if by_column else 1)
-        work = size * prod(dims[k] for k in summed)
-        side_by_side = runs_side_by_side(context.language)
-        most, part = (MANY_PARTS, SHORT_PART) if side_by_side else (PARTS, PART)
-        parts = max(1, min(dims[summed[0]], -(-most // max(items, 1)), work // part, JOINED))
-        name = f"{entry}_sum_{slot.partition('@')[0].lower()}"
-        key = self._key(guarded, name, output, parts > 1)
-
-        def make() -> tuple[Source, ...]:
-            if parts == 1:
-                return (writer.reduction(name, output, False),)
-            return (writer.reduction(name + "_parts", output, True), writer.finish(name, output))
-
-        sources = cache.get(key, make)
-        self._add(sources[0], context, items * parts, 1 if items * parts <= 256 and not side_by_side else None, parts)
-        if parts > 1:
-            compute = writer.code.instrs[value].dtype
-            held = "int64" if compute in ALL_INTS or compute == "bool" else compute_dtype(compute)
-            self.workspace = max(self.workspace, size * parts * ITEMSIZE[held])
-            self._add(sources[1], context, size, None, parts)
-
 
 def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mapping[str, int]) -> Prepared:
     """Return what runs the launches: those that ``guard`` makes where a deferred error may be there."""
@@ -221,8 +169,6 @@ def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mappin
                     if tensor.allocation is None:
                         tensor.allocate(context)
                     args += tensor.span()[:2]
-                elif kind == "partial":
-                    args += io.workspace.span()[:2]
                 elif kind == "random":
                     args.append(io.random[what])
                 else:
@@ -245,4 +191,4 @@ def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mappin
 
         return bound
 
-    return Prepared(run, plain.workspace, bind, source="\n".join(plain.sources))
+    return Prepared(run, bind=bind, source="\n".join(plain.sources))

@@ -39,9 +39,9 @@ class Source:
     parameters : tuple of str
         As ``context.compile`` takes them.
     arguments : tuple of (kind, what)
-        What each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("partial", "")``,
-        ``("status", "")``, ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``,
-        ``("random", word)``, ``("parts", "")``, ``("elements", "")``, ``("items", "")``.
+        What each parameter, or pair of them, is: ``("in", slot)``, ``("out", slot)``, ``("status", "")``,
+        ``("size", dim)``, ``("stride", (slot, dim))``, ``("scalar", number)``, ``("random", word)``,
+        ``("elements", "")``, ``("items", "")``.
     each : int
         Elements that an item computes, where nothing is broadcast.
     """
@@ -66,7 +66,7 @@ class Writer:
         self.branching = [i for i, instr in enumerate(code.instrs) if self._branches(instr)]
         if self.branching:
             self.lanes = max(self.lanes, self.run)
-        self.flags, self.sums = pattern.flags, pattern.sums
+        self.flags = pattern.flags
         self.guarded = guarded
         self.value_flags = value_flags(code.instrs, pattern.flags)
 
@@ -188,7 +188,7 @@ class Writer:
         space, byte, long = self.keywords["buffer"], self.types["uint8"], self.types["int64"]
         declared, pointers, parameters = [], [], []
         for kind, what in arguments:
-            if kind in ("in", "out", "partial", "status"):
+            if kind in ("in", "out", "status"):
                 name, const, dtype = self._pointer(kind, what)
                 declared += [f"{space} {const}{byte}* b_{name}", f"const {long} o_{name}"]
                 kind_of = f"{space} {const}{dtype}*"
@@ -219,16 +219,14 @@ class Writer:
     def _pointer(self, kind: str, what: Any) -> tuple[str, str, str]:
         if kind == "status":
             return "status", "const ", str(self.types["int64"])
-        if kind == "partial":
-            return "partial", "", self.ctype(what)
         dtype = self.code.inputs[what] if kind == "in" else next(d for s, d, _ in self.code.outputs if s == what)
         return slot_word(what), "const " if kind == "in" else "", self.stored(dtype)
 
-    def head(self, values: Sequence[int], outs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Arguments that the values need: inputs, outputs, scalars, random words, the status word."""
-        live = [self.code.instrs[i] for i in self.live(values)]
+    def head(self, outputs: Sequence[tuple[str, str, int]]) -> list[tuple[str, Any]]:
+        """Arguments that outputs need: inputs, outputs, scalars, random words, the status word."""
+        live = [self.code.instrs[i] for i in self.live([value for _, _, value in outputs])]
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
-        arguments += outs
+        arguments += [("out", slot) for slot, _, _ in outputs]
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
         if not _RANDOM.isdisjoint([i.op for i in live]):
             arguments += [("random", k) for k in range(4)]
@@ -245,7 +243,7 @@ class Writer:
     ) -> Source:
         """A kernel that writes outputs which have exactly the collapsed dims ``dims``; large ones past the caches."""
         values = [value for _, _, value in outputs]
-        arguments = self.head(values, [("out", slot) for slot, _, _ in outputs])
+        arguments = self.head(outputs)
         slots = [what for kind, what in arguments if kind == "in"]
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
         long = self.types["int64"]
@@ -316,18 +314,18 @@ class Writer:
             for line in (f"{kind} w{k}[4];", f"fl_philox_any({block}, r0, r1, r2, r3 + {k}u, w{k});")
         ]
 
-    def decode(self, linear: str, dims: Sequence[int], slots: Sequence[str], prefix: str = "x_") -> list[str]:
+    def decode(self, linear: str, dims: Sequence[int], slots: Sequence[str]) -> list[str]:
         """Split a linear index over ``dims``; sum each operand's offset of them into ``x_<operand>``."""
         long = self.types["int64"]
-        lines = [f"{long} left_{prefix} = {linear};"] if dims else []
+        lines = [f"{long} left = {linear};"] if dims else []
         for position, k in reversed(list(enumerate(dims))):
             if position:
-                lines.append(f"const {long} i{k} = left_{prefix} % n{k}; left_{prefix} /= n{k};")
+                lines.append(f"const {long} i{k} = left % n{k}; left /= n{k};")
             else:
-                lines.append(f"const {long} i{k} = left_{prefix};")
+                lines.append(f"const {long} i{k} = left;")
         for slot in slots:
             terms = [f"i{k} * d_{slot_word(slot)}_{k}" for k in dims if self.flags[slot][k]]
-            lines.append(f"const {long} {prefix}{slot_word(slot)} = {' + '.join(terms) or '0'};")
+            lines.append(f"const {long} x_{slot_word(slot)} = {' + '.join(terms) or '0'};")
         return lines
 
 

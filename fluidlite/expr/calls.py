@@ -14,6 +14,7 @@ from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.attributes import Refused
 from fluidlite.expr.number import Numbers, offset_count, offsets_leaf, table_count, table_leaf, value_leaf
+from fluidlite.expr.scalars import of_scalars
 from fluidlite.expr.segments import table
 from fluidlite.expr.tensor import Tensor, ordered
 from fluidlite.expr.traced import Traced, Unmet, trace, values_of
@@ -123,7 +124,11 @@ def traced_of(call: Call) -> Traced:
     rule, facts = call.op.expression, _call_facts(call)
     floats, values = facts.floats, facts.values
     call.found[leaves] = values  # it keeps these alone: caches keep many calls
-    assert rule is not None
+    if rule is not None:
+        compute = rule.function
+    else:
+        assert call.op.scalar is not None
+        compute = of_scalars(call.op, call.op.scalar)
     static = {name: value for name, value in call.attrs.items() if name not in floats} if floats else dict(call.attrs)
     key = repr((facts.kinds, facts.levels, static))
     cache = _traces.get(call.op)
@@ -137,7 +142,7 @@ def traced_of(call: Call) -> Traced:
 
         def function(symbols: Any, floating: Any) -> Mapping[str, Any]:
             tables = {s: tuple(table(s, i) for i in range(len(call.ins[s]))) for s in call.op.tables if s in call.ins}
-            return rule.function({**symbols, **stated(call), **tables}, {**static, **floating})
+            return compute({**symbols, **stated(call), **tables}, {**static, **floating})
 
         try:
             found = trace(function, facts.operands, floats, values, f"operator {call.op.type!r}", facts.results)

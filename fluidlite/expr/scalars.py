@@ -26,8 +26,11 @@ def tensor_function(op: OpDef, draws: bool = False) -> Function | None:
     rule = op.scalar
     if rule is None or rule.code is not None or rule.supports is not None:
         return None
-    if op.random and not draws:
-        return None
+    return None if op.random and not draws else of_scalars(op, rule)
+
+
+def of_scalars(op: OpDef, rule: ScalarRule) -> Function:
+    """The function of tensors of calls that are functions of scalars."""
 
     def compute(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         return _compute(op, rule, {slot: found[0] for slot, found in inputs.items() if found}, attrs)

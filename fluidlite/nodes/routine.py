@@ -23,7 +23,6 @@ from fluidlite.nodes.tensor import Tensor
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
-from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
@@ -122,12 +121,7 @@ class Routine:
             return False
         step = self.steps[0]
         call = step.launch.call
-        if step.launch.choice.kernel is None and call.of_tensors:
-            capability = step.launch.choice.capability
-            pairs: Mapping[str, str] = generators[capability].may_lie_on(call) if capability else {}
-        else:
-            pairs = call.op.may_alias
-        for slot, given in pairs.items():
+        for slot, given in step.launch.choice.may_lie_on(call).items():
             if call.has(slot) and call.has(given) and step.launch.choice.inplace:
                 out, position = call.index[slot] - len(step.ins), call.index[given]
                 spec, _, fetched, _ = step.outs[out]

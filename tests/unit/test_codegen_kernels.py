@@ -208,7 +208,7 @@ def test_small_outputs_leave_the_blocks() -> None:
     assert "range(0" in run.source
 
 
-@pytest.mark.parametrize("context", list(CONTEXTS))
+@pytest.mark.parametrize("context", [each for each in CONTEXTS if each != "c"])
 @pytest.mark.parametrize("dims", [(0, 3), (5, 7), LARGE])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_sums_over_all_beside_other_outputs(context: str, dims: tuple[int, ...], dtype: str) -> None:
@@ -260,7 +260,7 @@ def test_sums_of_integers_wrap(context: str, x: tuple[int, ...], y: tuple[int, .
     np.testing.assert_array_equal(got, np.full(y, (total + 2**63) % 2**64 - 2**63, "int64"))
     if context == "c":  # of signed numbers, C leaves open what becomes
         run = generators["language"].prepare(call_of(product_grad(), inputs, {}, ("Y@GRAD",)), CONTEXTS[context])
-        assert "unsigned long acc[" in run.source
+        assert "(long)((unsigned long)" in run.source
 
 
 def prepare(context: Any, op: OpDef, dims: tuple[int, ...]) -> Any:
@@ -283,7 +283,7 @@ def test_sizes_and_attributes_are_arguments() -> None:
             p, g, v = (rand(rows, 7, seed=k) for k in range(3))
             execute(context, MOMENTUM, {"Param": p, "Grad": g, "Velocity": v, "LearningRate": rand(1)}, {"mu": mu})
     assert len(context.compiled) == 1
-    for rows in (3, 4):
+    for rows in (30, 40):
         execute(context, product_grad(), {"X": rand(rows, 5), "Y": rand(5), "Out@GRAD": rand(rows, 5)})
     assert len(context.compiled) == 3
     context.suspect = True
@@ -325,6 +325,9 @@ def test_refusals() -> None:
     assert "float64" in str(generators["array"].refuse(call, unit_of(numpy, ("float32",))))
     assert generators["language"].refuse(call, unit_of(numpy)) == "the device has no kernel language"
     assert generators["language"].refuse(call, unit_of(CContext(doubles=False))) == "the kernel language has no float64"
+    squares = define(lambda x: x * x, ("X",), {"Squares": ((1,), "float32")})
+    reason = generators["language"].refuse(call_of(squares, {"X": rand(2)}, {}), unit_of(CContext()))
+    assert reason == "Squares adds elements up, and is the gradient of no operand"
     plain = OpDef("plain", (Slot("X"),), (Slot("Out"),), infer=lambda call: {"Out": call.spec("X")})
     assert generators["array"].refuse(call_of(plain, {"X": rand(2)}, {}), unit_of(numpy)) == "no expression"
 

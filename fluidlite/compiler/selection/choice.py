@@ -101,12 +101,15 @@ class Choice:
     def may_share(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots whose memory they may share: what the definition allows, and the kernel."""
         definition = call.op
-        if not definition.may_alias or not self.inplace:
+        if not definition.may_alias or (self.kernel is not None and not self.kernel.inplace):
             return definition.must_alias
-        if self.kernel is not None or not call.of_tensors:
-            return {**definition.may_alias, **definition.must_alias}
-        free = generators[self.capability].may_lie_on(call) if self.capability else {}
-        return {**free, **definition.must_alias}
+        return {**self.may_lie_on(call), **definition.must_alias}
+
+    def may_lie_on(self, call: Call) -> Mapping[str, str]:
+        """For output slots the input slots on which they may lie, as the definition allows and the kernel reads."""
+        if self.kernel is None and self.capability:
+            return generators[self.capability].may_lie_on(call)
+        return call.op.may_alias if self.kernel is not None or not call.of_tensors else {}
 
     @property
     def inplace(self) -> bool:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from fluidlite.base.dtypes import HALVES
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
+from fluidlite.codegen.domain import domain_of
 from fluidlite.codegen.lower import unsuitable
 from fluidlite.expr.calls import leaves, traced_of
 from fluidlite.expr.number import Number, Values, number
@@ -18,6 +19,7 @@ from fluidlite.platform.kernel_language import runs_side_by_side
 from fluidlite.program import codegen_registry as generated
 from fluidlite.program.codegen_registry import Generator, generators
 from fluidlite.program.op_call import Call, once
+from fluidlite.program.opdef import GRAD
 from fluidlite.program.prepared import Prepared
 from fluidlite.render.loops.collapse import collapsed
 from fluidlite.render.loops.elements import KNOWN, Source
@@ -46,7 +48,7 @@ DEEPEST = 512
 
 
 class LoopKernels:
-    """Makes kernels of expressions as nests of loops; of scalar expressions another generator does.
+    """Makes kernels of expressions as nests of loops; of scalar expressions that add nothing up another generator does.
 
     Operators put together that all compute the same elements are said element by element, of which the other one's
     kernels are faster in some programs, and slower in none by as much.
@@ -57,7 +59,7 @@ class LoopKernels:
 
     def refuse(self, call: Call, unit: Any) -> str | None:
         """Why no kernel can be generated, or None."""
-        if not call.of_tensors:
+        if not of_loops(call):
             return self.scalars.refuse(call, unit)
         if unit.language is None:
             return "the device has no kernel language"
@@ -77,19 +79,35 @@ class LoopKernels:
 
     def prepare(self, call: Call, context: Any) -> Any:
         """Return ``run(context, io)``."""
-        if not call.of_tensors:
+        if not of_loops(call):
             return self.scalars.prepare(call, context)
         return prepare(call, context)
 
     def may_lie_on(self, call: Call) -> Mapping[str, str]:
         """For output slots the input slots on which they may lie."""
-        return may_lie_on(call) if call.of_tensors else self.scalars.may_lie_on(call)
+        return may_lie_on(call) if of_loops(call) else self.scalars.may_lie_on(call)
+
+
+@once
+def of_loops(call: Call) -> bool:
+    """Whether nests are to compute a call: an expression of tensors, or one of scalars that adds elements up."""
+    scalar = call.op.scalar
+    if scalar is None or (scalar.supports is not None and scalar.supports(call) is not None):
+        return call.op.expression is not None
+    try:
+        return call.known and bool(domain_of(call).sums)
+    except ProgramError:
+        return False
 
 
 def refusal(call: Call) -> str | None:
     """Why nests cannot compute a call, or None."""
-    if not call.of_tensors:
+    if not of_loops(call):
         return "it is no expression of tensors"
+    if call.op.expression is None:
+        unsaid = [slot for slot in domain_of(call).sums if slot.removesuffix(GRAD) not in call.ins]
+        if unsaid:
+            return f"{unsaid[0]} adds elements up, and is the gradient of no operand"
     if any(x.op not in ELEMENTS and x.op not in SCATTERING and x.op != "scan" for x in traced_of(call).every):
         return "no loops are written for a recurrence yet"
     depth = _depth(traced_of(call).every)
@@ -318,7 +336,7 @@ def prepare(call: Call, context: Any) -> Prepared:
 @once
 def may_lie_on(call: Call) -> Mapping[str, str]:
     """For output slots the input slots on which they may lie: loops read each element there before they write it."""
-    if not call.op.may_alias or not call.of_tensors or not call.known or traced_of(call).checks_indices:
+    if not call.op.may_alias or not of_loops(call) or not call.known or traced_of(call).checks_indices:
         return {}
     alike = {slot: given for slot, given in call.op.may_alias.items() if call.specs(slot) == call.specs(given)}
 

@@ -203,10 +203,7 @@ class Graph:
         if strange:
             raise ProgramError(f"a new {type!r} cannot read {strange[0]!r}; expected values of the graph")
         clean, _ = check_attrs(definition, attrs, near.line)
-        operator = Operator(
-            self.block, definition, {}, {}, clean, dict(near.hints), near.id, near.role, near.line, near.namescope
-        )
-        made = GraphOp(type, given, clean, operator)
+        made = GraphOp.near(near, definition, given, clean, near.hints)
         check_operator(made)
         slot = definition.outputs[0].name
         specs = {name: tuple(v.spec for v in vs if v.spec is not None) for name, vs in given.items()}

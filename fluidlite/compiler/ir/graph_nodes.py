@@ -105,6 +105,15 @@ class GraphOp:
         self.planned: tuple[Any, Call] | None = None
         self.looks: tuple[Any, Any, bool] | None = None
 
+    @classmethod
+    def near(
+        cls, source: Operator, definition: OpDef, inputs: dict[str, list[GraphValue]], attrs: Any, hints: Any
+    ) -> GraphOp:
+        """An operator that the graph gets in the place of another, or beside it: of its role, line and name scope."""
+        block, line, scope = source.block, source.line, source.namescope
+        operator = Operator(block, definition, {}, {}, dict(attrs), dict(hints), source.id, source.role, line, scope)
+        return cls(definition.type, inputs, dict(attrs), operator)
+
     @property
     def hints(self) -> dict[str, Any]:
         """Hint attributes."""

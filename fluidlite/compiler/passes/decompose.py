@@ -14,7 +14,7 @@ from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value, decompose
 from fluidlite.program.op_call import Call
-from fluidlite.program.operator import NOT_EXPANDED, Operator
+from fluidlite.program.operator import NOT_EXPANDED
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
 _PLACEHOLDER = Spec.of((), "float32")
@@ -108,7 +108,6 @@ def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
 
 def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     """Put the parts where the operator was."""
-    near = op.operator
     known: dict[tuple[str, str, int], GraphValue] = {
         ("in", slot, i): value for slot, values in op.inputs.items() for i, value in enumerate(values)
     }
@@ -120,17 +119,9 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
     }
     made: list[GraphOp] = []
     for part in parts:
-        definition, attrs = part.call.op, dict(part.call.attrs)
         values = iter(part.ins)
         inputs = {slot: [known[_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
-        one = GraphOp(
-            definition.type,
-            inputs,
-            attrs,
-            Operator(
-                near.block, definition, {}, {}, attrs, dict(near.hints), near.id, near.role, near.line, near.namescope
-            ),
-        )
+        one = GraphOp.near(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
         outs = iter(part.outs)
         for slot, specs in _declared(one, part).items():
             one.outputs[slot] = []

@@ -22,7 +22,7 @@ from fluidlite.program.epilogue import THEN, product_call, then_call
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import MADE_OF, Operator
+from fluidlite.program.operator import MADE_OF
 from fluidlite.program.registry import ops
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -178,7 +178,8 @@ class _Joint:
             **{slot: list(vs) for slot, vs in self.op.inputs.items()},
             **{inputs[slot]: [then.inputs[slot]] for slot in reads},
         }
-        whole = self._operator(made, values, {outputs[slot]: each for slot, each in then.outputs.items()}, all_attrs)
+        whole = GraphOp.near(self.operator, made, values, all_attrs, {})
+        whole.outputs = {outputs[slot]: [each] for slot, each in then.outputs.items()}
         return whole if refuse(kernel, self._as_declared(whole), self.unit) is None else None  # in any run
 
     def _may_share(
@@ -229,21 +230,6 @@ class _Joint:
             reason = device_veto(then_call(call), self.unit)
         return kernel if reason is None else None
 
-    def _operator(
-        self,
-        definition: OpDef,
-        inputs: dict[str, list[GraphValue]],
-        outputs: Mapping[str, GraphValue],
-        attrs: Mapping[str, object],
-    ) -> GraphOp:
-        near = self.operator
-        operator = Operator(
-            near.block, definition, {}, {}, dict(attrs), {}, near.id, near.role, near.line, near.namescope
-        )
-        made = GraphOp(definition.type, inputs, dict(attrs), operator)
-        made.outputs = {slot: [value] for slot, value in outputs.items()}
-        return made
-
     def _put(self, reader: GraphOp, ops: list[GraphOp]) -> None:
         """Put operators where the reader was; the product goes."""
         both = self.operator, reader.operator
@@ -268,16 +254,7 @@ class _Joint:
         whole = self._whole(then, "Given", grad)
         if whole is None:
             return
-        definition = ops.get("sgd")
         inputs = {"Param": reader.inputs["Param"], "Grad": [speed], "LearningRate": reader.inputs["LearningRate"]}
-        near = reader.operator
-        step = GraphOp(
-            "sgd",
-            inputs,
-            {},
-            Operator(
-                near.block, definition, {}, {}, {}, dict(near.hints), near.id, near.role, near.line, near.namescope
-            ),
-        )
+        step = GraphOp.near(reader.operator, ops.get("sgd"), inputs, {}, reader.hints)
         step.outputs = {"ParamOut": [param]}
         self._put(reader, [whole, step])

@@ -176,10 +176,9 @@ class Joined:
                 name = next((n for n in source.output_arg_names if n != EMPTY), source.type)
                 hints[DRAWS] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}
-        operator = Operator(
-            last.block, definition, {}, {}, attrs, hints, last.id, last.role, lines_of(sources), last.namescope
-        )
-        made = GraphOp(definition.type, {f"X{k}": [value] for k, value in enumerate(self.inputs)}, attrs, operator)
+        inputs = {f"X{k}": [value] for k, value in enumerate(self.inputs)}
+        made = GraphOp.near(last, definition, inputs, attrs, hints)
+        made.operator.line = lines_of(sources)
         made.outputs = {f"Out{k}": [value] for k, value in enumerate(self.stored)}
         for value in self.stored:
             value.op = made

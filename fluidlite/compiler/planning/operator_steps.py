@@ -24,7 +24,7 @@ from fluidlite.program.decompose import Part, Value
 from fluidlite.program.inference import check_inputs, inferred
 from fluidlite.program.op_call import Call, located
 from fluidlite.program.opdef import OpDef
-from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator import EMPTY
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.layout import PLAIN
@@ -85,10 +85,7 @@ class OperatorSteps(LayoutChoice):
         near = self.line.op.operator
         definition = registry.get(copy_operator(value.variable) if value.variable is not None else "assign")
         hints = {name: near.hints[name] for name in ("op_device",) if name in near.hints}  # others are of that operator
-        source = Operator(
-            self.graph.block, definition, {}, {}, {}, hints, near.id, near.role, near.line, near.namescope
-        )
-        made = GraphOp(definition.type, {"X": [value]}, {}, source)
+        made = GraphOp.near(near, definition, {"X": [value]}, {}, hints)
         kept = GraphValue(f"{value.name}@{self.at}", value.spec, made, None)
         made.outputs["Out"] = [kept]
         self.last_reads[kept] = self.last_reads[value]

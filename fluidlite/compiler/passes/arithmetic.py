@@ -48,13 +48,8 @@ class SimplifyArithmetic(PeepholeGraphPass):
                 self._same(op, value, one)
 
     @visit.on_type(Divide)
-    def _divide(self, op: GraphOp) -> None:
-        x, y = op.args
-        if is_number(y, 1):
-            self._same(op, x, y)
-
     @visit.on_type(Power)
-    def _power(self, op: GraphOp) -> None:
+    def _by_one(self, op: GraphOp) -> None:
         x, y = op.args
         if is_number(y, 1):
             self._same(op, x, y)

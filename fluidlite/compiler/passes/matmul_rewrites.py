@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 from fluidlite.base.errors import FluidError
@@ -21,6 +22,7 @@ from fluidlite.tensor.tensor_spec import Dims, Spec
 
 GRADIENTS = ("mul_grad", "matmul_grad")
 _SWAPS = ("transpose", "transpose2")
+_WHO = attrgetter("place", "how", "library", "capability")
 
 
 class SplitProducts(GraphPass):
@@ -177,12 +179,7 @@ def _device(op: GraphOp) -> str | None:
 
 
 def _same(one: Choice, other: Choice) -> bool:
-    return (one.place, one.how, one.library, one.capability) == (
-        other.place,
-        other.how,
-        other.library,
-        other.capability,
-    )
+    return _WHO(one) == _WHO(other)
 
 
 def _some(spec: Spec) -> Spec:

@@ -25,11 +25,8 @@ class SimplePrune(PeepholeGraphPass):
         self._neutral(op, 0)
 
     @visit.on_type(Divide)
-    def _divide(self, op: GraphOp) -> None:
-        self._neutral(op, 1)
-
     @visit.on_type(Power)
-    def _power(self, op: GraphOp) -> None:
+    def _by_one(self, op: GraphOp) -> None:
         self._neutral(op, 1)
 
     @visit.on_type("scale")

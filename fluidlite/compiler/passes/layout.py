@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from itertools import chain
-from math import prod
 from typing import NamedTuple
 
-from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import KernelNotFoundError, ProgramError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose, tied
+from fluidlite.compiler.selection.least_moves import nbytes, slots_in
 from fluidlite.compiler.selection.min_cut import End, Passed, fewest_moves
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.device_registry import devices
@@ -101,10 +100,11 @@ class _Assignment:
         if call is None or choice is None:
             return plain
         several = tied(call, choice, self._preferences(op, choice.place))
-        if inside := next((slots for each in several if (slots := self._named(each))), None):
-            return _Way(op, any(not self._named(each) for each in several), inside, tied=True)
-        if choice.kernel is not None and choice.kernel.layouts:
-            return plain._replace(slots=self._named(choice))
+        lying = [slots_in(each, self.layout) for each in several]
+        if any(lying):
+            return _Way(op, not all(lying), next(filter(None, lying)), tied=True)
+        if choice.layouts:
+            return plain._replace(slots=slots_in(choice, self.layout))
         found = relaid_call(call, self.layout)
         if found is None or any(value.state is not None for value in op.results if self._in(op, value, found[1])):
             return plain
@@ -113,17 +113,12 @@ class _Assignment:
             return plain
         prefers = choice.kernel.prefers if choice.kernel is not None else {}
         specs = [spec for slot, name in prefers.items() if name == self.layout.name for spec in call.specs(slot)]
-        own = sum(map(_nbytes, specs)) // 2  # a kernel does it where it reads and writes anyway
-        return _Way(op, again.kernel is None or not again.kernel.layouts, found[1], own)
+        own = sum(map(nbytes, specs)) // 2  # a kernel does it where it reads and writes anyway
+        return _Way(op, not again.layouts, found[1], own)
 
     @staticmethod
     def _in(op: GraphOp, value: GraphValue, slots: frozenset[str]) -> bool:
         return any(value is made for slot in slots for made in op.outputs.get(slot, ()))
-
-    def _named(self, choice: Choice) -> frozenset[str]:
-        """The slots that a kernel takes in the layout."""
-        names = choice.kernel.layouts if choice.kernel is not None else {}
-        return frozenset(slot for slot, name in names.items() if name == self.layout.name)
 
     def _preferences(self, op: GraphOp, place: Place) -> Policy:
         return self.graph.policy.with_first(place.kind, op.hints.get("op_library"))
@@ -157,7 +152,7 @@ class _Assignment:
         for key, (it, maker, lies) in makers.items():
             assert it.spec is not None
             ends = [(0, False)] if key in self.results else []
-            yield _nbytes(it.spec), (maker, lies), [*readers.get(key, ()), *ends]
+            yield nbytes(it.spec), (maker, lies), [*readers.get(key, ()), *ends]
 
     def _lies(self, end: tuple[int, bool], labels: Labels) -> bool:
         """Whether a value lies in the layout at one of its ends."""
@@ -166,8 +161,8 @@ class _Assignment:
     def cost(self, labels: Labels) -> int:
         """The bytes that are rearranged, half of those that kernels lay out themselves among them."""
         moved = sum(
-            nbytes
-            for nbytes, maker, readers in self._links()
+            size
+            for size, maker, readers in self._links()
             if len({self._lies(end, labels) for end in (maker, *readers)}) > 1
         )
         return moved + sum(way.own for key, way in self.ways.items() if way.free and not labels[key])
@@ -207,11 +202,6 @@ class _Assignment:
             op.operator = copy.copy(op.operator)
             name = self.layout.name if labels[id(op)] else PLAIN.name
             op.operator.hints = {**op.hints, LAYOUT: name}
-
-
-def _nbytes(spec: Spec) -> int:
-    """The bytes of a value; a dim that is not known counts as 1."""
-    return prod(max(dim, 1) for dim in spec.dims) * ITEMSIZE[spec.dtype]
 
 
 def _call(op: GraphOp) -> Call | None:

@@ -29,10 +29,10 @@ class RelaidCall(NamedTuple):
 
 def named_layouts(call: Call, choice: Choice) -> dict[str, Layout | None]:
     """The layouts, by slot, that a kernel names; None: as the input lies."""
-    if choice.kernel is None:
+    names = choice.layouts
+    if not names:
         return {}
-    names = choice.kernel.layouts.items()
-    return {slot: None if name == "any" else layout_named(name) for slot, name in names if call.has(slot)}
+    return {slot: None if name == "any" else layout_named(name) for slot, name in names.items() if call.has(slot)}
 
 
 class LayoutChoice(Values):
@@ -58,7 +58,7 @@ class LayoutChoice(Values):
     def _mismatch(self, op: GraphOp, call: Call, choice: Choice, hint: str | None) -> int:
         """The bytes of inputs that lie otherwise than a kernel takes them; a layout that a pass asks for goes first."""
         if hint is not None:
-            names = set(choice.kernel.layouts.values()) if choice.kernel is not None else set()
+            names = choice.layouts.values()
             return 0 if hint in names or (hint == PLAIN.name and not names) else 1
         wanted = named_layouts(call, choice)
         return sum(
@@ -80,7 +80,7 @@ class LayoutChoice(Values):
             return None
         lie = {value: self._find(value).spec.layout for value in op.args}
         known = {layout for layout in lie.values() if layout is not PLAIN} - {PLAIN}
-        if (hint is None and len(known) != 1) or (choice.kernel is not None and choice.kernel.layouts):
+        if (hint is None and len(known) != 1) or choice.layouts:
             return None
         layout = known.pop() if hint is None else layout_named(hint)
         found = relaid_call(call, layout)
@@ -97,7 +97,7 @@ class LayoutChoice(Values):
             again = choose(laid, target, self._policy(op, target))
         except KernelNotFoundError:
             return None
-        if again.parts or again.place != choice.place or (again.kernel is not None and again.kernel.layouts):
+        if again.parts or again.place != choice.place or again.layouts:
             return None
         return RelaidCall(laid, again, dict.fromkeys(slots, layout))
 

@@ -112,6 +112,11 @@ class Choice:
         return call.op.may_alias if self.kernel is not None or not call.of_tensors else {}
 
     @property
+    def layouts(self) -> Mapping[str, str]:
+        """The layouts, by slot, that its kernel names."""
+        return self.kernel.layouts if self.kernel is not None else {}
+
+    @property
     def inplace(self) -> bool:
         """Whether an output may share memory with an input where the definition allows."""
         return self.kernel.inplace if self.kernel is not None else True

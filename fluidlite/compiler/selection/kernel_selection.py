@@ -62,16 +62,7 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
         found = _on_place(call.at(host), host, policy, refused)
         if found is None:
             raise KernelNotFoundError(_not_found(call, host, refused, "it is pinned to the host"))
-        return Choice(
-            "pinned",
-            host,
-            found.library,
-            found.kernel,
-            found.capability,
-            found.parts,
-            found.part_choices,
-            tuple(refused),
-        )
+        return replace(found, how="pinned", refused=tuple(refused))
     found = _on_place(call.at(place), place, policy, refused)
     if found is not None:
         return found
@@ -87,9 +78,7 @@ def _choose(call: Call, place: Place, policy: Policy) -> Choice:
     found = _on_place(call.at(host), host, policy, elsewhere)
     if found is None:
         raise KernelNotFoundError(_not_found(call, place, refused + elsewhere, f"nor on the fallback place {host}"))
-    return Choice(
-        "fallback", host, found.library, found.kernel, found.capability, found.parts, found.part_choices, tuple(refused)
-    )
+    return replace(found, how="fallback", refused=tuple(refused))
 
 
 def tied(call: Call, choice: Choice, policy: Policy) -> tuple[Choice, ...]:

@@ -47,14 +47,10 @@ def better_layouts(lines: Sequence[Line], fetches: Sequence[GraphValue], options
     if not any(move.why == "layout" for line in lines for move in line.moves):
         return {}
     picked: Picked = {}
-    named = {name for several in options.values() for each in several for name in _layouts(each).values()}
+    named = {name for several in options.values() for each in several for name in each.layouts.values()}
     for name in sorted(named - {"any", PLAIN.name}):
         picked.update(_in_layout(lines, fetches, options, layout_named(name)))
     return picked
-
-
-def _layouts(choice: Choice) -> Mapping[str, str]:
-    return choice.kernel.layouts if choice.kernel is not None else {}
 
 
 def _in_layout(lines: Sequence[Line], fetches: Sequence[GraphValue], options: Options, layout: Layout) -> Picked:
@@ -63,18 +59,18 @@ def _in_layout(lines: Sequence[Line], fetches: Sequence[GraphValue], options: Op
     for line in lines:
         several = _between(options.get(id(line.op), ()), layout)
         if several:
-            nodes[len(nodes)] = _slots(several[1], layout), several
-            slots.append((len(nodes) - 1, _slots(several[1], layout)))
+            nodes[len(nodes)] = slots_in(several[1], layout), several
+            slots.append((len(nodes) - 1, slots_in(several[1], layout)))
         elif line.call is None or line.choice is None or line.choice.parts:
             slots.append((None, frozenset()))
-        elif line.op.definition.scalar is not None and not _layouts(line.choice) and LAYOUT not in line.op.hints:
+        elif line.op.definition.scalar is not None and not line.choice.layouts and LAYOUT not in line.op.hints:
             found = relaid_call(line.call, layout)  # it goes on as its inputs lie
             slots.append((None, frozenset()))
             if found is not None:
                 nodes[len(nodes)] = found[1], ()
                 slots[-1] = len(nodes) - 1, found[1]
         else:
-            slots.append((None, _slots(line.choice, layout)))
+            slots.append((None, slots_in(line.choice, layout)))
 
     def end(at: int, slot: str) -> End:
         node, there = slots[at]
@@ -90,13 +86,14 @@ def _in_layout(lines: Sequence[Line], fetches: Sequence[GraphValue], options: Op
 
 def _between(several: tuple[Choice, ...], layout: Layout) -> tuple[Choice, ...]:
     """The first that takes plain memory, and the first that takes the layout; nothing if there are not both."""
-    inside = next((each for each in several if layout.name in _layouts(each).values()), None)
-    plain = next((each for each in several if layout.name not in _layouts(each).values()), None)
+    inside = next((each for each in several if layout.name in each.layouts.values()), None)
+    plain = next((each for each in several if layout.name not in each.layouts.values()), None)
     return (plain, inside) if inside is not None and plain is not None else ()
 
 
-def _slots(choice: Choice, layout: Layout) -> frozenset[str]:
-    return frozenset(slot for slot, name in _layouts(choice).items() if name == layout.name)
+def slots_in(choice: Choice, layout: Layout) -> frozenset[str]:
+    """The slots that a kernel takes in a layout."""
+    return frozenset(slot for slot, name in choice.layouts.items() if name == layout.name)
 
 
 def _values(
@@ -181,7 +178,7 @@ def _on_host(line: Line, home: Place, host: Place, policy: Policy) -> Choice | N
         found = choose(call.at(host), host, policy)
     except FluidError:
         return None
-    return None if found.parts or _layouts(found) else found
+    return None if found.parts or found.layouts else found
 
 
 def _touching(lines: Sequence[Line], ours: Sequence[bool], there: Mapping[int, Choice]) -> list[int]:

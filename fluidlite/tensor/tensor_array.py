@@ -20,7 +20,7 @@ def array_spec(dtype: str, dims: Sequence[int] = (), lod_level: int = 0) -> Spec
     return Spec.of(dims, dtype, lod_level=lod_level, kind=TENSOR_ARRAY)
 
 
-def joined_spec(array: Spec, element: Spec, slot: str = "X") -> Spec:
+def joined_spec(array: Spec, element: Spec) -> Spec:
     """The metadata of an array with one more element, or with the elements of another array.
 
     Raises
@@ -32,12 +32,12 @@ def joined_spec(array: Spec, element: Spec, slot: str = "X") -> Spec:
     if is_array and not element.dims:
         return array
     if element.dtype != array.dtype:
-        raise DtypeError(f"{slot} is {element!r}; expected dtype {array.dtype}, that of the array")
+        raise DtypeError(f"X is {element!r}; expected dtype {array.dtype}, that of the array")
     if not element.rank:
-        raise ShapeError(f"{slot} is {element!r}; expected one dim or more\n  Do: layers.reshape(x, [1])")
+        raise ShapeError(f"X is {element!r}; expected one dim or more\n  Do: layers.reshape(x, [1])")
     if array.dims and array.rank != element.rank:
         raise ShapeError(
-            f"{slot} is {element!r}; expected rank {array.rank}, that of the elements that the array holds "
+            f"X is {element!r}; expected rank {array.rank}, that of the elements that the array holds "
             f"({list(array.dims)})"
         )
     dims = (

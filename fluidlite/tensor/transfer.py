@@ -44,20 +44,12 @@ def uses(context: Context, read: Tensor | None = None, written: Tensor | None = 
             yield Use(tensor.allocation, context, writes)
 
 
-def in_turn(tensor: Tensor, context: Context) -> bool:
-    """Whether a context may read a tensor without waiting for another."""
-    allocation = tensor.allocation
+def in_turn(tensor: Tensor | None, context: Context, writes: bool = False) -> bool:
+    """Whether a context may read a tensor, or write it, without waiting for another."""
+    allocation = tensor.allocation if tensor is not None else None
     if allocation is None or (allocation.sharing is None and allocation.context is context):
         return True
-    return not Use(allocation, context, False).concerned()
-
-
-def own(tensor: Tensor, context: Context) -> bool:
-    """Whether a context may write a tensor without waiting for another."""
-    allocation = tensor.allocation
-    if allocation is None or (allocation.sharing is None and allocation.context is context):
-        return True
-    return not Use(allocation, context, True).concerned()
+    return not Use(allocation, context, writes).concerned()
 
 
 def ready(tensor: Tensor, context: Context) -> None:
@@ -83,9 +75,9 @@ def transfer(source: Tensor, context: Context, into: Tensor | None = None) -> Te
     place = source.place
     assert source.spec is not None and place is not None
     owner = context if place == context.place else get_context(place)
-    if in_turn(source, owner) and (into is None or own(into, context)):  # a run makes such copies again and again
+    if in_turn(source, owner) and in_turn(into, context, True):  # a run makes such copies again and again
         with owner.lock, context.lock:
-            if in_turn(source, owner) and (into is None or own(into, context)):
+            if in_turn(source, owner) and in_turn(into, context, True):
                 return _transfer(source, owner, context, into)
     with turn({owner, context}, lambda: (*uses(owner, source), *uses(context, None, into))):
         return _transfer(source, owner, context, into)
@@ -95,11 +87,12 @@ def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | N
     """Copy where the queues of both are held, and it is their turn."""
     spec = source.spec
     assert spec is not None
-    if source._strides is not None:
-        return _transfer_strided(source, context, into)
     target = into if into is not None else Tensor.of(spec, context.place)
     if target.allocation is None:
         target.allocate(context)
+    if source._strides is not None:
+        write_host(target, read_host(source))
+        return target
     if not spec.nbytes:
         return target
     target.wrote()
@@ -110,7 +103,7 @@ def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | N
     elif is_host(context):
         owner.copy_out(_host_bytes(dst), src)
         owner.wait()
-    elif owner.unit.info.host:
+    elif is_host(owner):
         context.copy_in(dst, _host_bytes(src))
     elif not owner.copy_peer(dst, context, src):
         bounce = np.empty(spec.nbytes, np.uint8)
@@ -120,22 +113,13 @@ def _transfer(source: Tensor, owner: Context, context: Context, into: Tensor | N
     return target
 
 
-def _transfer_strided(source: Tensor, context: Context, into: Tensor | None) -> Tensor:
-    spec = source.spec
-    assert spec is not None
-    target = into if into is not None else Tensor.of(spec, context.place)
-    if target.allocation is None:
-        target.allocate(context)
-    write_host(target, read_host(source))
-    return target
-
-
 def contiguous(tensor: Tensor) -> Tensor:
     """The tensor itself, or a copy of a strided view on the same place."""
     if tensor._strides is None:
         return tensor
     assert tensor.place is not None
-    return _transfer_strided(tensor, get_context(tensor.place), None)
+    context = get_context(tensor.place)
+    return _transfer(tensor, context, context, None)
 
 
 def copy_into(target: Tensor, source: Tensor) -> None:
@@ -147,15 +131,14 @@ def copy_into(target: Tensor, source: Tensor) -> None:
     transfer(source, get_context(target.place), target)
 
 
-def write_host(target: Tensor, array: np.ndarray[Any, Any], context: Context | None = None) -> None:
+def write_host(target: Tensor, array: np.ndarray[Any, Any]) -> None:
     """Copy a host array into an allocated tensor of the same dims and dtype."""
     spec, place = target.spec, target.place
     assert spec is not None and place is not None
     if not spec.size:
         target.wrote()
         return
-    if context is None:
-        context = get_context(place)
+    context = get_context(place)
     array = np.ascontiguousarray(array, NUMPY[spec.dtype])
     with turn((context,), lambda: uses(context, None, target)):
         _write(target, array, spec, context)

@@ -72,8 +72,6 @@ class Emitted:
         Of ``make(env)``, which returns ``(run, bind)``.
     scratch : tuple of str
         Dtypes of the blocked form's buffers.
-    natural : bool
-        The layout's form.
     bound : tuple of (name, expression over env)
     lines : tuple of str
         What runs, on arrays ``a0``, ... (inputs, by value) and ``o0``, ... (outputs, in order).
@@ -83,7 +81,6 @@ class Emitted:
 
     source: str
     scratch: tuple[str, ...]
-    natural: bool
     bound: tuple[tuple[str, str], ...] = ()
     lines: tuple[str, ...] = ()
     there: tuple[tuple[str, tuple[str, str]], ...] = ()
@@ -96,12 +93,10 @@ class Emitter:
         rank = len(next(iter(layout.flags.values())))
         self.full: Flags = (True,) * rank
         self.flags = value_flags(code.instrs, layout.flags)
-        self.names: list[str] = []
+        self.names = list(map("v{}".format, range(len(code.instrs))))
         self.bound: dict[str, str] = {}  # name -> expression over env
         self.fetch: list[str] = []
         self.lines: list[str] = []
-        for i in range(len(code.instrs)):
-            self.names.append(f"v{i}")
 
     def bind(self, name: str, expression: str) -> str:
         self.bound[name] = expression
@@ -173,8 +168,7 @@ class Emitter:
         return ""
 
     def random(self, instr: Instr, start: str, count: str, shape: str) -> str:
-        device = self.bind("device", "env.device")
-        call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value}, {device})"
+        call = f"{self.xp('@' + instr.op)}{start}, {count}, io.random, {instr.value})"
         return f"{self.bind('reshape', 'env.reshape')}({call}, {shape})"
 
 
@@ -221,7 +215,7 @@ class OutEmitter(Emitter):
         self.lines += self.after
         lines, bound = tuple(self.lines), tuple(self.bound.items())
         text = self.text(self.closure())
-        return Emitted(text, tuple(self.scratch), layout.natural, bound, lines, tuple(self.there.items()))
+        return Emitted(text, tuple(self.scratch), bound, lines, tuple(self.there.items()))
 
     def _number(self, i: int, instr: Instr) -> str:
         source = number_source(instr)

@@ -47,11 +47,10 @@ class PureEmitter(Emitter):
             if self.layout.guarded and slot in self.layout.alias:
                 value_text = f"{self.xp('where')}context.status_array()[0] == 0, r{k}, o{k})"
             self.lines.append(f"o{k}[...] = {value_text}")
-        return Emitted(self.text(self.closure()), (), self.layout.natural)
+        return Emitted(self.text(self.closure()), ())
 
     def _value(self, instr: Instr) -> str:
         if instr.op in ("uniform", "gaussian"):
-            self.bind("device", "env.device")
             call = f"{self.xp('@' + instr.op)}0, {self.bind('size', 'env.size')}, io.random, {instr.value}, o0.device)"
             return f"{self.xp('reshape')}{call}, {self.bind('dims', 'env.dims')})"
         if instr.op == "cast":

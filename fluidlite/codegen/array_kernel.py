@@ -38,7 +38,6 @@ class Environment:
         self.array = context.array
         self.xp = context.array.xp
         self.style = style
-        self.device: Any = None
         self.blocked = False
         self.scalars: tuple[Any, ...] = ()
 
@@ -79,10 +78,10 @@ class Environment:
         whole = _spread.get((number.dtype.str, number.tobytes()), lambda: self.xp.full(BLOCK, number, number.dtype))
         return whole[:volume].reshape(dims)
 
-    def sizes(self, call: Call, pattern: Pattern, code: Typed, emitted: Emitted) -> int:
+    def sizes(self, call: Call, pattern: Pattern, code: Typed, layout: Layout, emitted: Emitted) -> int:
         """Set the numbers of one problem; return the bytes of workspace."""
         self.size = pattern.size
-        self.dims = pattern.domain if emitted.natural else pattern.dims
+        self.dims = pattern.domain if layout.natural else pattern.dims
         self.shapes = {slot: pattern.shape(slot) for slot in pattern.flags}
         self.summed = {
             slot: tuple(d if a or k else 1 for d, a, k in zip(pattern.dims, adds, pattern.flags[slot], strict=True))
@@ -172,7 +171,7 @@ class ArrayGenerator:
         env = Environment(context, style)
         env.blocked = blocked
         env.scalars = code.values(call.attrs)
-        workspace = env.sizes(call, pattern, code, emitted)
+        workspace = env.sizes(call, pattern, code, layout, emitted)
         namespace: dict[str, Any] = {}
         exec(compiled, namespace)
         run, bind = namespace["make"](env)

@@ -55,7 +55,7 @@ def function_text(name: str, code: Typed, layout: Layout, emitted: Emitted, env:
     arrays += [(f"o{k}", slot) for k, (slot, _, _) in enumerate(code.outputs)]
     for array, slot in arrays:
         operand = operands[layout.positions[slot]]
-        if emitted.natural:
+        if layout.natural:
             words[array] = operand
         else:
             lines.append(f"{array} = {operand}.reshape({env.shapes[slot]!r})")

@@ -131,25 +131,13 @@ def written(
     typed = [number if isinstance(number, tuple) else (number, "int64") for number in numbers]
     typed.append(("items", "int64"))
     kinds = tuple(ctype(context, dtype) for _, dtype, _ in buffers)
-    return _written(
-        context.language,
-        entry,
-        tuple(buffers),
-        kinds,
-        tuple(typed),
-        (local, body),
-        tuple((words or {}).items()),
-        aliased,
-    )
+    given, texts = tuple((words or {}).items()), (local, body)
+    key = context.language, entry, tuple(buffers), kinds, tuple(typed), texts, given, aliased
+    return _texts.get(key, lambda: _write(*key))
 
 
 _texts: LRUCache[tuple[str, tuple[str, ...]]] = LRUCache(1024, "written kernels")
 """Sizes are arguments: other sizes ask for the same text."""
-
-
-def _written(*key: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the source of a kernel, and the types of its parameters."""
-    return _texts.get(key, lambda: _write(*key))
 
 
 def _write(

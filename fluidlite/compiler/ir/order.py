@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Union
 
 from fluidlite.base.errors import ProgramError
@@ -47,6 +47,24 @@ def needed(value: Variable) -> set[str]:
     block = value.block
     order = Order(block, [value], frozenset())
     return {value.name}.union(name for index in order.needs for name in reads(block.ops[index]))
+
+
+def least_first(after: Mapping[int, Iterable[int]], numbers: Iterable[int]) -> list[int]:
+    """Numbers in an order in which each stands before those after it, of several the least first; but for circles."""
+    missing = dict.fromkeys(numbers, 0)
+    for later in after.values():
+        for each in later:
+            missing[each] += 1
+    ready = [each for each, count in missing.items() if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        found.append(heapq.heappop(ready))
+        for each in after.get(found[-1], ()):
+            missing[each] -= 1
+            if not missing[each]:
+                heapq.heappush(ready, each)
+    return found
 
 
 class Order:
@@ -109,28 +127,15 @@ class Order:
         for index in self.needs:
             if self.block.ops[index].definition is SEQUENTIAL:
                 self._sequence(index, after)
-        missing = dict.fromkeys(self.needs, 0)
-        for later in after.values():
-            for index in later:
-                missing[index] += 1
-        ready = [index for index, count in missing.items() if not count]
-        heapq.heapify(ready)
-        found: list[Operator] = []
-        while ready:
-            index = heapq.heappop(ready)
-            found.append(self.block.ops[index])
-            for later_index in after.get(index, ()):
-                missing[later_index] -= 1
-                if not missing[later_index]:
-                    heapq.heappush(ready, later_index)
+        found = least_first(after, self.needs)
         if len(found) != len(self.needs):
-            stuck = [self.block.ops[i] for i, count in missing.items() if count and self.block.ops[i] not in found]
+            stuck = [self.block.ops[i] for i in self.needs if i not in found]
             first = next((op for op in stuck if op.definition is SEQUENTIAL), stuck[0])
             raise ProgramError(
                 f"{first}: the orders that sequential asks for contradict each other; one part runs once"
                 "\n  Do: make the part again where it is to run again"
             )
-        return found
+        return [self.block.ops[index] for index in found]
 
     def _keep_rewrites(self, after: dict[int, set[int]]) -> None:
         """A value that several operators write stays in program order."""

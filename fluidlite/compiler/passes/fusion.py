@@ -58,7 +58,7 @@ class Fusion(Groups, Generic[M]):
         self._grow()
         for group in self.joined():
             self.graph.ops[max(group)] = self.operator(group)
-        self.graph.ops = [self.graph.ops[max(group)] for group in scheduled(self.after, self.group)]
+        self.graph.ops = [self.graph.ops[last] for last in scheduled(self.after, self.group)]
 
     def _grow(self) -> None:
         for index in self.members:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphValue
+from fluidlite.compiler.ir.order import least_first
 from fluidlite.compiler.passes.index_check_order import index_checks
 
 
@@ -122,26 +122,14 @@ def _keep_effects(graph: Graph, after: dict[int, set[int]]) -> None:
             before.append(index)
 
 
-def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]]) -> list[frozenset[int]]:
-    """Groups in an order in which they can run, as near as can be to the order in which their last operators did."""
-    before: dict[frozenset[int], int] = dict.fromkeys(groups.values(), 0)
-    follows: dict[frozenset[int], set[frozenset[int]]] = {group: set() for group in before}
+def scheduled(after: Mapping[int, set[int]], groups: Mapping[int, frozenset[int]]) -> list[int]:
+    """Groups, each by its last operator, in an order in which they can run, as near as can be to that of these."""
+    last = {index: max(group) for index, group in groups.items()}
+    follows: dict[int, set[int]] = defaultdict(set)
     for index, later in after.items():
         for each in later:
-            if groups[each] is not groups[index]:
-                follows[groups[index]].add(groups[each])
-    for targets in follows.values():
-        for group in targets:
-            before[group] += 1
-    ready = [(max(group), group) for group, missing in before.items() if not missing]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        _, group = heapq.heappop(ready)
-        found.append(group)
-        for later_group in follows[group]:
-            before[later_group] -= 1
-            if not before[later_group]:
-                heapq.heappush(ready, (max(later_group), later_group))
-    assert len(found) == len(before)  # groups are convex
+            if last[each] != last[index]:
+                follows[last[index]].add(last[each])
+    found = least_first(follows, last.values())
+    assert len(found) == len({*last.values()})  # groups are convex
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
 from fluidlite.codegen.expr import Expr
-from fluidlite.codegen.typed import Instr, Typed, live, number
+from fluidlite.codegen.typed import Instructions, Typed, live, number
 
 OUTSIDE = -1
 """The ``part`` of a source that is an input of the fused operator."""
@@ -57,13 +57,10 @@ def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequenc
     return merger.finish(outputs)
 
 
-class _Merger:
+class _Merger(Instructions):
     def __init__(self, numbers: Sequence[Number]) -> None:
+        super().__init__()
         self.numbers = numbers
-        self.instrs: list[Instr] = []
-        self.known: dict[Instr, int] = {}
-        self.scalars: list[tuple[Expr, str]] = []
-        self.scalar_keys: dict[tuple[str, str], int] = {}
         self.inputs: dict[str, str] = {}
         self.made: dict[Source, tuple[str, int]] = {}
 
@@ -75,40 +72,24 @@ class _Merger:
                 new.append(self._loaded(part.sources[instr.value], part.code.inputs[instr.value]))
             elif instr.op == "scalar":
                 expr, dtype = part.code.scalars[instr.value]
-                new.append(self._scalar(_renamed(expr, index), dtype))
+                new.append(self.scalar(_renamed(expr, index), dtype))
             else:
-                new.append(self._emit(instr._replace(args=tuple(map(new.__getitem__, instr.args)))))
+                new.append(self.emit(instr.op, instr.dtype, tuple(map(new.__getitem__, instr.args)), instr.value))
         for slot, dtype, value in part.code.outputs:
             self.made[Source(index, slot)] = dtype, new[value]
-
-    def _emit(self, instr: Instr) -> int:
-        key = instr._replace(value=(type(instr.value).__name__, repr(instr.value)))
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = len(self.instrs)
-            self.instrs.append(instr)
-        return found
-
-    def _scalar(self, expr: Expr, dtype: str) -> int:
-        key = (repr(expr), dtype)
-        index = self.scalar_keys.get(key)
-        if index is None:
-            index = self.scalar_keys[key] = len(self.scalars)
-            self.scalars.append((expr, dtype))
-        return self._emit(Instr("scalar", dtype, (), index))
 
     def _loaded(self, source: Source, dtype: str) -> int:
         if source.part == OUTSIDE:
             self.inputs[source.slot] = dtype
-            return self._emit(Instr("input", compute_dtype(dtype), (), source.slot))
+            return self.emit("input", compute_dtype(dtype), (), source.slot)
         if source.part == NUMBER:
             constant, compute = self.numbers[int(source.slot)], compute_dtype(dtype)
             if constant.value is None and compute in FLOATS:
-                return self._scalar(Expr("param", (), f"number.{source.slot}"), compute)
-            return self._emit(Instr("const", compute, (), number(constant.value, compute)))
+                return self.scalar(Expr("param", (), f"number.{source.slot}"), compute)
+            return self.emit("const", compute, (), number(constant.value, compute))
         _, value = self.made[source]
         if dtype in HALVES:  # an output itself is rounded by its store: after elements are added up, where it is a sum
-            return self._emit(Instr("cast", "float32", (value,), dtype))
+            return self.emit("cast", "float32", (value,), dtype)
         return value
 
     def finish(self, outputs: Sequence[tuple[str, Source]]) -> Typed:

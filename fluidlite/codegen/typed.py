@@ -109,17 +109,17 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
         return np.asarray(primitive.reference(*wide)).item()
 
 
-class _Typer:
-    def __init__(self, inputs: Mapping[str, str], default: str) -> None:
-        self.inputs = inputs
-        self.default = default
+class Instructions:
+    """Instructions that are noted one after the other, of equal ones one, and the scalars that they read."""
+
+    def __init__(self) -> None:
         self.instrs: list[Instr] = []
         self.known: dict[Instr, int] = {}
         self.scalars: list[tuple[Expr, str]] = []
         self.scalar_keys: dict[tuple[str, str], int] = {}
-        self.done: dict[int, int | None] = {}  # id of an expression (kept alive by its trace) -> value, None: weak
 
     def emit(self, op: str, dtype: str, args: tuple[int, ...] = (), value: Any = None) -> int:
+        """The number of an instruction."""
         instr = Instr(op, dtype, args, value)
         key = instr._replace(value=(type(value).__name__, repr(value)))  # 0, 0.0, -0.0 and False are not one constant
         found = self.known.get(key)
@@ -128,18 +128,30 @@ class _Typer:
             self.instrs.append(instr)
         return found
 
-    def weak(self, expr: Expr, dtype: str) -> int:
-        """A value of numbers and attributes, in the dtype that it takes."""
-        if expr.op == "const":
-            return self.emit("const", dtype, (), number(expr.value, dtype))
-        if _constant(expr):
-            return self.emit("const", dtype, (), number(evaluate(expr, {}), dtype))
+    def scalar(self, expr: Expr, dtype: str) -> int:
+        """The number of the instruction that reads what the host computes of attributes."""
         key = (repr(expr), dtype)
         index = self.scalar_keys.get(key)
         if index is None:
             index = self.scalar_keys[key] = len(self.scalars)
             self.scalars.append((expr, dtype))
         return self.emit("scalar", dtype, (), index)
+
+
+class _Typer(Instructions):
+    def __init__(self, inputs: Mapping[str, str], default: str) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.default = default
+        self.done: dict[int, int | None] = {}  # id of an expression (kept alive by its trace) -> value, None: weak
+
+    def weak(self, expr: Expr, dtype: str) -> int:
+        """A value of numbers and attributes, in the dtype that it takes."""
+        if expr.op == "const":
+            return self.emit("const", dtype, (), number(expr.value, dtype))
+        if _constant(expr):
+            return self.emit("const", dtype, (), number(evaluate(expr, {}), dtype))
+        return self.scalar(expr, dtype)
 
     def convert(self, value: int, dtype: str) -> int:
         given = self.instrs[value]

@@ -222,9 +222,9 @@ class Writer:
         dtype = self.code.inputs[what] if kind == "in" else next(d for s, d, _ in self.code.outputs if s == what)
         return slot_word(what), "const " if kind == "in" else "", self.stored(dtype)
 
-    def head(self, outputs: Sequence[tuple[str, str, int]]) -> list[tuple[str, Any]]:
-        """Arguments that outputs need: inputs, outputs, scalars, random words, the status word."""
-        live = [self.code.instrs[i] for i in self.live([value for _, _, value in outputs])]
+    def head(self, values: Sequence[int], outputs: Sequence[tuple[str, str, int]]) -> list[tuple[str, Any]]:
+        """Arguments that outputs of some values need: inputs, outputs, scalars, random words, the status word."""
+        live = [self.code.instrs[i] for i in self.live(values)]
         arguments: list[tuple[str, Any]] = [("in", i.value) for i in live if i.op == "input"]
         arguments += [("out", slot) for slot, _, _ in outputs]
         arguments += [("scalar", k) for k in sorted({i.value for i in live if i.op == "scalar"})]
@@ -243,7 +243,7 @@ class Writer:
     ) -> Source:
         """A kernel that writes outputs which have exactly the collapsed dims ``dims``; large ones past the caches."""
         values = [value for _, _, value in outputs]
-        arguments = self.head(outputs)
+        arguments = self.head(values, outputs)
         slots = [what for kind, what in arguments if kind == "in"]
         mixed = [s for s in slots if any(self.flags[s][k] for k in dims) and not all(self.flags[s][k] for k in dims)]
         long = self.types["int64"]

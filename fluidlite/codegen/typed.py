@@ -7,7 +7,7 @@ attributes alone are scalars: the host computes them, in float64, once a prepare
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,14 +109,14 @@ def evaluate(expr: Expr, attrs: Mapping[str, Any]) -> Any:
         return np.asarray(primitive.reference(*wide)).item()
 
 
+@dataclass
 class Instructions:
     """Instructions that are noted one after the other, of equal ones one, and the scalars that they read."""
 
-    def __init__(self) -> None:
-        self.instrs: list[Instr] = []
-        self.known: dict[Instr, int] = {}
-        self.scalars: list[tuple[Expr, str]] = []
-        self.scalar_keys: dict[tuple[str, str], int] = {}
+    instrs: list[Instr] = field(default_factory=list)
+    known: dict[Instr, int] = field(default_factory=dict)
+    scalars: list[tuple[Expr, str]] = field(default_factory=list)
+    scalar_keys: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def emit(self, op: str, dtype: str, args: tuple[int, ...] = (), value: Any = None) -> int:
         """The number of an instruction."""
@@ -167,14 +167,14 @@ class _Typer(Instructions):
 
     def visit(self, expr: Expr) -> int | None:
         """The typed value of an expression; None if it has only numbers and attributes."""
+        if expr.op in ("const", "param"):
+            return None
         if id(expr) not in self.done:
             self.done[id(expr)] = self._visit(expr)
         return self.done[id(expr)]
 
     def _visit(self, expr: Expr) -> int | None:
         op = expr.op
-        if op in ("const", "param"):
-            return None
         if op == "input":
             return self.emit("input", compute_dtype(self.inputs[expr.value]), (), expr.value)
         if op == "like":

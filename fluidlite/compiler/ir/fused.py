@@ -160,25 +160,23 @@ class _FusedOp:
         ]
         attrs += [Attr(f"number.{k}", "float") for k, each in enumerate(structure.numbers) if each.value is None]
         inputs = [Slot(s, metadata_only=not r) for s, r in zip(self.slots, structure.reads, strict=True)]
-        rules = [part.op.expression for part in structure.parts]
+        operators = [part.op for part in structure.parts]
         scalar = ScalarRule(_untraced, tuple(self.outs), self.supports, code=self.code, domain=self.domain)
-        count = sum([rule.operators or 1 if rule is not None else 1 for rule in rules])
+        count = sum([(op.expression.operators if op.expression is not None else 0) or 1 for op in operators])
         return OpDef(
-            fused_type([part.op.type for part in structure.parts]),
+            fused_type([op.type for op in operators]),
             tuple(inputs),
             tuple(map(Slot, self.outs)),
             tuple(attrs),
             infer=self.infer,
-            scalar=scalar
-            if all([part.op.scalar is not None and part.op not in _known for part in structure.parts])
-            else None,
+            scalar=scalar if all([op.scalar is not None and op not in _known for op in operators]) else None,
             expression=ExpressionRule(self.tensors, operators=count),
             decompose=self.decompose,
             may_alias=dict(structure.may_alias),
             must_alias=dict(structure.must_alias),
-            random=any([part.op.random for part in structure.parts]),
+            random=any([op.random for op in operators]),
             in_layout=self.in_layout,
-            doc="; ".join([part.op.doc or part.op.type for part in structure.parts]),
+            doc="; ".join([op.doc or op.type for op in operators]),
             origin="made by fusion",
         )
 

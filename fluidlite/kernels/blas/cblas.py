@@ -89,7 +89,7 @@ def find(dtype: str) -> Routine | None:
     libraries = library(ctypes.PyDLL), library()
     for prefix, suffix, integer in _SPELLINGS:
         names = [f"{prefix}{letter}{routine}{suffix}" for routine in ("gemm", "gemv")]
-        if all(hasattr(each, name) for each in libraries for name in names):
+        if all([hasattr(each, name) for each in libraries for name in names]):
             gemm, gemv = ([each[name] for each in libraries] for name in names)
             for function in (*gemm, *gemv):
                 function.restype = None

@@ -116,9 +116,6 @@ class Emitter:
         operands = self.code.instrs[instr.args[0]].dtype
         return (primitive.xp_int if operands in ALL_INTS else "") or primitive.xp
 
-    def stored(self, slot: str) -> str:
-        return self.code.inputs[slot]
-
     def inputs(self, reshape: bool) -> None:
         for i, instr in enumerate(self.code.instrs):
             if instr.op != "input":
@@ -197,7 +194,7 @@ class OutEmitter(Emitter):
             if instr.op in ("const", "scalar"):
                 self.names[i] = self._number(i, instr)
             elif instr.op == "input":
-                if self.stored(instr.value) in HALVES:
+                if self.code.inputs[instr.value] in HALVES:
                     inner.append(i) if self.flags[i] == self.full else self._load(i)
             elif self.flags[i] == self.full:
                 inner.append(i)
@@ -227,7 +224,7 @@ class OutEmitter(Emitter):
         for i, instr in enumerate(self.code.instrs):
             for arg in instr.args:
                 last[arg] = i
-            if instr.op == "input" and self.stored(instr.value) in HALVES:
+            if instr.op == "input" and self.code.inputs[instr.value] in HALVES:
                 last[i] = max(last.get(i, 0), i)
         for _, _, value in self.code.outputs:
             last[value] = end
@@ -292,7 +289,7 @@ class OutEmitter(Emitter):
             for j, instr in enumerate(self.code.instrs):
                 if instr.op != "input" or (alias is not None and instr.value != alias):
                     continue
-                if self.stored(instr.value) not in HALVES and self.last.get(j, -1) > i:
+                if self.code.inputs[instr.value] not in HALVES and self.last.get(j, -1) > i:
                     break
             else:
                 return outputs[slot]
@@ -385,7 +382,7 @@ class OutEmitter(Emitter):
             if any(
                 given.op == "input"
                 and (alias is None or given.value == alias)
-                and self.stored(given.value) not in HALVES
+                and self.code.inputs[given.value] not in HALVES
                 and self.last.get(j, -1) > i
                 for j, given in enumerate(self.code.instrs)
             ):

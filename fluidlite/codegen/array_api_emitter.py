@@ -35,7 +35,7 @@ class PureEmitter(Emitter):
             if instr.op in ("const", "scalar"):
                 self.names[i] = self.bind(f"c{i}", number_source(instr))
             elif instr.op == "input":
-                if self.stored(instr.value) in HALVES:
+                if self.code.inputs[instr.value] in HALVES:
                     self.lines.append(f"v{i} = {self.xp('astype')}a{i}, {self.dtype('float32')})")
                     self.names[i] = f"v{i}"
             else:

@@ -88,7 +88,6 @@ class LoopKernels:
         return may_lie_on(call) if of_loops(call) else self.scalars.may_lie_on(call)
 
 
-@once
 def of_loops(call: Call) -> bool:
     """Whether nests are to compute a call: an expression of tensors, or one of scalars that adds elements up."""
     scalar = call.op.scalar

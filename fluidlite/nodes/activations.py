@@ -9,7 +9,7 @@ from fluidlite.base.errors import AttributeValueError
 from fluidlite.graph.value import Value, emit
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.node_program import Kind
-from fluidlite.nodes.operator_node import OperatorNode, operator_node
+from fluidlite.nodes.operator_node import OperatorNode, operator_node, unary
 
 
 def _of(type: str) -> Any:
@@ -48,53 +48,22 @@ def _dropout(x: Value, probability: float, seed: int) -> Value:
     return emit("dropout", {"X": x}, attrs)
 
 
-IDENTITY = Kind("Identity", _of("assign"), (0,))
 TANH = Kind("Tanh", ng.tanh, (0,))
 SIGMOID = Kind("Sigmoid", ng.sigmoid, (0,))
 RELU = Kind("Relu", ng.relu, (0,))
 GELU = Kind("Gelu", _gelu, (0,))
-LOG = Kind("Log", ng.log, (0,))
-EXP = Kind("Exp", ng.exp, (0,))
-SQRT = Kind("Sqrt", ng.sqrt, (0,))
-SQUARE = Kind("Square", ng.square, (0,))
 SOFTMAX = Kind("Softmax", _softmax, (0,))
 LAYER_NORM = Kind("LayerNorm", _layer_norm, (0,))
 DROPOUT = Kind("Dropout", _dropout, (0,), random=True)
 
 
-def Identity(x: Node) -> OperatorNode:
-    """``x``, copied."""
-    return operator_node(IDENTITY, (x,))
-
-
-def Tanh(x: Node) -> OperatorNode:
-    """The hyperbolic tangent."""
-    return operator_node(TANH, (x,))
-
-
-def Sigmoid(x: Node) -> OperatorNode:
-    """``1 / (1 + exp(-x))``."""
-    return operator_node(SIGMOID, (x,))
-
-
-def InPlaceSigmoid(x: Node) -> OperatorNode:
-    """``Sigmoid(x)``, written over ``x``."""
-    return operator_node(SIGMOID, (x,), (), True)
-
-
-def InPlaceTanh(x: Node) -> OperatorNode:
-    """``Tanh(x)``, written over ``x``."""
-    return operator_node(TANH, (x,), (), True)
-
-
-def Relu(x: Node) -> OperatorNode:
-    """``max(x, 0)``."""
-    return operator_node(RELU, (x,))
-
-
-def InPlaceRelu(x: Node) -> OperatorNode:
-    """``Relu(x)``, written over ``x``."""
-    return operator_node(RELU, (x,), (), True)
+Identity = unary(Kind("Identity", _of("assign"), (0,)), "``x``, copied.")
+Tanh = unary(TANH, "The hyperbolic tangent.")
+Sigmoid = unary(SIGMOID, "``1 / (1 + exp(-x))``.")
+InPlaceSigmoid = unary(SIGMOID, "``Sigmoid(x)``, written over ``x``.", inplace=True)
+InPlaceTanh = unary(TANH, "``Tanh(x)``, written over ``x``.", inplace=True)
+Relu = unary(RELU, "``max(x, 0)``.")
+InPlaceRelu = unary(RELU, "``Relu(x)``, written over ``x``.", inplace=True)
 
 
 def Gelu(x: Node, approximate: bool = False) -> OperatorNode:
@@ -102,24 +71,10 @@ def Gelu(x: Node, approximate: bool = False) -> OperatorNode:
     return operator_node(GELU, (x,), (("approximate", bool(approximate)),))
 
 
-def Log(x: Node) -> OperatorNode:
-    """The natural logarithm."""
-    return operator_node(LOG, (x,))
-
-
-def Exp(x: Node) -> OperatorNode:
-    """The exponential."""
-    return operator_node(EXP, (x,))
-
-
-def Sqrt(x: Node) -> OperatorNode:
-    """The square root."""
-    return operator_node(SQRT, (x,))
-
-
-def Square(x: Node) -> OperatorNode:
-    """``x * x``."""
-    return operator_node(SQUARE, (x,))
+Log = unary(Kind("Log", ng.log, (0,)), "The natural logarithm.")
+Exp = unary(Kind("Exp", ng.exp, (0,)), "The exponential.")
+Sqrt = unary(Kind("Sqrt", ng.sqrt, (0,)), "The square root.")
+Square = unary(Kind("Square", ng.square, (0,)), "``x * x``.")
 
 
 def Softmax(x: Node, axis: int = 0) -> OperatorNode:

@@ -9,7 +9,7 @@ from fluidlite.base.errors import NodeError
 from fluidlite.graph.value import Value, emit
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
-from fluidlite.nodes.operator_node import OperatorNode, operator_node
+from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node
 
 
 def _add(*terms: Value) -> Value:
@@ -61,9 +61,7 @@ def Add(*inputs: Node) -> OperatorNode:
     return operator_node(ADD, inputs)
 
 
-def InPlaceAdd(a: Node, b: Node) -> OperatorNode:
-    """``a + b``, written over ``a``."""
-    return operator_node(ADD, (a, b), (), True)
+InPlaceAdd = binary(ADD, "``a + b``, written over ``a``.", inplace=True)
 
 
 def AddScalar(x: Node, number: float) -> OperatorNode:
@@ -76,14 +74,8 @@ def InPlaceAddScalar(x: Node, number: float) -> OperatorNode:
     return _scale(ADD_SCALAR, x, 1.0, _number("InPlaceAddScalar", number), True)
 
 
-def Subtract(a: Node, b: Node) -> OperatorNode:
-    """``a - b``."""
-    return operator_node(SUBTRACT, (a, b))
-
-
-def InPlaceSubtract(a: Node, b: Node) -> OperatorNode:
-    """``a - b``, written over ``a``."""
-    return operator_node(SUBTRACT, (a, b), (), True)
+Subtract = binary(SUBTRACT, "``a - b``.")
+InPlaceSubtract = binary(SUBTRACT, "``a - b``, written over ``a``.", inplace=True)
 
 
 def SubtractScalar(number: float, x: Node) -> OperatorNode:
@@ -101,19 +93,11 @@ def InPlaceProdScalar(x: Node, number: float) -> OperatorNode:
     return _scale(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0.0, True)
 
 
-def CwiseProd(a: Node, b: Node) -> OperatorNode:
-    """``a * b``, element by element; broadcast as NumPy does."""
-    return operator_node(CWISE_PROD, (a, b))
-
-
-def InPlaceCwiseProd(a: Node, b: Node) -> OperatorNode:
-    """``a * b``, written over ``a``: safe where ``b`` has no gradient, which would read ``a``."""
-    return operator_node(CWISE_PROD, (a, b), (), True)
-
-
-def CwiseDiv(a: Node, b: Node) -> OperatorNode:
-    """``a / b``, element by element."""
-    return operator_node(CWISE_DIV, (a, b))
+CwiseProd = binary(CWISE_PROD, "``a * b``, element by element; broadcast as NumPy does.")
+InPlaceCwiseProd = binary(
+    CWISE_PROD, "``a * b``, written over ``a``: safe where ``b`` has no gradient, which would read ``a``.", inplace=True
+)
+CwiseDiv = binary(CWISE_DIV, "``a / b``, element by element.")
 
 
 def CwiseProdAdd(a: Node, b: Node, c: Node) -> OperatorNode:

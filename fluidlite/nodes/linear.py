@@ -10,7 +10,7 @@ from fluidlite.base.errors import NodeError, ShapeError
 from fluidlite.graph.value import Value, emit
 from fluidlite.nodes.node import Node
 from fluidlite.nodes.node_program import Kind
-from fluidlite.nodes.operator_node import OperatorNode, operator_node
+from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node, unary
 from fluidlite.nodes.shaping import _ints, _permute
 
 Size = Union[int, Sequence[int]]
@@ -51,10 +51,6 @@ def _transpose(x: Value) -> Value:
     return _permute(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _conv2d(x: Value, w: Value, stride: tuple[int, ...], padding: tuple[int, ...]) -> Value:
-    return ng.convolution(x, w, stride, padding)
-
-
 def _conv1d(x: Value, w: Value, stride: int, padding: int) -> Value:
     if len(x.shape) != 3 or len(w.shape) != 3:
         raise ShapeError(
@@ -65,17 +61,10 @@ def _conv1d(x: Value, w: Value, stride: int, padding: int) -> Value:
     return ng.squeeze(wide, 2)
 
 
-def _max_pool(x: Value, size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]) -> Value:
-    return ng.pooling(x, size, "max", stride, padding)
-
-
-PROD = Kind("Prod", _prod)
 AFFINE = Kind("Affine", _affine)
-BATCHED_PROD = Kind("BatchedProd", _batched)
-TRANSPOSE = Kind("Transpose", _transpose)
 CONV1D = Kind("Conv1d", _conv1d)
-CONV2D = Kind("Conv2d", _conv2d)
-MAX_POOL = Kind("MaxPool", _max_pool)
+CONV2D = Kind("Conv2d", ng.convolution)
+MAX_POOL = Kind("MaxPool", ng.pooling)
 
 
 def _pair(what: str, size: Size) -> tuple[int, int]:
@@ -85,9 +74,7 @@ def _pair(what: str, size: Size) -> tuple[int, int]:
     return items[0], items[1]
 
 
-def Prod(a: Node, b: Node) -> OperatorNode:
-    """The product of a matrix [m, n] with columns [n, ...]: [m, ...]."""
-    return operator_node(PROD, (a, b))
+Prod = binary(Kind("Prod", _prod), "The product of a matrix [m, n] with columns [n, ...]: [m, ...].")
 
 
 def Affine(*inputs: Node) -> OperatorNode:
@@ -103,14 +90,10 @@ def Affine(*inputs: Node) -> OperatorNode:
     return operator_node(AFFINE, inputs)
 
 
-def BatchedProd(a: Node, b: Node) -> OperatorNode:
-    """Products of matrices [batch..., m, n] and [batch..., n, k], as ``numpy.matmul``."""
-    return operator_node(BATCHED_PROD, (a, b))
-
-
-def Transpose(x: Node) -> OperatorNode:
-    """``x`` with its last two axes exchanged."""
-    return operator_node(TRANSPOSE, (x,))
+BatchedProd = binary(
+    Kind("BatchedProd", _batched), "Products of matrices [batch..., m, n] and [batch..., n, k], as ``numpy.matmul``."
+)
+Transpose = unary(Kind("Transpose", _transpose), "``x`` with its last two axes exchanged.")
 
 
 def Conv1d(x: Node, filters: Node, stride: int = 1, padding: int = 0) -> OperatorNode:
@@ -120,7 +103,7 @@ def Conv1d(x: Node, filters: Node, stride: int = 1, padding: int = 0) -> Operato
 
 def Conv2d(x: Node, filters: Node, stride: Size = 1, padding: Size = 0) -> OperatorNode:
     """The convolution of [images, channels, height, width] with [filters, channels, height, width]."""
-    attrs = (("stride", _pair("stride", stride)), ("padding", _pair("padding", padding)))
+    attrs = (("strides", _pair("stride", stride)), ("padding", _pair("padding", padding)))
     return operator_node(CONV2D, (x, filters), attrs)
 
 
@@ -128,5 +111,5 @@ def MaxPool(x: Node, size: Size, stride: Size | None = None, padding: Size = 0) 
     """The maximum of each window of [images, channels, height, width]; the default stride is the size."""
     sizes = _pair("size", size)
     strides = sizes if stride is None else _pair("stride", stride)
-    attrs = (("size", sizes), ("stride", strides), ("padding", _pair("padding", padding)))
+    attrs = (("size", sizes), ("strides", strides), ("padding", _pair("padding", padding)))
     return operator_node(MAX_POOL, (x,), attrs)

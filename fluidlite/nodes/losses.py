@@ -66,15 +66,11 @@ def _nl_sigmoid(x: Value, label: Value) -> Value:
     return emit("sigmoid_cross_entropy_with_logits", {"X": x, "Label": ng.stop_gradient(same)}, attrs)
 
 
-def _lookup(table: Value, index: Value) -> Value:
-    return ng.lookup_table(table, index)
-
-
 PICK = Kind("Pick", _pick)
 PICK_SOFTMAX = Kind("PickSoftmax", _pick_softmax)
 PICK_NEG_LOG_SOFTMAX = Kind("PickNegLogSoftmax", _pick_nll)
 PICK_NEG_LOG_SIGMOID = Kind("PickNegLogSigmoid", _nl_sigmoid)
-LOOKUP = Kind("Lookup", _lookup)
+LOOKUP = Kind("Lookup", ng.lookup_table)
 
 
 def _index_node(what: str, index: Any, x: Node) -> Node:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from operator import attrgetter
 from sys import _getframe
-from typing import Any
+from typing import Any, TypeVar
 
 from fluidlite.base.errors import DtypeError, FluidError, NodeError
 from fluidlite.nodes.devices import ValueType
@@ -27,6 +27,7 @@ _CAST = (
 _NOTHING: tuple[Any, ...] = ()
 _type_of = attrgetter("_type")
 _new = object.__new__
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 class OperatorNode(Node):
@@ -296,6 +297,30 @@ def operator_node(kind: Kind, inputs: tuple[Node, ...], attrs: Attrs = (), asked
     held._parts = _NOTHING
     held.leaf = False
     return node
+
+
+def unary(kind: Kind, doc: str, inplace: bool = False) -> Callable[[Node], OperatorNode]:
+    """The function that makes nodes of a kind of one input and no attributes; ``inplace``: it is written over."""
+
+    def make(x: Node) -> OperatorNode:
+        return operator_node(kind, (x,), (), inplace)
+
+    return _named(make, kind, doc, inplace)
+
+
+def binary(kind: Kind, doc: str, inplace: bool = False) -> Callable[[Node, Node], OperatorNode]:
+    """As :func:`unary`, of two inputs."""
+
+    def make(a: Node, b: Node) -> OperatorNode:
+        return operator_node(kind, (a, b), (), inplace)
+
+    return _named(make, kind, doc, inplace)
+
+
+def _named(make: Make, kind: Kind, doc: str, inplace: bool) -> Make:
+    make.__name__ = make.__qualname__ = f"InPlace{kind.name}" if inplace else kind.name
+    make.__doc__ = doc
+    return make
 
 
 def node_function(name: str, build: Callable[..., Any], inplace: tuple[int, ...] = ()) -> Callable[..., OperatorNode]:

@@ -9,21 +9,13 @@ from fluidlite import graph as ng
 from fluidlite.graph.value import Value, emit
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
-from fluidlite.nodes.operator_node import OperatorNode, operator_node
+from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node, unary
 from fluidlite.nodes.shaping import _ints
 
 
 def _sum(*items: Value) -> Value:
     total = items[0] if len(items) == 1 else emit("sum", {"X": list(items)})
     return ng.sum(total)
-
-
-def _axis_sum(x: Value, axes: tuple[int, ...]) -> Value:
-    return ng.sum(x, list(axes))
-
-
-def _axis_mean(x: Value, axes: tuple[int, ...]) -> Value:
-    return ng.mean(x, list(axes))
 
 
 def _condition(value: Value) -> Value:
@@ -41,13 +33,10 @@ def _mask(x: Value, mask: Value, number: float) -> Value:
 
 
 SUM = Kind("Sum", _sum)
-AXIS_SUM = Kind("AxisSum", _axis_sum)
-AXIS_MEAN = Kind("AxisMean", _axis_mean)
-MEAN = Kind("Mean", ng.mean)
-VARIANCE = Kind("Variance", ng.variance)
+AXIS_SUM = Kind("AxisSum", ng.sum)
+AXIS_MEAN = Kind("AxisMean", ng.mean)
 SELECT = Kind("Select", _select, (1, 2))
 MASK = Kind("Mask", _mask, (0,))
-LESS_THAN = Kind("LessThan", ng.less)
 LESS_SCALAR = Kind("LessThan", lambda x, number: ng.less(x, number))
 GREATER_SCALAR = Kind("GreaterThan", lambda x, number: ng.greater(x, number))
 
@@ -59,26 +48,20 @@ def Sum(*inputs: Node) -> OperatorNode:
 
 def AxisSum(x: Node, axes: Union[int, Sequence[int]]) -> OperatorNode:
     """The sum over axes, which are no axes of the result."""
-    return operator_node(AXIS_SUM, (x,), (("axes", _axes(axes)),))
+    return operator_node(AXIS_SUM, (x,), (("axis", _axes(axes)),))
 
 
 def AxisMean(x: Node, axes: Union[int, Sequence[int]]) -> OperatorNode:
     """The mean over axes, which are no axes of the result."""
-    return operator_node(AXIS_MEAN, (x,), (("axes", _axes(axes)),))
+    return operator_node(AXIS_MEAN, (x,), (("axis", _axes(axes)),))
 
 
 def _axes(axes: Union[int, Sequence[int]]) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else _ints("axes", axes)
 
 
-def Mean(x: Node) -> OperatorNode:
-    """The mean of all elements, of dims ()."""
-    return operator_node(MEAN, (x,))
-
-
-def Variance(x: Node) -> OperatorNode:
-    """The mean of the squared distances from the mean, of dims ()."""
-    return operator_node(VARIANCE, (x,))
+Mean = unary(Kind("Mean", ng.mean), "The mean of all elements, of dims ().")
+Variance = unary(Kind("Variance", ng.variance), "The mean of the squared distances from the mean, of dims ().")
 
 
 def Select(condition: Node, x: Node, y: Node) -> OperatorNode:
@@ -96,9 +79,7 @@ def InPlaceMask(x: Node, mask: Node, number: float) -> OperatorNode:
     return operator_node(MASK, (x, mask), (("number", float(number)),), True)
 
 
-def LessThan(a: Node, b: Node) -> OperatorNode:
-    """Whether ``a < b``, as bool; it has no gradient."""
-    return operator_node(LESS_THAN, (a, b))
+LessThan = binary(Kind("LessThan", ng.less), "Whether ``a < b``, as bool; it has no gradient.")
 
 
 def _less(left: Node, right: Any) -> Node:

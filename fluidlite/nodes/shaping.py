@@ -33,10 +33,6 @@ def _stack(*items: Value, axis: int) -> Value:
     return ng.stack(list(items), axis)
 
 
-def _reshape(x: Value, shape: tuple[int, ...]) -> Value:
-    return ng.reshape(x, shape)
-
-
 def _rank(x: Value, rank: int) -> Value:
     """Dims of 1 behind the others, or the last axes as one."""
     dims = list(x.shape)
@@ -75,25 +71,21 @@ def _row_broadcast(x: Value, count: int) -> Value:
     row = dims if len(dims) == 1 else dims[1:]
     if len(dims) > 1 and dims[0] != 1:
         raise ShapeError(f"RowBroadcast of dims {dims}; expected [1, ...] or [columns]")
-    return _repeated(ng.reshape(x, [1, *row]), [count, *row])
+    return ng.broadcast(ng.reshape(x, [1, *row]), [count, *row])
 
 
 def _col_broadcast(x: Value, count: int) -> Value:
     dims = list(x.shape)
     if len(dims) not in (1, 2) or (len(dims) == 2 and dims[1] != 1):
         raise ShapeError(f"ColBroadcast of dims {dims}; expected [rows, 1] or [rows]")
-    return _repeated(ng.reshape(x, [dims[0], 1]), [dims[0], count])
-
-
-def _repeated(x: Value, dims: list[int]) -> Value:
-    return ng.broadcast(x, dims)
+    return ng.broadcast(ng.reshape(x, [dims[0], 1]), [dims[0], count])
 
 
 CAT = Kind("Cat", _cat)
 ROWWISE_CAT = Kind("RowwiseCat", _cat)
 BLOCKS = Kind("Stack", _blocks)
 STACK = Kind("Stack", _stack)
-RESHAPE = Kind("Reshape", _reshape)
+RESHAPE = Kind("Reshape", ng.reshape)
 RANK_VIEW = Kind("RankView", _rank)
 SLICE = Kind("Slice", _slice)
 CHIP = Kind("Chip", _chip)

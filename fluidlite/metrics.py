@@ -8,17 +8,6 @@ import numpy as np
 
 from fluidlite.base.errors import ProgramError
 
-__all__ = [
-    "Accuracy",
-    "Auc",
-    "ChunkEvaluator",
-    "CompositeMetric",
-    "EditDistance",
-    "MetricBase",
-    "Precision",
-    "Recall",
-]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -11,15 +11,6 @@ if TYPE_CHECKING:
     from fluidlite.program.block import Block
     from fluidlite.program.variable import Parameter, Variable
 
-__all__ = [
-    "L1Decay",
-    "L1DecayRegularizer",
-    "L2Decay",
-    "L2DecayRegularizer",
-    "WeightDecayRegularizer",
-    "append_regularization_ops",
-]
-
 
 class WeightDecayRegularizer:
     """Base of the regularizers."""

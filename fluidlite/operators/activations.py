@@ -1,6 +1,6 @@
 """Elementwise operators on one tensor: each is a function of scalars, and so is its gradient.
 
-``abs_`` and the like are the expression's functions; numbers in an expression take X's dtype.
+Numbers in an expression take X's dtype.
 """
 
 from __future__ import annotations
@@ -9,39 +9,8 @@ from functools import partial
 from math import pi, sqrt as root
 from typing import Any
 
+from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
-from fluidlite.expr import (
-    abs_,
-    acos,
-    asin,
-    atan,
-    ceil,
-    cos,
-    cosh,
-    erf,
-    exp,
-    expm1,
-    floor,
-    gelu,
-    log,
-    log1p,
-    logical_and,
-    logical_or,
-    maximum,
-    minimum,
-    normcdf,
-    normpdf,
-    pow_,
-    round_,
-    rsqrt,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    tanh,
-    where,
-    zeros_like,
-)
 from fluidlite.operators.inference import one_number
 from fluidlite.operators.scalar_op import Elementwise, scalar_op, unary
 from fluidlite.program.op_call import Call
@@ -55,7 +24,7 @@ activation = partial(unary, dtypes=_FLOATS, source=_SOURCE)
 
 
 def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + exp(-x))
+    return 1 / (1 + e.exp(-x))
 
 
 _SHRINK = (218243025, 16081065, 289575, 1430, 1)
@@ -75,124 +44,124 @@ def _tanh_shrink(x: Any) -> Any:
     """Without taking numbers away that are nearly equal, where X is small."""
     z = x * x
     near = x * (z * _polynomial(z, _SHRINK) / _polynomial(z, _SHRINK_WHOLE))
-    return where(abs_(x) < 1, near, x - tanh(x))
+    return e.where(e.abs_(x) < 1, near, x - e.tanh(x))
 
 
 def _nothing(dout: Any) -> Any:
     """Return the gradient of a step function."""
-    return zeros_like(dout)
+    return e.zeros_like(dout)
 
 
 # Without attributes ------------------------------------------------------------------------------------------------
 
-activation("relu", lambda x: maximum(x, 0), grad=lambda out, dout: where(out > 0, dout, 0), doc="Out = max(X, 0)")
+activation("relu", lambda x: e.maximum(x, 0), grad=lambda out, dout: e.where(out > 0, dout, 0), doc="Out = max(X, 0)")
 
 activation("sigmoid", _sigmoid, grad=lambda out, dout: dout * out * (1 - out), doc="Out = 1 / (1 + exp(-X))")
 
 activation(
     "logsigmoid",
-    lambda x: minimum(x, 0) - log1p(exp(-abs_(x))),
-    grad=lambda x, dout: dout / (1 + exp(x)),
+    lambda x: e.minimum(x, 0) - e.log1p(e.exp(-e.abs_(x))),
+    grad=lambda x, dout: dout / (1 + e.exp(x)),
     doc="Out = log(1 / (1 + exp(-X)))",
 )
 
-activation("tanh", tanh, grad=lambda out, dout: dout * (1 - out * out), doc="Out = tanh(X)")
+activation("tanh", e.tanh, grad=lambda out, dout: dout * (1 - out * out), doc="Out = tanh(X)")
 
-activation("tanh_shrink", _tanh_shrink, grad=lambda x, dout: dout * tanh(x) * tanh(x), doc="Out = X - tanh(X)")
+activation("tanh_shrink", _tanh_shrink, grad=lambda x, dout: dout * e.tanh(x) * e.tanh(x), doc="Out = X - tanh(X)")
 
-activation("exp", exp, grad=lambda out, dout: dout * out, doc="Out = e ^ X")
+activation("exp", e.exp, grad=lambda out, dout: dout * out, doc="Out = e ^ X")
 
-activation("log", log, grad=lambda x, dout: dout / x, doc="Out = ln(X)")
+activation("log", e.log, grad=lambda x, dout: dout / x, doc="Out = ln(X)")
 
-activation("sqrt", sqrt, grad=lambda out, dout: 0.5 * dout / out, doc="Out = sqrt(X)")
+activation("sqrt", e.sqrt, grad=lambda out, dout: 0.5 * dout / out, doc="Out = sqrt(X)")
 
 activation(
     "square", lambda x: x * x, grad=lambda x, dout: 2 * dout * x, dtypes={"X": (*ALL_FLOATS, *INTS)}, doc="Out = X X"
 )
 
-activation("abs", abs_, grad=lambda x, dout: dout * sign(x), dtypes={"X": (*ALL_FLOATS, *INTS)}, doc="Out = |X|")
+activation("abs", e.abs_, grad=lambda x, dout: dout * e.sign(x), dtypes={"X": (*ALL_FLOATS, *INTS)}, doc="Out = |X|")
 
 activation("reciprocal", lambda x: 1 / x, grad=lambda out, dout: -dout * out * out, doc="Out = 1 / X")
 
 activation(
     "softplus",
-    lambda x: maximum(x, 0) + log1p(exp(-abs_(x))),
-    grad=lambda x, dout: dout / (1 + exp(-x)),
+    lambda x: e.maximum(x, 0) + e.log1p(e.exp(-e.abs_(x))),
+    grad=lambda x, dout: dout / (1 + e.exp(-x)),
     doc="Out = ln(1 + exp(X))",
 )
 
 activation(
     "softsign",
-    lambda x: x / (1 + abs_(x)),
-    grad=lambda x, dout: dout * (1 / (1 + abs_(x))) * (1 / (1 + abs_(x))),
+    lambda x: x / (1 + e.abs_(x)),
+    grad=lambda x, dout: dout * (1 / (1 + e.abs_(x))) * (1 / (1 + e.abs_(x))),
     doc="Out = X / (1 + |X|)",
 )
 
-activation("sin", sin, grad=lambda x, dout: dout * cos(x), doc="Out = sin(X)")
+activation("sin", e.sin, grad=lambda x, dout: dout * e.cos(x), doc="Out = sin(X)")
 
-activation("cos", cos, grad=lambda x, dout: -dout * sin(x), doc="Out = cos(X)")
+activation("cos", e.cos, grad=lambda x, dout: -dout * e.sin(x), doc="Out = cos(X)")
 
 
 activation(
     "asin",
-    asin,
-    grad=lambda x, dout: dout / sqrt((1 - x) * (1 + x)),
+    e.asin,
+    grad=lambda x, dout: dout / e.sqrt((1 - x) * (1 + x)),
     doc="Out = the angle in [-pi/2, pi/2] whose sine is X",
 )
 
 activation(
     "acos",
-    acos,
-    grad=lambda x, dout: -dout / sqrt((1 - x) * (1 + x)),
+    e.acos,
+    grad=lambda x, dout: -dout / e.sqrt((1 - x) * (1 + x)),
     doc="Out = the angle in [0, pi] whose cosine is X",
 )
 
 activation(
-    "atan", atan, grad=lambda x, dout: dout / (1 + x * x), doc="Out = the angle in [-pi/2, pi/2] whose tangent is X"
+    "atan", e.atan, grad=lambda x, dout: dout / (1 + x * x), doc="Out = the angle in [-pi/2, pi/2] whose tangent is X"
 )
 
-activation("sinh", sinh, grad=lambda x, dout: dout * cosh(x), doc="Out = (exp(X) - exp(-X)) / 2")
+activation("sinh", e.sinh, grad=lambda x, dout: dout * e.cosh(x), doc="Out = (exp(X) - exp(-X)) / 2")
 
-activation("cosh", cosh, grad=lambda x, dout: dout * sinh(x), doc="Out = (exp(X) + exp(-X)) / 2")
+activation("cosh", e.cosh, grad=lambda x, dout: dout * e.sinh(x), doc="Out = (exp(X) + exp(-X)) / 2")
 
-activation("rsqrt", rsqrt, grad=lambda out, dout: -0.5 * dout * out * out * out, doc="Out = 1 / sqrt(X)")
+activation("rsqrt", e.rsqrt, grad=lambda out, dout: -0.5 * dout * out * out * out, doc="Out = 1 / sqrt(X)")
 
-activation("log1p", log1p, grad=lambda x, dout: dout / (1 + x), doc="Out = ln(1 + X)")
+activation("log1p", e.log1p, grad=lambda x, dout: dout / (1 + x), doc="Out = ln(1 + X)")
 
 
 activation(
     "erf",
-    erf,
-    grad=lambda x, dout: dout * exp(-x * x) * (2 / root(pi)),
+    e.erf,
+    grad=lambda x, dout: dout * e.exp(-x * x) * (2 / root(pi)),
     doc="Out = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X",
     source="Fluid erf_op.cc",
 )
 
 
-activation("floor", floor, grad=_nothing, doc="Out = the largest integer that is not above X")
+activation("floor", e.floor, grad=_nothing, doc="Out = the largest integer that is not above X")
 
-activation("ceil", ceil, grad=_nothing, doc="Out = the smallest integer that is not below X")
+activation("ceil", e.ceil, grad=_nothing, doc="Out = the smallest integer that is not below X")
 
-activation("round", round_, grad=_nothing, doc="Out = the nearest integer to X, halves away from 0")
+activation("round", e.round_, grad=_nothing, doc="Out = the nearest integer to X, halves away from 0")
 
-activation("sign", sign, grad=_nothing, doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")
+activation("sign", e.sign, grad=_nothing, doc="Out = -1, 0 or 1, the sign of X", source="Fluid sign_op.cc")
 
 # With attributes ---------------------------------------------------------------------------------------------------
 
 activation(
     "leaky_relu",
-    lambda x, *, alpha: maximum(x, alpha * x),
+    lambda x, *, alpha: e.maximum(x, alpha * x),
     attrs=(Attr("alpha", "float", 0.02),),
-    grad=lambda x, dout, *, alpha: where(x < 0, alpha * dout, dout),
+    grad=lambda x, dout, *, alpha: e.where(x < 0, alpha * dout, dout),
     doc="Out = max(X, alpha X)",
 )
 
 # At 0 the gradient is 0, as Fluid has it.
 activation(
     "elu",
-    lambda x, *, alpha: where(x > 0, x, alpha * expm1(x)),
+    lambda x, *, alpha: e.where(x > 0, x, alpha * e.expm1(x)),
     attrs=(Attr("alpha", "float", 1.0),),
-    grad=lambda x, out, dout, *, alpha: where(x > 0, dout, where(x < 0, dout * (out + alpha), 0)),
+    grad=lambda x, out, dout, *, alpha: e.where(x > 0, dout, e.where(x < 0, dout * (out + alpha), 0)),
     doc="Out = X if X > 0, else alpha (exp(X) - 1)",
 )
 
@@ -208,7 +177,7 @@ def _pow_infer(call: Call) -> dict[str, Spec]:
 
 scalar_op(
     "pow",
-    lambda x, factor_tensor, *, factor: pow_(x, _exponent(factor_tensor, factor)),
+    lambda x, factor_tensor, *, factor: e.pow_(x, _exponent(factor_tensor, factor)),
     Differentiation(no_gradient={"FactorTensor": "layers.elementwise_pow(x, y), whose exponent has a gradient"}),
     Inference(_pow_infer),
     Aliasing(may={"Out": "X"}),
@@ -218,7 +187,7 @@ scalar_op(
     attrs=(Attr("factor", "float", 1.0),),
     dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS},
     grad=lambda x, factor_tensor, dout, *, factor: (
-        dout * _exponent(factor_tensor, factor) * pow_(x, _exponent(factor_tensor, factor) - 1)
+        dout * _exponent(factor_tensor, factor) * e.pow_(x, _exponent(factor_tensor, factor) - 1)
     ),
     doc="Out = X ^ factor",
     source=_SOURCE,
@@ -226,17 +195,17 @@ scalar_op(
 
 activation(
     "relu6",
-    lambda x, *, threshold: minimum(maximum(x, 0), threshold),
+    lambda x, *, threshold: e.minimum(e.maximum(x, 0), threshold),
     attrs=(Attr("threshold", "float", 6.0),),
-    grad=lambda out, dout, *, threshold: where(logical_and(out > 0, out < threshold), dout, 0),
+    grad=lambda out, dout, *, threshold: e.where(e.logical_and(out > 0, out < threshold), dout, 0),
     doc="Out = min(max(X, 0), threshold)",
 )
 
 activation(
     "brelu",
-    lambda x, *, t_min, t_max: minimum(maximum(x, t_min), t_max),
+    lambda x, *, t_min, t_max: e.minimum(e.maximum(x, t_min), t_max),
     attrs=(Attr("t_min", "float", 0.0), Attr("t_max", "float", 24.0)),
-    grad=lambda x, dout, *, t_min, t_max: where(logical_and(x > t_min, x < t_max), dout, 0),
+    grad=lambda x, dout, *, t_min, t_max: e.where(e.logical_and(x > t_min, x < t_max), dout, 0),
     doc="Out = min(max(X, t_min), t_max)",
 )
 
@@ -253,12 +222,12 @@ def _limits(min_: Any, max_: Any, low: Any, high: Any) -> tuple[Any, Any]:
 
 def _clip(x: Any, min_: Any, max_: Any, *, min: Any, max: Any) -> Any:
     low, high = _limits(min_, max_, min, max)
-    return minimum(maximum(x, low), high)
+    return e.minimum(e.maximum(x, low), high)
 
 
 def _clip_grad(x: Any, min_: Any, max_: Any, dout: Any, *, min: Any, max: Any) -> Any:
     low, high = _limits(min_, max_, min, max)
-    return where(logical_and(x > low, x < high), dout, 0)
+    return e.where(e.logical_and(x > low, x < high), dout, 0)
 
 
 # An X below min counts as min first, so that min > max gives max, as std::min(std::max()) would.
@@ -291,7 +260,7 @@ scalar_op(
 # Its gradient is not the derivative below value: that is what it is for.
 activation(
     "straight_through_max",
-    lambda x, *, value: maximum(x, value),
+    lambda x, *, value: e.maximum(x, value),
     Elementwise(grad_attrs=()),
     grad=lambda dout: dout,
     attrs=(Attr("value", "float", doc="the least value of Out"),),
@@ -301,22 +270,24 @@ activation(
 
 activation(
     "soft_relu",
-    lambda x, *, threshold: log1p(exp(minimum(maximum(x, -threshold), threshold))),
+    lambda x, *, threshold: e.log1p(e.exp(e.minimum(e.maximum(x, -threshold), threshold))),
     attrs=(Attr("threshold", "float", 40.0),),
-    grad=lambda x, out, dout, *, threshold: where(logical_and(x > -threshold, x < threshold), -dout * expm1(-out), 0),
+    grad=lambda x, out, dout, *, threshold: e.where(
+        e.logical_and(x > -threshold, x < threshold), -dout * e.expm1(-out), 0
+    ),
     doc="Out = ln(1 + exp(max(min(X, threshold), -threshold)))",
 )
 
 
 def _stanh_grad(x: Any, dout: Any, *, scale_a: Any, scale_b: Any) -> Any:
-    """1 - tanh(y)^2 is 4 e / (1 + e)^2 of e = exp(-2 |y|), however large y is."""
-    e = exp(-2 * abs_(scale_a * x))
-    return dout * scale_a * scale_b * (4 * e / ((1 + e) * (1 + e)))
+    """1 - tanh(y)^2 is 4 p / (1 + p)^2 of p = exp(-2 |y|), however large y is."""
+    power = e.exp(-2 * e.abs_(scale_a * x))
+    return dout * scale_a * scale_b * (4 * power / ((1 + power) * (1 + power)))
 
 
 activation(
     "stanh",
-    lambda x, *, scale_a, scale_b: scale_b * tanh(scale_a * x),
+    lambda x, *, scale_a, scale_b: scale_b * e.tanh(scale_a * x),
     attrs=(Attr("scale_a", "float", 2.0 / 3.0), Attr("scale_b", "float", 1.7159)),
     grad=_stanh_grad,
     doc="Out = scale_b tanh(scale_a X)",
@@ -324,42 +295,42 @@ activation(
 
 activation(
     "hard_sigmoid",
-    lambda x, *, slope, offset: minimum(maximum(slope * x + offset, 0), 1),
+    lambda x, *, slope, offset: e.minimum(e.maximum(slope * x + offset, 0), 1),
     attrs=(Attr("slope", "float", 0.2), Attr("offset", "float", 0.5)),
-    grad=lambda out, dout, *, slope, offset: where(logical_and(out > 0, out < 1), dout * slope, 0),
+    grad=lambda out, dout, *, slope, offset: e.where(e.logical_and(out > 0, out < 1), dout * slope, 0),
     doc="Out = min(max(slope X + offset, 0), 1)",
 )
 
 activation(
     "hard_shrink",
-    lambda x, *, threshold: where(abs_(x) <= threshold, 0, x),
+    lambda x, *, threshold: e.where(e.abs_(x) <= threshold, 0, x),
     attrs=(Attr("threshold", "float", 0.5),),
-    grad=lambda x, dout, *, threshold: where(abs_(x) > threshold, dout, 0),
+    grad=lambda x, dout, *, threshold: e.where(e.abs_(x) > threshold, dout, 0),
     doc="Out = X if |X| > threshold, else 0",
 )
 
 activation(
     "thresholded_relu",
-    lambda x, *, threshold: where(x <= threshold, 0, x),
+    lambda x, *, threshold: e.where(x <= threshold, 0, x),
     attrs=(Attr("threshold", "float", 1.0),),
-    grad=lambda x, dout, *, threshold: where(x > threshold, dout, 0),
+    grad=lambda x, dout, *, threshold: e.where(x > threshold, dout, 0),
     doc="Out = X if X > threshold, else 0",
 )
 
 activation(
     "softshrink",
-    lambda x, *, lambda_: x - maximum(minimum(x, lambda_), -lambda_),
+    lambda x, *, lambda_: x - e.maximum(e.minimum(x, lambda_), -lambda_),
     attrs=(Attr("lambda", "float", 0.5),),
-    grad=lambda x, dout, *, lambda_: where(logical_or(x > lambda_, x < -lambda_), dout, 0),
+    grad=lambda x, dout, *, lambda_: e.where(e.logical_or(x > lambda_, x < -lambda_), dout, 0),
     doc="Out = X - lambda if X > lambda, X + lambda if X < -lambda, else 0",
 )
 
 activation(
     "hard_swish",
-    lambda x, *, threshold, scale, offset: x * (minimum(maximum(x + offset, 0), threshold) / scale),
+    lambda x, *, threshold, scale, offset: x * (e.minimum(e.maximum(x + offset, 0), threshold) / scale),
     attrs=(Attr("threshold", "float", 6.0), Attr("scale", "float", 6.0), Attr("offset", "float", 3.0)),
-    grad=lambda x, dout, *, threshold, scale, offset: where(
-        x + offset <= 0, 0, where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
+    grad=lambda x, dout, *, threshold, scale, offset: e.where(
+        x + offset <= 0, 0, e.where(x + offset < threshold, dout * (2 * x + offset) / scale, dout * threshold / scale)
     ),
     doc="Out = X min(max(X + offset, 0), threshold) / scale",
 )
@@ -367,19 +338,19 @@ activation(
 
 def _soft(x: Any, threshold: float) -> Any:
     """softplus, which far from 0 is X, or exp(X)."""
-    middle = maximum(x, 0) + log1p(exp(-abs_(x)))
-    return where(x > threshold, x, where(x < -threshold, exp(x), middle))
+    middle = e.maximum(x, 0) + e.log1p(e.exp(-e.abs_(x)))
+    return e.where(x > threshold, x, e.where(x < -threshold, e.exp(x), middle))
 
 
 def _mish_grad(x: Any, dout: Any, *, threshold: float) -> Any:
-    t = tanh(_soft(x, threshold))
-    slope = where(x > threshold, 1, where(x < -threshold, exp(x), 1 / (1 + exp(-x))))
+    t = e.tanh(_soft(x, threshold))
+    slope = e.where(x > threshold, 1, e.where(x < -threshold, e.exp(x), 1 / (1 + e.exp(-x))))
     return dout * (t + x * (1 - t * t) * slope)
 
 
 activation(
     "mish",
-    lambda x, *, threshold: x * tanh(_soft(x, threshold)),
+    lambda x, *, threshold: x * e.tanh(_soft(x, threshold)),
     grad=_mish_grad,
     attrs=(Attr("threshold", "float", 20.0, doc="beyond it softplus counts as X, below its negative as exp(X)"),),
     doc="Out = X tanh(ln(1 + exp(X)))",
@@ -390,9 +361,9 @@ _SELU = {"scale": 1.0507009873554804934193349852946, "alpha": 1.6732632423543772
 
 activation(
     "selu",
-    lambda x, *, scale, alpha: where(x > 0, scale * x, scale * alpha * expm1(x)),
+    lambda x, *, scale, alpha: e.where(x > 0, scale * x, scale * alpha * e.expm1(x)),
     attrs=tuple(Attr(name, "float", value) for name, value in _SELU.items()),
-    grad=lambda out, dout, *, scale, alpha: where(out > 0, dout * scale, dout * (out + scale * alpha)),
+    grad=lambda out, dout, *, scale, alpha: e.where(out > 0, dout * scale, dout * (out + scale * alpha)),
     doc="Out = scale (X if X > 0, else alpha (exp(X) - 1))",
     source="Fluid selu_op.h",
 )
@@ -400,16 +371,16 @@ activation(
 
 def _swish(x: Any, *, beta: Any) -> Any:
     """X e / (1 + e) for negative beta X, e = exp(-|beta X|) being a square, which may be less than a normal number."""
-    h = exp(-0.5 * abs_(beta * x))
-    part = where(beta * x < 0, h, 1)
+    h = e.exp(-0.5 * e.abs_(beta * x))
+    part = e.where(beta * x < 0, h, 1)
     return x * part * part / (1 + h * h)
 
 
 def _swish_grad(x: Any, out: Any, dout: Any, *, beta: Any) -> Any:
     """With s = 1 / (1 + exp(-beta X)), s + beta Out (1 - s)."""
-    e = exp(-abs_(beta * x))
-    large, small = 1 / (1 + e), e / (1 + e)
-    return dout * where(beta * x < 0, small + beta * out * large, large + beta * out * small)
+    power = e.exp(-e.abs_(beta * x))
+    large, small = 1 / (1 + power), power / (1 + power)
+    return dout * e.where(beta * x < 0, small + beta * out * large, large + beta * out * small)
 
 
 activation("swish", _swish, attrs=(Attr("beta", "float", 1.0),), grad=_swish_grad, doc="Out = X / (1 + exp(-beta X))")
@@ -421,13 +392,13 @@ _TANH_SLOPE, _TANH_CUBE = 2 * root(2 / pi), 2 * root(2 / pi) * 0.044715
 
 def _tanh_exponential(x: Any, z: Any) -> Any:
     """exp(-2 y), z = x * x."""
-    return exp(x * (-_TANH_SLOPE - _TANH_CUBE * z))
+    return e.exp(x * (-_TANH_SLOPE - _TANH_CUBE * z))
 
 
 def _gelu(x: Any, *, approximate: bool) -> Any:
     if approximate:
         return x / (1 + _tanh_exponential(x, x * x))
-    return gelu(x)
+    return e.gelu(x)
 
 
 def _gelu_grad(x: Any, dout: Any, *, approximate: bool) -> Any:
@@ -435,7 +406,7 @@ def _gelu_grad(x: Any, dout: Any, *, approximate: bool) -> Any:
         z = x * x
         s = 1 / (1 + _tanh_exponential(x, z))
         return dout * (s + s * ((1 - s) * (x * (_TANH_SLOPE + 3 * _TANH_CUBE * z))))
-    return dout * (normcdf(x) + x * normpdf(x))
+    return dout * (e.normcdf(x) + x * e.normpdf(x))
 
 
 activation(

@@ -190,10 +190,7 @@ def batch_norm_grad(
     if not fixed and seen.alone:
         zeros = e.full((seen.channels,), 0, compute_dtype(x.dtype))
         return dy, zeros, zeros
-    rows, given = (e.reshape(each, seen.dims) for each in (x, dy))
-    average, inverse = (e.reshape(each, seen.shape) for each in (saved_mean, saved_variance))
-    dx, *others = gradients(rows, given, average, inverse, scale, seen.axes, seen.shape)
+    dx, dscale, dbias = gradients(x, dy, saved_mean, saved_variance, scale, seen.dims, seen.axes, seen.shape)
     if fixed:
-        dx = given * (inverse * e.reshape(scale, seen.shape))
-    dscale, dbias = map(seen.line, others)
-    return e.reshape(dx, x.dims), dscale, dbias
+        dx = e.reshape(e.reshape(dy, seen.dims) * e.reshape(saved_variance * scale, seen.shape), x.dims)
+    return dx, dscale, dbias

@@ -73,23 +73,28 @@ def _alike(axes: Sequence[int], shape: Sequence[e.Number | int]) -> list[int]:
 
 
 def gradients(
-    x: e.Tensor,
-    dy: e.Tensor,
+    whole: e.Tensor,
+    given: e.Tensor,
     mean: e.Tensor,
     inverse: e.Tensor,
     scale: e.Tensor | None,
+    dims: Sequence[e.Number],
     axes: Sequence[int],
     shape: Sequence[e.Number | int],
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
-    """The gradients of X, Scale and Bias, in that shape.
+    """The gradients of X, Scale and Bias, of X and Y@GRAD.
 
     Parameters
     ----------
     mean, inverse : Tensor
-        Of X over ``axes``, which are 1; the latter 1 / sqrt(variance + epsilon).
+        Of X over ``axes``; the latter 1 / sqrt(variance + epsilon).
+    dims : sequence of numbers
+        Those in which X is normalised.
     shape : sequence of numbers
-        That of the parameters among the dims of X: Python's 1 where it is 1.
+        That of the parameters among ``dims``: Python's 1 where it is 1.
     """
+    x, dy = (e.reshape(each, dims) for each in (whole, given))
+    mean, inverse = (e.reshape(each, [1 if k in axes else d for k, d in enumerate(dims)]) for each in (mean, inverse))
     alike = _alike(axes, shape)  # along these a sum serves all gradients
     others, rest = [k for k in range(x.rank) if isinstance(shape[k], int)], [k for k in axes if k not in alike]
     centred, weight = x - mean, None if scale is None else e.reshape(scale, shape)
@@ -99,14 +104,17 @@ def gradients(
     if alike:
         other = other * inverse
     left = [k for k in others if k not in alike]
-    dscale, dbias = e.reduce_sum(other, left, keep=True), e.reduce_sum(one, left, keep=True)
+    count = e.product(d for d in shape if not isinstance(d, int))
+    dscale, dbias = (e.reshape(e.reduce_sum(each, left, keep=True), (count,)) for each in (other, one))
     if weight is not None:
         one, other = one * weight, other * weight
     first, second = (e.reduce_sum(part, rest, keep=True) / e.count(x, axes) for part in (one, other))
     if not alike:
-        return (one - first - centred * second) * inverse, dscale, dbias
-    factor = inverse if weight is None else inverse * weight
-    return dy * factor - centred * (inverse * inverse * second) - inverse * first, dscale, dbias
+        dx = (one - first - centred * second) * inverse
+    else:
+        factor = inverse if weight is None else inverse * weight
+        dx = dy * factor - centred * (inverse * inverse * second) - inverse * first
+    return e.reshape(dx, whole.dims), dscale, dbias
 
 
 # layer_norm --------------------------------------------------------------------------------------------------------
@@ -173,19 +181,14 @@ def layer_norm_grad(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X."""
     rows, length = _rows(x, begin_norm_axis)
-    x_rows, dy_rows = (e.reshape(each, (rows, length)) for each in (x, dy))
-    mean, variance = (e.reshape(each, (rows, 1)) for each in (mean, variance))
-    inverse = 1 / e.sqrt(variance + epsilon)
-    dx, *others = gradients(x_rows, dy_rows, mean, inverse, scale, (1,), (1, length))
-    dscale, dbias = (e.reshape(each, (length,)) for each in others)
-    return e.reshape(dx, x.dims), dscale, dbias
+    return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, (rows, length), (1,), (1, length))
 
 
 # group_norm --------------------------------------------------------------------------------------------------------
 
 
 class _Groups:
-    """X as groups: dims, the axes of a group, the shape of the parameters, and that of a mean."""
+    """X as groups: dims, the axes of a group, and the shape of the parameters."""
 
     def __init__(self, x: e.Tensor, groups: int, data_layout: str) -> None:
         axis = channel_axis(x, data_layout, high=None)
@@ -196,7 +199,6 @@ class _Groups:
         self.dims = (batch, inner, many, each) if last else (batch, many, each, inner)
         self.axes = (1, 3) if last else (2, 3)
         self.shape = (1, 1, many, each) if last else (1, many, each, 1)
-        self.mean = (batch, 1, many, 1) if last else (batch, many, 1, 1)
 
 
 @operator(
@@ -252,18 +254,7 @@ def group_norm_grad(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X."""
     seen = _Groups(x, groups, data_layout)
-    inverse = 1 / e.sqrt(e.reshape(variance, seen.mean) + epsilon)
-    dx, *others = gradients(
-        e.reshape(x, seen.dims),
-        e.reshape(dy, seen.dims),
-        e.reshape(mean, seen.mean),
-        inverse,
-        scale,
-        seen.axes,
-        seen.shape,
-    )
-    dscale, dbias = (e.reshape(each, (seen.channels,)) for each in others)
-    return e.reshape(dx, x.dims), dscale, dbias
+    return gradients(x, dy, mean, 1 / e.sqrt(variance + epsilon), scale, seen.dims, seen.axes, seen.shape)
 
 
 # instance_norm -----------------------------------------------------------------------------------------------------
@@ -306,8 +297,5 @@ def instance_norm_grad(
 ) -> tuple[e.Tensor, e.Tensor, e.Tensor]:
     """Written: the derived one takes twice as many passes over X, and reads Bias."""
     batch, channels, inner = *x.dims[:2], e.product(x.dims[2:])
-    mean, inverse = (e.reshape(each, (batch, channels, 1)) for each in (saved_mean, saved_variance))
-    x_parts, dy_parts = (e.reshape(each, (batch, channels, inner)) for each in (x, dy))
-    dx, *others = gradients(x_parts, dy_parts, mean, inverse, scale, (2,), (1, channels, 1))
-    dscale, dbias = (e.reshape(each, (channels,)) for each in others)
-    return e.reshape(dx, x.dims), dscale, dbias
+    dims, shape = (batch, channels, inner), (1, channels, 1)
+    return gradients(x, dy, saved_mean, saved_variance, scale, dims, (2,), shape)

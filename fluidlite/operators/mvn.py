@@ -6,6 +6,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.layer_norm import normalised
+from fluidlite.operators.softmax import axis_of
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Lowering
 from fluidlite.program.rules import AS_COMPUTED
@@ -28,7 +29,7 @@ from fluidlite.program.rules import AS_COMPUTED
 )
 def mvn(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]:
     """Mean variance normalisation."""
-    at = _axis(x, axis)
+    at = axis_of(x, axis)
     e.need(x.dims[at] != 0, "X", f"at least one element to normalise along axis {axis}")
     y, _, _, inverse = normalised(x, (at,), epsilon, None, None, [1] * x.rank)
     return y, inverse
@@ -41,12 +42,6 @@ def mvn(x: e.Tensor, *, axis: int, epsilon: float) -> tuple[e.Tensor, e.Tensor]:
 )
 def mvn_grad(out: e.Tensor, inverse: e.Tensor, dout: e.Tensor, *, axis: int, epsilon: float) -> e.Tensor:
     """Written: the derived one would read X."""
-    at = _axis(out, axis)
+    at = axis_of(out, axis)
     first, second = (e.reduce_mean(part, at, keep=True) for part in (dout, dout * out))
     return (dout - first - out * second) * inverse
-
-
-def _axis(x: e.Tensor, axis: int) -> int:
-    if not x.rank:
-        e.fail(e.slot(x), "rank 1 or more")
-    return e.axis("axis", axis, x)

@@ -12,7 +12,8 @@ LEAST = -64.0
 """Fluid's softmax takes no smaller X - the maximum, so that every probability has a logarithm."""
 
 
-def _axis(x: e.Tensor, axis: int) -> int:
+def axis_of(x: e.Tensor, axis: int) -> int:
+    """The axis as 0 to the rank of X less 1."""
     if not x.rank:
         e.fail(e.slot(x), "rank 1 or more")
     return e.axis("axis", axis, x)
@@ -28,7 +29,7 @@ def _axis(x: e.Tensor, axis: int) -> int:
 )
 def softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
     """Shifted by the maximum, so that nothing overflows."""
-    at = _axis(x, axis)
+    at = axis_of(x, axis)
     powers = e.exp(e.maximum(x - e.reduce_max(x, at, keep=True, empty=True), LEAST))
     return powers / e.reduce_sum(powers, at, keep=True)
 
@@ -39,7 +40,7 @@ def softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
 )
 def softmax_grad(out: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
     """Written: the derived one would be 0 where X is clipped, and would read X."""
-    at = _axis(out, axis)
+    at = axis_of(out, axis)
     return out * (dout - e.reduce_sum(out * dout, at, keep=True))
 
 
@@ -53,7 +54,7 @@ def softmax_grad(out: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
 )
 def log_softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
     """Shifted by the maximum, so that nothing overflows."""
-    at = _axis(x, axis)
+    at = axis_of(x, axis)
     shifted = x - e.reduce_max(x, at, keep=True, empty=True)
     return shifted - e.log(e.reduce_sum(e.exp(shifted), at, keep=True))
 
@@ -61,4 +62,4 @@ def log_softmax(x: e.Tensor, *, axis: int) -> e.Tensor:
 @gradient(log_softmax, doc="X@GRAD = Out@GRAD - exp(Out) (sum(Out@GRAD) over the axis)")
 def log_softmax_grad(out: e.Tensor, dout: e.Tensor, *, axis: int) -> e.Tensor:
     """Written: the derived one would read X."""
-    return dout - e.exp(out) * e.reduce_sum(dout, _axis(out, axis), keep=True)
+    return dout - e.exp(out) * e.reduce_sum(dout, axis_of(out, axis), keep=True)

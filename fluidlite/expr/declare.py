@@ -15,7 +15,7 @@ from fluidlite.codegen.expr import slots_of, snake
 from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
-from fluidlite.expr.gradients import gradient_of, infer_gradient
+from fluidlite.expr.gradients import gradient_of, infer_by_forward, infer_gradient
 from fluidlite.program.opdef import GRAD, Attr, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
@@ -133,9 +133,12 @@ def operator(
         op.origin = origin
         if rule is not None:
             absent, written = differentiation.dispensable, lowering.gradient_library
+            derived_infer = infer_gradient(GRAD)  # by a trace, in which outputs that are saved must fit
+            if inference.infer is not None and not reads:
+                derived_infer = infer_by_forward(inference.infer)
             made_grad = register_op(
                 rule.type,
-                Inference(infer_gradient(GRAD), kernel_dtype=made[0].name + GRAD),
+                Inference(derived_infer, kernel_dtype=made[0].name + GRAD),
                 Execution(memory=differentiation.memory),
                 Lowering(
                     expression=ExpressionRule(

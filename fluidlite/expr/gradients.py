@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.dtypes import ALL_FLOATS, is_float
 from fluidlite.expr.attributes import need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
@@ -19,8 +19,10 @@ from fluidlite.expr.tracing import current, known_results, spelled_out
 from fluidlite.expr.views import reshape
 from fluidlite.program import derived
 from fluidlite.program.derived import Derived
+from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Infer, OpDef, Slot
 from fluidlite.program.rules import ExpressionRule, GradRule
+from fluidlite.tensor.tensor_spec import Spec, all_agree, specs_of
 
 
 def function_of(op: OpDef) -> Function | None:
@@ -44,13 +46,15 @@ def gradient_of(
     suffix : str
         What names the slots of gradients.
     by_dims : collection of output slots
-        Those of which the gradient operator is given the dims alone, for a function that reads these.
+        Those of which the gradient operator is given the dims alone, for a function that reads these. Those of others
+        it reads off their gradients.
     """
 
     def function(operands: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = {slot: found for slot, found in operands.items() if op.input(slot) is not None}
         apart = _apart(inputs)
-        known = {slot: [(x.dims, x.dtype) for x in operands[slot]] for slot in by_dims if slot in operands}
+        told = {slot.name: slot.name + ("" if slot.name in by_dims else suffix) for slot in op.outputs}
+        known = {slot: [(x.dims, x.dtype) for x in operands[by]] for slot, by in told.items() if by in operands}
         with spelled_out(), known_results(known):
             made = computed(apart, attrs)
         outputs = {slot: (x,) if isinstance(x, Tensor) else tuple(x) for slot, x in made.items()}
@@ -123,6 +127,24 @@ def infer_gradient(suffix: str) -> Infer:
             slot: [spec.with_(value=None) for spec in call.specs(base[slot])] if call.has(base[slot]) else spec
             for slot, spec in found.items()
         }
+
+    return inferred
+
+
+def infer_by_forward(forward: Infer) -> Infer:
+    """Return the inference of a gradient operator of one that infers itself: its results' gradients have their dims."""
+
+    def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
+        bases = [slot.name.removesuffix(GRAD) for slot in call.op.outputs]
+        dtype = call.dtype(bases[0])
+        for slot, made in forward(call).items():
+            given = slot + GRAD
+            for spec, found in zip(specs_of(made), call.specs(given) if call.has(given) else (), strict=False):
+                if not all_agree(found.dims, spec.dims):
+                    call.fail(given, f"{list(spec.dims)}, the dims of {slot}")
+                if is_float(found.dtype) and found.dtype != dtype:
+                    call.fail_dtype(given, f"{dtype}, the dtype of {bases[0]}", do="use layers.cast on one of the two")
+        return {base + GRAD: [spec.with_(value=None) for spec in call.specs(base)] for base in bases if call.has(base)}
 
     return inferred
 

@@ -8,7 +8,7 @@ from math import isfinite, prod
 from fluidlite.base.dtypes import integer_limits, is_float
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Infer, Slot
-from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
+from fluidlite.tensor.tensor_spec import Dims, Spec, agree as agree, all_agree as all_agree, specs_of
 
 Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 
@@ -16,16 +16,6 @@ Inferred = Mapping[str, "Spec | Sequence[Spec]"]
 def size(dims: Sequence[int]) -> int:
     """Number of elements; -1 if a dim is unknown (even beside a zero: the rank of the problem stays open)."""
     return -1 if any(d < 0 for d in dims) else prod(dims)
-
-
-def agree(a: int, b: int) -> bool:
-    """Whether two dims may be equal."""
-    return a == b or a < 0 or b < 0
-
-
-def all_agree(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether two lists of dims may be equal."""
-    return len(a) == len(b) and all(map(agree, a, b))
 
 
 def merged(a: Sequence[int], b: Sequence[int]) -> Dims:
@@ -92,19 +82,6 @@ def grad_like(*names: str) -> Callable[[Call], Inferred]:
             if slot.endswith(GRAD) and is_float(call.dtype(slot)):
                 same_dtype(call, slot, names[0])
         return {name + GRAD: like(call.spec(name)) for name in names}
-
-    return infer
-
-
-def grad_of(forward: Callable[[Call], Inferred], *names: str, out: str = "Out") -> Callable[[Call], Inferred]:
-    """Return the inference of a gradient operator that takes what ``forward`` would infer as the dims of Out@GRAD."""
-    gradients = grad_like(*names)
-
-    def infer(call: Call) -> Inferred:
-        (made,) = specs_of(forward(call)[out])
-        if not all_agree(call.dims(out + GRAD), made.dims):
-            call.fail(out + GRAD, f"{list(made.dims)}, the dims of {out}")
-        return gradients(call)
 
     return infer
 

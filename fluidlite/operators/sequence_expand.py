@@ -7,7 +7,8 @@ from itertools import pairwise
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, agree, grad_of
+from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, spec_with_lod
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
@@ -59,7 +60,11 @@ def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Te
 
 @operator(
     "sequence_expand",
-    Differentiation(stop_gradient={"Y": "its LoD alone counts"}),
+    Differentiation(
+        stop_gradient={"Y": "its LoD alone counts"},
+        reads=(),
+        doc="X@GRAD = the sum of Out@GRAD over what repeats a row",
+    ),
     Inference(_infer_expand),
     inputs=with_docs(("X", _Y), {"X": "with one level of LoD; or without, and then its rows are repeated"}),
     attrs=(Attr("ref_level", "int", -1, doc="the level of the LoD of Y that says how often; -1: the last"),),
@@ -71,18 +76,6 @@ def sequence_expand(x: e.Tensor, y: e.Tensor, *, ref_level: int) -> e.Tensor:
     """Rows are taken where the LoDs say."""
     rows = e.results("Out")[0][0]
     return e.take(x, _expanded(x, y, ref_level, rows), 0, "clamp")
-
-
-@gradient(
-    sequence_expand,
-    Inference(grad_of(_infer_expand, "X")),
-    metadata=("X", "Y"),
-    doc="X@GRAD = the sum of Out@GRAD over what repeats a row",
-)
-def sequence_expand_grad(x: e.Tensor, y: e.Tensor, dout: e.Tensor, *, ref_level: int) -> e.Tensor:
-    """Written: how many rows there are is what Out@GRAD has."""
-    given = e.wide(dout)
-    return e.add_at(given, _expanded(x, y, ref_level, dout.dims[0]), 0, x.dims[0])
 
 
 # sequence_expand_as ------------------------------------------------------------------------------------------------
@@ -115,7 +108,7 @@ def sequence_expand_as(x: e.Tensor, y: e.Tensor) -> e.Tensor:
 
 @gradient(
     sequence_expand_as,
-    Inference(grad_of(_infer_expand_as, "X")),
+    Inference(infer_by_forward(_infer_expand_as)),
     metadata=("X", "Y"),
     doc="X@GRAD[i] = the sum of Out@GRAD over sequence i",
 )
@@ -145,9 +138,7 @@ def sequence_reverse(x: e.Tensor) -> e.Tensor:
     return _reversed(x, x)
 
 
-@gradient(
-    sequence_reverse, Inference(grad_of(as_x, "X", out="Y")), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again"
-)
+@gradient(sequence_reverse, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Y@GRAD, reversed again")
 def sequence_reverse_grad(x: e.Tensor, dy: e.Tensor) -> e.Tensor:
     """Written: it needs no sums."""
     return _reversed(e.wide(dy), x)

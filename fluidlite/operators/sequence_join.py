@@ -7,7 +7,8 @@ from itertools import accumulate, pairwise
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, agree, all_agree, grad_of
+from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.operators.inference import Inferred, agree, all_agree
 from fluidlite.operators.sequence_rows import Rows, as_x, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
@@ -111,7 +112,11 @@ def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.
 
 @operator(
     "sequence_slice",
-    Differentiation(stop_gradient={"Offset": "it only says what is taken", "Length": "it only says what is taken"}),
+    Differentiation(
+        stop_gradient={"Offset": "it only says what is taken", "Length": "it only says what is taken"},
+        reads=(),
+        doc="X@GRAD = Out@GRAD, 0 of rows that were left out",
+    ),
     Inference(_infer_slice),
     inputs=with_docs(
         ("X", Slot("Offset", value=True, table=True), Slot("Length", value=True, table=True)),
@@ -128,17 +133,6 @@ def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.
 def sequence_slice(x: e.Tensor, offset: e.Tensor, length: e.Tensor) -> e.Tensor:
     """Offset and Length are the LoD of Out."""
     return e.take(x, _cut(x, offset, length, e.results("Out")[0][0]), 0, "clamp")
-
-
-@gradient(
-    sequence_slice,
-    Inference(grad_of(_infer_slice, "X")),
-    metadata=("X",),
-    doc="X@GRAD = Out@GRAD, 0 of rows that were left out",
-)
-def sequence_slice_grad(x: e.Tensor, offset: e.Tensor, length: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: Out@GRAD says how many rows there are."""
-    return e.add_at(e.wide(dout), _cut(x, offset, length, dout.dims[0]), 0, x.dims[0])
 
 
 # sequence_scatter --------------------------------------------------------------------------------------------------
@@ -189,7 +183,7 @@ def sequence_scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor) -> e.Tensor:
 
 @gradient(
     sequence_scatter,
-    Inference(grad_of(as_x, "X", "Updates")),
+    Inference(infer_by_forward(as_x)),
     writes=("X", "Updates"),
     metadata=("X", "Updates"),
     doc="X@GRAD = Out@GRAD; Updates@GRAD = Out@GRAD where Ids says",

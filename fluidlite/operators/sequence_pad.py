@@ -8,7 +8,8 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, agree, grad_of
+from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
@@ -74,7 +75,7 @@ def _padded(call: Call) -> dict[str, Spec]:
     return {"Out": Spec.of((len(lengths), max(lengths, default=0) if steps < 0 else steps, *x.dims[1:]), x.dtype)}
 
 
-@gradient(sequence_pad, Inference(grad_of(_padded, "X")), metadata=("X",), doc="X@GRAD = Out@GRAD where a row went")
+@gradient(sequence_pad, Inference(infer_by_forward(_padded)), metadata=("X",), doc="X@GRAD = Out@GRAD where a row went")
 def sequence_pad_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Written: the derived one asks for PadValue."""
     rows = rows_of(x)
@@ -107,7 +108,11 @@ def _unpadded(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
 
 @operator(
     "sequence_unpad",
-    Differentiation(stop_gradient={"Length": "it only says where sequences end"}),
+    Differentiation(
+        stop_gradient={"Length": "it only says where sequences end"},
+        reads=(),
+        doc="X@GRAD = Out@GRAD, and 0 behind sequences",
+    ),
     Inference(_infer_unpad),
     inputs=with_docs(
         ("X", Slot("Length", value=True, table=True, doc="the steps of each sequence")),
@@ -121,18 +126,6 @@ def sequence_unpad(x: e.Tensor, length: e.Tensor) -> e.Tensor:
     """The numbers of Length are the LoD of Out."""
     flat = e.reshape(x, (x.dims[0] * x.dims[1], *x.dims[2:]))
     return e.take(flat, _unpadded(x, length, e.results("Out")[0][0]), 0, "clamp")
-
-
-@gradient(
-    sequence_unpad,
-    Inference(grad_of(_infer_unpad, "X")),
-    metadata=("X",),
-    doc="X@GRAD = Out@GRAD, and 0 behind sequences",
-)
-def sequence_unpad_grad(x: e.Tensor, length: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: how many rows there are is what Out@GRAD has."""
-    flat = e.add_at(e.wide(dout), _unpadded(x, length, dout.dims[0]), 0, x.dims[0] * x.dims[1])
-    return e.reshape(flat, x.dims)
 
 
 # sequence_mask -----------------------------------------------------------------------------------------------------

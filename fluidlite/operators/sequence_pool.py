@@ -6,7 +6,8 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, all_agree, grad_of
+from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.operators.inference import Inferred, all_agree
 from fluidlite.operators.sequence_rows import a_row_a_sequence, as_x, need_lod, need_sequences, per_row, rows_of
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -76,7 +77,7 @@ def sequence_pool(x: e.Tensor, *, pooltype: str, pad_value: e.Number) -> tuple[e
 
 @gradient(
     sequence_pool,
-    Inference(grad_of(a_row_a_sequence, "X")),
+    Inference(infer_by_forward(a_row_a_sequence)),
     metadata=("X",),
     doc="X@GRAD = Out@GRAD of the row's sequence, where the row was chosen, or divided as Out was",
 )
@@ -115,7 +116,7 @@ def sequence_softmax(x: e.Tensor) -> e.Tensor:
 
 def _infer_softmax_grad(call: Call) -> Inferred:
     call.need(all_agree(call.dims("Out"), call.dims("X")), "Out", f"{list(call.dims('X'))}, the dims of X")
-    return grad_of(as_x, "X")(call)
+    return infer_by_forward(as_x)(call)
 
 
 @gradient(

@@ -7,7 +7,8 @@ from itertools import pairwise
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, grad_of
+from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.operators.inference import Inferred
 from fluidlite.operators.sequence_rows import as_x, need_lod, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -29,6 +30,7 @@ def _infer_reshape(call: Call) -> Inferred:
 
 @operator(
     "sequence_reshape",
+    Differentiation(reads=(), doc="X@GRAD = Out@GRAD in the rows of X"),
     Inference(_infer_reshape),
     inputs={"X": "[rows, width], with one level of LoD"},
     attrs=(Attr("new_dim", "int", minimum=1, doc="the width of Out"),),
@@ -39,14 +41,6 @@ def _infer_reshape(call: Call) -> Inferred:
 def sequence_reshape(x: e.Tensor) -> e.Tensor:
     """Numbers stay where they are."""
     return e.reshape(x, e.results("Out")[0])
-
-
-@gradient(
-    sequence_reshape, Inference(grad_of(_infer_reshape, "X")), metadata=("X",), doc="X@GRAD = Out@GRAD in the rows of X"
-)
-def sequence_reshape_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: Out@GRAD says how many rows there are."""
-    return e.reshape(e.wide(dout), x.dims)
 
 
 def _infer_reset(call: Call) -> Inferred:
@@ -110,7 +104,7 @@ def lod_reset(x: e.Tensor, y: e.Tensor | None, target_lod: e.Numbers | None) -> 
     return e.reshape(x, x.dims)
 
 
-@gradient(lod_reset, Inference(grad_of(as_x, "X")), metadata=("X",), doc="X@GRAD = Out@GRAD with the LoD of X")
+@gradient(lod_reset, Inference(infer_by_forward(as_x)), metadata=("X",), doc="X@GRAD = Out@GRAD with the LoD of X")
 def lod_reset_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     """Written: it needs no LoD."""
     return e.reshape(e.wide(dout), x.dims)

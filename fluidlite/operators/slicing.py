@@ -7,15 +7,14 @@ from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
-from fluidlite.expr.declare import gradient, operator
-from fluidlite.expr.derivatives import derivatives
+from fluidlite.expr.declare import operator
 from fluidlite.expr.number import number as as_number
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
-from fluidlite.operators.inference import Inferred, agree, grad_of, like, normal_axis
+from fluidlite.operators.inference import Inferred, agree, like, normal_axis
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
-from fluidlite.program.operator_options import Inference
+from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Spec
 
 # slice and strided_slice -------------------------------------------------------------------------------------------
@@ -91,9 +90,6 @@ def _infer_slice(call: Call) -> Inferred:
     return {"Out": like(x, kept)}
 
 
-_infer_slice_grad = grad_of(_infer_slice, "Input")
-
-
 Numbers = Sequence[e.Number | int]
 
 
@@ -122,6 +118,7 @@ def _cut(
 
 @operator(
     "slice",
+    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
     Inference(_infer_slice),
     inputs=["Input", *_SLICE_SLOTS],
     attrs=_SLICE_ATTRS,
@@ -150,37 +147,9 @@ def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers 
     return dict(zip((axis % x.rank for axis in axes), pairs, strict=True))
 
 
-def _put_back(x: e.Tensor, dout: e.Tensor, dropped: tuple[int, ...], bounds: dict[int, Any]) -> Any:
-    """What was cut has its gradient, all else 0."""
-    return derivatives([_cut(x, dout.dims, dropped, bounds)], [dout], [x])[0]
-
-
-@gradient(
-    slice_,
-    Inference(_infer_slice_grad),
-    writes=("Input",),
-    metadata=("Input",),
-    doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)
-def slice_grad(
-    input: e.Tensor,
-    starts_tensor: Any,
-    ends_tensor: Any,
-    starts_tensor_list: Any,
-    ends_tensor_list: Any,
-    dout: e.Tensor,
-    *,
-    axes: tuple[int, ...],
-    starts: tuple[int, ...],
-    decrease_axis: tuple[int, ...],
-) -> Any:
-    """Written: it takes the sizes of Out@GRAD."""
-    first = _numbers(starts_tensor_list, starts_tensor, starts)
-    return _put_back(input, dout, decrease_axis, _bounds(input, axes, first))
-
-
 @operator(
     "strided_slice",
+    Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
     Inference(_infer_slice),
     inputs=["Input", *_STRIDED_SLOTS],
     attrs=_STRIDED_ATTRS,
@@ -206,31 +175,3 @@ def strided_slice(
     first = _numbers(starts_tensor_list, starts_tensor, starts)
     steps = _numbers(strides_tensor_list, strides_tensor, strides)
     return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first, steps))
-
-
-@gradient(
-    strided_slice,
-    Inference(_infer_slice_grad),
-    writes=("Input",),
-    metadata=("Input",),
-    doc="Input@GRAD = Out@GRAD where Input was kept, else 0",
-)
-def strided_slice_grad(
-    input: e.Tensor,
-    starts_tensor: Any,
-    ends_tensor: Any,
-    strides_tensor: Any,
-    starts_tensor_list: Any,
-    ends_tensor_list: Any,
-    strides_tensor_list: Any,
-    dout: e.Tensor,
-    *,
-    axes: tuple[int, ...],
-    starts: tuple[int, ...],
-    strides: tuple[int, ...],
-    decrease_axis: tuple[int, ...],
-) -> Any:
-    """Written: it takes the sizes of Out@GRAD."""
-    first = _numbers(starts_tensor_list, starts_tensor, starts)
-    steps = _numbers(strides_tensor_list, strides_tensor, strides)
-    return _put_back(input, dout, decrease_axis, _bounds(input, axes, first, steps))

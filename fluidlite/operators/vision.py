@@ -9,8 +9,9 @@ from typing import NamedTuple
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
+from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.geometry.unfolding import image_runs
-from fluidlite.operators.inference import Inferred, agree, grad_of
+from fluidlite.operators.inference import Inferred, agree
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -125,7 +126,7 @@ def im2sequence(
 @gradient(
     im2sequence,
     Execution(memory="in loops, the sums over the columns of the windows: as much as X for each row of a window"),
-    Inference(grad_of(_infer_unfold, "X")),
+    Inference(infer_by_forward(_infer_unfold)),
     metadata=("X",),
     doc="X@GRAD = the sum of Out@GRAD over the windows in which an element lies",
 )

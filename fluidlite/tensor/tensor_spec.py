@@ -201,3 +201,13 @@ class Spec:
 def specs_of(specs: Spec | Sequence[Spec]) -> tuple[Spec, ...]:
     """Return what an inference function says of a slot, one metadata or several, as a tuple."""
     return (specs,) if isinstance(specs, Spec) else tuple(specs)
+
+
+def agree(a: int, b: int) -> bool:
+    """Whether two dims may be equal."""
+    return a == b or a < 0 or b < 0
+
+
+def all_agree(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two lists of dims may be equal."""
+    return len(a) == len(b) and all(map(agree, a, b))

@@ -63,7 +63,7 @@ def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
             compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
-def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = MODES, subsets: bool = True) -> None:
+def check_sample_gradients(case: Case, place: PlaceLike) -> None:
     """Hold a case's gradients, interpreted and compiled, against central differences of its reference.
 
     All gradients are made together and, where there are several, also each alone, since operators leave out the others.
@@ -73,10 +73,6 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
     ----------
     case : Case
     place : Place or str
-    modes : sequence of str, optional
-        The executor's modes.
-    subsets : bool
-        Whether gradients are also made alone, and without those of intermediate outputs.
 
     Raises
     ------
@@ -93,16 +89,16 @@ def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = 
         place, oracle = Place.parse(place), Oracle(case)
         intermediate = [slot.name for slot in case.op.outputs if slot.intermediate and slot.name in oracle.weights]
         whole = tuple(case.sample.grads)
-        if subsets and 0 < len(intermediate) < len(oracle.weights):
-            _check_gradients(case, oracle, place, modes, whole)
+        if 0 < len(intermediate) < len(oracle.weights):
+            _check_gradients(case, oracle, place, whole)
             for slot in intermediate:
                 del oracle.weights[slot]
-        alone = [(slot,) for slot in whole] if subsets and len(whole) > 1 and case.dtype == "float32" else []
+        alone = [(slot,) for slot in whole] if len(whole) > 1 and case.dtype == "float32" else []
         for slots in (whole, *alone):
-            _check_gradients(case, oracle, place, modes, slots)
+            _check_gradients(case, oracle, place, slots)
 
 
-def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[str], slots: tuple[str, ...]) -> None:
+def _check_gradients(case: Case, oracle: Oracle, place: Place, slots: tuple[str, ...]) -> None:
     from fluidlite.program.backward import gradients
 
     expected = oracle.gradients()
@@ -114,7 +110,7 @@ def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[s
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
     rtol = gradient_tolerance(place, case.loosest())
-    for mode in modes:
+    for mode in MODES:
         results = run(one, place, [grad for grad in made if grad is not None], mode)
         for (slot, i, variable), result in zip(inputs, results, strict=True):
             where = f"{case.id} on {place}, {mode}: gradient of {slot}[{i}]"

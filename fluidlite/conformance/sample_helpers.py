@@ -60,8 +60,6 @@ def unary_samples(
     high: float = 2.0,
     avoid: Sequence[float] = (),
     attrs: Iterable[Mapping[str, Any]] = ({},),
-    grads: tuple[str, ...] = ("X",),
-    dtypes: tuple[str, ...] = EVERY,
 ) -> Callable[[], list[Sample]]:
     """Return samples of an operator on one tensor: usual dims under each of ``attrs``, then the edges."""
 
@@ -69,13 +67,13 @@ def unary_samples(
         def x(*dims: int) -> dict[str, Array]:
             return {"X": away_from(rand(*dims, low=low, high=high, seed=1 + len(dims)), *avoid)}
 
-        found = [Sample(x(5, 7), each, grads, name=f"attrs{i}", dtypes=dtypes) for i, each in enumerate(attrs)]
+        found = [Sample(x(5, 7), each, ("X",), name=f"attrs{i}", dtypes=EVERY) for i, each in enumerate(attrs)]
         first = found[0].attrs
         found += [
-            Sample(x(1), first, grads, name="one"),
-            Sample(x(), first, grads, name="rank0"),
-            Sample(x(0, 3), first, name="empty", dtypes=dtypes),
-            Sample(x(2, 3, 4, 1), first, grads, name="rank4", dtypes=WIDE),
+            Sample(x(1), first, ("X",), name="one"),
+            Sample(x(), first, ("X",), name="rank0"),
+            Sample(x(0, 3), first, name="empty", dtypes=EVERY),
+            Sample(x(2, 3, 4, 1), first, ("X",), name="rank4", dtypes=WIDE),
         ]
         return found
 

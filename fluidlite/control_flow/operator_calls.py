@@ -22,7 +22,6 @@ def run_operator(
     type: str,
     inputs: Mapping[str, Sequence[Tensor]],
     attrs: Mapping[str, Any] | None = None,
-    slot: str = "Out",
     count: int = 1,
 ) -> list[Tensor]:
     """Run an operator on the place of a run.
@@ -36,10 +35,8 @@ def run_operator(
     inputs : mapping of slot to tensors
         They lie on the place; they are copied.
     attrs : mapping, optional
-    slot : str
-        Which output is asked for.
     count : int
-        How many variables that has.
+        How many variables its Out has.
 
     Returns
     -------
@@ -48,8 +45,8 @@ def run_operator(
     """
     definition = ops.get(type)
     counts = tuple((name, len(tensors)) for name, tensors in inputs.items())
-    key = (type, counts, tuple(sorted((attrs or {}).items())), slot, count)
-    body = call_of(frame, op, key, lambda: _program(op, definition, counts, attrs or {}, slot, count))
+    key = (type, counts, tuple(sorted((attrs or {}).items())), count)
+    body = call_of(frame, op, key, lambda: _program(op, definition, counts, attrs or {}, count))
     body.begin(frame)
     try:
         for name, tensors in inputs.items():
@@ -63,7 +60,7 @@ def run_operator(
 
 
 def _program(
-    op: Operator, definition: OpDef, counts: Sequence[tuple[str, int]], attrs: Mapping[str, Any], slot: str, count: int
+    op: Operator, definition: OpDef, counts: Sequence[tuple[str, int]], attrs: Mapping[str, Any], count: int
 ) -> Program:
     """A program of one operator, whose inputs and outputs are state."""
     program = Program()
@@ -74,6 +71,6 @@ def _program(
         home.vars[name] = Variable(home, name, persistable=True, stop_gradient=True)
     checked, hints = check_attrs(definition, attrs, op.line)
     home.ops.append(
-        Operator(home, definition, given, {slot: made}, checked, hints, program.next_id(), op.role, op.line)
+        Operator(home, definition, given, {"Out": made}, checked, hints, program.next_id(), op.role, op.line)
     )
     return program

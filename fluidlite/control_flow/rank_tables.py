@@ -80,12 +80,10 @@ def read_table(frame: Frame) -> RankTable:
     return RankTable(tensor)
 
 
-def check_count(op: Operator, slot: str, count: int, table: RankTable) -> None:
+def check_count(op: Operator, count: int, table: RankTable) -> None:
     """Raise ShapeError unless a table is of as many sequences as an input has."""
     if count != len(table.order):
-        raise ShapeError(
-            f"{slot} {op.input(slot)[0]!r} has {count} sequences; expected {len(table.order)}, as RankTable has"
-        )
+        raise ShapeError(f"X {op.input('X')[0]!r} has {count} sequences; expected {len(table.order)}, as RankTable has")
 
 
 def open_rows(spec: Spec, lod_level: int | None = None) -> Spec:
@@ -127,7 +125,7 @@ def _infer_reorder(call: Call) -> Inferred:
 
 
 def _reorder(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Lod]:
-    check_count(op, "X", unit_count(spec.lod, spec.dims[0]), table)
+    check_count(op, unit_count(spec.lod, spec.dims[0]), table)
     return take_units(spec.lod, table.order)
 
 

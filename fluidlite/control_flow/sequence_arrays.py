@@ -44,7 +44,7 @@ def _steps(op: Operator, table: RankTable, spec: Spec) -> tuple[Indices, Steps]:
     if len(spec.lod) <= level:
         raise ShapeError(f"X {op.input('X')[0]!r} is {spec!r}; expected more than {level} LoD level(s)")
     offsets = np.asarray(spec.lod[level], np.int64)
-    check_count(op, "X", len(offsets) - 1, table)
+    check_count(op, len(offsets) - 1, table)
     if (np.diff(offsets)[table.order] != table.lengths).any():
         raise ShapeError(f"X {op.input('X')[0]!r} has sequences of other lengths than those that RankTable was made of")
     begins, found, steps = offsets[table.order], [np.zeros(0, np.int64)], []

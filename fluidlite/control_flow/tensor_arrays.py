@@ -52,13 +52,13 @@ def read_array(frame: Frame, slot: str) -> TensorArray:
     return found
 
 
-def read_index(frame: Frame, op: Operator, slot: str = "I") -> int:
+def read_index(frame: Frame, op: Operator) -> int:
     """The number of an index, when no operator before has recorded an error."""
     before_state(frame, None)
-    (tensor,) = frame.read(slot)
+    (tensor,) = frame.read("I")
     values = tensor.numpy().reshape(-1)
     if values.size != 1:
-        raise ShapeError(f"{slot} {op.input(slot)[0]!r} has dims {list(tensor.dims)}; expected one element")
+        raise ShapeError(f"I {op.input('I')[0]!r} has dims {list(tensor.dims)}; expected one element")
     return int(values[0])
 
 

@@ -69,8 +69,8 @@ class Group(Protocol):
         """Replace arrays of one dtype by the reduction over all members; only where ``reduces_at_once``."""
         ...
 
-    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> Work:
-        """Begin to replace the array by that of member ``root``, once ``after`` has happened."""
+    def start_broadcast(self, array: Array, root: int) -> Work:
+        """Begin to replace the array by that of member ``root``."""
         ...
 
     def all_reduce(self, array: Array, reduction: str = "sum") -> Array:
@@ -117,7 +117,7 @@ class SingleGroup(Group):
     def reduce_now(self, arrays: Sequence[Array], reduction: str) -> None:
         """Leave the arrays as they are."""
 
-    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> Work:
+    def start_broadcast(self, array: Array, root: int) -> Work:
         """Leave the array as it is."""
         return Done()
 

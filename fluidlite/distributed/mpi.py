@@ -112,14 +112,12 @@ class MPIGroup(Group):
         what = f"the {reduction} of {sum(array.size for array in arrays):,} {arrays[0].dtype}"
         self._submit(what, lambda: shared.reduce([_buffer(array) for array in arrays], reduction, what)).wait()
 
-    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> Work:
-        """Begin to replace the array by that of process ``root``, once ``after`` has happened."""
+    def start_broadcast(self, array: Array, root: int) -> Work:
+        """Begin to replace the array by that of process ``root``."""
         self._check_root(root)
         what = f"a broadcast of {array.nbytes:,} bytes from process {root}"
 
         def start() -> Any:
-            if after is not None:
-                after.wait()
             self._meet(what)
             return self._comm.Ibcast(_bytes(array), root)
 

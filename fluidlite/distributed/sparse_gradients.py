@@ -9,7 +9,7 @@ from fluidlite.program.operator import Operator
 from fluidlite.program.variable import Variable
 
 
-def gather_rows(block: Block, values: Variable, after: Operator, members: int, ring: int) -> None:
+def gather_rows(block: Block, values: Variable, after: Operator, members: int) -> None:
     """Let what stands behind backward read the rows of all members.
 
     A gathering takes equally many of each, so that a member fills up to the most that one has with zeros, for a row
@@ -22,7 +22,7 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int, r
         A gradient that is sparse rows.
     after : Operator
         What makes it.
-    members, ring : int
+    members : int
     """
     assert values.selected is not None
     rows = values.selected.rows
@@ -39,12 +39,12 @@ def gather_rows(block: Block, values: Variable, after: Operator, members: int, r
         return add("fill_constant", {}, {"shape": [1], "value": float(value), "dtype": dtype})
 
     count = add("shape", {"Input": [rows]})
-    most = add("c_allreduce_max", {"X": [count]}, {"ring_id": ring, "use_calc_stream": True})
+    most = add("c_allreduce_max", {"X": [count]}, {"use_calc_stream": True})
     most = add("elementwise_max", {"X": [most], "Y": [number(1, "int32")]})
     steps = add("range", {"Start": [number(0, "int32")], "End": [most], "Step": [number(1, "int32")]})
     index = add("elementwise_min", {"X": [steps], "Y": [count]})  # the number of rows: what stands behind them
     first = add("slice", {"Input": [rows]}, {"axes": [0], "starts": [0], "ends": [1]})
-    gather = {"ring_id": ring, "nranks": members, "use_calc_stream": True}
+    gather = {"nranks": members, "use_calc_stream": True}
     found = []
     for name in (
         add("concat", {"X": [rows, first, number(0, "int64")]}, {"axis": 0}),

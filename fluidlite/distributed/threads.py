@@ -140,12 +140,12 @@ class ThreadGroup(Group):
         for array in arrays:
             self.start_all_reduce(array, reduction).wait()
 
-    def start_broadcast(self, array: Array, root: int, after: Event | None = None) -> _Work:
+    def start_broadcast(self, array: Array, root: int) -> _Work:
         """Begin to replace the array by that of member ``root``."""
         if not 0 <= root < self.size:
             raise CollectiveError(f"the root is member {root}; there are {self.size}, from 0")
         what = f"broadcast of {array.shape} {array.dtype} from {root}"
-        return self._begin(what, array, lambda arrays: [arrays[root]] * self.size, after)
+        return self._begin(what, array, lambda arrays: [arrays[root]] * self.size, None)
 
     def all_gather(self, array: Array) -> Array:
         """The arrays of all members, along a new first dim."""

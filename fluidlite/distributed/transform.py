@@ -45,10 +45,9 @@ def insert_collectives(
     scale: str = "members",
     members: int = 1,
     rows_of: str = "",
-    ring: int = 0,
     bucket_bytes: int | None = None,
 ) -> list[Bucket]:
-    """Let all members of a ring train one model, each on its rows: sum the gradients of all.
+    """Let all members of ring 0 train one model, each on its rows: sum the gradients of all.
 
     Reductions begin behind the operator that makes the last gradient of a bucket, and are waited for in front of the
     first update; clipping, decay and updates then see the gradients of the whole batch, the same on each member.
@@ -68,7 +67,6 @@ def insert_collectives(
         How many there are.
     rows_of : str
         Name of a variable whose first dim are the rows; for ``"rows"``.
-    ring : int
     bucket_bytes : int, optional
         A bucket that holds so much is full. Default: ``BUCKET_BYTES``.
 
@@ -95,18 +93,18 @@ def insert_collectives(
             "c_allreduce_sum",
             {"X": list(bucket.names)},
             {"Out": list(bucket.names)},
-            {"ring_id": ring, "use_calc_stream": False},
+            {"use_calc_stream": False},
             "backward",
         )
     for name, op in sparse.items():
-        gather_rows(block, block.var(name), op, members, ring)
+        gather_rows(block, block.var(name), op, members)
     last = max(i for i, op in enumerate(block.ops) if op.role == "backward")
     for bucket in reversed(found):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
-        _insert(block, last + 1, "c_sync_comm_stream", *names, {"ring_id": ring}, "backward")
-    _share_random_updates(block, ring)
+        _insert(block, last + 1, "c_sync_comm_stream", *names, {}, "backward")
+    _share_random_updates(block)
     if scale == "rows":
-        _scale_by_rows(block, seed, rows_of, ring)
+        _scale_by_rows(block, seed, rows_of)
     elif scale == "members":
         seed.set_attr("value", float(seed.attrs["value"]) / members)
     return found
@@ -207,9 +205,9 @@ def _seed(block: Block, loss: str) -> Operator:
     )
 
 
-def _share_random_updates(block: Block, ring: int) -> None:
+def _share_random_updates(block: Block) -> None:
     """Let all members take what the first one's updates with random numbers make: each draws numbers of its own."""
-    wait = {"root": 0, "ring_id": ring, "use_calc_stream": True}
+    wait = {"root": 0, "use_calc_stream": True}
     for op in list(block.ops):
         if op.role == "optimize" and op.definition.random:
             for name in op.output_arg_names:
@@ -218,7 +216,7 @@ def _share_random_updates(block: Block, ring: int) -> None:
                 )
 
 
-def _scale_by_rows(block: Block, seed: Operator, rows_of: str, ring: int) -> None:
+def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
     """Begin backward with this member's share of all rows."""
     (target,) = seed.output("Out")
     spec = block.var(target)._spec()
@@ -228,8 +226,8 @@ def _scale_by_rows(block: Block, seed: Operator, rows_of: str, ring: int) -> Non
     like = {"shape": [-1, 1], "value": 1.0, "dtype": spec.dtype}
     at = block.ops.index(seed)
     _insert(block, at, "elementwise_div", {"X": [rows], "Y": [total]}, {"Out": [share]}, {}, "backward")
-    _insert(block, at, "c_sync_comm_stream", {"X": [total]}, {"Out": [total]}, {"ring_id": ring}, "backward")
-    _insert(block, 0, "c_allreduce_sum", {"X": [rows]}, {"Out": [total]}, {"ring_id": ring}, "forward")
+    _insert(block, at, "c_sync_comm_stream", {"X": [total]}, {"Out": [total]}, {}, "backward")
+    _insert(block, 0, "c_allreduce_sum", {"X": [rows]}, {"Out": [total]}, {}, "forward")
     _insert(
         block,
         0,

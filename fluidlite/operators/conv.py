@@ -56,7 +56,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         groups, (_, channels, sizes) = windows.groups, windows.split(x.dims)
         if depthwise:
             check_one_each(channels, groups, "conv2d")
-        check_groups(channels, groups, "Input")
+        check_groups(channels, groups)
         if not e.agree(w.dims[0] % groups, 0):
             e.fail_attr("groups", f"a divisor of the channels of Output, {e.known(w.dims[0])} (dim 0 of Filter)")
         if not e.agree(w.dims[1], channels // groups):

@@ -43,10 +43,10 @@ GRAD_WORKSPACE = (
 _MAX_CORRELATIONS = 1 << 16
 
 
-def check_groups(channels: e.Number, groups: int, slot: str) -> None:
+def check_groups(channels: e.Number, groups: int) -> None:
     """Raise unless channels are a whole number in each group."""
     if not e.agree(channels % groups, 0):
-        e.fail_attr("groups", f"a divisor of the channels of {slot}, {e.known(channels)}")
+        e.fail_attr("groups", f"a divisor of the channels of Input, {e.known(channels)}")
 
 
 def check_one_each(channels: e.Number, groups: int, other: str) -> None:

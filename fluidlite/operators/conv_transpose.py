@@ -69,7 +69,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         groups, (_, channels, counts) = windows.groups, windows.split(x.dims)
         if depthwise:
             check_one_each(channels, groups, "conv2d_transpose")
-        check_groups(channels, groups, "Input")
+        check_groups(channels, groups)
         if not e.agree(w.dims[0], channels):
             e.fail("Filter", f"{e.known(channels)} in dim 0, the channels of Input")
         check_spread(attrs["strides"])

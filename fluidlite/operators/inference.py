@@ -64,11 +64,6 @@ def without_lod(infer: Infer) -> Infer:
     return inferred
 
 
-def grad_inputs(*names: str, meta: Sequence[str] = ()) -> tuple[Slot, ...]:
-    """Return input slots of a gradient operator; those in ``meta`` are read as metadata only."""
-    return tuple(Slot(name, metadata_only=name in meta) for name in names)
-
-
 def grad_outputs(*names: str) -> tuple[Slot, ...]:
     """Return the gradient slots of forward slots; any of them may be unwanted."""
     return tuple(Slot(name + GRAD, dispensable=True) for name in names)

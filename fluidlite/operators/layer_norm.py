@@ -31,10 +31,10 @@ def check_parameters(x: e.Tensor, parameters: Sequence[e.Tensor | None], length:
             e.vector(each, length, what)
 
 
-def channel_axis(x: e.Tensor, data_layout: str = "NCHW", low: int = 2, high: int | None = 5) -> int:
-    """The axis of the channels of X, whose rank must lie in [low, high]."""
-    if not low <= x.rank <= (high or x.rank):
-        ranks = f"a rank of {low} to {high}" if high else f"a rank of {low} or more"
+def channel_axis(x: e.Tensor, data_layout: str = "NCHW", high: int | None = 5) -> int:
+    """The axis of the channels of X, whose rank must lie in [2, high]."""
+    if not 2 <= x.rank <= (high or x.rank):
+        ranks = f"a rank of 2 to {high}" if high else "a rank of 2 or more"
         e.fail("X", ranks + ", batch and channels among its dims")
     return x.rank - 1 if data_layout == "NHWC" else 1
 

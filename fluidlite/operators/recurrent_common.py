@@ -49,14 +49,14 @@ def need_dims(call: Call, slot: str, dims: tuple[int, ...], meaning: str, like: 
         call.fail(slot, f"{list(dims)}, {meaning}")
 
 
-def gates_of(call: Call, units: int, gates: int, slot: str = "Input") -> None:
-    """Raise unless the rows of a slot are ``gates`` times as wide as a cell."""
-    width = call.dims(slot)[1]
+def gates_of(call: Call, units: int, gates: int) -> None:
+    """Raise unless the rows of Input are ``gates`` times as wide as a cell."""
+    width = call.dims("Input")[1]
     if width >= 0 and units >= 0 and width != gates * units:
-        call.fail(slot, f"rows of {gates * units} numbers: {gates} gates of {units} units each")
+        call.fail("Input", f"rows of {gates * units} numbers: {gates} gates of {units} units each")
 
 
-def rows_like(call: Call, width: int, slot: str = "Input") -> Spec:
-    """Rows of another width, of the same sequences."""
-    x = call.spec(slot)
+def rows_like(call: Call, width: int) -> Spec:
+    """The rows of Input in another width."""
+    x = call.spec("Input")
     return Spec.of((x.dims[0], width), x.dtype, lod=x.lod, lod_level=x.lod_level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
-from fluidlite.operators.inference import Inferred, agree, grad_inputs, grad_like, grad_outputs
+from fluidlite.operators.inference import Inferred, agree, grad_like, grad_outputs
 from fluidlite.operators.ragged import count, need_lengths, need_number_a_row, need_one_level, same_count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -79,7 +79,8 @@ register_op(
     inputs=(
         Slot("Logits", metadata_only=True),
         Slot("LogitsLength", dispensable=True),
-        *grad_inputs("WarpCTCGrad", "Loss@GRAD"),
+        "WarpCTCGrad",
+        "Loss@GRAD",
     ),
     outputs=grad_outputs("Logits"),
     attrs=_ATTRS,

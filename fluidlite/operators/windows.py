@@ -25,12 +25,12 @@ PADDING_ALGORITHM = Attr(
 )
 
 
-def data_format(spatial: int, default: str | None = None) -> Attr:
+def data_format(spatial: int) -> Attr:
     """Return the attribute ``data_format`` of an operator on that many spatial dims."""
     return Attr(
         "data_format",
         "str",
-        FORMATS[spatial][0] if default is None else default,
+        FORMATS[spatial][0],
         choices=("NCHW", "NHWC", "NCDHW", "NDHWC", "AnyLayout"),
         doc="the order of the logical dims; AnyLayout: channels come second",
     )

@@ -15,8 +15,8 @@ def _picked(table: Any, label: Any, ignore: int) -> Any:
     return np.asarray(out, "float64").reshape(label.shape)
 
 
-def _one_hot(label: Any, classes: int, dtype: str = "float32") -> Any:
-    return np.asarray(np.eye(classes)[label[..., 0]], dtype)
+def _one_hot(label: Any, classes: int) -> Any:
+    return np.asarray(np.eye(classes)[label[..., 0]], "float32")
 
 
 def _probabilities(*dims: int, seed: int = 0) -> Any:

@@ -64,10 +64,6 @@ def certify(
     progress : callable, optional
         Called after each check: ``progress(outcome, done, total)``.
 
-    Returns
-    -------
-    Certificate
-
     Raises
     ------
     PlaceError, DeviceUnavailable

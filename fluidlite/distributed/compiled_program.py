@@ -116,7 +116,7 @@ class CompiledProgram:
         if group.size > 1 and scope not in self._begun:
             from fluidlite.distributed.parameters import broadcast_state, check_same_program
 
-            check_same_program(program, group, _feed_names(feed))
+            check_same_program(program, group, sorted(map(str, feed)) if isinstance(feed, Mapping) else [])
             share_devices(group, devices.unit(executor.place))
             broadcast_state(program, scope, group)
             self._begun.add(scope)
@@ -159,7 +159,3 @@ def _checked(strategy: Any) -> BuildStrategy:
     if not isinstance(strategy, BuildStrategy):
         raise ProgramError(f"build_strategy is {type(strategy).__name__}; expected a fluid.BuildStrategy")
     return strategy
-
-
-def _feed_names(feed: Any) -> list[str]:
-    return sorted(map(str, feed)) if isinstance(feed, Mapping) else []

@@ -70,10 +70,6 @@ def insert_collectives(
     bucket_bytes : int, optional
         A bucket that holds so much is full. Default: ``BUCKET_BYTES``.
 
-    Returns
-    -------
-    list of Bucket
-
     Raises
     ------
     ProgramError

@@ -85,7 +85,7 @@ def operator(
     def declare(function: Callable[..., Any]) -> OpDef:
         names, keywords = _parameters(function, attrs)
         told = inputs if isinstance(inputs, Mapping) else {}
-        slots = tuple(map(_camel, names)) if inputs is None or inputs is told else tuple(inputs)
+        slots = tuple(map(camel, names)) if inputs is None or inputs is told else tuple(inputs)
         given = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in slots)
         given = tuple(replace(slot, doc=told.get(slot.name, slot.doc)) for slot in given)
         if not told.keys() <= {slot.name for slot in given}:
@@ -312,7 +312,8 @@ def _parameters(function: Callable[..., Any], attrs: Iterable[Attr]) -> tuple[li
     return [p.name for p in given if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)], keywords
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The slot that a parameter names: ``learning_rate`` is ``LearningRate``."""
     return re.sub(r"(?:^|_)([a-z0-9])", lambda found: found[1].upper(), name.rstrip("_"))
 
 

@@ -59,12 +59,7 @@ def assign(lvalue: Value, rvalue: Like) -> Effect:
 
 
 def fill(x: Value, scalar: float) -> Effect:
-    """Return the action that fills a variable, persistent tensor or temporary with a number.
-
-    Returns
-    -------
-    Effect
-    """
+    """Return the action that fills a variable, persistent tensor or temporary with a number."""
     target = _target(x)
     if isinstance(scalar, bool) or not isinstance(scalar, (int, float, np.number)):
         raise ProgramError(f"fill takes a number, got {scalar!r}")
@@ -82,10 +77,6 @@ def set_item(tensor: Value, item: Any, value: Like) -> Effect:
     item : int, slice, ``...``, or a tuple of them
     value : Value, number or array_like
         Broadcast to the dims of ``tensor[item]``.
-
-    Returns
-    -------
-    Effect
     """
     target = _target(tensor)
     dims = target.shape
@@ -180,10 +171,6 @@ def broadcast(x: Like, shape: Sequence[int]) -> Value:
     ----------
     x : Value, number or array_like
     shape : sequence of int
-
-    Returns
-    -------
-    Value
 
     Raises
     ------

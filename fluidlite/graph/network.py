@@ -106,10 +106,6 @@ def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = No
         Default: ``size``.
     padding : int, or one for each spatial axis
         Outside is no part of a mean.
-
-    Returns
-    -------
-    Value
     """
     x = value_like(inputs)
     n = _spatial("pooling", x)
@@ -211,10 +207,6 @@ def cross_entropy_binary(y: Like, t: Like) -> Value:
     t : Value
         Targets in 0 to 1, of the dims of y; they have a derivative as y has.
 
-    Returns
-    -------
-    Value
-
     Raises
     ------
     ValueError
@@ -250,10 +242,6 @@ def uniform(shape: Any, low: float = 0.0, high: float = 1.0, dtype: str = "float
     low, high : float
     dtype : str
         Of the result; that of ``shape``, if that is a Value.
-
-    Returns
-    -------
-    Value
     """
     return _drawn("uniform_random", shape, dtype, min=float(low), max=float(high))
 
@@ -267,10 +255,6 @@ def normal(shape: Any, loc: float = 0.0, scale: float = 1.0, dtype: str = "float
     loc, scale : float
     dtype : str
         Of the result; that of ``shape``, if that is a Value.
-
-    Returns
-    -------
-    Value
     """
     return _drawn("gaussian_random", shape, dtype, mean=float(loc), std=float(scale))
 

@@ -31,10 +31,6 @@ def constant(const: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     dtype : str, optional
         Default: float32 for numbers and lists, an array's own for arrays.
 
-    Returns
-    -------
-    Value
-
     Raises
     ------
     ValueError
@@ -67,10 +63,6 @@ def placeholder(shape: Sequence[int] = (), dtype: Any = "float32", name: str | N
     dtype : str
     name : str, optional
         Starts its name, which is made unique.
-
-    Returns
-    -------
-    Value
     """
     prefix = name or "placeholder"
     made = create(Value, prefix, spec=Spec.of(declared_dims(prefix, shape), dtype_of(dtype)))
@@ -131,12 +123,7 @@ def variable(
 def persistent_tensor(
     shape: Sequence[int] = (), initial_value: Initial = None, dtype: Any = "float32", name: str | None = None
 ) -> Value:
-    """Return state that is no weight: as :func:`variable`, but derivatives with respect to it are not prepared.
-
-    Returns
-    -------
-    Value
-    """
+    """Return state that is no weight: as :func:`variable`, but derivatives with respect to it are not prepared."""
     made = _persistent(shape, initial_value, dtype, name or "persistent")
     made.stop_gradient = True
     return made
@@ -146,10 +133,6 @@ def temporary(shape: Sequence[int] = (), dtype: Any = "float32", name: str | Non
     """Return storage for one call: assigned and read within it, and gone after it.
 
     It has no initial value and is no argument; a computation that reads it before it assigns it is refused.
-
-    Returns
-    -------
-    Value
     """
     prefix = name or "temporary"
     made = create(Value, prefix, spec=Spec.of(declared_dims(prefix, shape), dtype_of(dtype)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
@@ -206,12 +207,8 @@ def case(
     pairs = list(pred_fn_pairs)
     last = default if default is not None else pairs.pop()[1]
     for condition, function in reversed(pairs):
-        last = _either(condition, function, last)
+        last = partial(cond, condition, function, last)
     return last()
-
-
-def _either(condition: Variable, function: Callable[[], Any], other: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: cond(condition, function, other)
 
 
 def switch_case(

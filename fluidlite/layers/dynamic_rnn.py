@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_float, check_ints, check_variable, refuse
@@ -129,11 +129,8 @@ class DynamicRNN:
 
     def _table(self, method: str) -> Variable:
         if self.lod_rank_table is None:
-            self._refuse_before(method)
+            raise ProgramError(f"DynamicRNN.{method} comes after step_input\n  Do: rnn.step_input(...) first")
         return self.lod_rank_table
-
-    def _refuse_before(self, method: str) -> NoReturn:
-        raise ProgramError(f"DynamicRNN.{method} comes after step_input\n  Do: rnn.step_input(...) first")
 
     @contextmanager
     def _outside(self) -> Iterator[None]:

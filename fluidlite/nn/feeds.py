@@ -72,11 +72,6 @@ def _rows(value: Any) -> int:
     return int(value.dims[0] if isinstance(value, Tensor) else value.shape[0])
 
 
-def first_rows(feed: Mapping[str, Any]) -> int:
-    """How many rows a feed has that was looked at before."""
-    return _rows(next(iter(feed.values())))
-
-
 def shard_of(feed: Feed, rank: int, ranks: int, what: str) -> Feed:
     """The rows of one of several processes: the rank-th part, parts differing by one row at most."""
     if ranks == 1:
@@ -115,7 +110,7 @@ def batches(
         if feed is None:
             feed = feed_of(batch, variables, f"batch {number} of {what}")
         feed = shard_of(feed, rank, ranks, f"batch {number}")
-        yield number, feed, first_rows(feed)
+        yield number, feed, _rows(next(iter(feed.values())))
 
 
 class FastFeeds:

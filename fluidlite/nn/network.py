@@ -118,14 +118,11 @@ class Network:
         self._programs: Programs | None = None
         self._is_set_up = False
         dims = listed("input_shape", input_shape, "the dims of a row, such as [1, 28, 28]", NetworkError)
-        with self._building():
+        with set_up.building(self.program, Program(), self._names):
             self.input: Variable = layers.data(input_name, [-1, *dims], dtype=input_dtype)
         self.seeded(self.seed)
 
     # Building
-
-    def _building(self) -> Any:
-        return set_up.building(self.program, Program(), self._names)
 
     def seeded(self, seed: int) -> None:
         """Take a seed for all random numbers; first values that are there already stay."""

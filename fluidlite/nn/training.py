@@ -47,7 +47,9 @@ def train(
         raise NetworkError(f"{what} needs a loader; the network has none\n  Do: {what}(loader), or Network(loader=...)")
     assert programs.train is not None and programs.label is not None
     called = [
-        callback for callback in callbacks if _checked(callback) and (_leads(network) or callback.on_all_processes)
+        callback
+        for callback in callbacks
+        if _checked(callback) and (network.group.rank == 0 or callback.on_all_processes)
     ]
     variables = [network.input, programs.label]
     loader, split = _loader(network, source, variables, whole)
@@ -86,10 +88,6 @@ def _checked(callback: Any) -> bool:
     if not isinstance(callback, Callback):
         raise NetworkError(f"a callback is {callback!r:.80}; expected an object of fluid.nn.callbacks")
     return True
-
-
-def _leads(network: Network) -> bool:
-    return network.group.rank == 0
 
 
 def _loader(network: Network, source: Any, variables: Sequence[Variable], whole: bool) -> tuple[Any, bool]:

@@ -14,6 +14,7 @@ from typing import Any, Union
 
 from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
+from fluidlite.expr.declare import camel
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Infer, OpDef, Slot
 from fluidlite.program.operator_options import (
@@ -38,11 +39,6 @@ Slots = Union[Mapping[str, Slot], Iterable[Slot], None]
 AXIS = Attr("axis", "int", -1, minimum=-1, doc="dim of X at which the dims of Y start; -1: they end with X's last dim")
 
 SUMMED = "where an input was broadcast and arrays compute, its gradient in full before the sum: up to three times Out"
-
-
-def camel(name: str) -> str:
-    """The slot that a parameter names: ``learning_rate`` is ``LearningRate``."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 @dataclass(frozen=True, kw_only=True)

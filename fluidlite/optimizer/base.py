@@ -76,7 +76,6 @@ class Optimizer:
         self._learning_rates: dict[int, Variable] = {}
         self._scaled_rates: dict[Any, Variable] = {}
         self._accumulators: dict[tuple[int, str, str], Variable] = {}
-        self._opti_name_list: list[str] = []
         self.helper = LayerHelper(type(self).__name__, name="optimizer")
 
     def _number(self, argument: str, value: Any) -> float:
@@ -155,7 +154,6 @@ class Optimizer:
         )
         helper.set_variable_initializer(var, Constant(fill_value))
         self._accumulators[key] = var
-        self._opti_name_list.append(var.name)
         return var
 
     def _get_accumulator(self, name: str, param: Parameter) -> Variable:
@@ -164,7 +162,7 @@ class Optimizer:
 
     def get_opti_var_name_list(self) -> list[str]:
         """Names of the state's variables."""
-        return list(self._opti_name_list)
+        return [var.name for var in self._accumulators.values()]
 
     # What an optimiser says
 

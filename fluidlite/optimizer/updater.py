@@ -101,15 +101,8 @@ class Updater(Optimizer):
             return held[var.name]
 
         updated = self._update_operands(param, grad)
-        whole: dict[str, Variable] = {param.name: param}
-        whole.update(
-            {
-                var.name: var
-                for state in self.states
-                if not state.number
-                for var in [self._get_accumulator(state.name, param)]
-            }
-        )
+        states = [self._get_accumulator(state.name, param) for state in self.states if not state.number]
+        whole = {var.name for var in (param, *states)}
         inputs, outputs = (
             {slot: rows_of(var) if var.name in whole else var for slot, var in operands.items()} for operands in updated
         )

@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fluidlite import layers
 from fluidlite.layer_helper import check_float, check_int, check_variable, refuse
-from fluidlite.layers import (
-    GRUCell,
-    LSTMCell,
-    concat,
-    dropout,
-    reverse,
-    sequence_mask,
-    slice,
-    squeeze,
-    stack,
-    transpose,
-)
 from fluidlite.layers.recurrent_cells import kept, renamed
 from fluidlite.layers.shape import shape
 from fluidlite.layers.static_rnn import StaticRNN
@@ -55,7 +44,7 @@ class BasicGRUUnit:
         activation: Any = None,
         dtype: Any = "float32",
     ) -> None:
-        self._cell = GRUCell(hidden_size, param_attr, bias_attr, gate_activation, activation, dtype, name_scope)
+        self._cell = layers.GRUCell(hidden_size, param_attr, bias_attr, gate_activation, activation, dtype, name_scope)
 
     def __call__(self, input: Variable, pre_hidden: Variable) -> Variable:
         """[rows, width] and [rows, hidden_size]; return the new hidden state."""
@@ -97,7 +86,7 @@ class BasicLSTMUnit:
         forget_bias: float = 1.0,
         dtype: Any = "float32",
     ) -> None:
-        self._cell = LSTMCell(
+        self._cell = layers.LSTMCell(
             hidden_size, param_attr, bias_attr, gate_activation, activation, forget_bias, dtype, name_scope
         )
 
@@ -161,12 +150,9 @@ def basic_gru(
     def unit(scope: str, weight: Any, bias: Any) -> BasicGRUUnit:
         return BasicGRUUnit(scope, hidden_size, weight, bias, gate_activation, activation, dtype)
 
-    def step(unit: Any, x: Variable, states: Sequence[Variable]) -> tuple[Variable, ...]:
-        return (unit(x, *states),)
-
     units = _units(unit, name, num_layers, bidirectional, param_attr, bias_attr)
     out, (hidden,) = _layers(
-        input, {"init_hidden": init_hidden}, hidden_size, units, step, sequence_length, dropout_prob, batch_first, dtype
+        input, {"init_hidden": init_hidden}, hidden_size, units, sequence_length, dropout_prob, batch_first, dtype
     )
     return out, hidden
 
@@ -214,20 +200,10 @@ def basic_lstm(
     def unit(scope: str, weight: Any, bias: Any) -> BasicLSTMUnit:
         return BasicLSTMUnit(scope, hidden_size, weight, bias, gate_activation, activation, bias_of_forget, dtype)
 
-    def step(unit: Any, x: Variable, states: Sequence[Variable]) -> tuple[Variable, ...]:
-        made: tuple[Variable, ...] = unit(x, *states)
-        return made
-
     units = _units(unit, name, num_layers, bidirectional, param_attr, bias_attr)
     first = {"init_hidden": init_hidden, "init_cell": init_cell}
-    out, (hidden, cell) = _layers(
-        input, first, hidden_size, units, step, sequence_length, dropout_prob, batch_first, dtype
-    )
+    out, (hidden, cell) = _layers(input, first, hidden_size, units, sequence_length, dropout_prob, batch_first, dtype)
     return out, hidden, cell
-
-
-Step = Callable[[Any, Variable, Sequence[Variable]], "tuple[Variable, ...]"]
-"""A unit, what it reads and its states before: its states after, of which the first is its result."""
 
 
 def _units(
@@ -250,7 +226,6 @@ def _layers(
     first: dict[str, Variable | None],
     hidden_size: int,
     units: Sequence[Sequence[Any]],
-    step: Step,
     sequence_length: Variable | None,
     dropout_prob: float,
     batch_first: bool,
@@ -274,30 +249,31 @@ def _layers(
         if len(value.shape) != 3 or value.shape[0] not in (-1, count * ways) or value.shape[2] not in (-1, hidden_size):
             refuse(name, value, f"[{count * ways}, batch, {hidden_size}]")
         begun.append(value)
-    x = transpose(input, [1, 0, 2]) if batch_first else input
+    x = layers.transpose(input, [1, 0, 2]) if batch_first else input
     mask = None
     if sequence_length is not None:
         if len(check_variable("sequence_length", sequence_length).shape) != 1:
             refuse("sequence_length", sequence_length, "[batch]")
-        steps = x.shape[0] if x.shape[0] >= 0 else slice(shape(x), axes=[0], starts=[0], ends=[1])
-        mask = transpose(sequence_mask(sequence_length, maxlen=steps, dtype=dtype), [1, 0])
+        steps = x.shape[0] if x.shape[0] >= 0 else layers.slice(shape(x), axes=[0], starts=[0], ends=[1])
+        mask = layers.transpose(layers.sequence_mask(sequence_length, maxlen=steps, dtype=dtype), [1, 0])
         mask.stop_gradient = True
     outs, lasts = [], []
     for way, mine in enumerate(units):
-        turned = [each if each is None or not way else reverse(each, axis=0) for each in (x, mask)]
+        turned = [each if each is None or not way else layers.reverse(each, axis=0) for each in (x, mask)]
         states = [[_row(each, i * ways + way) for each in begun] for i in range(count)]
-        out, last = _one_way(turned, mine, step, states or [[]] * count, len(first), hidden_size, rate)
-        outs.append(reverse(out, axis=0) if way else out)
+        out, last = _one_way(turned, mine, states or [[]] * count, len(first), hidden_size, rate)
+        outs.append(layers.reverse(out, axis=0) if way else out)
         lasts.append(last)
-    made = concat(outs, axis=2) if ways > 1 else outs[0]
-    ends = [stack([lasts[way][i][k] for i in range(count) for way in range(ways)], axis=0) for k in range(len(first))]
-    return transpose(made, [1, 0, 2]) if batch_first else made, ends
+    made = layers.concat(outs, axis=2) if ways > 1 else outs[0]
+    ends = [
+        layers.stack([lasts[way][i][k] for i in range(count) for way in range(ways)], axis=0) for k in range(len(first))
+    ]
+    return layers.transpose(made, [1, 0, 2]) if batch_first else made, ends
 
 
 def _one_way(
     read: Sequence[Variable | None],
     units: Sequence[Any],
-    step: Step,
     begun: Sequence[Sequence[Variable]],
     states: int,
     hidden_size: int,
@@ -314,13 +290,14 @@ def _one_way(
             before = [rnn.memory(init=each) for each in first] or [
                 rnn.memory(batch_ref=row, shape=[-1, hidden_size], ref_batch_dim_idx=1) for _ in range(states)
             ]
-            after = step(unit, now, before)
+            made = unit(now, *before)
+            after = made if isinstance(made, tuple) else (made,)
             if there is not None:
                 after = tuple(kept(old, new, there) for old, new in zip(before, after, strict=True))
             for old, new in zip(before, after, strict=True):
                 rnn.update_memory(old, new)
                 rnn.step_output(new)
-            now = dropout(after[0], dropout_prob=rate) if rate else after[0]
+            now = layers.dropout(after[0], dropout_prob=rate) if rate else after[0]
         rnn.step_output(now)
     made = rnn()
     assert isinstance(made, list)
@@ -331,4 +308,4 @@ def _one_way(
 def _row(x: Variable, at: int) -> Variable:
     """One of the first dim; -1: the last."""
     end = at + 1 if at >= 0 else 10**9
-    return squeeze(slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])
+    return layers.squeeze(layers.slice(x, axes=[0], starts=[at], ends=[end]), axes=[0])

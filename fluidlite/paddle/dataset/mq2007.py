@@ -44,10 +44,6 @@ def _pairs(query: Query) -> Iterator[tuple[Any, ...]]:
                 yield np.array([1]), *((first, second) if one > other else (second, first))
 
 
-def _points(query: Query) -> Iterator[tuple[Any, ...]]:
-    yield from query[1]
-
-
 def _lists(query: Query) -> Iterator[tuple[Any, ...]]:
     ordered = sorted(query[1], key=lambda document: -document[0])
     yield np.array([[relevance] for relevance, _ in ordered]), np.array([features for _, features in ordered])
@@ -60,7 +56,7 @@ def _plain(query: Query) -> Iterator[tuple[Any, ...]]:
 
 _FORMATS: dict[str, Callable[[Query], Iterator[tuple[Any, ...]]]] = {
     "pairwise": _pairs,
-    "pointwise": _points,
+    "pointwise": lambda query: iter(query[1]),
     "listwise": _lists,
     "plain_txt": _plain,
 }

@@ -81,10 +81,6 @@ def fuzz(
         Seconds spent on cutting down each finding; 0: none.
     tell : callable, optional
         Called with a program's number and the summary so far, after each program.
-
-    Returns
-    -------
-    Summary
     """
     where = Place.parse(place)
     unit = devices.unit(where)

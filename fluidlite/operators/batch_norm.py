@@ -15,7 +15,6 @@ from fluidlite.operators.layer_norm import (
     gradients,
     normalised,
 )
-from fluidlite.operators.slots import with_docs
 from fluidlite.operators.windows import channels_to_end
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Lowering
@@ -88,19 +87,17 @@ def _momentum(x: e.Tensor, momentum: float, tensor: e.Tensor | None) -> e.Tensor
         stored=dict.fromkeys(("MeanOut", "VarianceOut", "SavedMean", "SavedVariance"), AS_COMPUTED),
         in_layout=channels_to_end("X", "Y", name="data_layout"),
     ),
-    inputs=with_docs(
-        (
+    inputs=(
+        Slot(
             "X",
-            "Scale",
-            "Bias",
-            "Mean",
-            "Variance",
-            Slot("MomentumTensor", dispensable=True, doc="the momentum, [1]; it wins"),
+            doc="[batch, channels, ...], or channels last if data_layout is NHWC; of rank 2 to 5. "
+            "Floating; of half types the parameters are float32",
         ),
-        {
-            "X": "[batch, channels, ...], or channels last if data_layout is NHWC; of rank 2 to 5. "
-            "Floating; of half types the parameters are float32"
-        },
+        "Scale",
+        "Bias",
+        "Mean",
+        "Variance",
+        Slot("MomentumTensor", dispensable=True, doc="the momentum, [1]; it wins"),
     ),
     outputs=(
         "Y",

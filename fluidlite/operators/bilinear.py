@@ -5,7 +5,6 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
 
@@ -104,7 +103,7 @@ _BILINEAR = ("X", "Y", "Weight")
     ),
     Execution(memory="where arrays compute, the products X Weight: as many times Y as Weight has matrices"),
     Lowering(library=True),
-    inputs=with_docs((*_BILINEAR, Slot("Bias", dispensable=True)), {"X": "[rows, M]", "Y": "[rows, N]"}),
+    inputs=(Slot("X", doc="[rows, M]"), Slot("Y", doc="[rows, N]"), "Weight", Slot("Bias", dispensable=True)),
     dtypes=dict.fromkeys((*_BILINEAR, "Bias"), ALL_FLOATS),
     source="Fluid bilinear_tensor_product_op.cc",
     doc="Out[:, i] = X Weight[i] Y^T of each row, + Bias; on arrays it takes memory for X Weight",

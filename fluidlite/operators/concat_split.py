@@ -17,7 +17,6 @@ from fluidlite.operators.inference import (
     like,
     normal_axis,
 )
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -81,7 +80,7 @@ def _axis_of(x: e.Tensor, axis: int, axis_tensor: tuple[e.Number, ...] | None) -
 @operator(
     "concat",
     Inference(_infer_concat),
-    inputs=with_docs([Slot("X", duplicable=True), _AXIS_TENSOR], {"X": "of one dtype, and of equal dims but for axis"}),
+    inputs=[Slot("X", duplicable=True, doc="of one dtype, and of equal dims but for axis"), _AXIS_TENSOR],
     attrs=_CONCAT_ATTRS,
     dtypes={"X": ALL, "AxisTensor": INTS},
     doc="Out = the tensors X one behind the other along axis",

@@ -14,7 +14,6 @@ from fluidlite.expr.declare import operator
 from fluidlite.operators.inference import Inferred, number_fits, size
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -167,7 +166,7 @@ def infer_like(call: Call) -> Inferred:
 @operator(
     "fill_constant_batch_size_like",
     Inference(infer_like),
-    inputs=with_docs([Slot("Input", metadata_only=True)], {"Input": "only its dims are read"}),
+    inputs=[Slot("Input", metadata_only=True, doc="only its dims are read")],
     attrs=[*LIKE_ATTRS, _VALUE, _DTYPE],
     doc="Out = value; dim output_dim_idx of Out is dim input_dim_idx of Input",
     source="Fluid fill_constant_batch_size_like_op.cc",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 
 
@@ -22,16 +21,17 @@ def _check(x: e.Tensor, cvm: e.Tensor, use_cvm: bool) -> e.Number:
 
 @operator(
     "cvm",
-    inputs=with_docs(
-        (
+    inputs=(
+        Slot(
             "X",
-            Slot(
-                "CVM",
-                metadata_only=True,
-                doc="show and click of each row, which are the gradient of the first two features",
-            ),
+            doc="float32 or float64, [rows, features]: the first two features are how often a row was shown and "
+            "clicked",
         ),
-        {"X": "float32 or float64, [rows, features]: the first two features are how often a row was shown and clicked"},
+        Slot(
+            "CVM",
+            metadata_only=True,
+            doc="show and click of each row, which are the gradient of the first two features",
+        ),
     ),
     outputs=("Y",),
     attrs=(Attr("use_cvm", "bool", True, doc="keep the first two features, as logarithms; False: leave them out"),),

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 
 _ABSENT = 1e-7
@@ -62,9 +61,11 @@ class _Shown:
 
 @operator(
     "data_norm",
-    inputs=with_docs(
-        ("X", *_SUMS, Slot("scale_w", dispensable=True), Slot("bias", dispensable=True)),
-        {"X": "[batch, channels], float32 or float64"},
+    inputs=(
+        Slot("X", doc="[batch, channels], float32 or float64"),
+        *_SUMS,
+        Slot("scale_w", dispensable=True),
+        Slot("bias", dispensable=True),
     ),
     outputs=(
         "Y",

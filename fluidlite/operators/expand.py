@@ -11,7 +11,6 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, like, without_lod
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -115,10 +114,10 @@ def _infer_expand_as(call: Call) -> Inferred:
 @operator(
     "expand_as",
     Inference(_infer_expand_as),
-    inputs=with_docs(
-        ["X", Slot("target_tensor", metadata_only=True, doc="Out gets its dims")],
-        {"X": "of one rank; only the dims of the target are read"},
-    ),
+    inputs=[
+        Slot("X", doc="of one rank; only the dims of the target are read"),
+        Slot("target_tensor", metadata_only=True, doc="Out gets its dims"),
+    ],
     dtypes={"X": ALL},
     doc="Out = X, repeated up to the dims of target_tensor",
     source="Fluid expand_as_op.cc",
@@ -145,7 +144,7 @@ def expand_as_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
     "meshgrid",
     Differentiation(reads=(), doc="X@GRAD[i] = the sum of Out@GRAD[i] over all dims but i"),
     Inference(without_lod(infer)),
-    inputs=with_docs([Slot("X", duplicable=True)], {"X": "vectors, [size]"}),
+    inputs=[Slot("X", duplicable=True, doc="vectors, [size]")],
     outputs=[Slot("Out", duplicable=True)],
     dtypes={"X": ALL},
     doc="Out[i] = X[i] along dim i, repeated along the others",

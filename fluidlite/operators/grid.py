@@ -5,7 +5,6 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 
 _ATTRS = (Attr("output_shape", "ints", (), doc="[images, channels, height, width] of the image to come"),)
@@ -22,9 +21,9 @@ def _places(size: e.Number, like: e.Tensor) -> e.Tensor:
 
 @operator(
     "affine_grid",
-    inputs=with_docs(
-        ("Theta", Slot("OutputShape", dispensable=True, value=True, doc="[4]: the shape; wins over output_shape")),
-        {"Theta": "a map for each image, [images, 2, 3], floating"},
+    inputs=(
+        Slot("Theta", doc="a map for each image, [images, 2, 3], floating"),
+        Slot("OutputShape", dispensable=True, value=True, doc="[4]: the shape; wins over output_shape"),
     ),
     outputs=("Output",),
     attrs=_ATTRS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation
 
@@ -14,9 +13,9 @@ from fluidlite.program.operator_options import Aliasing, Differentiation
     "label_smooth",
     Differentiation(no_gradient={"PriorDist": "(1 - epsilon) x + epsilon prior, with operators of layers"}),
     Aliasing(may={"Out": "X"}),
-    inputs=with_docs(
-        ("X", Slot("PriorDist", dispensable=True, doc="a probability for each class; default: 1 / classes")),
-        {"X": "probabilities or one-hot classes, [..., classes]. It gets no gradient"},
+    inputs=(
+        Slot("X", doc="probabilities or one-hot classes, [..., classes]. It gets no gradient"),
+        Slot("PriorDist", dispensable=True, doc="a probability for each class; default: 1 / classes"),
     ),
     attrs=(Attr("epsilon", "float", 0.0, doc="the weight of the prior"),),
     dtypes={"X": ALL_FLOATS, "PriorDist": ALL_FLOATS},

@@ -8,14 +8,13 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.number import number
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Lowering
 from fluidlite.program.rules import AS_COMPUTED
 
 CHANNELS = "the number of channels of X"
 GRADS = ("X", "Scale", "Bias")
-_INPUTS = ("X", Slot("Scale", dispensable=True), Slot("Bias", dispensable=True))
+_PARAMETERS = (Slot("Scale", dispensable=True), Slot("Bias", dispensable=True))
 _STORED = {"Scale@GRAD": AS_COMPUTED, "Bias@GRAD": AS_COMPUTED}
 
 # What they share ---------------------------------------------------------------------------------------------------
@@ -128,8 +127,9 @@ def _rows(x: e.Tensor, begin: int) -> tuple[e.Number, e.Number]:
 @operator(
     "layer_norm",
     Lowering(stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED}),
-    inputs=with_docs(
-        _INPUTS, {"X": "of rank 2 or more; the dims from begin_norm_axis on, which must be known, are a row"}
+    inputs=(
+        Slot("X", doc="of rank 2 or more; the dims from begin_norm_axis on, which must be known, are a row"),
+        *_PARAMETERS,
     ),
     outputs=(
         "Y",
@@ -204,7 +204,7 @@ class _Groups:
 @operator(
     "group_norm",
     Lowering(stored={"Mean": AS_COMPUTED, "Variance": AS_COMPUTED}),
-    inputs=with_docs(_INPUTS, {"X": "[batch, channels, ...], or channels last if data_layout is NHWC"}),
+    inputs=(Slot("X", doc="[batch, channels, ...], or channels last if data_layout is NHWC"), *_PARAMETERS),
     outputs=(
         "Y",
         Slot("Mean", intermediate=True, content="the mean of each group, [batch, groups]"),
@@ -263,7 +263,7 @@ def group_norm_grad(
 @operator(
     "instance_norm",
     Lowering(stored={"SavedMean": AS_COMPUTED, "SavedVariance": AS_COMPUTED}),
-    inputs=with_docs(_INPUTS, {"X": "[batch, channels, ...], of rank 2 to 5"}),
+    inputs=(Slot("X", doc="[batch, channels, ...], of rank 2 to 5"), *_PARAMETERS),
     outputs=(
         "Y",
         Slot("SavedMean", intermediate=True, content="the mean of each channel of each sample"),

@@ -8,7 +8,6 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.loss import check_label, classes, cost_of
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation
 
@@ -107,9 +106,11 @@ def cross_entropy_grad2(
         },
         no_gradient={"Centers": "0.5 reduce_sum(square(x - gather(centers, label))), if the centers are to be trained"},
     ),
-    inputs=with_docs(
-        ("X", "Label", "Centers", Slot("CenterUpdateRate", doc="the rate, [1]")),
-        {"X": "features, [rows, width]", "Label": "classes, [rows, 1], integers"},
+    inputs=(
+        Slot("X", doc="features, [rows, width]"),
+        Slot("Label", doc="classes, [rows, 1], integers"),
+        "Centers",
+        Slot("CenterUpdateRate", doc="the rate, [1]"),
     ),
     outputs=("CentersOut", Slot("SampleCenterDiff", intermediate=True, content="X - Centers[Label]"), "Loss"),
     attrs=(

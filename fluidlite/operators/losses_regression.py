@@ -9,7 +9,6 @@ from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr import abs_, maximum, minimum
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation
 
@@ -46,6 +45,7 @@ scalar_op(
 
 _SIGMA = (Attr("sigma", "float", 1.0, doc="its square is the curvature near 0; from 1 / sigma^2 on it is linear"),)
 _WEIGHTS = ("InsideWeight", "OutsideWeight")
+_WEIGHT = "as X; the differences are multiplied by the first, the distances by the second. Both or none"
 
 
 @operator(
@@ -57,16 +57,9 @@ _WEIGHTS = ("InsideWeight", "OutsideWeight")
         }
     ),
     attrs=_SIGMA,
-    inputs=with_docs(
-        ("X", "Y", *(Slot(slot, dispensable=True) for slot in _WEIGHTS)),
-        {
-            "X": "[rows, ...], of equal dims and dtype",
-            "Y": "[rows, ...], of equal dims and dtype",
-            "InsideWeight": "as X; the differences are multiplied by the first, the distances by the second. "
-            "Both or none",
-            "OutsideWeight": "as X; the differences are multiplied by the first, the distances by the second. "
-            "Both or none",
-        },
+    inputs=(
+        *(Slot(slot, doc="[rows, ...], of equal dims and dtype") for slot in "XY"),
+        *(Slot(slot, dispensable=True, doc=_WEIGHT) for slot in _WEIGHTS),
     ),
     outputs=(Slot("Diff", intermediate=True, content="InsideWeight (X - Y)"), "Out"),
     dtypes=dict.fromkeys(("X", "Y", *_WEIGHTS), ALL_FLOATS),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation, Execution, Inference, Lowering
 
@@ -18,9 +17,10 @@ from fluidlite.program.operator_options import Aliasing, Differentiation, Execut
     "accuracy",
     Inference(kernel_dtype="Indices"),
     Execution(memory="where arrays compute, whether each of Indices is the label: a byte an index"),
-    inputs=with_docs(
-        (Slot("Out", metadata_only=True, doc="the scores that top_k found"), "Indices", "Label"),
-        {"Label": "classes, [rows, 1], integers"},
+    inputs=(
+        Slot("Out", metadata_only=True, doc="the scores that top_k found"),
+        "Indices",
+        Slot("Label", doc="classes, [rows, 1], integers"),
     ),
     outputs=("Accuracy", Slot("Correct", dispensable=True), Slot("Total", dispensable=True)),
     dtypes={"Out": ALL_FLOATS, "Indices": INTS, "Label": INTS},

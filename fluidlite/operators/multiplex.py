@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Inference
 
@@ -20,9 +19,7 @@ def _column(ids: e.Tensor, count: int, rank: int) -> e.Tensor:
 @operator(
     "multiplex",
     Inference(kernel_dtype="X"),
-    inputs=with_docs(
-        (Slot("Ids", doc="for each row, which X it comes from"), Slot("X", duplicable=True)), {"X": "of equal dims"}
-    ),
+    inputs=(Slot("Ids", doc="for each row, which X it comes from"), Slot("X", duplicable=True, doc="of equal dims")),
     dtypes={"Ids": INTS, "X": ALL},
     source="Fluid multiplex_op.cc",
     doc="Out[i] = X[Ids[i]][i]; an id outside 0 <= id < number of X is an OutOfRangeError",

@@ -12,7 +12,6 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, grad_like, like, number_fits
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Infer, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -61,10 +60,10 @@ def pad(x: e.Tensor, *, paddings: tuple[int, ...], pad_value: float) -> e.Tensor
 @operator(
     "pad_constant_like",
     Inference(_fitting("Y"), kernel_dtype="Y"),
-    inputs=with_docs(
-        [Slot("X", metadata_only=True, doc="Out gets its dims"), "Y"],
-        {"Y": "of one rank and dtype; no dim of Y is larger than that of X, whose dims alone are read"},
-    ),
+    inputs=[
+        Slot("X", metadata_only=True, doc="Out gets its dims"),
+        Slot("Y", doc="of one rank and dtype; no dim of Y is larger than that of X, whose dims alone are read"),
+    ],
     attrs=[_VALUE],
     dtypes={"Y": ALL},
     doc="Out = Y with pad_value behind it, up to the dims of X",
@@ -172,7 +171,7 @@ _ATTRS = (
 @operator(
     "pad2d",
     Inference(_infer_pad2d),
-    inputs=with_docs(["X", _PADDINGS], {"X": "[batch, channels, height, width], or with the channels last"}),
+    inputs=[Slot("X", doc="[batch, channels, height, width], or with the channels last"), _PADDINGS],
     attrs=_ATTRS,
     dtypes={"X": ALL, "Paddings": INTS},
     doc="Out = each image of X with a border around it",

@@ -10,7 +10,6 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, spec_with_lod
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -66,7 +65,7 @@ def _expanded(x: e.Tensor, y: e.Tensor, ref_level: int, rows: e.Numeric) -> e.Te
         doc="X@GRAD = the sum of Out@GRAD over what repeats a row",
     ),
     Inference(_infer_expand),
-    inputs=with_docs(("X", _Y), {"X": "with one level of LoD; or without, and then its rows are repeated"}),
+    inputs=(Slot("X", doc="with one level of LoD; or without, and then its rows are repeated"), _Y),
     attrs=(Attr("ref_level", "int", -1, doc="the level of the LoD of Y that says how often; -1: the last"),),
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     source="Fluid sequence_expand_op.h",
@@ -96,7 +95,7 @@ def _infer_expand_as(call: Call) -> Inferred:
     "sequence_expand_as",
     Differentiation(stop_gradient={"Y": "its LoD alone counts"}),
     Inference(_infer_expand_as),
-    inputs=with_docs(("X", _Y), {"X": "A row for each sequence of Y"}),
+    inputs=(Slot("X", doc="A row for each sequence of Y"), _Y),
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     source="Fluid sequence_expand_as_op.h",
     doc="Out = row i of X as often as sequence i of Y is long; with the LoD of Y",

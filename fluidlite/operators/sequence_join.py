@@ -10,7 +10,6 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree, all_agree
 from fluidlite.operators.sequence_rows import Rows, as_x, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -52,7 +51,7 @@ def _places(xs: tuple[e.Tensor, ...]) -> list[e.Tensor]:
 @operator(
     "sequence_concat",
     Inference(_infer_concat),
-    inputs=with_docs((Slot("X", duplicable=True),), {"X": "with one level of LoD, and as many sequences in each"}),
+    inputs=(Slot("X", duplicable=True, doc="with one level of LoD, and as many sequences in each"),),
     dtypes={"X": (*ALL_FLOATS, *INTS)},
     source="Fluid sequence_concat_op.h",
     doc="Out = sequence i of each X, one behind the other, as sequence i",
@@ -118,13 +117,20 @@ def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.
         doc="X@GRAD = Out@GRAD, 0 of rows that were left out",
     ),
     Inference(_infer_slice),
-    inputs=with_docs(
-        ("X", Slot("Offset", value=True, table=True), Slot("Length", value=True, table=True)),
-        {
-            "X": "with one level of LoD",
-            "Offset": "int32 or int64, [sequences, 1]; what is taken lies within the sequence",
-            "Length": "int32 or int64, [sequences, 1]; what is taken lies within the sequence",
-        },
+    inputs=(
+        Slot("X", doc="with one level of LoD"),
+        Slot(
+            "Offset",
+            value=True,
+            table=True,
+            doc="int32 or int64, [sequences, 1]; what is taken lies within the sequence",
+        ),
+        Slot(
+            "Length",
+            value=True,
+            table=True,
+            doc="int32 or int64, [sequences, 1]; what is taken lies within the sequence",
+        ),
     ),
     dtypes={"X": (*ALL_FLOATS, *INTS), "Offset": INTS, "Length": INTS},
     source="Fluid sequence_slice_op.h",
@@ -162,13 +168,10 @@ def _flat(ids: e.Tensor, width: e.Number) -> e.Tensor:
 @operator(
     "sequence_scatter",
     Inference(_infer_scatter),
-    inputs=with_docs(
-        ("X", "Ids", "Updates"),
-        {
-            "X": "[sequences, width]",
-            "Ids": "int32 or int64, [rows, 1], with one level of LoD; one out of range is an OutOfRangeError",
-            "Updates": "as X in dtype, with the LoD of Ids",
-        },
+    inputs=(
+        Slot("X", doc="[sequences, width]"),
+        Slot("Ids", doc="int32 or int64, [rows, 1], with one level of LoD; one out of range is an OutOfRangeError"),
+        Slot("Updates", doc="as X in dtype, with the LoD of Ids"),
     ),
     dtypes={"X": (*ALL_FLOATS, *INTS), "Ids": INTS},
     source="Fluid sequence_scatter_op.h",

@@ -11,7 +11,6 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -29,8 +28,9 @@ def _infer_pad(call: Call) -> Inferred:
     "sequence_pad",
     Differentiation(no_gradient={"PadValue": "as in Fluid: what stands behind sequences is no part of them"}),
     Inference(_infer_pad),
-    inputs=with_docs(
-        ("X", Slot("PadValue", doc="what stands behind sequences: one number, or one step of X")), {"X": "with LoD"}
+    inputs=(
+        Slot("X", doc="with LoD"),
+        Slot("PadValue", doc="what stands behind sequences: one number, or one step of X"),
     ),
     outputs=("Out", "Length"),
     attrs=(Attr("padded_length", "int", -1, minimum=-1, doc="steps of Out; -1: as many as the longest sequence has"),),
@@ -114,9 +114,9 @@ def _unpadded(x: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.Tensor:
         doc="X@GRAD = Out@GRAD, and 0 behind sequences",
     ),
     Inference(_infer_unpad),
-    inputs=with_docs(
-        ("X", Slot("Length", value=True, table=True, doc="the steps of each sequence")),
-        {"X": "[sequences, steps, ...]"},
+    inputs=(
+        Slot("X", doc="[sequences, steps, ...]"),
+        Slot("Length", value=True, table=True, doc="the steps of each sequence"),
     ),
     dtypes={"X": (*ALL_FLOATS, *INTS), "Length": INTS},
     source="Fluid sequence_unpad_op.h",
@@ -147,9 +147,9 @@ def _infer_mask(call: Call) -> Inferred:
 @operator(
     "sequence_mask",
     Inference(_infer_mask),
-    inputs=with_docs(
-        ("X", Slot("MaxLenTensor", dispensable=True, value=True, doc="stands for maxlen")),
-        {"X": "int32 or int64: lengths"},
+    inputs=(
+        Slot("X", doc="int32 or int64: lengths"),
+        Slot("MaxLenTensor", dispensable=True, value=True, doc="stands for maxlen"),
     ),
     outputs=("Y",),
     attrs=(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.slots import with_docs
 from fluidlite.program.opdef import Attr
 from fluidlite.program.operator_options import Differentiation
 
@@ -25,7 +24,7 @@ Ints = tuple[int, ...]
         doc="X@GRAD = the sum of Y@GRAD over the windows that hold an element; half types add up in a float32 copy",
         memory="in loops, the sums over the columns of the windows: as much as X for each row of a window",
     ),
-    inputs=with_docs(("X",), {"X": "images, [images, channels, height, width], floating"}),
+    inputs={"X": "images, [images, channels, height, width], floating"},
     outputs=("Y",),
     attrs=_ATTRS,
     dtypes={"X": ALL_FLOATS},

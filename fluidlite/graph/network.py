@@ -52,15 +52,7 @@ def convolution(
     Value
         [images, filters, ...].
     """
-    x, w = pair(inputs, filters)
-    n = _spatial("convolution", x)
-    attrs = {
-        "strides": _sizes("strides", strides, n),
-        "paddings": _sizes("padding", padding, n),
-        "dilations": _sizes("dilation", dilation, n),
-        "groups": groups,
-    }
-    return emit(f"conv{n}d", {"Input": x, "Filter": w}, attrs, slot="Output")
+    return _convolved("convolution", "", inputs, filters, strides, padding, dilation, groups)
 
 
 def deconvolution(
@@ -82,15 +74,21 @@ def deconvolution(
     Value
         [images, filters, ...], each spatial dim (size - 1) strides - 2 padding + dilation (filter - 1) + 1.
     """
+    return _convolved("deconvolution", "_transpose", inputs, filters, strides, padding, dilation, groups)
+
+
+def _convolved(
+    what: str, suffix: str, inputs: Like, filters: Like, strides: Size, padding: Size, dilation: Size, groups: int
+) -> Value:
     x, w = pair(inputs, filters)
-    n = _spatial("deconvolution", x)
+    n = _spatial(what, x)
     attrs = {
         "strides": _sizes("strides", strides, n),
         "paddings": _sizes("padding", padding, n),
         "dilations": _sizes("dilation", dilation, n),
         "groups": groups,
     }
-    return emit(f"conv{n}d_transpose", {"Input": x, "Filter": w}, attrs, slot="Output")
+    return emit(f"conv{n}d{suffix}", {"Input": x, "Filter": w}, attrs, slot="Output")
 
 
 def pooling(inputs: Like, size: Size, op: str = "max", strides: Size | None = None, padding: Size = 0) -> Value:

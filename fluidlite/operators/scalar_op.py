@@ -150,18 +150,8 @@ def scalar_op(
     return op
 
 
-def unary(
-    type: str,
-    function: Function,
-    *options: Option | Elementwise,
-    attrs: Iterable[Attr] = (),
-    grad: Function | GradRule | None = None,
-    dtypes: Dtypes = None,
-    doc: str = "",
-    source: str = "",
-) -> OpDef:
-    """Declare an operator from X to Out of the same dims, LoD shared; Out may share X's memory. See scalar_op."""
-    return scalar_op(type, function, *options, attrs=attrs, grad=grad, dtypes=dtypes, doc=doc, source=source)
+unary = scalar_op
+"""Its name for operators of one tensor, from X to Out of the same dims."""
 
 
 def binary(

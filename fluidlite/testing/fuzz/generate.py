@@ -107,7 +107,7 @@ def finish(builder: Builder) -> Recipe:
         leaves = [n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS]
         if targets and leaves:
             wanted = tuple(str(n) for n in rng.choice(leaves, min(3, len(leaves)), replace=False))
-    order = 2 if wanted and rng.random() < SECOND and _has_second(builder, targets, wanted) else 1
+    order = 2 if wanted and rng.random() < SECOND and _has(builder, "second derivative", targets, wanted, 2) else 1
     fetches += [name for name in list(builder.state)[:2] if rng.random() < 0.5 or name in builder.feeds[0]]
     return Recipe(
         tuple(builder.steps),
@@ -125,8 +125,8 @@ def finish(builder: Builder) -> Recipe:
     ).live()
 
 
-def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    """Whether the gradients of the targets have gradients."""
+def _has(builder: Builder, what: str, targets: tuple[str, ...], wanted: tuple[str, ...], order: int = 1) -> bool:
+    """Whether the targets have gradients of an order; where not, it is counted under its name."""
     recipe = Recipe(
         tuple(builder.steps),
         (builder.feeds[0],),
@@ -135,12 +135,12 @@ def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, .
         lods=builder.lods,
         targets=targets,
         wanted=wanted,
-        order=2,
+        order=order,
     )
     try:
         build(recipe.live())
     except GradientError:
-        builder.refused["no second derivative"] += 1
+        builder.refused[f"no {what}"] += 1
         return False
     except FluidError:
         pass  # a fault, which the check of the program tells
@@ -149,27 +149,8 @@ def _has_second(builder: Builder, targets: tuple[str, ...], wanted: tuple[str, .
 
 def _targets(builder: Builder, names: Sequence[str]) -> tuple[str, ...]:
     """Up to two of the names, through which backward goes alone: some operators have no derivative, and say so."""
-    found: list[str] = []
     leaves = tuple(n for n, a in {**builder.feeds[0], **builder.state}.items() if str(a.dtype) in ALL_FLOATS)
-    for name in names:
-        recipe = Recipe(
-            tuple(builder.steps),
-            (builder.feeds[0],),
-            builder.state,
-            (name,),
-            lods=builder.lods,
-            targets=(name,),
-            wanted=leaves,
-        )
-        try:
-            build(recipe.live())
-        except GradientError:
-            builder.refused["no gradient"] += 1
-            continue
-        except FluidError:
-            pass  # a fault, which the check of the program tells
-        found.append(name)
-    return tuple(found[-2:])
+    return tuple([name for name in names if _has(builder, "gradient", (name,), leaves)][-2:])
 
 
 def _broken(builder: Builder) -> dict[str, Array]:

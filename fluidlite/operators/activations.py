@@ -181,9 +181,7 @@ scalar_op(
     Differentiation(no_gradient={"FactorTensor": "layers.elementwise_pow(x, y), whose exponent has a gradient"}),
     Inference(_pow_infer),
     Aliasing(may={"Out": "X"}),
-    Elementwise(
-        slots={"FactorTensor": Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")}
-    ),
+    Elementwise(slots=[Slot("FactorTensor", dispensable=True, doc="[1]: the exponent instead of factor")]),
     attrs=(Attr("factor", "float", 1.0),),
     dtypes={"X": ALL_FLOATS, "FactorTensor": ALL_FLOATS},
     grad=lambda x, factor_tensor, dout, *, factor: (
@@ -243,12 +241,10 @@ scalar_op(
     Inference(_clip_infer),
     Aliasing(may={"Out": "X"}),
     Elementwise(
-        slots={
-            name: Slot(
-                name, dispensable=True, doc=f"[1]: the bound instead of {name.lower()}; no derivative is defined"
-            )
+        slots=[
+            Slot(name, dispensable=True, doc=f"[1]: the bound instead of {name.lower()}; no derivative is defined")
             for name in ("Min", "Max")
-        }
+        ]
     ),
     grad=_clip_grad,
     attrs=(Attr("min", "float", doc="least value of Out"), Attr("max", "float", doc="greatest value of Out")),

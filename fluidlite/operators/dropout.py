@@ -63,10 +63,10 @@ scalar_op(
     Execution(random=True),
     Elementwise(
         outputs=("Out", "Mask"),
-        slots={
-            "Mask": Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
-            "Seed": Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
-        },
+        slots=[
+            Slot("Mask", intermediate=True, dispensable=True, content="1 where X was kept, else 0"),
+            Slot("Seed", dispensable=True, value=True, doc="[1]: the seed, instead of seed and fix_seed"),
+        ],
     ),
     attrs=_ATTRS,
     grad=_dropout_grad,

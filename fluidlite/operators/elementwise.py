@@ -169,11 +169,11 @@ unary(
     Inference(_infer_scale),
     Aliasing(may={"Out": "X"}),
     Elementwise(
-        slots={
-            "ScaleTensor": Slot(
+        slots=[
+            Slot(
                 "ScaleTensor", dispensable=True, doc="[1]: the factor instead of scale; no derivative is defined for it"
             )
-        }
+        ]
     ),
     grad=_scale_grad,
     dtypes={"X": _NUMBERS, "ScaleTensor": _NUMBERS},

@@ -42,7 +42,7 @@ def update(
         function,
         Inference(update_infer(outputs, check)),
         Aliasing(must=outputs),
-        Elementwise(outputs=tuple(outputs), slots={name: Slot(name, dispensable=True) for name in optional}),
+        Elementwise(outputs=tuple(outputs), slots=[Slot(name, dispensable=True) for name in optional]),
         attrs=attrs,
         dtypes={"Param": ALL_FLOATS},
         doc=doc,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from fluidlite.base.dtypes import dtype_name
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.expr.declare import camel
 from fluidlite.program.op_call import Call
@@ -32,9 +31,7 @@ from fluidlite.program.rules import GradRule, Operands, ScalarRule
 from fluidlite.tensor.tensor_spec import Spec
 
 Function = Callable[..., Any]
-OutDtype = Union[str, Callable[[Call], str], Mapping[str, Any], None]
 Dtypes = Union[Mapping[str, tuple[str, ...]], tuple[str, ...], None]
-Slots = Union[Mapping[str, Slot], Iterable[Slot], None]
 
 AXIS = Attr("axis", "int", -1, minimum=-1, doc="dim of X at which the dims of Y start; -1: they end with X's last dim")
 
@@ -49,9 +46,9 @@ class Elementwise:
     ----------
     outputs : tuple of str
         Output slots.
-    out_dtype : str, callable or mapping of output slot to one of these
+    out_dtype : str
         Dtype of the outputs; default: the first input's.
-    slots : slots, or mapping of name to Slot
+    slots : slots
         Definitions that differ from a plain slot; further inputs that the function does not read.
     grad_attrs : attributes
         Those of the gradient operator; default: the operator's.
@@ -64,8 +61,8 @@ class Elementwise:
     """
 
     outputs: tuple[str, ...] = ("Out",)
-    out_dtype: OutDtype = None
-    slots: Slots = None
+    out_dtype: str = ""
+    slots: Iterable[Slot] = ()
     grad_attrs: Iterable[Attr] | None = None
     differentiable: tuple[str, ...] | None = None
     broadcasts: bool = False
@@ -113,13 +110,13 @@ def scalar_op(
     own, inference, differentiation = chosen.get(Elementwise), chosen.get(Inference), chosen.get(Differentiation)
     aliasing = chosen.find(Aliasing)
     names, _ = parameters(function)
-    special, outputs = _by_name(own.slots), own.outputs
+    special, outputs = {slot.name: slot for slot in own.slots}, own.outputs
     inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
     extra = tuple(slot for name, slot in special.items() if name not in outputs and slot not in inputs)
     inputs += extra
     attrs = tuple(attrs)
     if aliasing is None:
-        plain = inference.infer is None and own.out_dtype is None and bool(names)
+        plain = inference.infer is None and not own.out_dtype and bool(names)
         aliasing = Aliasing(may={outputs[0]: inputs[0].name} if plain else {})
     slots_out = tuple(special.get(name, Slot(name)) for name in outputs)
     differentiable = own.differentiable
@@ -171,7 +168,7 @@ def binary(
     chosen = Options(f"operator {type!r}", options, Elementwise)
     own, inference, aliasing = chosen.get(Elementwise), chosen.get(Inference), chosen.find(Aliasing)
     if aliasing is None:
-        aliasing = Aliasing(may={"Out": "X"} if own.out_dtype is None and inference.infer is None else {})
+        aliasing = Aliasing(may={"Out": "X"} if not own.out_dtype and inference.infer is None else {})
     others = [option for option in options if not isinstance(option, (Elementwise, Inference, Aliasing))]
     return scalar_op(
         type,
@@ -186,12 +183,6 @@ def binary(
         doc=doc,
         source=source,
     )
-
-
-def _by_name(slots: Slots) -> dict[str, Slot]:
-    if slots is None:
-        return {}
-    return dict(slots) if isinstance(slots, Mapping) else {slot.name: slot for slot in slots}
 
 
 def _origin() -> str:
@@ -268,15 +259,7 @@ def _register_grad(
 # Inference ---------------------------------------------------------------------------------------------------------
 
 
-def _result_dtype(call: Call, slot: str, out_dtype: OutDtype, default: str) -> str:
-    if isinstance(out_dtype, Mapping):
-        return _result_dtype(call, slot, out_dtype.get(slot), default)
-    if out_dtype is None:
-        return default
-    return dtype_name(out_dtype(call) if callable(out_dtype) else out_dtype)
-
-
-def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: OutDtype) -> Infer:
+def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: str) -> Infer:
     read = tuple(slot.name for slot in inputs if not slot.dispensable)
 
     def infer(call: Call) -> dict[str, Spec]:
@@ -291,21 +274,18 @@ def _same(inputs: tuple[Slot, ...], outputs: tuple[str, ...], out_dtype: OutDtyp
             )
             call.need(agree, slot, f"the dims of {read[0]}, {list(spec.dims)}")
             dims = [b if a == -1 else a for a, b in zip(dims, other.dims, strict=True)]
-        return {
-            slot: Spec.of(dims, _result_dtype(call, slot, out_dtype, spec.dtype), spec.lod, spec.lod_level)
-            for slot in outputs
-        }
+        return dict.fromkeys(outputs, Spec.of(dims, out_dtype or spec.dtype, spec.lod, spec.lod_level))
 
     return infer
 
 
-def _broadcast(out_dtype: OutDtype) -> Infer:
+def _broadcast(out_dtype: str) -> Infer:
     def infer(call: Call) -> dict[str, Spec]:
         x, y = call.spec("X"), call.spec("Y")
         if x.dtype != y.dtype:
             call.fail_dtype("Y", f"{x.dtype}, as X", do="cast one of them with layers.cast")
         dims = broadcast_dims(call)
-        return {"Out": Spec.of(dims, _result_dtype(call, "Out", out_dtype, x.dtype), x.lod, x.lod_level)}
+        return {"Out": Spec.of(dims, out_dtype or x.dtype, x.lod, x.lod_level)}
 
     return infer
 

@@ -124,17 +124,7 @@ def test_gradient_as_dict_and_maker(made: Any) -> None:
 
 def test_out_dtype(made: Any) -> None:
     assert build(unary("t_test", expr.isnan, Elementwise(out_dtype="bool")), X=((3,), "float32"))["Out"].dtype == "bool"
-    target = Attr("out_dtype", "dtype", "int32")
-    cast = unary(
-        "t_cast",
-        lambda x, *, out_dtype: expr.cast(x, out_dtype),
-        Elementwise(out_dtype=lambda call: call.attr("out_dtype")),
-        attrs=(target,),
-    )
-    assert build(cast, X=((3,), "float32"))["Out"].dtype == "int32"
-    assert dict(cast.may_alias) == {}
-    both = scalar_op("t_both", lambda x: (x, 1), Elementwise(outputs=("Out", "Mask"), out_dtype={"Mask": "uint8"}))
-    assert {k: s.dtype for k, s in build(both, X=((3,), "float16")).items()} == {"Out": "float16", "Mask": "uint8"}
+    assert dict(ops.get("t_test").may_alias) == {}
 
 
 def test_unknown_names_are_refused(made: Any) -> None:

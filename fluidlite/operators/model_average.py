@@ -55,12 +55,12 @@ def _average(
     moved = mod(updates, MOST) == 0
     window = minimum(cast(cast(updates, "float32") * average_window, "int64"), max_average_window)
     full = logical_and(count >= min_average_window, count >= window)
-    first = where(moved, 0, in_sum_1 + param)
-    second = where(moved, in_sum_1 + in_sum_2, in_sum_2)
+    first = in_sum_1 + param
+    first, second = where(moved, 0, first), where(moved, first + in_sum_2, in_sum_2)
     return (
         where(full, 0, first),
         where(full, 0, second),
-        where(full, in_sum_1 + in_sum_2, in_sum_3),
+        where(full, first + second, in_sum_3),
         where(full, 0, count),
         where(full, count, in_old_num_accumulates),
         updates,
@@ -81,7 +81,7 @@ register_op(
     ),
     dtypes={"param": ALL_FLOATS},
     doc="out_sum_1 = in_sum_1 + param, which every 16384 updates moves to out_sum_2; once the window is full, "
-    "min(max_average_window, average_window in_num_updates), out_sum_3 = in_sum_1 + in_sum_2 and the others start anew",
+    "min(max_average_window, average_window out_num_updates), out_sum_3 = out_sum_1 + out_sum_2, which start anew",
     source="Fluid average_accumulates_op.h",
 )
 

@@ -43,11 +43,11 @@ def _reference_average(inputs: Inputs, attrs: Attrs) -> Outputs:
     count, updates = count + 1, updates + 1
     sums = [one + inputs["param"], two, three]
     if updates % MOST == 0:
-        sums = [np.zeros_like(one), one + two, three]
+        sums = [np.zeros_like(one), sums[0] + two, three]
     if count >= attrs["min_average_window"] and count >= min(
         attrs["max_average_window"], int(updates * attrs["average_window"])
     ):
-        sums, count, old = [np.zeros_like(one), np.zeros_like(one), one + two], 0, count
+        sums, count, old = [np.zeros_like(one), np.zeros_like(one), sums[0] + sums[1]], 0, count
     return {**dict(zip(_ALIAS, (*sums, *(np.asarray([n], "int64") for n in (count, old, updates))), strict=True))}
 
 

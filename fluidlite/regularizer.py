@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import ProgramError
 
@@ -55,28 +55,30 @@ def append_regularization_ops(
     parameters_and_grads: Sequence[tuple[Parameter, Variable | None]],
     regularization: WeightDecayRegularizer | None = None,
 ) -> list[tuple[Parameter, Variable | None]]:
-    """Add each parameter's weight decay to its gradient, in place.
+    """Add each parameter's weight decay to its gradient; all rows decay, so that sparse rows become a dense gradient.
 
     Parameters
     ----------
     parameters_and_grads : list of (parameter, gradient or None)
     regularization : WeightDecayRegularizer, optional
         For parameters that have none of their own.
+
+    Returns
+    -------
+    list of (parameter, gradient or None)
     """
+    from fluidlite.layers.selected_rows import dense
+
+    decayed: list[tuple[Parameter, Variable | None]] = []
     for param, grad in parameters_and_grads:
         regularizer = param.regularizer or regularization
-        if grad is None or regularizer is None:
-            continue
-        block = grad.block
-        with block.program.roles("optimize"):
-            if grad.selected is not None:  # as in Fluid, rows that have no gradient do not decay
-                from fluidlite.layers.selected_rows import take_rows
-
-                term = regularizer(cast("Parameter", take_rows(param, grad)), grad, block)
-            else:
-                term = regularizer(param, grad, block)
-            block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})
-    return list(parameters_and_grads)
+        if grad is not None and regularizer is not None:
+            block = grad.block
+            with block.program.roles("optimize"):
+                term, grad = regularizer(param, grad, block), dense(grad)
+                block.append_op("elementwise_add", {"X": grad, "Y": term}, {"Out": grad})
+        decayed.append((param, grad))
+    return decayed
 
 
 L1Decay = L1DecayRegularizer

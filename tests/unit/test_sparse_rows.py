@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -163,13 +164,9 @@ def test_ids_out_of_range_are_refused_and_nothing_is_lost(place: str) -> None:
 
 
 @pytest.mark.parametrize("decay", [fluid.regularizer.L2Decay(0.5), fluid.regularizer.L1Decay(0.5)], ids=repr)
-def test_only_rows_with_a_gradient_decay(decay: Any) -> None:
-    start, _ = train(True, MAKERS["sgd"], [])
-    found, _ = train(True, lambda: optimizer.SGD(0.1, regularization=decay), [REPEATED])
-    counts = np.bincount(REPEATED[:, 0], minlength=HEIGHT)[:, None].astype("float64")
-    w = start.astype("float64")
-    term = 0.5 * (w if "L2" in repr(decay) else np.sign(w))
-    np.testing.assert_allclose(found, w - 0.1 * (counts * 3 * w * w + (counts > 0) * term), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("rule", [optimizer.SGD, optimizer.Ftrl, partial(optimizer.Adam, lazy_mode=True)], ids=str)
+def test_all_rows_decay(rule: Callable[..., Any], decay: Any) -> None:
+    same(lambda: rule(0.1, regularization=decay))
 
 
 def test_merged_rows_and_their_values() -> None:

@@ -66,6 +66,12 @@ class BuildStrategy(_Strategy):
         "trainer_id": 0,
         "cache_runtime_context": False,
         "enable_auto_fusion": False,
+        "enable_backward_optimizer_op_deps": True,
+        "enable_parallel_graph": False,
+        "mkldnn_enabled_op_types": frozenset(),
+        "nccl_comm_num": 1,
+        "use_hierarchical_allreduce": False,
+        "hierarchical_allreduce_inter_nranks": 0,
     }
 
 
@@ -78,4 +84,5 @@ class ExecutionStrategy(_Strategy):
         "num_iteration_per_run": 1,
         "use_thread_barrier": False,
         "allow_op_delay": False,
+        "use_experimental_executor": False,
     }

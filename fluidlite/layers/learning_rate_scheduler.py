@@ -39,7 +39,7 @@ def _schedule(function: Callable[_P, Variable]) -> Callable[_P, Variable]:
     return _scheduled
 
 
-def _step(begin: int = 0) -> Variable:
+def _decay_step_counter(begin: int = 0) -> Variable:
     return cast(autoincreased_step_counter("@LR_DECAY_COUNTER@", begin=begin), "float32")
 
 
@@ -78,7 +78,7 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
     for argument, value in (("warmup_steps", steps), ("d_model", width)):
         if not value > 0:
             refuse(argument, value, "a number above 0")
-    step = _step(begin=1)
+    step = _decay_step_counter(begin=1)
     falling = _power(step, -0.5)
     rising = scale(step, steps**-1.5)
     factor = check_float("learning_rate", learning_rate) * width**-0.5
@@ -92,7 +92,7 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     Returns: float32 [1]
     """
     base = fill_constant([1], "float32", check_float("decay_rate", decay_rate))
-    power = _part(_step(), decay_steps, staircase)
+    power = _part(_decay_step_counter(), decay_steps, staircase)
     return scale(ops.elementwise_pow(base, power), check_float("learning_rate", learning_rate))
 
 
@@ -102,7 +102,7 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 
     Returns: float32 [1]
     """
-    power = scale(_part(_step(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
+    power = scale(_part(_decay_step_counter(), decay_steps, staircase), -check_float("decay_rate", decay_rate))
     return scale(ops.exp(power), check_float("learning_rate", learning_rate))
 
 
@@ -114,7 +114,7 @@ def inverse_time_decay(
 
     Returns: float32 [1]
     """
-    divisor = scale(_part(_step(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
+    divisor = scale(_part(_decay_step_counter(), decay_steps, staircase), check_float("decay_rate", decay_rate), 1.0)
     return ops.elementwise_div(fill_constant([1], "float32", check_float("learning_rate", learning_rate)), divisor)
 
 
@@ -131,7 +131,7 @@ def polynomial_decay(
     decay_steps: After them the rate stays at the end; with ``cycle`` it starts anew with a stretch one longer
     Returns: float32 [1]
     """
-    part = _part(_step(), decay_steps, staircase=False)
+    part = _part(_decay_step_counter(), decay_steps, staircase=False)
     one = fill_constant([1], "float32", 1.0)
     if cycle:
         part = ops.elementwise_div(part, ops.elementwise_max(ops.ceil(part), one))
@@ -158,7 +158,7 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
         refuse("boundaries", boundaries, "rising numbers")
     if not bounds:
         return fill_constant([1], "float32", rates[0])
-    step = _step()
+    step = _decay_step_counter()
     below = [_is_below(step, bound) for bound in bounds]
     # Exactly one term is not 0: the first below, between two bounds the difference, and what none is below.
     terms = [scale(below[0], rates[0])]
@@ -173,7 +173,7 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Var
 
     Returns: float32 [1]
     """
-    epoch = _part(_step(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
+    epoch = _part(_decay_step_counter(), check_int("step_each_epoch", step_each_epoch, minimum=1), staircase=True)
     wave = ops.cos(scale(epoch, pi / check_int("epochs", epochs, minimum=1)))
     half = check_float("learning_rate", learning_rate) / 2
     return scale(wave, half, half)
@@ -189,7 +189,7 @@ def linear_lr_warmup(learning_rate: Any, warmup_steps: float, start_lr: float, e
     if not isinstance(learning_rate, Variable):
         learning_rate = fill_constant([1], "float32", check_float("learning_rate", learning_rate))
     start, end = check_float("start_lr", start_lr), check_float("end_lr", end_lr)
-    step = _step()
+    step = _decay_step_counter()
     rising = scale(_part(step, warmup_steps, staircase=False), end - start, start)
     below = _is_below(step, float(warmup_steps))
     return sums([ops.elementwise_mul(rising, below), ops.elementwise_mul(learning_rate, _not(below))])

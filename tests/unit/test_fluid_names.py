@@ -51,6 +51,7 @@ NAMES = {
         natural_exp_decay inverse_time_decay polynomial_decay piecewise_decay noam_decay cosine_decay linear_lr_warmup
         append_LARS
         """,
+    "layers.learning_rate_scheduler": "_decay_step_counter noam_decay",
     "optimizer": """
         SGD SGDOptimizer Momentum MomentumOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer Adamax AdamaxOptimizer
         Dpsgd DpsgdOptimizer DecayedAdagrad DecayedAdagradOptimizer Ftrl FtrlOptimizer RMSPropOptimizer Adadelta
@@ -92,6 +93,22 @@ def test_modules_import_by_path(path: str) -> None:
     for name in getattr(module, "__all__", ()):
         assert hasattr(module, name), name
         assert name in dir(module)
+
+
+def test_strategies_take_every_hint_of_fluid_and_nothing_else() -> None:
+    hints = {
+        fluid.ExecutionStrategy: "num_threads num_iteration_per_drop_scope num_iteration_per_run use_thread_barrier"
+        " allow_op_delay use_experimental_executor",
+        fluid.BuildStrategy: "memory_optimize enable_inplace fuse_bn_act_ops enable_parallel_graph nccl_comm_num"
+        " use_hierarchical_allreduce hierarchical_allreduce_inter_nranks enable_backward_optimizer_op_deps"
+        " mkldnn_enabled_op_types",
+    }
+    for strategy, names in hints.items():
+        made = strategy()
+        for name in names.split():
+            setattr(made, name, getattr(made, name))
+        with pytest.raises(fluid.FluidError, match="has no 'no_such_hint'; it has "):
+            made.no_such_hint = 1
 
 
 def test_names_of_framework_are_those_of_its_rooms() -> None:

@@ -32,7 +32,8 @@ def fc(
 
     input: Each gets a weight of its own
     size: Number of units: the width of the result
-    num_flatten_dims: How many leading dims are kept; the others are flattened into the weight's rows
+    num_flatten_dims: How many leading dims are kept, -1: all but the last; the others are flattened into the weight's
+        rows
     param_attr: Of the weights, ``fc_0.w_0``; a list for several inputs
     bias_attr: Of the bias, ``fc_0.b_0``; False: no bias
     act: An activation
@@ -41,6 +42,8 @@ def fc(
     """
     helper = LayerHelper("fc", name=name, input=input, param_attr=param_attr, bias_attr=bias_attr, act=act)
     size = check_int("size", size, minimum=1)
+    if num_flatten_dims == -1:
+        num_flatten_dims = len(helper.multiple_input()[0].shape) - 1
     num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims, minimum=1)
     dtype = helper.input_dtype()
     products = []

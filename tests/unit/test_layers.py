@@ -96,11 +96,12 @@ def test_fc_of_several_inputs_computes_their_sum() -> None:
     np.testing.assert_allclose(got, a @ wa + b.reshape(5, 4) @ wb + 0.5, rtol=1e-5)
 
 
-def test_fc_flattens_from_num_flatten_dims() -> None:
-    out = layers.fc(layers.data("x", [5, 2, 3]), 7, num_flatten_dims=2)
-    assert out.shape == (-1, 5, 7)
-    assert fluid.default_main_program().global_block().var("fc_0.w_0").shape == (6, 7)
-    assert run(out, {"x": np.zeros((4, 5, 2, 3), "float32")}).shape == (4, 5, 7)
+@pytest.mark.parametrize(("kept", "rows", "dims"), [(2, 6, (5,)), (1, 30, ()), (3, 3, (5, 2)), (-1, 3, (5, 2))])
+def test_fc_flattens_from_num_flatten_dims(kept: int, rows: int, dims: tuple[int, ...]) -> None:
+    out = layers.fc(layers.data("x", [5, 2, 3]), 7, num_flatten_dims=kept)
+    assert out.shape == (-1, *dims, 7)
+    assert fluid.default_main_program().global_block().var("fc_0.w_0").shape == (rows, 7)
+    assert run(out, {"x": np.zeros((4, 5, 2, 3), "float32")}).shape == (4, *dims, 7)
 
 
 def test_parameters_of_one_name_are_shared_and_initialised_once() -> None:

@@ -254,9 +254,9 @@ def append_gradient_clip_ops(
     ----------
     param_grads : list of (parameter, gradient or None)
     clip : BaseGradientClipAttr, optional
-        For parameters that have none of their own.
+        Instead of what the parameters and ``set_gradient_clip`` say.
     """
-    return _clipped(param_grads, lambda param: param.gradient_clip_attr or clip)
+    return _clipped(param_grads, lambda param: clip or param.gradient_clip_attr)
 
 
 def _clipped(

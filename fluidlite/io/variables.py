@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -191,9 +192,24 @@ def load_vars(
         together with the others, or a value has other dims or another dtype than declared.
     """
     variables = selected_variables(main_program, vars, predicate)
+    if predicate is not None and not variables:
+        _warn_of_names(dirname, main_program or default_main_program())
     target = inside(filename, "filename") if filename is not None else None
     values = read_folder(folder_of(dirname), lambda snapshot: read_values(snapshot, variables, target), follow_links)
     set_values(variables, values, executor.place)
+
+
+def _warn_of_names(dirname: PathText, program: Program) -> None:
+    """Warn where a predicate chose nothing of what a folder holds: it may look for files of other names."""
+    folder = folder_of(dirname)
+    held = [v.name for v in program.list_vars() if is_persistable(v) and (folder / file_of(v.name)).exists()]
+    if held:
+        warnings.warn(
+            f"load_vars loads nothing: {folder} holds {len(held)} of these variables, and the predicate chose none"
+            f"\n  Do: if it looks for files, that of {held[0]!r} is {file_of(held[0])!r}; or save with format='paddle'",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def read_values(snapshot: Snapshot, variables: Iterable[Variable], filename: str | None) -> dict[str, Stored]:

@@ -17,6 +17,7 @@ from fluidlite.optimizer.average import (
 )
 from fluidlite.optimizer.base import Optimizer as Optimizer
 from fluidlite.optimizer.lookahead import LookaheadOptimizer as LookaheadOptimizer
+from fluidlite.optimizer.recompute import RecomputeOptimizer as RecomputeOptimizer
 from fluidlite.optimizer.sgd import (
     DpsgdOptimizer as DpsgdOptimizer,
     LarsMomentumOptimizer as LarsMomentumOptimizer,

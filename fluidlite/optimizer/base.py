@@ -44,7 +44,7 @@ class Optimizer:
     regularization : WeightDecayRegularizer, optional
         For parameters that have none of their own.
     grad_clip : BaseGradientClipAttr, optional
-        For parameters that have none of their own.
+        Instead of what the parameters and ``set_gradient_clip`` say, as in Fluid 1.8.
     name : str, optional
         Prefix of the state's names.
     """
@@ -258,7 +258,7 @@ class Optimizer:
         no_grad_set : set of variables or names, optional
             No gradient flows through them.
         grad_clip : BaseGradientClipAttr, optional
-            For parameters that have none of their own.
+            Instead of what the parameters and ``set_gradient_clip`` say.
 
         Returns
         -------

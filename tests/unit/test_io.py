@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,19 @@ def test_vars_are_chosen_by_name_and_by_predicate(tmp_path: Path) -> None:
     io.save_vars(EXECUTOR, tmp_path / "named", program, vars=["step"])
     io.save_vars(EXECUTOR, tmp_path / "chosen", program, predicate=lambda v: v.dtype == "int64")
     assert [p.name for p in (tmp_path / "named").iterdir()] == [p.name for p in (tmp_path / "chosen").iterdir()]
+
+
+def test_a_predicate_that_looks_for_files_is_told_their_names(tmp_path: Path) -> None:
+    program = program_of(VALUES)
+    fill(VALUES)
+    io.save_persistables(EXECUTOR, tmp_path, program)
+    with pytest.warns(UserWarning, match=r"(?s)loads nothing.*'fc_0.w_0' is 'fc_0.w_0.safetensors'.*format='paddle'"):
+        io.load_vars(EXECUTOR, tmp_path, program, predicate=lambda v: (tmp_path / v.name).exists())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (tmp_path / "none").mkdir()
+        io.load_vars(EXECUTOR, tmp_path / "none", program, predicate=lambda v: False)
+        io.load_vars(EXECUTOR, tmp_path, program, predicate=lambda v: v.name == "fc_0.w_0")
 
 
 def test_names_make_files_inside_the_folder() -> None:

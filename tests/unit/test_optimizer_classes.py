@@ -75,6 +75,7 @@ SIGNATURES = {
     "ModelAverage": "average_window_rate min_average_window=10000 max_average_window=10000 regularization name",
     "ExponentialMovingAverage": "decay=0.999 thres_steps name",
     "LookaheadOptimizer": "inner_optimizer alpha=0.5 k=5",
+    "RecomputeOptimizer": "optimizer",
 }
 
 
@@ -119,6 +120,7 @@ def test_both_orders_of_positional_arguments() -> None:
         (lambda: optimizer.LookaheadOptimizer(3), ["'inner_optimizer'", "SGD"]),
         (lambda: optimizer.LookaheadOptimizer(optimizer.SGD(0.1), alpha=2), ["'alpha' is 2"]),
         (lambda: optimizer.LookaheadOptimizer(optimizer.SGD(0.1), k=0), ["'k'"]),
+        (lambda: optimizer.RecomputeOptimizer("sgd"), ["'optimizer' is 'sgd'"]),
         (lambda: optimizer.ModelAverage("x"), ["'average_window_rate'"]),
         (lambda: optimizer.ModelAverage(0.1).minimize(model("other")), ["make this one after it"]),
         (lambda: optimizer.Optimizer(0.1).minimize(model()), ["does not say how it updates"]),
@@ -291,6 +293,17 @@ def test_every_class_clips_and_decays() -> None:
     g = slope(START)
     g = g * 0.5 / np.linalg.norm(g) + 0.3 * START
     np.testing.assert_allclose(value(), START - 0.1 * g / (np.abs(g) + 1e-3), rtol=1e-4)
+
+
+def test_recomputing_changes_nothing() -> None:
+    made = optimizer.RecomputeOptimizer(optimizer.SGD(0.1))
+    loss = model()
+    with pytest.warns(UserWarning, match="recomputes nothing"):
+        made._set_checkpoints([loss])
+    updates, pairs = made.minimize(loss)
+    assert [op.type for op in updates] == ["sgd"] and [p.name for p, _ in pairs] == ["w"]
+    started().run(feed={"x": ROWS})
+    np.testing.assert_allclose(value(), START - 0.1 * slope(START), rtol=1e-5)
 
 
 # Clipping and rates by layer ---------------------------------------------------------------------------------------

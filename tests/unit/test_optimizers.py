@@ -187,6 +187,12 @@ def test_clip_comes_before_decay() -> None:
     check(got, descend(lambda w, g, i: w - 0.1 * (np.clip(g, -0.1, 0.1) + 0.3 * w)))
 
 
+def test_the_optimizers_clip_takes_the_place_of_the_parameters() -> None:
+    made = optimizer.SGD(0.1, grad_clip=clip.GradientClipByNorm(0.7))
+    got = train(made, gradient_clip=clip.GradientClipByValue(0.1))
+    check(got, descend(lambda w, g, i: w - 0.1 * clipped_by_norm(g, 0.7)))
+
+
 def test_clip_by_global_norm_uses_all_gradients() -> None:
     loss = layers.elementwise_add(model("a"), layers.scale(model("b"), 3.0))
     clip.set_gradient_clip(clip.GradientClipByGlobalNorm(0.5))

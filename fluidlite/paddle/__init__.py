@@ -6,8 +6,8 @@ A script finds it under the name ``paddle`` only while :func:`run_script` runs i
 import fluidlite as fluid
 from fluidlite.batch import batch
 from fluidlite.compat.installation import FLUID
-from fluidlite.paddle import dataset, reader
+from fluidlite.paddle import dataset, reader, utils
 from fluidlite.paddle.script import run_script
 
 __version__ = ".".join(map(str, FLUID))
-__all__ = ["batch", "dataset", "fluid", "reader", "run_script"]
+__all__ = ["batch", "dataset", "fluid", "reader", "run_script", "utils"]

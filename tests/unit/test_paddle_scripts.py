@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,3 +252,30 @@ def test_dictionaries_without_unknown() -> None:
         dataset.imdb.train({})
     with pytest.raises(fluid.FluidError, match="has no '<s>'"):
         dataset.imikolov.train({}, 3)
+
+
+@pytest.mark.parametrize("how", ["drawn", "disabled", "no_matplotlib"])
+def test_curves_of_costs(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    names = ("plot", "legend", "savefig", "pause", "clf")
+    plt = SimpleNamespace(
+        **{name: partial(lambda name, *args, **_: calls.append((name, *args)), name) for name in names}
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None if how == "no_matplotlib" else plt)
+    monkeypatch.setitem(sys.modules, "matplotlib", None if how == "no_matplotlib" else SimpleNamespace(pyplot=plt))
+    monkeypatch.setenv("DISABLE_PLOT", str(how == "disabled"))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from paddle.utils.plot import Ploter\n"
+        "curves = Ploter('train', 'test')\n"
+        "curves.append('train', 1, 0.5)\n"
+        "curves.plot('costs.png')\n"
+        "curves.plot()\n"
+        "curves.reset()\n"
+        "curves.append('other', 1, 0.5)\n"
+    )
+    with pytest.raises(ScriptError, match="title is 'other'; expected one of 'train', 'test'"):
+        run_script(script)
+    drawn = [("plot", [1], [0.5]), ("legend",)]
+    both = [*drawn, ("savefig", "costs.png"), ("clf",), *drawn, ("pause", 0.001), ("clf",)]
+    assert calls == (both if how == "drawn" else [])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from fluidlite.base.errors import ProgramError
-from fluidlite.layer_helper import LayerHelper, check_variables
+from fluidlite.layer_helper import LayerHelper, check_int, check_variable, check_variables, refuse
 from fluidlite.operators.py_func import register_function
 from fluidlite.program.variable import Variable
 
@@ -56,6 +58,30 @@ def py_func(
     helper = LayerHelper("py_func")
     helper.append_op("py_func", {"X": xs} if xs else {}, {"Out": outs} if outs else {}, attrs)
     return out
+
+
+def Assert(
+    cond: Variable, data: Variable | Sequence[Variable] | None = None, summarize: int = 20, name: str | None = None
+) -> None:
+    """End a run with an error where a condition does not hold.
+
+    cond: bool, of one element
+    data: What the error shows
+    summarize: How many elements of each, -1: all
+    Raises: ProgramError: If ``cond`` is not bool
+    """
+    shown, most = _list("data", data), check_int("summarize", summarize, minimum=-1)
+    if check_variable("cond", cond).dtype != "bool":
+        refuse("cond", cond, "a bool Variable, such as layers.less_than(x, y)")
+
+    def check(holds: Any, *values: Any) -> None:
+        if not np.asarray(holds).all():
+            arrays = [np.asarray(value) for value in values]
+            heads = [array.ravel()[: most if most >= 0 else None].tolist() for array in arrays]
+            told = [f"\n  {v.name} {[*a.shape]}: {head}" for v, a, head in zip(shown, arrays, heads, strict=True)]
+            raise ProgramError(f"the condition {cond.name!r} does not hold{''.join(told)}")
+
+    py_func(check, [cond, *shown], None)
 
 
 def _list(name: str, value: Any) -> list[Variable]:

@@ -230,6 +230,7 @@ greater_than x y cond=None name=None
 greater_equal x y cond=None name=None
 equal x y cond=None name=None
 not_equal x y cond=None name=None
+Assert cond data=None summarize=20 name=None
 py_func func x out backward_func=None skip_vars_in_backward_input=None
 Print input first_n=-1 message=None summarize=ANY print_tensor_name=True print_tensor_type=True
     print_tensor_shape=True print_tensor_lod=True print_phase='both'

@@ -238,3 +238,27 @@ def test_py_func_may_run_what_another_thread_plans_for_strided_state(place: str)
     for thread in (mine, other):
         thread.join(60)
     assert sorted(np.ravel(each).tolist() for each in found) == [[0, 4, 8], (X * X).ravel().tolist()]
+
+
+# --- Assert ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_assert_ends_a_run_whose_condition_does_not_hold(place: str, mode: str) -> None:
+    def build(x: Any) -> Any:
+        layers.Assert(layers.reduce_all(x < 6.0), [x], summarize=4)
+        return layers.scale(x, 2.0)
+
+    program, out = program_of(build)
+    exe = fluid.Executor(place, fallback="allow", mode=mode)
+    assert exe.run(program, {"x": X}, [out])[0].tolist() == (2 * X).tolist()
+    shown = r"(?s)test_print_py_func\.py.*does not hold\n  x \[2, 3\]: \[2\.0, -4\.0, 6\.0, 8\.0\]"
+    with pytest.raises(fluid.FluidError, match=shown):
+        exe.run(program, {"x": 2 * X}, [out])
+    assert exe.run(program, {"x": X}, [out])[0].tolist() == (2 * X).tolist()
+
+
+def test_assert_takes_a_bool() -> None:
+    with pytest.raises(ProgramError, match=r"layers\.Assert .*'cond' is x: .*expected a bool Variable"):
+        program_of(layers.Assert)

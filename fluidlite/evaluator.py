@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite import layers, unique_name
+from fluidlite.base.absent import getattr_of
 from fluidlite.base.errors import ProgramError
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper
@@ -128,3 +129,6 @@ class EditDistance(Evaluator):
         if not count:
             raise ProgramError("EditDistance: there were no sequences yet\n  Do: run the program first")
         return np.asarray([total / count], "float32"), np.asarray([wrong / count], "float32")
+
+
+__getattr__ = getattr_of(__name__)

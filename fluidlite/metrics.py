@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.absent import getattr_of
 from fluidlite.base.errors import ProgramError
 
 Array = np.ndarray[Any, Any]
@@ -253,3 +254,6 @@ class Auc(MetricBase):
             return 0.0
         heights = (positives[1:] + positives[:-1]) / 2
         return float(np.sum(np.diff(negatives) * heights)) / float(positives[-1]) / float(negatives[-1])
+
+
+__getattr__ = getattr_of(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from fluidlite.base.absent import getattr_of
 from fluidlite.base.errors import ProgramError
 from fluidlite.fold_batch_norm import InferenceTranspiler
 from fluidlite.program.program import Program
@@ -30,3 +31,6 @@ def memory_optimize(
 def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
     """Do nothing, and warn that memory is planned in any case."""
     _warn("release_memory", input_program)
+
+
+__getattr__ = getattr_of(__name__)

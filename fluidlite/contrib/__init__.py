@@ -1,5 +1,6 @@
 """Fluid's ``contrib``: Trainer, Inferencer, recurrent layers of cells, an estimate of memory, counts of operators."""
 
+from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export
 from fluidlite.contrib import layers as layers
 from fluidlite.contrib.inferencer import Inferencer as Inferencer
@@ -20,4 +21,5 @@ from fluidlite.contrib.trainer import (
     Trainer as Trainer,
 )
 
+__getattr__ = _getattr_of(__name__)
 _export(__name__)

@@ -12,6 +12,7 @@ from pkgutil import iter_modules as _iter_modules
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fluidlite.base.absent import absent as _absent
 from fluidlite.layers import device as device, ops
 from fluidlite.layers.public import public as _public
 
@@ -95,7 +96,7 @@ globals()["__all__"] = _exported
 def __getattr__(name: str) -> Any:
     if name in ops.__all__:  # made of the operator's definition when first asked for
         return ops.layer(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise _absent(__name__, name)
 
 
 def __dir__() -> list[str]:

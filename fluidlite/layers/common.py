@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fluidlite.base.absent import absent
 from fluidlite.layer_helper import LayerHelper, check_variable
 from fluidlite.program.variable import Variable
 
@@ -53,6 +54,6 @@ def elsewhere(module: str) -> Callable[[str], Any]:
 
         if name in vars(layers).get("__all__", ()):
             return getattr(layers, name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise absent(module, name)
 
     return find

@@ -1,5 +1,6 @@
 """Optimisers: ``minimize`` appends backward, clipping, weight decay and the updates of the parameters."""
 
+from fluidlite.base.absent import getattr_of as _getattr_of
 from fluidlite.base.exports import export as _export
 from fluidlite.optimizer.adaptive import (
     AdadeltaOptimizer as AdadeltaOptimizer,
@@ -39,4 +40,5 @@ RMSProp = RMSPropOptimizer
 Ftrl = FtrlOptimizer
 Lamb = LambOptimizer
 
+__getattr__ = _getattr_of(__name__)
 _export(__name__)

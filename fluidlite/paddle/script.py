@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fluidlite.base.absent import why_absent
 from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.paddle.numbers import old_arrays
 
@@ -56,8 +57,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError as exc:
             if exc.name is None or not (real == exc.name or real.startswith(exc.name + ".")):
                 raise  # a library that the module needs
+            why = why_absent(real.rpartition(".")[2])
             raise ModuleNotFoundError(
-                f"No module named {fullname!r}: fluidlite has no such part of Paddle", name=fullname
+                f"No module named {fullname!r}: fluidlite has no such part of Paddle{why}", name=fullname
             ) from None
         return importlib.machinery.ModuleSpec(fullname, _SameModule(module), is_package=hasattr(module, "__path__"))
 

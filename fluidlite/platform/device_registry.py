@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluidlite.base.absent import absent
 from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.dtypes import ALL, HALVES
 from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
@@ -306,7 +307,7 @@ def named_place(name: str, module: str) -> Callable[[int], Place]:
         No plugin that is loaded has a device of that name.
     """
     if not _PLACE_NAME.fullmatch(name):
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise absent(module, name)
     kind = devices.kind_named(name)
     if kind is None:
         guess = name.removesuffix("Place").lower()

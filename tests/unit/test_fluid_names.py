@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import operator
+import re
 
 import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.base.absent import ABSENT
 
 NAMES = {
     "": """
@@ -117,6 +119,16 @@ def test_names_of_framework_are_those_of_its_rooms() -> None:
     assert fluid.framework.convert_np_dtype_to_dtype_(np.float32) == "float32"
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         fluid.framework.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(name for names in ABSENT.values() for name in names.split()))
+def test_a_name_that_is_not_here_says_why(name: str) -> None:
+    (why,) = (why for why, names in ABSENT.items() if name in names.split())
+    rooms = [fluid, fluid.core, fluid.layers, fluid.layers.nn, fluid.optimizer, fluid.contrib, fluid.metrics]
+    for room in [*rooms, fluid.evaluator, fluid.transpiler]:
+        says = f"{room.__name__!r} has no attribute {name!r}: {why}"
+        with pytest.raises(AttributeError, match=re.escape(says) + "$"):
+            getattr(room, name)
 
 
 def test_fluid_data_adds_no_batch_dim() -> None:

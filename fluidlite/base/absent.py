@@ -1,0 +1,52 @@
+"""Names of Fluid's that are not here, and why: what an AttributeError says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_DETECTION = "detection (anchors, proposals, regions, their losses and metrics) is not part of fluidlite"
+_EAGER = "layers that run at once are not part of the program's front; fluidlite.nodes is a front of that kind"
+_GRADIENTS = "it changes how gradients are sent, not what is computed: minimize with the optimizer that it stands for"
+_LOW_PRECISION = "quantised and mixed-precision training is not part of fluidlite"
+_SERVERS = "there are no parameter servers; fluid.CompiledProgram trains in processes, fluid.io.DataLoader feeds"
+
+ABSENT = {
+    _DETECTION: """
+        DetectionMAP anchor_generator bipartite_match box_clip box_coder box_decoder_and_assign collect_fpn_proposals
+        deformable_conv deformable_roi_pooling density_prior_box detection detection_map detection_output
+        distribute_fpn_proposals generate_mask_labels generate_proposal_labels generate_proposals iou_similarity
+        locality_aware_nms matrix_nms multi_box_head multiclass_nms multiclass_nms2 polygon_box_transform prior_box
+        prroi_pool psroi_pool retinanet_detection_output retinanet_target_assign roi_align roi_perspective_transform
+        roi_pool rpn_target_assign sigmoid_focal_loss ssd_loss target_assign yolo_box yolov3_loss
+        """,
+    _EAGER: "VarBase disable_dygraph dygraph dygraph_to_static_func enable_dygraph enable_imperative",
+    _GRADIENTS: "DGCMomentumOptimizer PipelineOptimizer",
+    _LOW_PRECISION: "IrGraph mixed_precision quantize slim",
+    _SERVERS: """
+        AsyncExecutor DataFeedDesc DatasetFactory DistributeTranspiler DistributeTranspilerConfig ListenAndServ Recv
+        Send incubate
+        """,
+}
+"""The names, by the reason why they are not here."""
+
+_WHY = {name: why for why, names in ABSENT.items() for name in names.split()}
+
+
+def why_absent(name: str) -> str:
+    """The reason why a name is not here, behind a colon; "" where there is none."""
+    return f": {_WHY[name]}" if name in _WHY else ""
+
+
+def absent(module: str, name: str) -> AttributeError:
+    """The error that a module's ``__getattr__`` raises for a name that it does not know."""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{why_absent(name)}")
+
+
+def getattr_of(module: str) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which knows no name, and says why."""
+
+    def find(name: str) -> Any:
+        raise absent(module, name)
+
+    return find

@@ -186,7 +186,8 @@ def _launch(step: Launch, frame: Frame, values: dict[str, Tensor], context: Cont
         if check is None:
             run_kernel(run, context, io, made)
         else:
-            check.launch(step, context, tensors[: len(step.ins)], made, partial(run_kernel, run, context, io, made))
+            launch = partial(run_kernel, run, context, io, made)
+            check.launch(step, context, tensors[: len(step.ins)], made, workspace, launch)
         if workspace is not None:
             recycle.give(context, workspace)
     for out, tensor in zip(step.outs, made, strict=True):

@@ -1,4 +1,4 @@
-"""Checks of kernels while they run: every element of every output is written, and no input is."""
+"""Checks of kernels while they run: every element of every output is written, and nothing else is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import KernelError
 from fluidlite.compiler.instrumentation import Observation, check_finite, observers, observing
+from fluidlite.platform.device_memory import Span
 from fluidlite.program.operator import Operator
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from fluidlite.platform.context import Context
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+AROUND = 256
+"""Bytes before and behind an output that a kernel is caught writing, as far as they are the same allocation's."""
 _random = np.random.default_rng(0x5EED)
 
 
@@ -28,6 +31,7 @@ class CheckKernels:
 
     An element is unwritten if it still holds the bytes that it was filled with. A kernel could have computed just
     those; so where one is found, the kernel runs again on the same inputs and outputs filled with the complement.
+    What lies around outputs holds its complement while the kernel runs: it may write what was there before.
     """
 
     def __call__(self, seen: Observation) -> None:
@@ -39,21 +43,24 @@ class CheckKernels:
         context: Context,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
+        workspace: Tensor | None,
         run: Callable[[], Any],
     ) -> None:
         """Run a kernel.
 
         Parameters
         ----------
-        tensors, made : sequences of Tensor
-            Inputs and outputs as the kernel sees them. Outputs that share memory with an input are not filled.
+        inputs, outputs : sequences of Tensor
+            As the kernel sees them. Outputs that share memory with an input are not filled.
+        workspace : Tensor or None
+            What it may write, too.
         run : callable
             Launches it, and takes the arrays that it returns.
 
         Raises
         ------
         KernelError
-            Naming the slot, and how much of it is unwritten, or was changed.
+            Naming the slot, and how much of it is unwritten, or was changed, or beside it.
         """
         here = [(at, t) for at, t in enumerate(inputs) if t.allocation is not None and t.place == context.place]
         fresh = [
@@ -66,7 +73,8 @@ class CheckKernels:
         before = [_read(tensor, context) for _, tensor in here]
         owners = [tensor.allocation for _, tensor in fresh]
         marks = [_random.integers(0, 256, tensor.span().nbytes, np.uint8) for _, tensor in fresh]
-        first = _filled_run(fresh, marks, context, run)
+        with _nothing_around(step, inputs, outputs, workspace, context):
+            first = _filled_run(fresh, marks, context, run)
         if _late(context):
             return  # an index out of range is raised where the host looks for that; kernels behind it write nothing
         for (at, tensor), value in zip(here, before, strict=True):
@@ -103,6 +111,56 @@ def _see_input(step: Launch, at: int, tensor: Tensor, before: Bytes, context: Co
         )
 
 
+@contextmanager
+def _nothing_around(
+    step: Launch, inputs: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor | None, context: Context
+) -> Iterator[None]:
+    """Complement the bytes around outputs and the workspace, see that a launch leaves them so, and put them back."""
+    written = [*outputs, *((workspace,) if workspace is not None else ())]
+    owned = [each for each in (*inputs, *written) if each.allocation is not None and each.place == context.place]
+    gaps: list[tuple[str, Span, Bytes]] = []
+    for position, tensor in enumerate(written, len(inputs)):
+        if tensor.allocation is not None and tensor.place == context.place:
+            what = "its workspace" if tensor is workspace else f"output {_slot(step, position)} {list(tensor.dims)}"
+            here = tensor.span()
+            for span in _around(tensor, owned):
+                side = "before" if span.offset < here.offset else "behind"
+                gaps.append((f"{side} the {here.nbytes:,} of {what}", span, _bytes_at(span, context)))
+    for _, span, value in gaps:
+        context.copy_in(span, (~value).data)
+    found: list[Bytes] = []
+    try:
+        yield
+        found = [_bytes_at(span, context) for _, span, _ in gaps]
+    finally:
+        for _, span, value in gaps:
+            context.copy_in(span, value.data)
+    for (where, _, value), after in zip(gaps, found, strict=True):
+        if changed := int(np.count_nonzero(after != ~value)):
+            raise KernelError(
+                f"its kernel wrote {changed:,} bytes {where}"
+                "\n  Do: write the bytes of io.span(slot) only; they may be part of a larger handle"
+            )
+
+
+def _around(tensor: Tensor, owned: Sequence[Tensor]) -> Iterator[Span]:
+    """The bytes of a tensor's allocation before and behind it, up to the next that the launch may touch."""
+    allocation = tensor.allocation
+    assert allocation is not None
+    block, here = allocation.live_block(), tensor.span()
+    whole = allocation.lasting and allocation.offset == block.offset  # then what pads the block is nobody's
+    begin = allocation.offset
+    end = begin + max(allocation.nbytes, block.size if whole else 0)
+    spans = [each.span() for each in owned if each.allocation is not None and each.allocation.live_block() is block]
+    first = max((s.offset + s.nbytes for s in spans if s.offset < here.offset), default=begin)
+    last = min((s.offset for s in spans if s.offset + s.nbytes > here.offset + here.nbytes), default=end)
+    low, high = max(begin, first, here.offset - AROUND), here.offset + here.nbytes
+    if low < here.offset:
+        yield Span(here.handle, low, here.offset - low)
+    if high < (top := min(end, last, high + AROUND)):
+        yield Span(here.handle, high, top - high)
+
+
 def kernel_check() -> CheckKernels | None:
     """The check that this thread's runs are to make, or None."""
     return next((each for each in observers() if isinstance(each, CheckKernels)), None)
@@ -131,7 +189,7 @@ def debug(
     interpret : bool
         Run operators one by one though nothing else is asked for: whether passes or bound memory are to blame.
     check_kernels : bool, optional
-        Raise KernelError at the first kernel that leaves an element of an output unwritten, or writes an input.
+        Raise KernelError at the first kernel that leaves an element of an output unwritten, or writes anything else.
         Default: if something else is asked for. Alone, it checks programs as they run without it: those of a compiled
         executor with passes and bound memory. Each launch then copies its inputs and outputs to the host.
     """
@@ -191,7 +249,10 @@ def _share(one: Tensor, other: Tensor) -> bool:
 def _read(tensor: Tensor, context: Context) -> Bytes:
     if tensor.allocation is None:
         return np.zeros(0, np.uint8)
-    span = tensor.span()
+    return _bytes_at(tensor.span(), context)
+
+
+def _bytes_at(span: Span, context: Context) -> Bytes:
     found = np.empty(span.nbytes, np.uint8)
     context.copy_out(found.data, span)
     context.wait()

@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY
 from fluidlite.base.errors import ProgramError
 from fluidlite.conformance.cases import Array, Case, cases_of
-from fluidlite.conformance.op_harness import MODES, build, run, start_gradients
+from fluidlite.conformance.op_harness import MODES, OneOperator, build, other_ways, run, start_gradients
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import reference_of
 from fluidlite.conformance.tolerances import ConformanceError, gradient_tolerance, tolerance
@@ -18,6 +18,9 @@ from fluidlite.platform.place import Place, PlaceLike
 from fluidlite.program.registry import ops
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor import Tensor
+
+Graded = tuple[str, int, Variable, Variable]
+"""A variable of an input slot, with its gradient."""
 
 
 def check_sample(case: Case | str, place: PlaceLike, modes: Sequence[str] = MODES) -> None:
@@ -48,19 +51,26 @@ def check_sample(case: Case | str, place: PlaceLike, modes: Sequence[str] = MODE
 def _check_values(case: Case, place: Place, modes: Sequence[str]) -> None:
     oracle = Oracle(case)
     one = build(case, oracle.counts())
+    for mode in modes:
+        _check_outputs(case, oracle, one, place, mode, "")
+        for way, slots in other_ways(one) if mode == "compiled" else ():
+            other = build(case, oracle.counts(), **{way: slots})
+            _check_outputs(case, oracle, other, place, mode, f", {' and '.join(sorted(slots))} {way}")
+
+
+def _check_outputs(case: Case, oracle: Oracle, one: OneOperator, place: Place, mode: str, how: str) -> None:
     compared = [
         (f"{slot}[{i}]", variable, value)
         for slot in case.wanted()
         if slot in oracle.outputs
         for i, (variable, value) in enumerate(zip(one.outputs[slot], oracle.outputs[slot], strict=True))
     ]
-    for mode in modes:
-        results = run(one, place, [variable for _, variable, _ in compared], mode)
-        for (what, variable, expected), result in zip(compared, results, strict=True):
-            where = f"{case.id} on {place}, {mode}: {what}"
-            _check_metadata(where, variable, result, expected)
-            rtol = tolerance(place, case.loosest(variable.dtype))
-            compare(where, result.numpy(), expected, rtol, oracle.cancelled)
+    results = run(one, place, [variable for _, variable, _ in compared], mode)
+    for (what, variable, expected), result in zip(compared, results, strict=True):
+        where = f"{case.id} on {place}, {mode}{how}: {what}"
+        _check_metadata(where, variable, result, expected)
+        rtol = tolerance(place, case.loosest(variable.dtype))
+        compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
 def check_sample_gradients(case: Case, place: PlaceLike) -> None:
@@ -99,23 +109,40 @@ def check_sample_gradients(case: Case, place: PlaceLike) -> None:
 
 
 def _check_gradients(case: Case, oracle: Oracle, place: Place, slots: tuple[str, ...]) -> None:
+    one, graded = _differentiated(case, oracle, slots)
+    for mode in MODES:
+        _check_graded(case, oracle, one, graded, place, mode, "")
+        if mode == "compiled" and any(way == "computed" for way, _ in other_ways(one)):
+            other = _differentiated(case, oracle, slots, computed=True)
+            _check_graded(case, oracle, *other, place, mode, ", all computed")
+
+
+def _differentiated(
+    case: Case, oracle: Oracle, slots: tuple[str, ...], computed: bool = False
+) -> tuple[OneOperator, list[Graded]]:
+    """A case's program with the gradients of some slots."""
     from fluidlite.program.backward import gradients
 
-    expected = oracle.gradients()
-    one = build(case, oracle.counts())
-    targets, starts = start_gradients(one, oracle.weights)
+    one = build(case, oracle.counts(), computed=case.sample.inputs if computed else ())
+    targets, starts = start_gradients(one, oracle.weights, computed)
     inputs = [(slot, i, variable) for slot in slots for i, variable in enumerate(one.inputs[slot])]
-    made: list[Variable | None] = gradients(targets, [variable for *_, variable in inputs], starts)
-    for (slot, i, _), grad in zip(inputs, made, strict=True):
+    found: list[Graded] = []
+    for (slot, i, variable), grad in zip(inputs, gradients(targets, [each[2] for each in inputs], starts), strict=True):
         if grad is None:
             raise ConformanceError(f"{case.id}: backward makes no gradient of {slot}[{i}]")
-    rtol = gradient_tolerance(place, case.loosest())
-    for mode in MODES:
-        results = run(one, place, [grad for grad in made if grad is not None], mode)
-        for (slot, i, variable), result in zip(inputs, results, strict=True):
-            where = f"{case.id} on {place}, {mode}: gradient of {slot}[{i}]"
-            _check_metadata(where, variable, result, expected[slot][i])
-            compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
+        found.append((slot, i, variable, grad))
+    return one, found
+
+
+def _check_graded(
+    case: Case, oracle: Oracle, one: OneOperator, graded: list[Graded], place: Place, mode: str, how: str
+) -> None:
+    rtol, expected = gradient_tolerance(place, case.loosest()), oracle.gradients()
+    results = run(one, place, [grad for *_, grad in graded], mode)
+    for (slot, i, variable, _), result in zip(graded, results, strict=True):
+        where = f"{case.id} on {place}, {mode}{how}: gradient of {slot}[{i}]"
+        _check_metadata(where, variable, result, expected[slot][i])
+        compare(where, result.numpy(), expected[slot][i], rtol, oracle.cancelled)
 
 
 def _check_metadata(where: str, variable: Variable, result: Tensor, expected: Array) -> None:

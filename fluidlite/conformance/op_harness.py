@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fluidlite.base.dtypes import ALL_FLOATS, NUMPY, dtype_name
 from fluidlite.base.errors import FallbackWarning
 from fluidlite.compiler.kernel_checks import debug
+from fluidlite.compiler.planning.plan import Launch, Plan
+from fluidlite.compiler.planning.plan_liveness import WORTH_SHARING, worth_sharing
 from fluidlite.conformance.cases import Array, Case
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
@@ -31,6 +35,10 @@ class OneOperator:
     outputs: Named = field(default_factory=dict)
     feed: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Array] = field(default_factory=dict)
+    least: int = WORTH_SHARING
+    """Bytes from which outputs take the memory of inputs."""
+    plan: Plan | None = None
+    """What ran last."""
 
     def data(
         self, block: Block, name: str, array: Array, lod: Any = (), stop_gradient: bool = True, dims: Any = None
@@ -47,8 +55,18 @@ class OneOperator:
         self.feed[name] = Tensor().set(array, None, [list(level) for level in lod]) if lod else array
         return variable
 
+    def computed(self, block: Block, given: Variable, array: Array, lod: Any = ()) -> Variable:
+        """Compute a variable of the numbers of one that is fed with an array; outputs take the memory of small ones."""
+        self.least = 1
+        zeros = self.data(block, f"{given.name}.zeros", np.zeros_like(array), lod, dims=given.shape)
+        made = block.create_var(f"{given.name}.computed")
+        block.append_op("elementwise_sub", {"X": given, "Y": zeros}, {"Out": made})
+        return made
 
-def build(case: Case, counts: Mapping[str, int]) -> OneOperator:
+
+def build(
+    case: Case, counts: Mapping[str, int], computed: Collection[str] = (), held: Collection[str] = ()
+) -> OneOperator:
     """Make the program of a case.
 
     Parameters
@@ -56,6 +74,10 @@ def build(case: Case, counts: Mapping[str, int]) -> OneOperator:
     case : Case
     counts : mapping of output slot to number of variables
         The outputs that are asked for.
+    computed : collection of str
+        Input slots that another operator computes, so that outputs may have their memory.
+    held : collection of str
+        Input slots that are state of the scope, of which kernels may ask for another form.
 
     Notes
     -----
@@ -69,12 +91,14 @@ def build(case: Case, counts: Mapping[str, int]) -> OneOperator:
         one.inputs[slot] = []
         for i, array in enumerate(arrays):
             name = f"{slot}.{i}"
-            if slot in updated:
+            if slot in updated or slot in held:
                 variable = block.create_var(name, array.shape, dtype_name(array.dtype), persistable=True)
                 one.state[name] = array
             else:
                 fixed = dtype_name(array.dtype) not in ALL_FLOATS
                 variable = one.data(block, name, array, lod, stop_gradient=fixed)
+                if slot in computed and not fixed:
+                    variable = one.computed(block, variable, array, lod)
             one.inputs[slot].append(variable)
     for slot, count in counts.items():
         source = case.op.must_alias.get(slot)
@@ -105,6 +129,15 @@ def recorded_kernels() -> Iterator[list[Use]]:
         _uses.reset(token)
 
 
+@contextmanager
+def _sharing_from(least: int) -> Iterator[None]:
+    token = worth_sharing.set(least)
+    try:
+        yield
+    finally:
+        worth_sharing.reset(token)
+
+
 def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) -> list[Tensor]:
     """Run the program on a place; operators without a kernel there fall back.
 
@@ -113,7 +146,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
     Raises
     ------
     KernelError
-        If a kernel leaves an element of an output unwritten, or writes an input.
+        If a kernel leaves an element of an output unwritten, or writes anything else.
     """
     from fluidlite.executor import Executor
     from fluidlite.program.scope import Scope
@@ -121,7 +154,7 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
     scope = Scope()
     for name, array in one.state.items():
         scope.var(name).get_tensor().set(array, place)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _sharing_from(one.least):
         warnings.simplefilter("ignore", FallbackWarning)
         executor = Executor(place, mode=mode)
         results: list[Tensor] = executor.run(
@@ -129,9 +162,10 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
         )
         with debug(check_kernels=True):
             executor.run(one.program, feed=one.feed, fetch_list=list(fetch), scope=scope, return_numpy=False)
+    one.plan = executor.explain_last().plan
     found = _uses.get()
     if found is not None and mode == "interpreted":
-        for line in executor.explain_last().plan.lines:
+        for line in one.plan.lines:
             if line.choice is not None:
                 parts = line.choice.part_choices or (line.choice,)
                 libraries = dict.fromkeys(part.library for part in parts if part.library)
@@ -139,8 +173,22 @@ def run(one: OneOperator, place: Place, fetch: Iterable[Variable], mode: str) ->
     return results
 
 
-def start_gradients(one: OneOperator, weights: Mapping[str, list[Array]]) -> tuple[list[Variable], list[Variable]]:
-    """Feed the gradients of outputs; return the outputs and those gradients, in the same order."""
+def other_ways(one: OneOperator) -> Iterator[tuple[str, set[str]]]:
+    """How else to :func:`build` what has run compiled: the parameter and slots, for what its kernels may do besides."""
+    for step in one.plan.steps if one.plan is not None else ():
+        if isinstance(step, Launch) and step.choice.kernel is not None:
+            op = step.call.op
+            if step.choice.kernel.inplace and op.may_alias:
+                yield "computed", set(op.may_alias.values())
+            packed = {slot for ready in step.runs.values() for slot in ready.prepared.packed}
+            if packed:
+                yield "held", packed
+
+
+def start_gradients(
+    one: OneOperator, weights: Mapping[str, list[Array]], computed: bool = False
+) -> tuple[list[Variable], list[Variable]]:
+    """Feed the gradients of outputs, or compute them; return the outputs and those gradients, in the same order."""
     block = one.program.global_block()
     targets: list[Variable] = []
     starts: list[Variable] = []
@@ -148,5 +196,6 @@ def start_gradients(one: OneOperator, weights: Mapping[str, list[Array]]) -> tup
         for i, (variable, array) in enumerate(zip(one.outputs[slot], arrays, strict=True)):
             targets.append(variable)
             start = array.astype(NUMPY[variable.dtype])
-            starts.append(one.data(block, f"{slot}.{i}.start", start, dims=variable.shape))
+            fed = one.data(block, f"{slot}.{i}.start", start, dims=variable.shape)
+            starts.append(one.computed(block, fed, start) if computed else fed)
     return targets, starts

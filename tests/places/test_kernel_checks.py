@@ -1,9 +1,9 @@
-"""A kernel that leaves an output unwritten, or writes an input, is caught: interpreted and compiled, on every place."""
+"""A kernel that leaves an output unwritten, or writes anything else, is caught: in both modes, on every place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.base.errors import KernelError
-from fluidlite.plugin import Call, Library
+from fluidlite.conformance.tolerances import ConformanceError
+from fluidlite.plugin import Call, Library, Prepared
 from fluidlite.program.kernel_registry import Kernel, kernels
 from fluidlite.testing import check_gradient, check_sample
 
@@ -20,11 +21,13 @@ ROWS, COLUMNS = 30, 100
 
 
 @contextmanager
-def kernel(kind: str, run: Callable[[Any, Any], Any], op: str = "tanh", **options: Any) -> Iterator[Kernel]:
-    """A kernel for one kind of places, that goes before all others."""
+def kernel(
+    kind: str, run: Callable[[Any, Any], Any], op: str = "tanh", prepares: bool = False, **options: Any
+) -> Iterator[Kernel]:
+    """A kernel for one kind of places, that goes before all others: its ``run``, or what prepares that."""
 
     def prepare(call: Call, context: Any) -> Any:
-        return run
+        return run(call, context) if prepares else run
 
     library = Library("careless", places=(kind,), rank=1000)
     made = Kernel(op, (kind,), prepare, "careless", origin="careless.py:7", **options)
@@ -65,11 +68,18 @@ def its_input(context: Any, io: Any) -> None:
     put(context, io, "X", 0.1, 7.0)
 
 
+def beside_it(context: Any, io: Any) -> None:
+    put(context, io, "Out")
+    span = io.span("Out")
+    context.copy_in(span._replace(offset=span.offset + span.nbytes, nbytes=4), memoryview(b"here"))
+
+
 WRONG = [
     (nothing, "wrote nothing to output Out [30, 100]"),
     (touches_nothing, "wrote nothing to output Out [30, 100]"),
     (half, "wrote 1,500 of 3,000 elements to output Out [30, 100]"),
     (its_input, "changed 300 elements of input X [30, 100]"),
+    (beside_it, "wrote 4 bytes behind the 12,000 of output Out [30, 100]"),
 ]
 
 
@@ -184,6 +194,69 @@ def test_the_certificate_sees_it(kind: str, wrong: str) -> None:
 
     with kernel(kind, careless, dtypes=("float32",)), pytest.raises(KernelError, match=f"{wrong} (Out|X)"):
         check_sample("tanh", kind)
+
+
+def given(context: Any, io: Any, slot: str) -> np.ndarray[Any, Any]:
+    """The numbers of a slot."""
+    values = np.empty(io.tensor(slot).dims, "float32")
+    context.copy_out(values.data.cast("B"), io.span(slot))
+    context.wait()
+    return values
+
+
+def writes_before_it_reads(context: Any, io: Any) -> None:
+    """Right, as long as its output has other memory than its input."""
+    put(context, io, "Out", value=0.25)
+    context.copy_in(io.span("Out"), np.tanh(given(context, io, "X")).data.cast("B"))
+
+
+def derives_before_it_reads(context: Any, io: Any) -> None:
+    put(context, io, "X@GRAD", value=0.25)
+    found = given(context, io, "Out@GRAD") * (1 - given(context, io, "Out") ** 2)
+    context.copy_in(io.span("X@GRAD"), found.data.cast("B"))
+
+
+def test_the_certificate_tries_kernels_in_place(kind: str) -> None:
+    inplace = {"dtypes": ("float32",), "inplace": True}
+    with kernel(kind, writes_before_it_reads, dtypes=("float32",)):
+        check_sample("tanh", kind)
+    with (
+        kernel(kind, writes_before_it_reads, **inplace),
+        pytest.raises(ConformanceError, match="compiled, X computed: Out"),
+    ):
+        check_sample("tanh", kind)
+    with (
+        kernel(kind, derives_before_it_reads, "tanh_grad", **inplace),
+        pytest.raises(ConformanceError, match="compiled, all computed: gradient of X"),
+    ):
+        check_gradient("tanh", kind)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_certificate_tries_packed_inputs(kind: str, right: bool) -> None:
+    """The form is what a kernel reads wherever a program reads a parameter, and nowhere else."""
+    packs: list[int] = []
+
+    def pack(context: Any, source: Any, target: Any) -> None:
+        packs.append(1)
+        context.copy_within(target, source)
+        if not right:
+            context.copy_in(target._replace(nbytes=4), np.float32([7]).data.cast("B"))
+
+    def run(context: Any, io: Any) -> None:
+        span = io.packed("X") or io.span("X")
+        values = np.empty(io.tensor("X").dims, "float32")
+        context.copy_out(values.data.cast("B"), span)
+        context.wait()
+        context.copy_in(io.span("Out"), np.tanh(values).data.cast("B"))
+
+    def prepare(call: Call, context: Any) -> Any:
+        return Prepared(run, packed={"X": (call.spec("X").nbytes, pack, "mine")})
+
+    found = nullcontext() if right else pytest.raises(ConformanceError, match="compiled, X held: Out")
+    with kernel(kind, prepare, prepares=True, dtypes=("float32",)), found:
+        check_sample("tanh", kind)
+    assert packs
 
 
 def test_every_kernel_writes_all_and_no_input(kind: str) -> None:

@@ -16,7 +16,7 @@ from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan, Step
-from fluidlite.compiler.run_errors import before_state
+from fluidlite.compiler.run_errors import before_state, fail
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.place import Place
@@ -99,16 +99,10 @@ class Linker:
                 self.fixed[key] = self._tensor(life, plan.feeds[name])
         for index, step in enumerate(plan.steps):
             before = len(self.actions)
-            if isinstance(step, Launch):
-                self._launch(index, step)
-                if step.choice.indexes(step.call):
-                    self._suspects.add(step.choice.place)
-            elif isinstance(step, Move):
-                self._move(step)
-            else:
-                self._control(step)
-                self._suspects.update(frame.contexts)  # what it runs may index
-                self.actions.append(self._packed)  # and may write
+            try:
+                self._step(index, step)
+            except Exception as exc:
+                fail(exc, step, frame)
             self.owners += [step] * (len(self.actions) - before)
         if self._packed.empty:
             kept = [each for each in zip(self.actions, self.owners, strict=True) if each[0] is not self._packed]
@@ -130,6 +124,18 @@ class Linker:
         return life is not None and life.loose
 
     # One kind of step each
+
+    def _step(self, index: int, step: Step) -> None:
+        if isinstance(step, Launch):
+            self._launch(index, step)
+            if step.choice.indexes(step.call):
+                self._suspects.add(step.choice.place)
+        elif isinstance(step, Move):
+            self._move(step)
+        else:
+            self._control(step)
+            self._suspects.update(self.frame.contexts)  # what it runs may index
+            self.actions.append(self._packed)  # and may write
 
     def _move(self, step: Move) -> None:
         frame = self.frame
@@ -241,7 +247,7 @@ class Linker:
 
         if self._check is None:
             return action
-        return partial(self._check.launch, step, context, tensors, made, action)
+        return partial(self._check.launch, step, context, tensors, made, workspace, action)
 
     def _fed(
         self,
@@ -289,7 +295,7 @@ def _checked(step: Launch, run: Run, check: CheckKernels) -> Run:
 
     def checked(context: Context, io: IO) -> None:
         made = io.tensors[inputs:]
-        check.launch(step, context, io.tensors[:inputs], made, lambda: run_kernel(run, context, io, made))
+        check.launch(step, context, io.tensors[:inputs], made, io.workspace, lambda: run_kernel(run, context, io, made))
 
     return checked
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan
 
 WORTH_SHARING = 16384
 """Bytes from which updating in place gains more than the short path of recycled tensors."""
+worth_sharing: ContextVar[int] = ContextVar("worth_sharing", default=WORTH_SHARING)
+"""That of the plans that are made now: the certificate tries small samples in place, too."""
 
 
 def finish_lifetimes(plan: Plan, last_use: Mapping[str, int], inplace: bool) -> None:
@@ -51,6 +54,7 @@ def _share_dying_inputs(plan: Plan) -> None:
     Proven, not assumed: the input's tensor was made by an operator of this run on the same place, nothing
     reads it later (it would be recycled here), and the two have equal dims and dtype.
     """
+    least = worth_sharing.get()
     for step in plan.steps:
         if not isinstance(step, Launch) or step.skip or step.blind or not step.choice.inplace:
             continue
@@ -60,7 +64,7 @@ def _share_dying_inputs(plan: Plan) -> None:
         for out, given in _alias_pairs(step):
             position = step.call.index[given]
             key = step.ins[position]
-            if out.spec.nbytes < WORTH_SHARING or key not in ends or out.shares >= 0 or out.state or key is None:
+            if out.spec.nbytes < least or key not in ends or out.shares >= 0 or out.state or key is None:
                 continue
             if step.ins.count(key) == 1 and step.in_specs[position].with_(lod=()) == out.spec.with_(lod=()):
                 out.shares = position

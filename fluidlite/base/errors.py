@@ -71,7 +71,17 @@ class OperatorNotFoundError(RegistryError, KeyError):
 
 
 class SupportsError(RegistryError):
-    """``supports(call)`` of a kernel or of a device raised, or returned what is no answer; it is named."""
+    """``supports(call)`` of a kernel or of a device raised, or returned what is no answer; it is named.
+
+    Attributes
+    ----------
+    op : str
+        The type of the operator that it was asked about.
+    """
+
+    def __init__(self, message: str, op: str = "") -> None:
+        super().__init__(message)
+        self.op = op
 
 
 class KernelNotFoundError(FluidError, RuntimeError):

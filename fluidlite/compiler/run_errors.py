@@ -18,8 +18,18 @@ class LateError(OutOfRangeError):
     """An index out of range that a device recorded, found when the host looked; it names its operator."""
 
 
-def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
+class StepError(Exception):
+    """An action that serves several steps failed for this one; its cause says how."""
+
+    def __init__(self, step: Launch) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+def fail(exc: BaseException, step: Any, frame: Frame) -> NoReturn:
     """Raise what a step of a run raised again, with the operator, the user's line and the place."""
+    if isinstance(exc, StepError) and exc.__cause__ is not None:
+        step, exc = exc.step, exc.__cause__
     if isinstance(exc, LateError):
         raise exc
     if isinstance(exc, OutOfRangeError):
@@ -41,7 +51,7 @@ def fail(exc: Exception, step: Any, frame: Frame) -> NoReturn:
     raise DeviceError(f"{what(step)} failed on {where}: {type(exc).__name__}: {exc}{_kernel_text(step, exc)}") from exc
 
 
-def _kernel_text(step: Any, error: Exception | None) -> str:
+def _kernel_text(step: Any, error: BaseException | None) -> str:
     """For the author of a kernel: where it is, and what a KeyError could have named."""
     if not isinstance(step, Launch) or step.choice.kernel is None:
         return ""

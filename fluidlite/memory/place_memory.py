@@ -136,7 +136,7 @@ class PlaceMemory:
         try:
             return self.strategy.take(size, context)
         except MemoryError as exc:
-            raise self._out_of_memory(nbytes, str(exc)) from exc
+            raise self._out_of_memory(nbytes, str(exc.__cause__ or exc)) from exc
 
     def _out_of_memory(self, nbytes: int, why: str) -> OutOfMemoryError:
         return OutOfMemoryError(

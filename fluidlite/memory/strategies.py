@@ -7,13 +7,13 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeVar
 
-from fluidlite.base.errors import AllocationError, RegistryError
+from fluidlite.base.errors import AllocationError, DeviceError, RegistryError
 from fluidlite.base.plugin_modules import plugin_modules
 from fluidlite.memory.allocation import Allocation, Block
 from fluidlite.memory.bump import Bump
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import Event
-from fluidlite.platform.device_registry import Unit
+from fluidlite.platform.device_registry import Unit, returned
 
 PATIENCE = 500e-6
 """Seconds for which a context waits for another's queue, which may be idle and only slow to say so."""
@@ -51,7 +51,9 @@ class RawMemory:
         if found is None:
             for other in [known for known in self._allocators if known is not None and known.closed]:
                 del self._allocators[other]
-            found = self.unit.device.allocator(self.unit.place.index)
+            index = self.unit.place.index
+            made = self.unit.device.allocator(index)
+            found = returned(f"allocator({index})", made, "allocate", "release")
             self._allocators[context if getattr(found, "pooled", False) else None] = found
         return found
 
@@ -65,8 +67,11 @@ class RawMemory:
         allocator = self.allocator(context)
         with context.guarded(f"allocating {nbytes} bytes"):
             handle = allocator.allocate(nbytes)
+            if handle is None:
+                raise DeviceError(f"allocate({nbytes}) returned None; expected a handle, or MemoryError")
+            block = Block(handle, nbytes, allocator, context)
         self.reserved += nbytes
-        return Block(handle, nbytes, allocator, context)
+        return block
 
     def give(self, block: Block) -> None:
         """Give a block back to the device, once the device has finished with it."""

@@ -14,7 +14,7 @@ from fluidlite.base.log import logger
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
-from fluidlite.platform.device_registry import Unit, devices
+from fluidlite.platform.device_registry import Unit, devices, returned
 from fluidlite.platform.place import Place, PlaceLike
 
 _local = threading.local()
@@ -91,13 +91,14 @@ def new_context(place: PlaceLike, queue: int | None = None) -> Context:
     with _lock:
         if queue is None:
             queue = next(_queues.setdefault(unit.place, itertools.count())) % queues
+        index = unit.place.index
         try:
-            raw = unit.device.context(unit.place.index, queue)
-        except DeviceError:
-            raise
+            raw = returned(
+                f"context({index}, {queue})", unit.device.context(index, queue), "copy_in", "copy_out", "wait"
+            )
+            context = Context(unit, raw)
         except Exception as exc:
-            raise DeviceError(f"{unit.place} cannot make a context: {type(exc).__name__}: {exc}") from exc
-        context = Context(unit, raw)
+            unit.fail(exc, "making a context")
         if not unit.checked and unit.info.computes:
             _check_round_trip(unit, context)
             unit.checked = True
@@ -111,9 +112,12 @@ def _check_round_trip(unit: Unit, context: Context) -> None:
     size = -(-size // unit.info.alignment) * unit.info.alignment
     sent = bytes((7 * i + 3) % 251 for i in range(size))
     back = bytearray(size)
+    index = unit.place.index
     with context.guarded("checking its copies"):
-        allocator = unit.device.allocator(unit.place.index)
+        allocator = returned(f"allocator({index})", unit.device.allocator(index), "allocate", "release")
         handle = allocator.allocate(size)
+        with context.raw.activate():
+            pass
         try:
             context.raw.copy_in(Span(handle, 0, size), memoryview(sent))
             context.raw.copy_out(memoryview(back), Span(handle, 0, size))

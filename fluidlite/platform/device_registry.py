@@ -6,12 +6,20 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from fluidlite.base.absent import absent
 from fluidlite.base.arguments import did_you_mean
 from fluidlite.base.dtypes import ALL, HALVES
-from fluidlite.base.errors import DeviceError, DeviceLost, DeviceUnavailable, FluidError, PlaceError, RegistryError
+from fluidlite.base.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceUnavailable,
+    FluidError,
+    OutOfMemoryError,
+    PlaceError,
+    RegistryError,
+)
 from fluidlite.base.fork import first_in_child, keep_for_ever, new_rlock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.plugin_callback import ensure_loaded
@@ -41,11 +49,13 @@ class Unit:
         self.place = place
         self.device = device
         self.info = info
-        if not isinstance(info, DeviceInfo):
-            raise DeviceError(f"info() returned {type(info).__name__}; expected a DeviceInfo")
+        _check_info(info)
         self.array: Any = device.array(place.index)
+        if self.array is not None:
+            returned(f"array({place.index})", self.array, "xp", "wrap")
         self.language: Any = device.language(place.index)
         if self.language is not None:
+            returned(f"language({place.index})", self.language, "keywords", "types", "compile", "launch")
             _check_language(self.language)
         words = getattr(self.language, "types", ())
         self.lacks: Mapping[str, frozenset[str]] = {
@@ -92,6 +102,19 @@ class Unit:
             found.insert(0 if getattr(self.language, "preferred", False) else 1, "language")
         return (*found, "memory")
 
+    def fail(self, exc: Exception, what: str) -> NoReturn:
+        """Raise a plugin's exception again, with the place and what was being done; a lost device poisons its place."""
+        if isinstance(exc, DeviceLost):
+            self.lost = self.lost or str(exc)
+            raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
+        if type(exc) is DeviceError and str(self.place) not in str(exc):
+            raise DeviceError(f"{self.place} failed while {what}: {exc}") from exc
+        if isinstance(exc, FluidError):
+            raise exc
+        if isinstance(exc, MemoryError):
+            raise OutOfMemoryError(f"{self.place} is out of memory while {what}: {exc}") from exc
+        raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
+
     def raise_if_lost(self) -> None:
         """Raise DeviceLost if the device is gone."""
         if self._lost is not None:
@@ -102,6 +125,32 @@ class Unit:
 _PLACE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*Place")
 _KEYWORDS = ("kernel", "function", "buffer", "constant", "each", "restrict", "prologue")
 _TYPES = ("int32", "int64", "uint8", "uint32", "uint64", "float32")
+
+
+def returned(what: str, thing: Any, *names: str) -> Any:
+    """What a function of a plugin returned.
+
+    Raises
+    ------
+    DeviceError
+        It lacks what is asked of it by these names: a return was forgotten, or it is something else.
+    """
+    lacks = [name for name in names if not hasattr(thing, name)]
+    if lacks:
+        raise DeviceError(f"{what} returned {thing!r:.80}; expected an object that has {', '.join(lacks)}")
+    return thing
+
+
+def _check_info(info: Any) -> None:
+    if not isinstance(info, DeviceInfo):
+        raise DeviceError(f"info() returned {type(info).__name__}; expected a DeviceInfo")
+    for name in ("alignment", "queues"):
+        number = getattr(info, name)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise DeviceError(f"info() says {name}={number!r}; expected an integer of 1 or more")
+    unknown = [dtype for dtype in info.dtypes if dtype not in ALL]
+    if unknown or isinstance(info.dtypes, str):
+        raise DeviceError(f"info() says dtypes={info.dtypes!r}; expected a tuple of {', '.join(ALL)}")
 
 
 def _check_language(language: Any) -> None:

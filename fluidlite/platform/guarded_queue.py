@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, FluidError
+from fluidlite.base.errors import CompileError, DeviceError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.base.opt_level import opt_level
 from fluidlite.platform.device_context import DoneEvent, Event, Stamp
@@ -75,12 +75,7 @@ class GuardedQueue:
 
     def fail(self, exc: Exception, what: str) -> NoReturn:
         """Raise a plugin's exception again, with the place and what was being done."""
-        if isinstance(exc, DeviceLost):
-            self.unit.lost = self.unit.lost or str(exc)
-            raise DeviceLost(f"{self.place} was lost while {what}: {exc}") from exc
-        if isinstance(exc, (FluidError, MemoryError)):
-            raise exc
-        raise DeviceError(f"{self.place} failed while {what}: {type(exc).__name__}: {exc}") from exc
+        self.unit.fail(exc, what)
 
     # Copies
 

@@ -138,7 +138,7 @@ class Kernel:
             If its function gives neither ``run(context, io)`` nor :class:`Prepared`.
         """
         if not self.plain:
-            return as_prepared(self.function(call, context), self.whose)
+            return as_prepared(self.function(call, context), call, self.whose)
         from fluidlite.program.compute_form import plain_run
 
         return Prepared(plain_run(self.function, call))

@@ -9,6 +9,7 @@ from typing import Any
 from fluidlite.base.errors import DeviceError
 from fluidlite.platform.device_memory import Span
 from fluidlite.program.kernel_io import IO
+from fluidlite.program.op_call import Call
 
 Run = Callable[[Any, IO], Any]
 Bind = Callable[[Any, IO], "Callable[[], Any] | None"]
@@ -56,8 +57,8 @@ class Prepared:
         return self.run(context, io)
 
 
-def as_prepared(prepared: Any, whose: str) -> Prepared:
-    """Return what a kernel's ``prepare`` gave as :class:`Prepared`.
+def as_prepared(prepared: Any, call: Call, whose: str) -> Prepared:
+    """Return what a kernel's ``prepare`` gave for a call as :class:`Prepared`.
 
     Parameters
     ----------
@@ -68,15 +69,20 @@ def as_prepared(prepared: Any, whose: str) -> Prepared:
     ------
     DeviceError
         If it is neither, or a function that carries ``workspace`` or ``bind``, which nobody would look at; or a
-        number of bytes below 0, or a packed input that has no bytes and no function.
+        number of bytes below 0, or a packed input that is none, or has no function.
     """
     if isinstance(prepared, Prepared):
         if isinstance(prepared.workspace, bool) or not isinstance(prepared.workspace, int) or prepared.workspace < 0:
             raise DeviceError(f"{whose} asks for {prepared.workspace!r} bytes of workspace; expected 0 or more")
         for slot, form in prepared.packed.items():
             nbytes, pack, _ = form if isinstance(form, tuple) and len(form) == 3 else (0, None, None)
-            if not isinstance(nbytes, int) or nbytes < 1 or not callable(pack):
-                raise DeviceError(f"{whose} wants {slot} packed as {form!r}; expected (1 byte or more, function, key)")
+            if not isinstance(nbytes, int) or nbytes < 0 or not callable(pack):
+                raise DeviceError(f"{whose} wants {slot} packed as {form!r}; expected (0 bytes or more, function, key)")
+            if len(call.ins.get(slot, ())) != 1:
+                ones = [name for name, specs in call.ins.items() if len(specs) == 1]
+                raise DeviceError(
+                    f"{whose} wants {slot!r} packed; expected an input of one tensor: {', '.join(ones) or 'none'}"
+                )
         return prepared
     if not callable(prepared):
         raise DeviceError(f"{whose} prepared {prepared!r}; expected run(context, io) or a Prepared")

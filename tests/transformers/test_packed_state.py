@@ -17,8 +17,8 @@ from fluidlite import layers, memory
 from fluidlite.compiler.executable import packed_state
 from fluidlite.compiler.executable.launch_report import pieces
 from fluidlite.platform.device_registry import devices
-from fluidlite.plugin import IO, Call, Context, DeviceError, Prepared, Span
-from fluidlite.program.prepared import as_prepared
+from fluidlite.plugin import IO, Call, Context, DeviceError, Library, Prepared, Span
+from fluidlite.program.kernel_registry import Kernel, kernels
 
 PLACES = ("cpu", "opencl:0")
 KINDS = ("conv2d", "conv2d_transpose", "matmul")
@@ -472,15 +472,64 @@ def test_what_a_host_function_writes_within_a_run_is_seen(place: str) -> None:
 # What a kernel declares
 
 
-@pytest.mark.parametrize("packed", [{"w": 3}, {"w": (0, print, 1)}, {"w": (1, None, 1)}])
-def test_a_wrong_declaration_is_refused(packed: Any) -> None:
-    with pytest.raises(DeviceError, match=r"wants w packed as .*; expected \(1 byte or more, function, key\)"):
-        as_prepared(Prepared(print, packed=packed), "the kernel for 'x'")
+def product(prepare: Callable[[Call, Context], Any], inner: int = 3) -> Any:
+    """A product with a parameter, behind another operator on the cpu, by a kernel that goes before all others."""
+    made = Kernel("matmul", ("cpu",), prepare, "packs", origin="packs.py:7")
+    kernels.add_library(library := Library("packs", places=("cpu",), rank=1000))
+    kernels.add(made)
+    try:
+        program, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+        with fluid.program_guard(program, startup):
+            x = layers.tanh(layers.data("x", [inner]))
+            out = layers.matmul(x, layers.create_parameter([inner, 2], F32))
+        exe = fluid.Executor("cpu")
+        exe.run(startup, scope=scope)
+        return exe.run(program, {"x": np.ones((4, inner), F32)}, [out], scope=scope)[0]
+    finally:
+        kernels.remove(made)
+        kernels.remove_library(library)
+
+
+def full(*unused: Any) -> None:
+    raise RuntimeError("the board is full")
+
+
+def writes(context: Context, io: IO) -> None:
+    io.array("Out")[...] = 1
+
+
+@pytest.mark.parametrize(
+    ("prepared", "message"),
+    [
+        (Prepared(writes, packed={"Y": 3}), "wants Y packed as 3; expected (0 bytes or more, function, key)"),  # type: ignore[dict-item]
+        (Prepared(writes, packed={"Y": (-1, full, 1)}), "wants Y packed as (-1, "),
+        (Prepared(writes, packed={"Y": (1, None, 1)}), "wants Y packed as (1, None, 1); expected"),  # type: ignore[dict-item]
+        (Prepared(writes, packed={"W": (1, full, 1)}), "wants 'W' packed; expected an input of one tensor: X, Y"),
+        (Prepared(writes, packed={"Out": (1, full, 1)}), "wants 'Out' packed; expected an input of one tensor: X, Y"),
+        (Prepared(writes, packed={"Y": (8, full, 1)}), "failed on cpu:0: RuntimeError: the board is full"),
+        (Prepared(writes, bind=full), "failed on cpu:0: RuntimeError: the board is full"),
+        (Prepared(writes, record=full), "failed on cpu:0: RuntimeError: the board is full"),
+    ],
+)
+def test_what_a_kernel_declares_wrongly_is_told_with_its_operator(prepared: Prepared, message: str) -> None:
+    with pytest.raises(DeviceError) as error:
+        product(lambda call, context: prepared)
+    assert message in str(error.value)
+    assert str(error.value).startswith("operator matmul (test_packed_state.py")
+    assert "In the kernel for 'matmul' at packs.py:7 (library 'packs')" in str(error.value)
+
+
+def test_a_form_of_no_bytes_is_none() -> None:
+    def run(context: Context, io: IO) -> None:
+        assert io.packed("Y") is None
+        io.array("Out")[...] = 0
+
+    prepared = Prepared(run, packed={"Y": (0, full, "empty")})
+    assert product(lambda call, context: prepared, inner=0).tolist() == [[0, 0]] * 4
 
 
 def test_a_script_declares_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from fluidlite.plugin import register_kernel
-    from fluidlite.program.kernel_registry import kernels
 
     packed: list[int] = []
 

@@ -14,7 +14,15 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite import memory
-from fluidlite.base.errors import CompileError, DeviceError, DeviceLost, DeviceUnavailable, PlaceError
+from fluidlite.base.errors import (
+    CompileError,
+    DeviceError,
+    DeviceLost,
+    DeviceUnavailable,
+    FluidError,
+    OutOfMemoryError,
+    PlaceError,
+)
 from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device import DeviceBase, DeviceInfo
 from fluidlite.platform.device_context import ContextBase
@@ -256,6 +264,92 @@ def test_a_device_that_cannot_be_used_says_why_and_is_asked_once(answer: Any, re
         assert fluid.Place(device.kind) not in fluid.places()
         assert devices.kinds()[device.kind]
         assert fluid.Place("cpu") in fluid.places()
+
+
+class Wrong(FakeDevice):
+    """One function of it, or of what it hands over, does something else."""
+
+    def __init__(self, name: str, instead: Any) -> None:
+        super().__init__()
+        where, _, method = name.partition(".")
+        if not method:
+            setattr(self, where, instead)
+            return
+        make = getattr(self, where)
+
+        def made(*given: Any) -> Any:
+            thing = make(*given)
+            setattr(thing, method, instead)
+            return thing
+
+        setattr(self, where, made)
+
+
+def gives(answer: Any) -> Any:
+    """A function that returns, or raises, what it was told to."""
+
+    def function(*given: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return function
+
+
+@pytest.mark.parametrize("what", ["none", "another", "raises", "full", "lost"])
+@pytest.mark.parametrize(
+    "name",
+    ["context", "allocator", "array", "language", "allocator.allocate", "context.wait", "context.activate"],
+)
+def test_what_a_device_hands_over_wrongly_is_told_with_its_place(name: str, what: str) -> None:
+    answers = {"none": None, "another": "rubbish", "raises": ValueError("odd"), "full": MemoryError("full")}
+    answer = answers.get(what, DeviceLost("unplugged"))
+    fine = (what == "none" and name in ("array", "language")) or (
+        what in ("none", "another") and name == "context.wait"
+    )
+    with installed(Wrong(name, gives(answer))) as device:
+        if what in fine.get(name, ()):
+            new_context(device.kind)
+            return
+        with pytest.raises(FluidError, match=device.kind) as error:
+            new_context(device.kind)
+        if what == "another" and "." not in name:
+            assert "returned 'rubbish'; expected an object that has " in str(error.value)
+        if name in ("array", "language"):
+            assert isinstance(error.value, DeviceUnavailable)
+            return
+        assert isinstance(error.value, OutOfMemoryError) == (what == "full")
+        assert (devices.unit(device.kind).lost is not None) == (what == "lost")
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"alignment": 0}, "alignment=0; expected an integer of 1 or more"),
+        ({"alignment": "64"}, "alignment='64'; expected an integer"),
+        ({"queues": 0}, "queues=0; expected an integer"),
+        ({"dtypes": ("float32", "float33")}, "expected a tuple of bool, "),
+        ({"dtypes": "float32"}, "expected a tuple of bool, "),
+    ],
+)
+def test_facts_that_cannot_be(facts: dict[str, Any], reason: str) -> None:
+    with (
+        installed(Wrong("info", gives(DeviceInfo("odd", **facts)))) as device,
+        pytest.raises(DeviceUnavailable, match=reason),
+    ):
+        fluid.Executor(device.kind)
+
+
+def test_no_handle_is_kept(device: FakeDevice) -> None:
+    """A function that forgot to return: the next allocation asks the device again."""
+    context = get_context(device.kind)
+    allocator = memory.memory_of(context.place).strategy.raw.allocator(context)
+    allocator.allocate = gives(None)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=rf"{device.kind}:0 .*allocate\(\d+\) returned None; expected a handle"):
+            memory.alloc(device.kind, 100)
+    del allocator.allocate
+    memory.free(memory.alloc(device.kind, 100))
 
 
 def test_a_removed_device_is_gone(device: FakeDevice) -> None:

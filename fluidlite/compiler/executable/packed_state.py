@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from fluidlite.base.errors import OutOfMemoryError
 from fluidlite.compiler.planning.plan import Launch
+from fluidlite.compiler.run_errors import StepError
 from fluidlite.memory import memory_of
 from fluidlite.memory.allocation import Allocation
 from fluidlite.platform.context import Context
@@ -56,7 +57,7 @@ class PackedState:
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self._state = state
-        self._forms: dict[_Form, None] = {}
+        self._forms: dict[_Form, Launch] = {}
 
     @property
     def empty(self) -> bool:
@@ -71,20 +72,23 @@ class PackedState:
             tensor = self._state.get(step.ins[at] or "")
             form = _form(tensor, wanted, context) if tensor is not None and tensor.spec == step.in_specs[at] else None
             if form is not None:
-                self._forms[form] = None
+                self._forms.setdefault(form, step)
                 found[slot] = form.span
         return found or None
 
     def __call__(self) -> None:
-        for form in self._forms:
-            form.renew()
+        for form, step in self._forms.items():
+            try:
+                form.renew()
+            except Exception as exc:
+                raise StepError(step) from exc
 
 
 def _form(tensor: Tensor, wanted: Form, context: Context) -> _Form | None:
     allocation = tensor.allocation
-    if allocation is None or allocation.contents is None or tensor.place != context.place:
-        return None
     nbytes, _, key = wanted
+    if not nbytes or allocation is None or allocation.contents is None or tensor.place != context.place:
+        return None
     key = context, allocation, tensor.byte_offset, tensor.spec, nbytes, key
     form = _forms.get(key)
     if form is None:

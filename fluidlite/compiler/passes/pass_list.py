@@ -141,8 +141,9 @@ class PassList(list[GraphPass]):
         """
         try:
             item.do_pass(graph)
-        except SupportsError:  # of a kernel, or of a device: it says whose, and no pass is to blame
-            raise
+        except SupportsError as exc:  # of a kernel, or of a device: it says whose, and no pass is to blame
+            lines = dict.fromkeys(str(op.line) for op in graph.ops if op.type == exc.op)
+            raise SupportsError(f"{exc}\n  At: {' or '.join(lines)}" if lines else str(exc)) from exc.__cause__
         except ProgramError as exc:
             text = str(exc).removeprefix(f"pass {item.name} ")  # as the methods of a pass begin their own errors
             raise type(exc)(f"{self.called(item)}{' ' if text != str(exc) else ': '}{text}") from exc

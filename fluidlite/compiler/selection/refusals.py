@@ -82,15 +82,19 @@ def asked_of(supports: Callable[[Call], Any], call: Call, whose: Callable[[], st
     try:
         answer = supports(call)
     except Exception as exc:
-        raise SupportsError(
-            f"supports(call) of {whose()} raised {type(exc).__name__} for operator {call.op.type}: {exc}"
-            "\n  Do: let it return None, or the reason of a refusal as a text; dims may be -1"
-        ) from exc
+        raise _no_answer(call, whose(), f"raised {type(exc).__name__}", f": {exc}") from exc
     if answer is not None and not isinstance(answer, str):
-        raise SupportsError(
-            f"supports(call) of {whose()} returned {answer!r}; expected None, or the reason of a refusal as a text"
-        )
+        raise _no_answer(call, whose(), f"returned {answer!r}")
     return answer
+
+
+def _no_answer(call: Call, whose: str, how: str, why: str = "") -> SupportsError:
+    type = call.op.type
+    return SupportsError(
+        f"supports(call) of {whose} {how} for operator {type}{why}"
+        "\n  Do: let it return None, or the reason of a refusal as a text; dims may be -1",
+        type,
+    )
 
 
 def capability_refusal(capability: str, call: Call, unit: Unit) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fluidlite import memory
-from fluidlite.base.dtypes import NUMPY
+from fluidlite.base.dtypes import ITEMSIZE, NUMPY
 from fluidlite.conformance.cases import Array
 from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.memory import Allocation
@@ -44,7 +44,7 @@ def device_checks() -> dict[str, DeviceCheck]:
 
 
 def _namespace(place: Place) -> None:
-    """The array namespace, if there is one, has what every namespace must have."""
+    """The array namespace, if there is one, has what every namespace must have, and arrays of the device's dtypes."""
     unit = devices.unit(place)
     if unit.array is None:
         return
@@ -56,6 +56,19 @@ def _namespace(place: Place) -> None:
             "  Do: add them to what the device gives as xp, or leave dtypes out of its DeviceInfo; "
             "docs/reference/array_namespace.md lists what is needed"
         )
+    allocation = memory.alloc(place, 8, get_context(place))
+    for dtype in unit.array_dtypes:
+        try:
+            array = unit.array.wrap(_part(allocation, 0, ITEMSIZE[dtype]), (1,), dtype, None)
+            right = tuple(array.shape) == (1,) and str(array.dtype).rpartition(".")[2] == dtype
+            wrong = "" if right else f"gave {array!r:.80}"
+        except Exception as exc:
+            wrong = f"raised {type(exc).__name__}: {exc}"
+        if wrong:
+            raise ConformanceError(
+                f"{place}: wrap(span, (1,), {dtype!r}, None) {wrong}"
+                f"\n  Do: return an array of it, or leave {dtype} out of DeviceInfo(dtypes=...)"
+            )
 
 
 def _pattern(nbytes: int, seed: int = 0) -> Array:

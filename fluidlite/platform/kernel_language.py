@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from fluidlite.base.arguments import did_you_mean
+from fluidlite.base.errors import RegistryError
 from fluidlite.base.lru_cache import CacheInfo
 
 REGION_BIT = 56
@@ -133,6 +135,9 @@ class KernelLanguageBase:
 
     def __init__(self, **changes: Any) -> None:
         for name, value in changes.items():
+            if not hasattr(self, name):
+                near = did_you_mean(name, vars(KernelLanguageBase), 1, 0.5)
+                raise RegistryError(f"a kernel language has no {name!r}{near}")
             setattr(self, name, value)
 
     def listings(self, source: str, entry: str, parameters: tuple[str, ...]) -> Mapping[str, str]:

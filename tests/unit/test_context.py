@@ -22,12 +22,14 @@ from fluidlite.base.errors import (
     FluidError,
     OutOfMemoryError,
     PlaceError,
+    RegistryError,
 )
 from fluidlite.platform.context_pool import get_context, new_context
 from fluidlite.platform.device import DeviceBase, DeviceInfo
 from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import devices
+from fluidlite.platform.kernel_language import KernelLanguageBase
 
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 from fake_device import FakeDevice, installed
@@ -304,9 +306,7 @@ def gives(answer: Any) -> Any:
 def test_what_a_device_hands_over_wrongly_is_told_with_its_place(name: str, what: str) -> None:
     answers = {"none": None, "another": "rubbish", "raises": ValueError("odd"), "full": MemoryError("full")}
     answer = answers.get(what, DeviceLost("unplugged"))
-    fine = (what == "none" and name in ("array", "language")) or (
-        what in ("none", "another") and name == "context.wait"
-    )
+    fine = {"array": ["none"], "language": ["none"], "context.wait": ["none", "another"]}
     with installed(Wrong(name, gives(answer))) as device:
         if what in fine.get(name, ()):
             new_context(device.kind)
@@ -338,6 +338,12 @@ def test_facts_that_cannot_be(facts: dict[str, Any], reason: str) -> None:
         pytest.raises(DeviceUnavailable, match=reason),
     ):
         fluid.Executor(device.kind)
+
+
+def test_a_word_that_no_kernel_language_has() -> None:
+    with pytest.raises(RegistryError, match="a kernel language has no 'words'; did you mean 'keywords'"):
+        KernelLanguageBase(words={})
+    assert KernelLanguageBase(name="mine", suffix=".cl").suffix == ".cl"
 
 
 def test_no_handle_is_kept(device: FakeDevice) -> None:

@@ -19,12 +19,16 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.codegen import functions
 from fluidlite.codegen.primitives import PRIMITIVES, Primitive
 from fluidlite.conformance import certify, load_plugin_modules
-from fluidlite.conformance.device_checks import NAMESPACE
+from fluidlite.conformance.device_checks import NAMESPACE, device_checks
+from fluidlite.conformance.tolerances import ConformanceError
 from fluidlite.expr import derivative_rules, lowering
 from fluidlite.expr.decompose import ELEMENTWISE, OPERATORS
 from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.tensor import tensor
 from fluidlite.expr.tracing import tracing
+from fluidlite.platform.device_registry import devices
+from fluidlite.platform.place import Place
+from fluidlite.plugin import DeviceInfo
 from fluidlite.render import (
     array_functions,
     array_indexing,
@@ -168,3 +172,38 @@ def test_a_certificate_begins_with_the_namespace(
         assert found.ok
         assert NAMESPACE not in seen
         assert len(seen) > 3
+
+
+def test_a_certificate_asks_for_arrays_of_every_dtype_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "plugins"))
+    from strict_device import DTYPES as THE_STANDARDS, StrictArrays, StrictDevice
+
+    class Generous(StrictDevice):
+        kind = "generous"
+        said: Any = None
+
+        def info(self, index: int) -> DeviceInfo:
+            return DeviceInfo("generous", dtypes=(*THE_STANDARDS, "float16"))
+
+        def array(self, index: int) -> Any:
+            arrays = StrictArrays()
+            if self.said is not None:
+                monkeypatch.setattr(arrays, "wrap", lambda *given: self.said, raising=False)
+            return arrays
+
+    for said, message in (
+        (None, "wrap(span, (1,), 'float16', None) raised TypeError: "),
+        ("rubbish", "wrap(span, (1,), 'bool', None) raised AttributeError: "),
+        (np.zeros(2, "bool"), "wrap(span, (1,), 'bool', None) gave array([False, False])"),
+        (np.zeros(1, "int8"), "wrap(span, (1,), 'bool', None) gave array([0], dtype=int8)"),
+    ):
+        device = Generous()
+        device.said = said
+        devices.add(device)
+        try:
+            with pytest.raises(ConformanceError) as error:
+                device_checks()[NAMESPACE](Place("generous", 0))
+            assert message in str(error.value)
+            assert "\n  Do: return an array of it, or leave " in str(error.value)
+        finally:
+            devices.remove(device)

@@ -185,12 +185,11 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
                 kernel.plugin = name
             _undo[name] = commit(stage, name, record.origin)
             record.brought = stage.names()
-        except (Exception, SystemExit) as exc:  # a module that exits takes nobody with it
-            root: BaseException = exc
-            while root.__cause__ is not None:
-                root = root.__cause__
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # a module that exits takes nobody with it
             record.state = "failed"
-            record.error = f"{type(root).__name__}: {root}"
+            record.error = _root_cause(exc)
             import traceback
 
             record.traceback = "".join(traceback.format_exception(exc))
@@ -199,6 +198,18 @@ def load(name: str, target: str | ModuleType | Any, version: str = "", built_in:
         plugin_modules.mark_loaded(name)
         _keep(record)
     return record
+
+
+def _root_cause(exc: BaseException) -> str:
+    """The first of the exceptions that led to one, in a line."""
+    causes = [exc]
+    while (cause := causes[-1].__cause__) is not None and not any(cause is each for each in causes):
+        causes.append(cause)
+    try:
+        text = str(causes[-1])
+    except Exception as wrong:
+        text = f"(its text raises {type(wrong).__name__})"
+    return f"{type(causes[-1]).__name__}: {text}"
 
 
 def unload(name: str) -> None:

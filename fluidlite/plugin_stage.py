@@ -101,7 +101,8 @@ def commit(stage: Stage, name: str, origin: str) -> list[Callable[[], None]]:
 
     try:
         for device in stage.devices:
-            keep(lambda d=device: devices.add(d, origin), lambda d=device: devices.remove(d))  # type: ignore[misc]
+            whose = f"plugin {name!r} ({origin})"
+            keep(lambda d=device, o=whose: devices.add(d, o), lambda d=device: devices.remove(d))  # type: ignore[misc]
         for library in stage.libraries:
             keep(lambda x=library: kernels.add_library(x), lambda x=library: kernels.remove_library(x))  # type: ignore[misc]
         for op, override in stage.operators:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 
 from fluidlite.base.errors import DeviceError, PlaceError
 from fluidlite.base.fork import hold_at_fork, new_rlock
 from fluidlite.base.log import logger
 from fluidlite.base.weak_objects import WeakObjects
 from fluidlite.platform.context import Context
+from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.device_memory import Span
 from fluidlite.platform.device_registry import Unit, devices, returned
 from fluidlite.platform.place import Place, PlaceLike
@@ -21,6 +24,8 @@ _local = threading.local()
 _all: WeakObjects[Context] = WeakObjects()
 _queues: dict[Place, itertools.count[int]] = {}
 _lock = new_rlock()
+PATIENCE_AT_EXIT = 20.0
+"""Seconds for which the end of a process waits for queues; one that hangs does not keep it."""
 
 
 class _PerThread(dict[Place, Context]):
@@ -142,10 +147,28 @@ hold_at_fork(lambda: [context.lock for context in open_contexts() if context.uni
 # is lost in the child do not matter.
 
 
+def _ends(context: Context, until: float) -> bool:
+    """Whether a queue ends what it has to do by some time; one whose events only wait is waited for by closing it."""
+    if context.unit.lost is not None or getattr(type(context.raw), "record", None) is ContextBase.record:
+        return True
+    event = context.raw.record()
+    while not event.done():
+        if monotonic() > until:
+            return False
+        sleep(0.001)
+    return True
+
+
 @atexit.register
 def _close_all() -> None:
+    until = monotonic() + PATIENCE_AT_EXIT
     for context in open_contexts():
         try:
-            context.close()
+            if _ends(context, until):
+                context.close()
+            else:
+                context.unit.lost = "its queue hangs"
+                text = f"{context!r} is left open: its queue has not ended in {PATIENCE_AT_EXIT:g} s"
+                warnings.warn(text, RuntimeWarning, stacklevel=1)
         except Exception as exc:
             logger.debug("closing %r at exit: %s", context, exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -338,6 +339,32 @@ def test_facts_that_cannot_be(facts: dict[str, Any], reason: str) -> None:
         pytest.raises(DeviceUnavailable, match=reason),
     ):
         fluid.Executor(device.kind)
+
+
+HANGS = """
+import atexit, sys
+sys.path.append({plugins!r})
+held = []
+atexit.register(lambda: print([context.closes for device in held for context in device.made]))  # after all others
+from fake_device import FakeDevice
+from fluidlite.platform import context_pool
+from fluidlite.platform.device_registry import devices
+
+context_pool.PATIENCE_AT_EXIT = 0.2
+for hangs in (False, True):
+    held.append(FakeDevice())
+    devices.add(held[-1])
+    context = context_pool.get_context(held[-1].kind)
+    held[-1].held = hangs
+"""
+
+
+def test_a_queue_that_hangs_keeps_no_process() -> None:
+    """What it uses is left as it is; other queues are closed."""
+    code = HANGS.format(plugins=str(Path(__file__).parents[1] / "plugins"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[1, 0]"
+    assert "is left open: its queue has not ended in 0.2 s" in done.stderr
 
 
 def test_a_word_that_no_kernel_language_has() -> None:

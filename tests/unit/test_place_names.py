@@ -67,7 +67,7 @@ def test_what_is_not_there_says_what_to_install(module: Any) -> None:
     [
         ("acme", "CUDAPlace", "is the name of another place"),
         ("acme", "CPUPlace", "is the name of another place"),
-        ("acme", "OpenCLPlace", "is registered twice: by fluidlite.devices.opencl"),
+        ("acme", "OpenCLPlace", "is registered twice: by plugin 'devices.opencl' (fluidlite.devices.opencl)"),
         ("acme", "Place", "expected a word such as 'AcmePlace'"),
         ("acme", "Acme", "expected a word such as 'AcmePlace'"),
         ("acme", "Acme-Place", "expected a word such as 'AcmePlace'"),

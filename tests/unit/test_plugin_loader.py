@@ -219,6 +219,40 @@ def test_a_target_that_is_not_there(target: str) -> None:
     assert record.origin == target
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Outcome(BaseException):
+    """As test frameworks have them: no Exception."""
+
+
+def circular() -> Exception:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    return one
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (Unspeakable(), "Unspeakable: (its text raises RuntimeError)"),
+        (Outcome("skipped"), "Outcome: skipped"),
+        (circular(), "ValueError: other"),
+        (SystemExit("bye"), "SystemExit: bye"),
+    ],
+)
+def test_whatever_a_plugin_raises_is_its_own_affair(raised: BaseException, error: str) -> None:
+    def hook() -> Any:
+        raise raised
+
+    with pytest.warns(PluginWarning, match="was left out"):
+        record = load(Plugin(kernels=[hook]))
+    assert (record.state, record.error) == ("failed", error)
+    assert type(raised).__name__ in record.traceback
+
+
 def test_decorators_count_at_once_outside_a_load() -> None:
     definition = operator("test_at_once")
     found = kernel("test_at_once")

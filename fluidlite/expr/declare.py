@@ -27,7 +27,7 @@ from fluidlite.program.operator_options import (
     Options,
     Registration,
 )
-from fluidlite.program.registry import declared_at, register_op
+from fluidlite.program.registry import declared_at, ops, register_op
 from fluidlite.program.rules import ExpressionRule, GradRule
 
 
@@ -112,6 +112,11 @@ def operator(
         rule: GradRule | None = None
         if reads is not None:
             seen = tuple(slot.name for slot in given)
+            readable = [*seen, *(slot.name for slot in made)]
+            if isinstance(reads, str) or not set(reads) <= set(readable):
+                raise RegistryError(
+                    f"operator {type!r}: Differentiation(reads={reads!r}); expected some of {', '.join(readable)}"
+                )
             kept = tuple(slot.name for slot in made if slot.name in reads)
             values = {slot.name: dtypes[slot.name] for slot in given if slot.value and dtypes and slot.name in dtypes}
             rule = GradRule(f"{type}_grad", (*seen, *kept, *(slot.name + GRAD for slot in made)), writes)
@@ -235,6 +240,12 @@ def gradient(
             return dict(zip((name + GRAD for name in writes), several, strict=True))
 
         absent = {*differentiation.dispensable, *differentiation.only_for}
+        other = ops.find(type or f"{op.type}_grad")
+        if other is not None and not chosen.get(Registration).override:
+            raise RegistryError(
+                f"the gradient of {op.type!r} at {origin}: {other.type!r} is declared already, at {other.origin}"
+                "\n  Do: leave Differentiation(reads=...) of the operator out, or say Registration(override=True)"
+            )
         rule = GradRule(type or f"{op.type}_grad", slots, tuple(writes), only_for=differentiation.only_for)
         if op.grad is None:  # else the operator says itself what is appended
             op.grad = rule

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import GradientError
+from fluidlite.base.errors import FluidError, GradientError
 from fluidlite.program.block import Block
 from fluidlite.program.derived import gradient_rule, whole_rule
 from fluidlite.program.edit import closed, sub_blocks
@@ -91,7 +91,15 @@ class Backward(GradientParts):
                 self._by_rule(op, rule)
             else:
                 maker = GradMaker(self, op)
-                rule(maker)
+                try:
+                    rule(maker)
+                except FluidError:
+                    raise
+                except Exception as exc:
+                    raise GradientError(
+                        f"{op}: its gradient rule raised {type(exc).__name__}: {exc}"
+                        f"\n  In the declaration at {op.definition.origin}"
+                    ) from exc
                 refuse_missing(op, into, maker.asked)
                 self._refuse_outputs(op, read, maker.asked)
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.base.errors import ProgramError
+from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
@@ -166,7 +166,15 @@ def decompose(call: Call) -> list[Part] | str:
     assert call.op.decompose is not None
     build = Build(call)
     with taken_apart(call):
-        reason = call.op.decompose(call, build)
+        try:
+            reason = call.op.decompose(call, build)
+        except FluidError:
+            raise
+        except Exception as exc:
+            raise ProgramError(
+                f"the decomposition of {call.op.type} raised {type(exc).__name__}: {exc}"
+                f"\n  In the declaration at {call.op.origin}"
+            ) from exc
     if isinstance(reason, str):
         return reason
     written = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import fluidlite as fluid
 from fluidlite.errors import RegistryError
 from fluidlite.plugin import (
     Aliasing,
@@ -134,6 +135,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         r"Differentiation\(reads=...\).*\n  Do: give grad=",
     ),
     (lambda: ANY[1]("relu", "cpu", options={"indexes": True}), r"'relu', options=.*expected KernelOptions"),
+    (
+        lambda: operator("t_bad", Differentiation(reads=("Y",)))(lambda x: x),
+        r"'t_bad': Differentiation\(reads=\('Y',\)\); expected some of X, Out",
+    ),
+    (
+        lambda: gradient(RELU)(lambda out, dout: dout),
+        r"the gradient of 'relu' at .*test_operator_options.py.*: 'relu_grad' is declared already, at .*\n  Do: leave",
+    ),
 ]
 
 
@@ -183,3 +192,36 @@ def test_an_operator_overrides_on_purpose() -> None:
         assert ops.get("t_again") is first
     finally:
         ops.remove(first)
+
+
+def raises(*given: Any) -> Any:
+    raise ZeroDivisionError("a slip")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((Inference(lambda call: None),), r"its inference returned None; expected .* by output slot \(Out\)"),  # type: ignore[arg-type,return-value]
+        ((Inference(lambda call: {"Oot": call.spec("X")}),), "its inference returned {'Oot': "),
+        ((Inference(lambda call: {"Out": (2, 3)}),), r"its inference returned {'Out': \(2, 3\)}"),  # type: ignore[arg-type,return-value,dict-item]
+        ((Inference(raises),), "make no sense together: ZeroDivisionError: a slip"),
+        ((PLAIN, Differentiation(rule=raises)), "its gradient rule raised ZeroDivisionError: a slip"),
+        ((PLAIN, Lowering(decompose=raises)), "decomposition of t_slips raised ZeroDivisionError: a slip"),
+    ],
+)
+def test_what_a_function_of_a_declaration_does_wrongly_is_told_with_the_users_line(options: Any, said: str) -> None:
+    op = register_op("t_slips", *options, **SLOTS)
+    try:
+        with pytest.raises(fluid.FluidError, match=re.compile(said, re.DOTALL)) as error:
+            main = fluid.Program()
+            with fluid.program_guard(main):
+                x = fluid.layers.data("x", [3], stop_gradient=False)
+                out = main.global_block().create_var("out")
+                main.global_block().append_op("t_slips", {"X": x}, {"Out": out})
+                if op.decompose is not None:
+                    fluid.Executor("cpu").run(main, {"x": [[1.0, 2.0, 3.0]]}, [out])
+                fluid.gradients([fluid.layers.reduce_sum(out)], [x])
+        assert "t_slips" in str(error.value)
+        assert "test_operator_options.py:" in str(error.value)
+    finally:
+        ops.remove(op)

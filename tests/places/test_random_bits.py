@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite.codegen import philox
 
 KINDS = ("opencl", "fpga", *{where.kind for where in fluid.places() if where.kind == "cuda"})
 
@@ -83,6 +84,24 @@ def test_gaussians_agree_to_four_ulps(place: str, dims: tuple[int, ...], seed: i
     found = run(place, "gaussian_random", "Out", seed, 0, dims, mean=0.0, std=1.0)
     for one, two in zip(wanted, found, strict=True):
         assert ulps(one, two) <= 4
+
+
+@pytest.mark.parametrize("width", range(7, 18))
+@pytest.mark.parametrize("place", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_rows_have_the_numbers_of_their_places(place: str, width: int) -> None:
+    """Whatever the width: a loop over a whole row draws those of all its neighbours at once."""
+    seed, dims = 1060716755953, (8, 45, width)
+    main = fluid.Program()
+    with fluid.program_guard(main):
+        x = fluid.layers.data("x", list(dims), append_batch_size=False)
+        dropped = fluid.layers.dropout(x, 0.3, seed=seed, dropout_implementation="upscale_in_train")
+        most = fluid.layers.reduce_max(dropped, dim=1, keep_dim=True)
+        both = fluid.layers.elementwise_add(dropped, most)
+    given = np.ones(dims, "float32")
+    drawn = philox.words(np, 0, given.size, (seed & philox.MASK, seed >> 32, 0, 0), 0).astype(np.int64) >> 8
+    expected = np.where(drawn.reshape(dims) >= 0.3 * 2**24, np.float32(1 / 0.7), np.float32(0))
+    (found,) = fluid.Executor(place).run(main, {"x": given}, [both])
+    np.testing.assert_allclose(found, expected + expected.max(1, keepdims=True), rtol=1e-6)
 
 
 def test_the_measure_of_ulps() -> None:

@@ -391,10 +391,11 @@ class ElementWriter:
             return f"{name}[({at}) & 3]"
         rest = self._number(with_axes(place, {axis: number(0)}), level)
         begin, count = ("first", self.schedule.lanes) if tile else (f"{axis}_at", TILE)
-        lines, blocks = (scope.lines, str(count // 4 + 1)) if tile else (scope.head, "@B@")
+        most = blocks_of(count)
+        lines, blocks = (scope.lines, str(most)) if tile else (scope.head, "@B@")
         lines += [
             f"const index_t {name}_at = {rest} + {begin};",
-            f"{kind} {name}[{count + 4}]; fl_words_any({name}_at, {blocks}, {key}, {name});",
+            f"{kind} {name}[{4 * most}]; fl_words_any({name}_at, {blocks}, {key}, {name});",
         ]
         return f"{name}[(int)({name}_at & 3) + {'v' if tile else '@'}]"
 
@@ -429,6 +430,11 @@ class ElementWriter:
 
     def _run(self, x: Element, level: int, tile: bool) -> str:
         raise NotImplementedError
+
+
+def blocks_of(count: int) -> int:
+    """How many blocks of four random words neighbours may lie in, the first of which is any of its block."""
+    return (3 + count + 3) // 4
 
 
 def _ranks(nest: Nest) -> dict[Element, int]:

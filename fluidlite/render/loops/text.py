@@ -17,7 +17,7 @@ from fluidlite.expr.number import Number, number, product
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.render.loops.accumulators import BLOCK, Accumulators, stepped
 from fluidlite.render.loops.affine import step_is_one, with_axes
-from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope
+from fluidlite.render.loops.element_text import STATUS, ElementWriter, Scope, blocks_of
 from fluidlite.render.loops.elements import Axis, Element, Source, elements_behind, numbers_in
 from fluidlite.render.loops.functions import costly, costs_functions
 from fluidlite.render.loops.indices import Conditions, leaves_of, linear
@@ -424,7 +424,7 @@ class NestWriter(ElementWriter):
         rest = [line.replace("@]", "0]") for line in lines]
         branches = any(line.startswith(("for ", "if ", "{")) for line in lines)
         side_by_side = "" if branches else f"{self.independent} "
-        before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(TILE // 4 + 1), "1"))
+        before, alone = ([line.replace("@B@", count) for line in scope.head] for count in (str(blocks_of(TILE)), "1"))
 
         def both(begin: str, end: str) -> list[str]:
             return [

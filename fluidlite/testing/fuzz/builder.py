@@ -295,4 +295,5 @@ class Builder:
         """A dim: mostly small, now and then 0 or 1 or above 1,024."""
         if not nonempty and self.chance(0.015):
             return 0
-        return int(self.any((1, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33))) if self.chance(0.97) else int(self.any((1025, 2050)))
+        usual = (1, 2, 3, 3, 4, 5, 7, 8, 11, 15, 16, 17, 33)
+        return int(self.any(usual)) if self.chance(0.97) else int(self.any((1025, 2050)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Union
 
 import numpy as np
 
@@ -30,22 +30,6 @@ _STEP = {"float64": 2.0**-11, "float32": 2.0**-6, "float16": 2.0**-3, "bfloat16"
 """Steps for elements of magnitude up to 1: about the fifth root of the unit, where rounding and fourth order meet."""
 _RTOL = {"float64": 1e-6, "float32": 5e-3, "float16": 5e-2, "bfloat16": 1e-1}
 _OFFSETS = (-2, -1, 1, 2)
-
-
-class Job(Protocol):
-    """A target and its gradients, which can be computed for any values of its inputs, as often as one likes."""
-
-    target: str
-    names: list[str]
-    gradients: list[str | None]
-
-    def run(self, fetches: Sequence[str], start: Array | None = None) -> list[Array]:
-        """The target, or gradients of its sum with weights."""
-        ...
-
-    def value(self, name: str) -> Array:
-        """The array that holds an input; what is written to it counts in the next run."""
-        ...
 
 
 @dataclass
@@ -79,6 +63,9 @@ class _Job:
     def value(self, name: str) -> Array:
         """The array that holds an input; what is written to it counts in the next run."""
         return self.feed[name] if name in self.feed else self.state[name]
+
+
+Job = Union[_Job, NodeJob]
 
 
 def gradient_report(

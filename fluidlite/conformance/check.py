@@ -73,7 +73,7 @@ def _check_outputs(case: Case, oracle: Oracle, one: OneOperator, place: Place, m
         compare(where, result.numpy(), expected, rtol, oracle.cancelled)
 
 
-def check_sample_gradients(case: Case, place: PlaceLike) -> None:
+def check_sample_gradients(case: Case, place: PlaceLike, modes: Sequence[str] = MODES, subsets: bool = True) -> None:
     """Hold a case's gradients, interpreted and compiled, against central differences of its reference.
 
     All gradients are made together and, where there are several, also each alone, since operators leave out the others.
@@ -83,6 +83,10 @@ def check_sample_gradients(case: Case, place: PlaceLike) -> None:
     ----------
     case : Case
     place : Place or str
+    modes : sequence of str, optional
+        The executor's modes.
+    subsets : bool
+        Whether gradients are also made alone, and without those of intermediate outputs.
 
     Raises
     ------
@@ -99,18 +103,18 @@ def check_sample_gradients(case: Case, place: PlaceLike) -> None:
         place, oracle = Place.parse(place), Oracle(case)
         intermediate = [slot.name for slot in case.op.outputs if slot.intermediate and slot.name in oracle.weights]
         whole = tuple(case.sample.grads)
-        if 0 < len(intermediate) < len(oracle.weights):
-            _check_gradients(case, oracle, place, whole)
+        if subsets and 0 < len(intermediate) < len(oracle.weights):
+            _check_gradients(case, oracle, place, modes, whole)
             for slot in intermediate:
                 del oracle.weights[slot]
-        alone = [(slot,) for slot in whole] if len(whole) > 1 and case.dtype == "float32" else []
+        alone = [(slot,) for slot in whole] if subsets and len(whole) > 1 and case.dtype == "float32" else []
         for slots in (whole, *alone):
-            _check_gradients(case, oracle, place, slots)
+            _check_gradients(case, oracle, place, modes, slots)
 
 
-def _check_gradients(case: Case, oracle: Oracle, place: Place, slots: tuple[str, ...]) -> None:
+def _check_gradients(case: Case, oracle: Oracle, place: Place, modes: Sequence[str], slots: tuple[str, ...]) -> None:
     one, graded = _differentiated(case, oracle, slots)
-    for mode in MODES:
+    for mode in modes:
         _check_graded(case, oracle, one, graded, place, mode, "")
         if mode == "compiled" and any(way == "computed" for way, _ in other_ways(one)):
             other = _differentiated(case, oracle, slots, computed=True)

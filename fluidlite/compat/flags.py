@@ -9,7 +9,24 @@ from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.instrumentation import check_finite, everywhere
 
-_flags: dict[str, Any] = {"FLAGS_check_nan_inf": False}
+_flags: dict[str, Any] = {
+    "FLAGS_check_nan_inf": False,
+    # Hints, which are kept and do nothing: memory is planned in any case, and kernels are chosen per call.
+    "FLAGS_allocator_strategy": "auto_growth",
+    "FLAGS_benchmark": False,
+    "FLAGS_conv_workspace_size_limit": 512,
+    "FLAGS_cpu_deterministic": False,
+    "FLAGS_cudnn_deterministic": False,
+    "FLAGS_cudnn_exhaustive_search": False,
+    "FLAGS_eager_delete_tensor_gb": 0.0,
+    "FLAGS_fast_eager_deletion_mode": True,
+    "FLAGS_fraction_of_gpu_memory_to_use": 0.92,
+    "FLAGS_initial_cpu_memory_in_mb": 500,
+    "FLAGS_memory_fraction_of_eager_deletion": 1.0,
+    "FLAGS_paddle_num_threads": 1,
+    "FLAGS_sync_nccl_allreduce": True,
+    "FLAGS_use_pinned_memory": True,
+}
 
 
 def set_flags(flags: Mapping[str, Any]) -> None:

@@ -175,6 +175,8 @@ class Variable(VariableMetadata):
         """Clip this variable's gradient during backward (Fluid's ``ErrorClipByValue``)."""
         self.error_clip = error_clip
 
+    _set_error_clip = set_error_clip  # its name since Fluid 1.3
+
     def __iter__(self) -> Iterator[Variable]:
         dims = self._spec().dims
         if not dims or dims[0] < 0:

@@ -113,6 +113,16 @@ def test_strategies_take_every_hint_of_fluid_and_nothing_else() -> None:
             made.no_such_hint = 1
 
 
+def test_flags_of_memory_and_libraries_are_hints() -> None:
+    names = "eager_delete_tensor_gb fraction_of_gpu_memory_to_use cudnn_deterministic allocator_strategy"
+    before = fluid.get_flags([f"FLAGS_{name}" for name in names.split()])
+    try:
+        fluid.set_flags({"FLAGS_eager_delete_tensor_gb": 1.0, "FLAGS_cudnn_deterministic": True})
+        assert fluid.get_flags("FLAGS_eager_delete_tensor_gb") == {"FLAGS_eager_delete_tensor_gb": 1.0}
+    finally:
+        fluid.set_flags(before)
+
+
 def test_names_of_framework_are_those_of_its_rooms() -> None:
     assert fluid.framework.Program is fluid.Program
     assert fluid.framework.grad_var_name("x") == "x@GRAD"

@@ -218,7 +218,7 @@ def test_groups_of_one_name_have_one_norm() -> None:
 def test_error_clip_is_applied_to_the_complete_gradient() -> None:
     x = layers.data("x", [3])
     hidden = layers.fc(x, 3, bias_attr=False)
-    hidden.error_clip = fluid.ErrorClipByValue(max=0.05, min=-0.01)
+    hidden._set_error_clip(fluid.ErrorClipByValue(max=0.05, min=-0.01))
     loss = layers.mean(layers.elementwise_sub(layers.scale(hidden, 3.0), layers.scale(hidden, 2.0)))
     optimizer.SGD(0.0).minimize(loss)
     exe = fluid.Executor("cpu")

@@ -1,7 +1,8 @@
-"""Fluid's flags: ``set_flags({"FLAGS_check_nan_inf": True})``."""
+"""Fluid's flags: ``set_flags({"FLAGS_check_nan_inf": True})``, or the variable ``FLAGS_check_nan_inf=1``."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ from fluidlite.base.arguments import listed, mapped
 from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.instrumentation import check_finite, everywhere
 
+_CHECK = "FLAGS_check_nan_inf"
 _flags: dict[str, Any] = {
-    "FLAGS_check_nan_inf": False,
+    _CHECK: False,
     # Hints, which are kept and do nothing: memory is planned in any case, and kernels are chosen per call.
     "FLAGS_allocator_strategy": "auto_growth",
     "FLAGS_benchmark": False,
@@ -41,7 +43,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
         _flags[name] = value
-    everywhere(check_finite, bool(_flags["FLAGS_check_nan_inf"]))
+    everywhere(check_finite, bool(_flags[_CHECK]))
 
 
 def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
@@ -51,3 +53,7 @@ def get_flags(names: str | Sequence[str]) -> dict[str, Any]:
         if name not in _flags:
             raise ProgramError(f"there is no flag {name!r}; there are {', '.join(_flags)}")
     return {name: _flags[name] for name in wanted}
+
+
+if os.environ.get(_CHECK, "").lower() in ("1", "true"):
+    set_flags({_CHECK: True})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -111,6 +114,14 @@ def test_the_flag_holds_for_all_threads(program: Any) -> None:
         fluid.set_flags({"FLAGS_nothing": 1})
     with pytest.raises(ProgramError, match="there is no flag"):
         fluid.get_flags(["FLAGS_nothing"])
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("True", True), ("0", False), ("", False)])
+def test_the_flag_may_come_from_the_environment(text: str, on: bool) -> None:
+    code = "import fluidlite; print(fluidlite.get_flags('FLAGS_check_nan_inf')['FLAGS_check_nan_inf'])"
+    env = {**os.environ, "FLAGS_check_nan_inf": text}
+    shown = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == str(on)
 
 
 def test_values_are_the_same_with_and_without_observers(program: Any) -> None:

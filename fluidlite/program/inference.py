@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from fluidlite.base.errors import FluidError, ProgramError, ShapeError
 from fluidlite.program.op_call import Call
@@ -59,9 +58,16 @@ def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
         raise
     except Exception as exc:
         raise ProgramError(f"its inputs and attributes make no sense together: {type(exc).__name__}: {exc}") from exc
-    made = _by_slot(call, found)
-    for slot, specs in made.items():
-        for spec in specs:
+    if not isinstance(found, Mapping) or not all(map(call.op.output, found)):
+        raise _no_specs(call, found)
+    made: dict[str, tuple[Spec, ...]] = {}
+    for slot, specs in found.items():
+        if not isinstance(specs, (Spec, list, tuple)):
+            raise _no_specs(call, found)
+        made[slot] = specs_of(specs)
+        for spec in made[slot]:
+            if not isinstance(spec, Spec):
+                raise _no_specs(call, found)
             if 0 < spec.nbytes <= MAX_NBYTES and len(spec.dims) <= MAX_RANK:
                 continue
             problem = dims_problem(spec.dims, spec.dtype)
@@ -70,14 +76,9 @@ def inferred(call: Call) -> dict[str, tuple[Spec, ...]]:
     return made
 
 
-def _by_slot(call: Call, found: Any) -> dict[str, tuple[Spec, ...]]:
-    """What an inference returned, if that is Specs by output slot."""
-    if isinstance(found, Mapping) and all(map(call.op.output, found)):
-        made = {slot: specs_of(specs) for slot, specs in found.items() if isinstance(specs, (Spec, list, tuple))}
-        if len(made) == len(found) and all(isinstance(spec, Spec) for specs in made.values() for spec in specs):
-            return made
+def _no_specs(call: Call, found: object) -> ProgramError:
     slots = ", ".join(slot.name for slot in call.op.outputs)
-    raise ProgramError(
+    return ProgramError(
         f"its inference returned {found!r:.100}; expected a Spec, or several, by output slot ({slots})"
         f"\n  In the declaration at {call.op.origin}"
     )

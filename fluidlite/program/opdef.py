@@ -269,6 +269,10 @@ class OpDef:
         """The attribute of that name, or None."""
         return self._attr.get(name)
 
+    def draws(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether a run draws random numbers: at test none does."""
+        return self.random and not attrs.get("is_test")
+
     def stops(self, slot: str) -> str | None:
         """Why no derivative flows through an input or output slot; None where one does, or should."""
         if slot in self.stop_gradient:

@@ -104,6 +104,40 @@ def test_rows_have_the_numbers_of_their_places(place: str, width: int) -> None:
     np.testing.assert_allclose(found, expected + expected.max(1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
+def test_what_is_trained_does_not_depend_on_tests_between(mode: str, implementation: str) -> None:
+    main = fluid.Program()
+    main.random_seed = 7
+    with fluid.program_guard(main):
+        x = fluid.layers.data("x", [8])
+        y = fluid.layers.scale(fluid.layers.dropout(x, 0.5, dropout_implementation=implementation), 2.0)
+    test = main.clone(for_test=True)
+    exe, given = fluid.Executor("cpu", mode=mode), {"x": np.ones((4, 8), "float32")}
+    alone, between = fluid.Scope(), fluid.Scope()
+    for _ in range(3):
+        (wanted,) = exe.run(main, given, [y], scope=alone)
+        (found,) = exe.run(main, given, [y], scope=between)
+        np.testing.assert_array_equal(found, wanted)
+        exe.run(test, given, [y.name], scope=between)
+
+
+@pytest.mark.parametrize("place", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_batches_without_rows_count_in_both_modes(place: str) -> None:
+    """Whether an operator that draws is alone, or is one with others that make numbers of nothing."""
+    main = fluid.Program()
+    main.random_seed = 7
+    with fluid.program_guard(main):
+        x = fluid.layers.data("x", [8])
+        total = fluid.layers.reduce_sum(fluid.layers.dropout(x, 0.5), dim=0, keep_dim=True)
+    found = {}
+    for mode in ("interpreted", "compiled"):
+        exe, scope = fluid.Executor(place, mode=mode), fluid.Scope()
+        runs = [exe.run(main, {"x": np.ones((n, 8), "float32")}, [total], scope=scope)[0] for n in (600, 0, 600)]
+        found[mode] = np.stack(runs)
+    np.testing.assert_array_equal(found["compiled"], found["interpreted"])
+
+
 def test_the_measure_of_ulps() -> None:
     one = np.asarray([1.0, -1.0, 1e-45, 0.0], np.float32)
     two = np.asarray([np.nextafter(np.float32(1), np.float32(2)), -1.0, -1e-45, 0.0], np.float32)

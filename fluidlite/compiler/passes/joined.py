@@ -172,7 +172,7 @@ class Joined:
         for source in sources:
             if DRAWS in source.hints:
                 hints[DRAWS] = source.hints[DRAWS]
-            elif source.definition.random:
+            elif source.definition.draws(source.attrs):
                 name = next((n for n in source.output_arg_names if n != EMPTY), source.type)
                 hints[DRAWS] = own_seed(source.attrs), name
         attrs = {attr.name: self.attrs[attr.name] for attr in definition.attrs}

@@ -284,7 +284,9 @@ class Values(ABC):
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
-        now, kept, step.skip = len(self.out.steps), True, True
+        if call.op.draws(call.attrs):
+            step.random = random_key(self.graph.program, op, call)
+        now, kept, step.skip = len(self.out.steps), True, step.random is None  # of no elements it draws, and counts it
         self.last_use.update(dict.fromkeys(filter(None, keys), now))
         for output in outputs:
             self.last_use[output.key] = now
@@ -292,8 +294,6 @@ class Values(ABC):
             step.skip = step.skip and not output.spec.size
         # where a guarded kernel skips, the state is what its input was: only if they share memory
         step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
-        if call.op.random:
-            step.random = random_key(self.graph.program, op, call)
         self.out.steps.append(step)
 
 

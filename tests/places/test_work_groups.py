@@ -256,15 +256,19 @@ def test_updates_are_sorted_or_added_up_by_chunks(rows: int, count: int, nests: 
 
 
 @pytest.mark.opencl
-def test_updates_of_several_dims_and_axes(grouped: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradients of what is read along an axis in the middle, and by a table of indices."""
+@pytest.mark.parametrize(("dims", "axis"), [((3, 900, 4), 1), ((20_000, 4, 5), 0)], ids=["by chunks", "sorted"])
+def test_updates_of_several_dims_and_axes(
+    dims: tuple[int, ...], axis: int, grouped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradients of what is read along an axis, in the middle or of rows of several dims, and by a table."""
     monkeypatch.setattr(get_context("opencl:0").language, "group", REAL)
     random = np.random.default_rng(5)
-    x, table = (random.normal(size=dims).astype("float32") for dims in ((3, 900, 4), (700, 6)))
-    index, ids = random.integers(0, 900, 3000), random.integers(0, 700, (50, 60, 1))
-    along, by_table = (random.normal(size=dims).astype("float32") for dims in ((3, 3000, 4), (50, 60, 6)))
+    x, table = (random.normal(size=each).astype("float32") for each in (dims, (700, 6)))
+    index, ids = random.integers(0, dims[axis], 3000), random.integers(0, 700, (50, 60, 1))
+    read_dims = (*dims[:axis], 3000, *dims[axis + 1 :])
+    along, by_table = (random.normal(size=each).astype("float32") for each in (read_dims, (50, 60, 6)))
     exact = np.zeros(x.shape), np.zeros(table.shape)
-    np.add.at(exact[0].swapaxes(0, 1), index, along.astype("float64").swapaxes(0, 1))
+    np.add.at(exact[0].swapaxes(0, axis), index, along.astype("float64").swapaxes(0, axis))
     np.add.at(exact[1], ids[..., 0], by_table)
     feed = {"x": x, "table": table, "index": index, "ids": ids, "along": along, "by_table": by_table}
     with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -272,7 +276,7 @@ def test_updates_of_several_dims_and_axes(grouped: list[str], monkeypatch: pytes
         for name, each in feed.items():
             block.create_var(name, each.shape, str(each.dtype), is_data=True, stop_gradient=name not in ("x", "table"))
         read, looked_up = block.create_var("read"), block.create_var("looked_up")
-        block.append_op("index_select", {"X": "x", "Index": "index"}, {"Out": read}, {"dim": 1})
+        block.append_op("index_select", {"X": "x", "Index": "index"}, {"Out": read}, {"dim": axis})
         block.append_op("lookup_table", {"W": "table", "Ids": "ids"}, {"Out": looked_up})
         products = [L.elementwise_mul(a, block.var(b)) for a, b in ((read, "along"), (looked_up, "by_table"))]
         slopes = fluid.gradients([L.reduce_sum(each) for each in products], [block.var("x"), block.var("table")])

@@ -27,7 +27,8 @@ def elements_of(nest: Nest) -> list[Element]:
     """All elements of a nest, those that others are made of first."""
     found: dict[Element, None] = {}
     for store in nest.stores:
-        for x in elements_behind(store.value, nest.elements, (store.place, *_of_conditions(store.there))):
+        bounds = [bound for axis in store.loops for bound in axis.bounds]
+        for x in elements_behind(store.value, nest.elements, (store.place, *_of_conditions(store.there), *bounds)):
             found[x] = None
     return list(found)
 

@@ -24,9 +24,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _loaded(modules: list[str] | None) -> list[str]:
+    """Plugins that are not installed, loaded before a command looks at anything."""
+    if modules:
+        from fluidlite.conformance import load_plugin_modules
+
+        load_plugin_modules(modules)
+    return modules or []
+
+
 PluginModules = Annotated[
     list[str] | None,
-    typer.Option("--plugin", help="A plugin that is not installed: its module, or a file module.py."),
+    typer.Option("--plugin", callback=_loaded, help="A plugin that is not installed: its module, or a file module.py."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -53,7 +63,7 @@ def _folder(path: Path) -> Path:
 
 
 @app.command()
-def places(as_json: AsJson = False) -> None:
+def places(plugin: PluginModules = None, as_json: AsJson = False) -> None:
     """List every place, and why a kind of device cannot be used."""
     rows = places_report()
     if as_json:
@@ -76,6 +86,7 @@ def places(as_json: AsJson = False) -> None:
 @app.command()
 def plugins(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Names, origins and tracebacks.")] = False,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """List every plugin, what it brought, and why one was left out."""
@@ -111,6 +122,7 @@ def ops(
     how: Annotated[list[str] | None, typer.Option(help="Only those with such a kernel somewhere: fallback.")] = None,
     gradients: Annotated[bool, typer.Option(help="Gradient operators too.")] = True,
     refused: Annotated[bool, typer.Option(help="Say why operators fall back.")] = False,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the kernel matrix: how each operator gets its kernel on each place."""
@@ -173,6 +185,7 @@ def ops(
 def op(
     type: Annotated[str, typer.Argument(help="An operator type.")],
     place: Annotated[list[str] | None, typer.Option("--place", "-p", help="A place; all if left out.")] = None,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what one operator means: slots, attributes, gradient, and its kernels."""
@@ -211,6 +224,7 @@ def explain(
     feed: Annotated[list[str] | None, typer.Option("--feed", "-f", help="name=64x784, once for each fed name.")] = None,
     refused: Annotated[bool, typer.Option(help="Show the candidates that were left out, and why.")] = False,
     html: Annotated[Path | None, typer.Option(callback=_file, help="Write the report to an HTML file too.")] = None,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Show, without running it, which kernel would run each operator of a saved model, and what would move."""
@@ -231,6 +245,7 @@ def passes(
     place: Annotated[str, typer.Option("--place", "-p", help="Whose transformer: a kind of places.")] = "cpu",
     fetch: Annotated[list[str] | None, typer.Option(help="What is fetched; else what the program names.")] = None,
     only: Annotated[list[str] | None, typer.Option("--pass", help="Show this pass alone; those before it run.")] = None,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a program before and after each pass of a transformer, without running it."""
@@ -256,6 +271,7 @@ def sources(
     codegen: Annotated[str | None, typer.Option(help="Whose kernels; the place's best if left out.")] = None,
     feed: Annotated[list[str] | None, typer.Option("--feed", "-f", help="name=64x784, for open dims.")] = None,
     fetch: Annotated[list[str] | None, typer.Option(help="What is fetched; else what the program names.")] = None,
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the sources of all that a saved model runs to files: it runs once, on zeros."""
@@ -323,9 +339,7 @@ def bench(
 ) -> None:
     """Time every kernel of an operator on a place side by side, and say which one is taken and why."""
     from fluidlite.cli.bench_view import read_attr, show
-    from fluidlite.conformance import load_plugin_modules
 
-    load_plugin_modules(plugin or ())
     sizes = dict(named_dims("--dims", "slot=dims; write it like X=64x128", text) for text in dims or ())
     show(console(), op, place, sample or (), sizes, dtype, dict(map(read_attr, attr or ())), seconds, as_json)
 
@@ -344,6 +358,7 @@ def profile(
     runs: Annotated[int, typer.Option(min=1, help="Of a model, after three that are not profiled.")] = 10,
     mode: Annotated[str, typer.Option(help="Of a model: compiled or interpreted.")] = "compiled",
     state: Annotated[str, typer.Option(help="All: time on the places; CPU: time of the host's calls.")] = "All",
+    plugin: PluginModules = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a script, or a saved model on zeros, and show what each operator and kernel cost on its place."""

@@ -7,7 +7,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from fluidlite.base.errors import DeviceError, PlaceError
@@ -149,13 +149,15 @@ hold_at_fork(lambda: [context.lock for context in open_contexts() if context.uni
 
 def _ends(context: Context, until: float) -> bool:
     """Whether a queue ends what it has to do by some time; one whose events only wait is waited for by closing it."""
-    if context.unit.lost is not None or getattr(type(context.raw), "record", None) is ContextBase.record:
+    gone = context.unit.lost is not None or context.unit.removed
+    if gone or getattr(type(context.raw), "record", None) is ContextBase.record:
         return True
-    event = context.raw.record()
-    while not event.done():
-        if monotonic() > until:
-            return False
-        sleep(0.001)
+    with suppress(Exception):  # what failed is told by closing it
+        event = context.raw.record()
+        while not event.done():
+            if monotonic() > until:
+                return False
+            sleep(0.001)
     return True
 
 

@@ -52,6 +52,15 @@ class Pattern:
         """The operand's collapsed dims, 1 where it is broadcast."""
         return tuple([d if f else 1 for d, f in zip(self.dims, self.flags[slot], strict=True)])
 
+    def strides(self, slot: str) -> list[int]:
+        """How many of its elements one step along each collapsed dim skips, 0 where it is broadcast."""
+        steps, step = [0] * len(self.dims), 1
+        for k in range(len(steps) - 1, -1, -1):
+            if self.flags[slot][k]:
+                steps[k] = step
+                step *= self.dims[k]
+        return steps
+
 
 def pattern_of(call: Call, also: Iterable[str] = ()) -> Pattern:
     """Return the pattern of a call with exact dims, of the slots that are read and written, and of ``also``."""

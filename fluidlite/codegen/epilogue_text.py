@@ -111,14 +111,6 @@ def epilogue_text(call: Call, language: Any) -> EpilogueText:
     if mixed:
         numbers += [(f"n{k}", "int64", pattern.dims[k]) for k in dims]
         for _, (slot, k) in writer.strides(mixed, dims):
-            numbers.append((f"d_{slot_word(slot)}_{k}", "int64", _stride(pattern.dims, pattern.flags[slot], k)))
+            numbers.append((f"d_{slot_word(slot)}_{k}", "int64", pattern.strides(slot)[k]))
     results = tuple(writer.ctype(code.instrs[value].dtype) for _, _, value in outs)
     return EpilogueText(tuple(buffers), tuple(numbers), row, "\n".join(lines), "\n".join(stores), results)
-
-
-def _stride(dims: tuple[int, ...], flags: tuple[bool, ...], dim: int) -> int:
-    """How many elements of an operand one step along a dim skips."""
-    step = 1
-    for k in range(dim + 1, len(dims)):
-        step *= dims[k] if flags[k] else 1
-    return step

@@ -80,7 +80,7 @@ class _Plan:
         self.scalars = code.values(call.attrs)
         self.steps: list[Step] = []
         self.sources: list[str] = []
-        self._strides = {slot: self._steps_of(slot) for slot in pattern.flags}
+        self._strides = {slot: pattern.strides(slot) for slot in pattern.flags}
         language = context.language
         cache = _sources.get(language) or _sources.setdefault(language, LRUCache(1024, "kernel texts", 32 << 20))
         writer = Writer(code, language, pattern, guarded)
@@ -91,14 +91,6 @@ class _Plan:
         # Large outputs first: those of fewer dims may be updated in place, and the large ones read them as they were.
         for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
             self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
-
-    def _steps_of(self, slot: str) -> list[int]:
-        steps, step = [0] * len(self.pattern.dims), 1
-        for k in range(len(steps) - 1, -1, -1):
-            if self.pattern.flags[slot][k]:
-                steps[k] = step
-                step *= self.pattern.dims[k]
-        return steps
 
     def _key(self, guarded: bool, *rest: Any) -> tuple[Any, ...]:
         code = self.code

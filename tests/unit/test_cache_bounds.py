@@ -79,7 +79,7 @@ MODULE_STATE = {
 """What modules keep beside :class:`LRUCache` caches, and why that does not grow with runs."""
 
 FUNCTIONS = {
-    "kernels/blas/cblas.py": {"_threads", "find", "unsuitable", "vectors"},
+    "kernels/blas/cblas.py": {"_threads", "find", "vectors"},
     "kernels/blas/batches.py": {"batched"},
     "layers/ops.py": {"layer"},
     "render/loops/kept_answers.py": {"_sources"},

@@ -99,7 +99,6 @@ def find(dtype: str) -> Routine | None:
     return None
 
 
-@cache
 def unsuitable(dtype: str) -> str | None:
     """Why cblas does not compute in a dtype, or None."""
     if dtype not in FLOATS:

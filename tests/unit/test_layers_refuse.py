@@ -26,6 +26,7 @@ FED = {
 }  # fmt: skip
 """Variables by name: f of floats, i of integers, b of bools."""
 USES = """
+Assert cond=b data=f2
 Print input=b
 abs x=i1
 accuracy input=f2 label=i1

@@ -297,6 +297,18 @@ def test_a_text_is_of_its_own_sizes_whoever_asked_before(
             assert written(at(*mine)) == alone, (before, mine)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"), [(512, 512, 1), (16384, 256, 1), (2048, 1024, 1), (4096, 1024, 2)]
+)
+def test_rows_that_no_cache_holds_are_stored_row_by_row(rows: int, columns: int, count: int) -> None:
+    """Beside a sum of their columns, smaller ones are stored as that goes by."""
+    full, row = (Spec.of((rows, columns), "float32"),), (Spec.of((columns,), "float32"),)
+    op = ops.get("elementwise_add_grad")
+    attrs = {attr.name: attr.default for attr in op.attrs}
+    ins, outs = {"X": full, "Y": row, "Out@GRAD": full}, {"X@GRAD": full, "Y@GRAD": row}
+    assert len(nests(Call(op, ins, outs, attrs, None, False))) == count
+
+
 @pytest.mark.parametrize(("rows", "stored"), [(32, 2), (2, 1)])
 def test_sums_of_columns_are_stored_where_a_sum_reads_them(rows: int, stored: int) -> None:
     """Neighbours are then computed side by side; of few numbers only what is read twice is stored."""

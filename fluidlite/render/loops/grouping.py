@@ -22,6 +22,8 @@ NEAR, MEMBERS = 4, 8
 """With so many nests before a root is compared, and so many roots are one nest: of hundreds each costs the same."""
 MUCH = 1 << 16
 """So much work is not shared by few items."""
+PAGE, CACHED = 1 << 10, 1 << 22
+"""Rows of so many elements lie on pages of their own, and so many elements are in no cache: columns are slow to store."""
 
 
 class Part(NamedTuple):
@@ -204,7 +206,7 @@ def _ways(members: list[Root], values: Sizes) -> Iterator[list[Root]]:
     if not thin or any(each.items != each.axes for each in wide):
         return
     wanted, total = prod(thin[0].sizes.values()), prod(wide[0].sizes.values())
-    if (wanted < FEW and total <= MUCH) or total < TILE * wanted:
+    if (wanted < FEW and total <= MUCH) or total < TILE * wanted or (wanted >= PAGE and total >= CACHED):
         return
     for positions in combinations(range(len(wide[0].axes)), len(thin[0].axes)):
         if _as_long([wide[0].axes[k] for k in positions], thin[0].axes, values):

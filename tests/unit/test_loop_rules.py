@@ -309,6 +309,11 @@ def test_rows_that_no_cache_holds_are_stored_row_by_row(rows: int, columns: int,
     assert len(nests(Call(op, ins, outs, attrs, None, False))) == count
 
 
+def test_large_rows_are_stored_as_their_sum_goes_by() -> None:
+    x = ((4096, 1024), "float32")
+    assert len(nests(call_of("smooth_l1_loss", {"X": x, "Y": x}, {}, "Diff", "Out"))) == 1
+
+
 @pytest.mark.parametrize(("rows", "stored"), [(32, 2), (2, 1)])
 def test_sums_of_columns_are_stored_where_a_sum_reads_them(rows: int, stored: int) -> None:
     """Neighbours are then computed side by side; of few numbers only what is read twice is stored."""

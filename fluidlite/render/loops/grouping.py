@@ -23,7 +23,7 @@ NEAR, MEMBERS = 4, 8
 MUCH = 1 << 16
 """So much work is not shared by few items."""
 PAGE, CACHED = 1 << 10, 1 << 22
-"""Rows of so many elements lie on pages of their own, and so many elements are in no cache: columns are slow to store."""
+"""Rows of so many elements lie on pages of their own, so many elements in no cache: columns of both are slow to store."""
 
 
 class Part(NamedTuple):
@@ -206,9 +206,12 @@ def _ways(members: list[Root], values: Sizes) -> Iterator[list[Root]]:
     if not thin or any(each.items != each.axes for each in wide):
         return
     wanted, total = prod(thin[0].sizes.values()), prod(wide[0].sizes.values())
-    if (wanted < FEW and total <= MUCH) or total < TILE * wanted or (wanted >= PAGE and total >= CACHED):
+    if (wanted < FEW and total <= MUCH) or total < TILE * wanted:
         return
-    for positions in combinations(range(len(wide[0].axes)), len(thin[0].axes)):
+    last = len(wide[0].axes) - 1
+    for positions in combinations(range(last + 1), len(thin[0].axes)):
+        if last in positions and wanted >= PAGE and total >= CACHED:
+            continue
         if _as_long([wide[0].axes[k] for k in positions], thin[0].axes, values):
             yield [replace(x, items=tuple(x.axes[k] for k in positions)) if x in wide else x for x in members]
 

@@ -23,7 +23,7 @@ NEAR, MEMBERS = 4, 8
 MUCH = 1 << 16
 """So much work is not shared by few items."""
 PAGE, CACHED = 1 << 10, 1 << 22
-"""Rows of so many elements lie on pages of their own, so many elements in no cache: columns of both are slow to store."""
+"""Rows of so many elements lie on pages of their own, and no cache holds so many: columns of both are slow to store."""
 
 
 class Part(NamedTuple):

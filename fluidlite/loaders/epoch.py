@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple, NoReturn
@@ -53,14 +53,6 @@ class Ended(NamedTuple):
     number: int
 
 
-class Returned(NamedTuple):
-    """A buffer whose lease ended, and whose work may still read it."""
-
-    slot: Slot
-    reader: Context
-    others: set[Context] | None
-
-
 class EpochRun:
     """The workers of one epoch, their buffers, and what they made.
 
@@ -91,7 +83,9 @@ class EpochRun:
         self._buffers = buffers
         self._trace = trace
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._free: SimpleQueue[tuple[Slot, tuple[Event, ...]] | None] = SimpleQueue()
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._ended_leases: SimpleQueue[Any] = self._free if ring.host else self._inbox
+        """Where buffers go when leases end: a device's queues are asked first what they have enqueued on them."""
         self._permits: SimpleQueue[bool | None] = SimpleQueue()
         self._requesting = new_lock()
         self._ending = new_rlock()  # Python may collect the iterator while a worker has it
@@ -104,7 +98,7 @@ class EpochRun:
         self._leases: list[tuple[Slot, ref[Lease]]] = []
         self.closed = False
         for _ in range(buffers):
-            self._free.put((ring.add(), ()))
+            self._free.put(ring.add())
         for _ in range(preload):
             self._permits.put(True)
         self._threads = [
@@ -135,10 +129,9 @@ class EpochRun:
         """Make one batch; False: there is nothing more to do."""
         if self._permits.get() is None:
             return False
-        found = self._free_slot()
-        if found is None:
+        slot = self._free_slot()
+        if slot is None:
             return False
-        slot, after = found
         begin = perf_counter()
         with self._requesting:
             if self._ended or self.closed:
@@ -158,7 +151,7 @@ class EpochRun:
             middle = perf_counter()
             if self.closed:
                 return False
-            parts = self._ring.fill(slot, batch, after)
+            parts = self._ring.fill(slot, batch)
         except BaseException as exc:
             return self._stop(Failed(number, exc))
         if self._trace is not None:
@@ -167,9 +160,9 @@ class EpochRun:
         self._inbox.put(Ready(number, slot, parts, batch.size))
         return True
 
-    def _free_slot(self) -> tuple[Slot, tuple[Event, ...]] | None:
+    def _free_slot(self) -> Slot | None:
         while (found := self._free.get()) is not None:
-            if not found[0].donated:
+            if not found.donated:
                 return found
         return None
 
@@ -205,7 +198,7 @@ class EpochRun:
                 return None
             if len(self._leases) >= self._buffers:  # the caller keeps them all: no worker could go on
                 slot, _ = self._leases.pop(0)
-                self._free.put((self._ring.donate(slot), ()))
+                self._free.put(self._ring.donate(slot))
             self._accept(self._inbox.get())
             if self.closed:
                 return None
@@ -213,7 +206,7 @@ class EpochRun:
         if isinstance(found, Failed):
             self._raise(found)
         self._next += 1
-        lease, tensors = self._ring.lend(found.slot, found.parts, get_context(self._ring.place), self._give_back())
+        lease, tensors = self._ring.lend(found.slot, found.parts, get_context(self._ring.place), self._ended_leases)
         self._leases.append((found.slot, ref(lease)))
         self._permits.put(True)
         names = [part.name for part in found.parts]
@@ -226,14 +219,6 @@ class EpochRun:
             raise LoaderError(f"StopIteration was raised while batch {failed.number} was made") from error
         raise error
 
-    def _give_back(self) -> Any:
-        """What a lease calls at its end; it holds the queues only, not this object."""
-        if self._ring.host:
-            free = self._free
-            return lambda slot, reader, others: free.put((slot, ()))
-        inbox = self._inbox
-        return lambda slot, reader, others: inbox.put(Returned(slot, reader, others))
-
     def _accept_all(self) -> None:
         while True:
             try:
@@ -243,9 +228,10 @@ class EpochRun:
             self._accept(item)
 
     def _accept(self, item: Any) -> None:
-        if isinstance(item, Returned):
-            if not item.slot.donated:
-                self._free.put((item.slot, _events((item.reader, *(item.others or ())))))
+        if isinstance(item, Slot):
+            if not item.donated:
+                item.after = _events(item.readers)
+                self._free.put(item)
         elif isinstance(item, Ended):
             self._end = item.number
         elif item is not None:
@@ -313,10 +299,10 @@ class EpochRun:
             logger.warning("closing the source of a loader: %s: %s", type(exc).__name__, exc)
 
 
-def _events(readers: Sequence[Context]) -> tuple[Event, ...]:
+def _events(readers: Collection[Context]) -> tuple[Event, ...]:
     """Events of what some contexts have enqueued so far; the queues are held for a moment, as one thread uses each."""
     found = []
-    for reader in dict.fromkeys(readers):
+    for reader in readers:
         with reader.lock:
             found.append(reader.record())
     return tuple(found)

@@ -8,7 +8,9 @@ read it. It is written again after what those had enqueued by then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +32,6 @@ _copy_queues: dict[Unit, Context] = {}
 _lock = new_lock()
 _kept: deque[tuple[Event, Any]] = deque()
 """Staging memory of rings that Python collected, and after which event nobody reads it."""
-GiveBack = Callable[["Slot", Context, "set[Context] | None"], None]
 DONE = DoneEvent()
 
 
@@ -57,14 +58,20 @@ class Slot:
         Its memory belongs to a caller who holds a batch: it does not come back.
     ready : Event
         After it the batch is there.
+    readers : set of Context
+        Those who used its last batch.
+    after : tuple of Event
+        What must be done before it is filled again.
     """
 
-    __slots__ = ("allocation", "donated", "ready", "staging")
+    __slots__ = ("after", "allocation", "donated", "readers", "ready", "staging")
 
     def __init__(self) -> None:
         self.allocation: Allocation | None = None
         self.staging: Any = None
         self.ready: Event = DONE
+        self.readers: set[Context] = set()
+        self.after: tuple[Event, ...] = ()
         self.donated = False
 
 
@@ -79,28 +86,31 @@ class Part(NamedTuple):
 class Lease(Allocation):
     """The memory of one batch, while somebody holds a tensor of it.
 
-    Its end may come on any thread, with locks held: it only queues (see :class:`Allocation`).
+    Parameters
+    ----------
+    slot : Slot
+    context : Context
+        The one that reads it.
+    ended : SimpleQueue
+        Gets the slot when the lease ends.
     """
 
-    __slots__ = ("_base", "_give_back", "_slot")
+    __slots__ = ("_base",)
     recyclable = False
 
-    def __init__(self, slot: Slot, context: Context, give_back: GiveBack) -> None:
+    def __init__(self, slot: Slot, context: Context, ended: SimpleQueue[Any]) -> None:
         base = slot.allocation
         assert base is not None
         super().__init__(base.memory, base.live_block(), base.nbytes, context, base.offset, owned=False)
         self._base = base
-        self._slot = slot
-        self._give_back = give_back
+        self.users = slot.readers = {context}
+        self.at_end = partial(ended.put, slot)
+        base.used_by(context)  # if this lease is the last reference, the pool waits for those who used it
 
-    def __del__(self) -> None:
-        base = getattr(self, "_base", None)
-        if base is None:  # it was never made
-            return
-        base.used_by(self.context)  # if this is the last reference, the pool waits for them
-        for user in self.users or ():
-            base.used_by(user)
-        self._give_back(self._slot, self.context, self.users)
+    def used_by(self, context: Context) -> None:
+        """Say that another context has work in flight on it."""
+        super().used_by(context)
+        self._base.used_by(context)
 
 
 class Ring:
@@ -151,8 +161,8 @@ class Ring:
             slot.ready.wait()
             slot.staging = None
 
-    def fill(self, slot: Slot, batch: HostBatch, after: Iterable[Event]) -> list[Part]:
-        """Write a batch into a buffer, after some events; what comes after ``slot.ready`` finds it there.
+    def fill(self, slot: Slot, batch: HostBatch) -> list[Part]:
+        """Write a batch into a buffer, after ``slot.after``; what comes after ``slot.ready`` finds it there.
 
         Raises
         ------
@@ -161,7 +171,7 @@ class Ring:
         parts, size = self._layout(batch)
         slot.ready.wait()
         if self.host:
-            for event in after:
+            for event in slot.after:
                 event.wait()
             if slot.allocation is None or slot.allocation.nbytes < size:
                 slot.allocation = None
@@ -174,7 +184,7 @@ class Ring:
                 slot.staging = self.context.pinned(max(size, 1)) or memoryview(bytearray(size))
         write(slot.staging, parts, batch)
         with self.context.lock:
-            for event in after:
+            for event in slot.after:
                 self.context.wait_for(event)
             if slot.allocation is None or slot.allocation.nbytes < size:
                 slot.allocation = None
@@ -192,13 +202,13 @@ class Ring:
         return parts, offset
 
     def lend(
-        self, slot: Slot, parts: Iterable[Part], reader: Context, give_back: GiveBack
+        self, slot: Slot, parts: Iterable[Part], reader: Context, ended: SimpleQueue[Any]
     ) -> tuple[Lease, list[Tensor]]:
         """Tensors of a buffer, for a context whose later work finds the batch there."""
         if not self.host:
             with reader.lock:
                 reader.wait_for(slot.ready)
-        lease = Lease(slot, reader, give_back)
+        lease = Lease(slot, reader, ended)
         return lease, [Tensor.of(part.spec, self.place, lease, part.offset) for part in parts]
 
 

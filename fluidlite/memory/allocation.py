@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluidlite.base.errors import AllocationError
@@ -48,6 +50,8 @@ class Sharing(NamedTuple):
     readers: frozenset[Context]
 
 
+NOTHING: Callable[[], object] = int
+"""What is called at the end of an allocation that is not owned."""
 NOBODY: frozenset[Context] = frozenset()
 _first = new_lock()
 
@@ -93,10 +97,15 @@ class Allocation:
         Rises at each write, through whichever tensor.
     outside : Outside or None
         Who may write it without raising the version; None: nobody ever could.
+    at_end : callable
+        Called with its end. Only what is written in C: Python swallows an interrupt that arrives in a finaliser's own
+        code, and leaves out the rest of that. It is called anywhere, locks held or not, so that it only queues; the
+        next alloc, free or used takes it from there.
     """
 
     __slots__ = (
         "__weakref__",
+        "at_end",
         "block",
         "context",
         "memory",
@@ -126,6 +135,8 @@ class Allocation:
         self.sharing: Sharing | None = None
         self.version = 0
         self.outside: Outside | None = None
+        self.at_end: Callable[[], object]
+        self.at_end = partial(memory.dead.append, (block, nbytes, None, context)) if owned else NOTHING
 
     def live_block(self) -> Block:
         """The block, or AllocationError if the allocation was freed."""
@@ -193,18 +204,14 @@ class Allocation:
         if context is not self.context:
             if self.users is None:
                 self.users = set()
+                block = self.block
+                if self.owned and block is not None:
+                    self.at_end = partial(self.memory.dead.append, (block, self.nbytes, self.users, self.context))
             elif context not in self.users:
-                self.users = {user for user in self.users if not user.closed}
+                self.users.difference_update([user for user in self.users if user.closed])
             self.users.add(context)
 
-    def __del__(self) -> None:
-        # Finalisers may run anywhere, locks held or not: only queue. The next alloc, free or used drains.
-        if not self.owned:
-            return
-        block = self.block
-        if block is not None:
-            self.block = None
-            self.memory.dead.append((block, self.nbytes, self.users, self.context))
+    __del__ = property(attrgetter("at_end"))
 
     def __repr__(self) -> str:
         state = "freed" if self.block is None else "live"
@@ -212,7 +219,4 @@ class Allocation:
 
 
 DeadEntry = tuple[Block, int, "set[Context] | None", Context]
-
-
-class Dead(deque[DeadEntry]):
-    """What was freed and is not yet counted."""
+"""What was freed and is not yet counted."""

@@ -10,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import new_lock
 from fluidlite.base.invalidation import cache_version
-from fluidlite.memory.allocation import Block
+from fluidlite.memory.allocation import NOTHING, Block
 from fluidlite.memory.bump import Bump, Piece
 from fluidlite.memory.place_memory import PlaceMemory
 from fluidlite.memory.strategies import NamedStrategy, RawMemory, Strategy, strategies
@@ -49,6 +49,7 @@ class ArenaPiece(Piece):
         self.sharing = None
         self.version = 0
         self.outside = None
+        self.at_end = NOTHING
 
     @property
     def block(self) -> Block | None:  # type: ignore[override]  # the arena's, until that is reset: nobody is told

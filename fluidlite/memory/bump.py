@@ -10,7 +10,7 @@ from fluidlite.base.errors import AllocationError
 from fluidlite.base.fork import holds, new_lock
 from fluidlite.base.invalidation import cache_version
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.memory.allocation import Allocation, Block
+from fluidlite.memory.allocation import NOTHING, Allocation, Block
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_context import Event
 
@@ -155,6 +155,7 @@ class Bump:
             taken = [(piece, piece.block) for piece in self._pieces if piece.block is not None]
             for piece, _ in taken:
                 piece.block = None
+                piece.at_end = NOTHING
             self._pieces = WeakObjects()
             self.used = self.payload = 0
             self.generation += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from fluidlite.base.errors import AllocationError, OutOfMemoryError
 from fluidlite.base.fork import keep_for_ever, new_rlock
 from fluidlite.base.weak_objects import WeakObjects
-from fluidlite.memory.allocation import Allocation, Block, Dead, DeadEntry
+from fluidlite.memory.allocation import NOTHING, Allocation, Block, DeadEntry
 from fluidlite.memory.bump import Piece
 from fluidlite.memory.strategies import RawMemory, Strategy, default_strategy, strategies
 from fluidlite.platform.context import Context
@@ -49,7 +50,7 @@ class PlaceMemory:
         self.strategy: Strategy = default_strategy(unit, context)
         self._hold = self.strategy.allocation
         self.lock = new_rlock()
-        self.dead = Dead()
+        self.dead: deque[DeadEntry] = deque()
         self.limit: int | None = None
         self.arena_source: Callable[[int], Any] | None = None
         """Makes the handles of arenas of compiled programs, where others are to see them."""
@@ -189,7 +190,8 @@ class PlaceMemory:
                     f"foreign free: {allocation!r} is borrowed or part of an arena; it is not yours to free"
                 )
             allocation.block = None
-            self.dead.append((block, allocation.nbytes, allocation.users, allocation.context))
+            allocation.at_end()
+            allocation.at_end = NOTHING
             self._drain()
 
     def _drain(self) -> None:
@@ -222,8 +224,8 @@ class PlaceMemory:
     def leave_to_parent(self) -> None:
         """In a forked child: nothing that belongs to the parent's device is given back here, now or later."""
         keep_for_ever(self)
-        self.dead = _KeptForEver(self.dead)
-        keep_for_ever(self.dead)
+        keep_for_ever(self.dead)  # what the allocations go into
+        self.dead = deque()
 
     def use_strategy(self, name: str, context: Context, options: dict[str, Any]) -> None:
         """Change the strategy, while nothing is allocated; on an error the present one stays."""
@@ -295,13 +297,6 @@ class PlaceMemory:
         with self.lock:
             self._drain()
             self.peak = self.used_bytes - self.idle_bytes
-
-
-class _KeptForEver(Dead):
-    """What is freed in a child of the process that has it: it looks empty, and nobody takes anything out."""
-
-    def __bool__(self) -> bool:
-        return False
 
 
 class _Foreign:

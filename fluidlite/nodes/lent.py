@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluidlite.memory.allocation import Allocation, Block
+from fluidlite.memory.allocation import NOTHING, Allocation, Block
 from fluidlite.memory.arena import ArenaPiece
 
 
@@ -32,6 +32,7 @@ class Lent(Allocation):
         self.sharing = None
         self.version = 0
         self.outside = None
+        self.at_end = NOTHING
 
     @property
     def block(self) -> Block | None:  # type: ignore[override]  # a place that is an arena takes back what all have

@@ -19,6 +19,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.loaders import BatchedLoader
+from fluidlite.loaders.ring import copy_queue
 
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
 HOWS = [{}, {"workers": 3}, {"processes": True}, {"processes": True, "workers": 2}]
@@ -111,8 +112,6 @@ def test_a_process_that_hangs_is_ended() -> None:
 
 def test_python_collects_an_iterator_while_locks_are_held(place: str) -> None:
     """Whatever thread collects it may be in the middle of what its workers wait for."""
-    from fluidlite.loaders.ring import copy_queue
-
     used = fluid.memory.used(place)
     for processes in (False, True):
         loader = BatchedLoader({"x": X}, 3, place, processes=processes)
@@ -238,6 +237,30 @@ print(fluid.memory.used({place!r}) - used)
     assert found[:2] == ["interrupted True", "[] []"], (out, err)
     if not place.startswith("fpga"):  # a command that was cut in half ends the board
         assert (found[2:], err) == (["0"], "")
+
+
+def test_no_python_runs_when_memory_ends(place: str) -> None:
+    """Python swallows an interrupt that arrives in a finaliser of its own, and the rest of that is left out."""
+    used = fluid.memory.used(place)
+    iterator = iter(BatchedLoader({"x": X}, 3, place))
+    arena = fluid.memory.arena(place, 1024)
+    held = {
+        "lease": next(iterator),
+        "allocation": fluid.memory.alloc(place, 100),
+        "used elsewhere": fluid.memory.alloc(place, 100),
+        "arena's": arena.alloc(100),
+    }
+    held["used elsewhere"].used_by(copy_queue(fluid.Place.parse(place)))
+    calls: list[str] = []
+    for name in list(held):
+        sys.setprofile(lambda frame, event, _, name=name: calls.append(name) if event == "call" else None)
+        del held[name]
+        sys.setprofile(None)
+    assert calls == []
+    del arena
+    iterator.close()
+    del iterator
+    assert fluid.memory.used(place) == used
 
 
 def test_an_interrupt_ends_the_wait_for_a_batch() -> None:

@@ -40,25 +40,25 @@ MUTANTS = {
     ),
     "a batch is read before its copy is done": Mutant(ring.Ring, "lend", "reader.wait_for(slot.ready)", "pass"),
     "a buffer comes back with its batch": Mutant(
-        epoch.EpochRun, "_take", "self._permits.put(True)", "self._permits.put(True); self._free.put((found.slot, ()))"
+        epoch.EpochRun, "_take", "self._permits.put(True)", "self._permits.put(True); self._free.put(found.slot)"
     ),
     "a buffer that is held is filled again": Mutant(
         epoch.EpochRun, "_take", "self._ring.donate(slot)", "slot"
     ),
     "no queue is asked what it has enqueued": Mutant(
-        epoch.EpochRun, "_accept", "_events((item.reader, *(item.others or ())))", "()"
+        epoch.EpochRun, "_accept", "_events(item.readers)", "()"
     ),
     "other queues are not asked": Mutant(
-        epoch.EpochRun, "_accept", "(item.reader, *(item.others or ()))", "(item.reader,)"
+        epoch.EpochRun, "_accept", "item.readers", "item.readers & {get_context(self._ring.place)}"
     ),
     "the caller's own queue is not asked": Mutant(
-        epoch.EpochRun, "_accept", "(item.reader, *(item.others or ()))", "tuple(item.others or ())"
+        epoch.EpochRun, "_accept", "item.readers", "item.readers - {get_context(self._ring.place)}"
     ),
     "memory goes back before the caller's queue has read it": Mutant(
-        ring.Lease, "__del__", "base.used_by(self.context)", "pass"
+        ring.Lease, "__init__", "base.used_by(context)", "pass"
     ),
     "memory goes back before other queues have read it": Mutant(
-        ring.Lease, "__del__", "base.used_by(user)", "pass"
+        ring.Lease, "used_by", "self._base.used_by(context)", "pass"
     ),
     "a buffer is too small": Mutant(ring.Ring, "fill", "slot.allocation.nbytes < size", "slot.allocation.nbytes < 1"),
     "fields overlap": Mutant(ring.Ring, "_layout", "-(-spec.nbytes // self._alignment)", "(spec.nbytes // 1000)"),
@@ -136,7 +136,8 @@ def test_a_broken_ring_is_caught(lazy: Any, name: str, monkeypatch: pytest.Monke
     assert mutant.line in text, "the line has changed: break what stands there now"
     module = sys.modules[mutant.owner.__module__]
     made: dict[str, Any] = {}
-    broken = "from __future__ import annotations\n" + text.replace(mutant.line, mutant.instead, 1)
-    exec(compile(broken, "<mutant>", "exec"), vars(module), made)
-    monkeypatch.setattr(original, "__code__", made[mutant.method].__code__)
+    broken = textwrap.indent(text.replace(mutant.line, mutant.instead, 1), " ")
+    within = f"from __future__ import annotations\ndef make(__class__):\n{broken}\n return {mutant.method}"
+    exec(compile(within, "<mutant>", "exec"), vars(module), made)
+    monkeypatch.setattr(original, "__code__", made["make"](mutant.owner).__code__)
     assert any(fails(check) for check in every(lazy)), f"no test noticed that {name}"

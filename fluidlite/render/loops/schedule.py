@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -123,12 +124,7 @@ def side_by_side(nest: Nest, values: Sizes, group: tuple[int, int]) -> Schedule:
     reduces = [x for x in every if x.op in ("reduce", "arg")]
     outer = [x.params[1] for x in reduces if nest.elements.needs(x) <= items]
     outer += [store.loops for store in nest.stores if store.loops]
-    long = frozenset(
-        axes[-1].name
-        for axes in (x.params[1] for x in reduces)
-        if prod(size_of(axis.size, values) for axis in axes) > LONG
-    )
-    alone = Schedule("", 1, frozenset(), long)
+    alone = Schedule("", 1, frozenset(), _long(reduces, values))
     if not outer or any(x.op == "running" for x in every) or any(store.ordered for store in nest.stores):
         return alone
     fewest, members = group
@@ -142,6 +138,16 @@ def side_by_side(nest: Nest, values: Sizes, group: tuple[int, int]) -> Schedule:
     if members > longest or not (rows or few) or len(reduces) > MAX_TOGETHER:
         return alone
     return replace(alone, members=members)
+
+
+def _long(reduces: Sequence[Element], values: Sizes, partial: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The innermost axes of sums of more numbers than one result is added up of."""
+    every = [x.params[1] for x in reduces]
+    return frozenset(
+        axes[-1].name
+        for axes in every
+        if prod(size_of(axis.size, values) for axis in axes) > LONG * (TILE if axes[-1].name in partial else 1)
+    )
 
 
 def _coarse(nest: Nest, sizes: dict[str, int]) -> Nest:
@@ -207,11 +213,7 @@ def schedule_of(
         for name in [x.params[1][-1].name]
         if inner[name] >= TILE and nest.elements.needs_of(x.params[1][-1].bounds) <= {"p"}  # windows are short
     )
-    long = frozenset(
-        axes[-1].name
-        for axes in (x.params[1] for x in reduces)
-        if prod(inner[axis.name] for axis in axes) > LONG * (TILE if axes[-1].name in partial else 1)
-    )
+    long = _long(reduces, values)
     bounds = nest.elements.needs_of(each for x in reduces for axis in x.params[1] for each in axis.bounds)
     if nest.square:
         best = next(name for name in sizes if any(step_is_one(store.place, name) for store in nest.stores))
@@ -222,7 +224,7 @@ def schedule_of(
         if sizes[last] >= SEVERAL:
             return Schedule(last, SEVERAL, frozenset(), long)
     if best not in sizes or sizes[best] < FEWEST or not along[best] or best in bounds:
-        return Schedule("", 1, partial, long)
+        return Schedule("", 1, partial, _long(reduces, values, partial))
     others = prod(size for name, size in sizes.items() if name != best)
     size = sizes[best]
     if size <= TILE:

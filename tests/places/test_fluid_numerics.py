@@ -207,3 +207,20 @@ def test_the_gradient_of_a_bias(place: str, mode: str) -> None:
     (got,) = run(place, mode, build, x=x, b=b)
     exact = x.astype("f8").sum(axis=0)
     assert (np.abs(got - exact) <= ULPS * np.spacing(exact.astype("float32"))).all()
+
+
+@each_place
+@each_mode
+def test_the_gradient_of_a_layer_norms_bias(place: str, mode: str) -> None:
+    """A sum over rows in a kernel of its own."""
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (20000, 64)).astype("float32")
+    dy = rng.uniform(0.9, 1.1, x.shape).astype("float32")
+
+    def build(x: Any, dy: Any) -> Any:
+        out = L.layer_norm(x, bias_attr=fluid.ParamAttr("bias"))
+        return fluid.gradients(L.reduce_sum(L.elementwise_mul(out, dy)), [x.block.var("bias")])[0]
+
+    (got,) = run(place, mode, build, x=x, dy=dy)
+    exact = dy.astype("f8").sum(axis=0)
+    assert (np.abs(got - exact) <= ULPS * np.spacing(exact.astype("float32"))).all()

@@ -24,6 +24,8 @@ from .moments import (
 )
 from .source import LANES, Buffer, Kernel, build, group_size, store
 
+BLOCK = 128
+"""So many numbers of a column are added up before they join its sum."""
 _BACKWARD = (
     ROW
     + """
@@ -145,20 +147,28 @@ def _column_sums(context: Context, dtype: str, outputs: tuple[str, ...], wide: i
     else:
         statistics, mine = lanes(f"{row} m[v] = mean[row]; inv[v] = {inv};"), ("m[v]", "inv[v]")
     added = lanes(
-        f"const {kind} w = {element('dy', 'at + v')}; one[v] += w; "
-        f"other[v] += w * ({element('x', 'at + v')} - {mine[0]}) * {mine[1]};"
+        f"const {kind} w = {element('dy', 'at + v')}; part_one[v] += w; "
+        f"part_other[v] += w * ({element('x', 'at + v')} - {mine[0]}) * {mine[1]};"
     )
+    begin = "part_one[v] = 0; part_other[v] = 0;"
+    join = f"{{ {lanes(f'one[v] += part_one[v]; other[v] += part_other[v]; {begin}')} count = 0; }}"
     stores = " ".join(f"{name}[j + v] = {'other' if name == 'dscale' else 'one'}[v];" for name in outputs)
     body = f"""
-    {lanes("one[v] = 0; other[v] = 0;")}
+    int count = 0;
+    {lanes(f"one[v] = 0; other[v] = 0; {begin}")}
     for (index_t n = 0; n < batch; ++n) {{
       {statistics}
-      for (index_t s = 0; s < inner; ++s) {{ const index_t at = (n * inner + s) * columns + j; {added} }}
+      for (index_t s = 0; s < inner; ++s) {{
+        const index_t at = (n * inner + s) * columns + j;
+        {added}
+        if (++count == {BLOCK}) {join}
+      }}
     }}
+    {join}
     {lanes(stores)}
   """
     text = "  const index_t columns = channels;" + COLUMNS + "  $tile\n"
-    declared = arrays(kind, ("one", "other", *(() if single else ("m", "inv"))), wide)
+    declared = arrays(kind, ("one", "other", "part_one", "part_other", *(() if single else ("m", "inv"))), wide)
     words = {"lanes": str(wide), "tile": tile(declared, body, wide)}
     return _sums_kernel(context, f"column_sums_{int(single)}_{wide}", dtype, outputs, text, words)
 

@@ -17,7 +17,7 @@ from fluidlite.base.errors import DtypeError, ProgramError, SavedModelError
 from fluidlite.io.commit import Writer, save_files
 from fluidlite.io.paths import PathText, folder_of
 from fluidlite.io.snapshot import SavedFile, Snapshot, read_folder
-from fluidlite.io.tensor_file import Stored, check_fit
+from fluidlite.io.tensor_file import MAX_HEADER_BYTES, Stored, check_fit
 from fluidlite.io.variables import (
     Predicate,
     check_format,
@@ -150,7 +150,8 @@ def load(
 
 def read_pickle(file: SavedFile) -> dict[str, Any] | None:
     """The pickled mapping of names to arrays that a file is; None if it is no pickle."""
-    if file.peek(1) != _PICKLE:
+    begin = file.peek(8)  # of safetensors: the bytes of the header, and these may begin as a pickle does
+    if begin[:1] != _PICKLE or int.from_bytes(begin, "little") <= MAX_HEADER_BYTES:
         return None
     if file.size > _MAX_PICKLE_BYTES:
         raise SavedModelError(f"{file.path} has {file.size:,} bytes; of a pickle {_MAX_PICKLE_BYTES:,} are read")

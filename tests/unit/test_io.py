@@ -15,6 +15,7 @@ import pytest
 from safetensors import deserialize
 from safetensors.numpy import save_file
 
+import fluidlite as fluid
 from fluidlite import io
 from fluidlite.base.errors import ProgramError, SavedModelError
 from fluidlite.executor import Executor
@@ -76,6 +77,22 @@ def test_persistables_come_back(tmp_path: Path, filename: str | None) -> None:
         for name, value in VALUES.items():
             assert value_of(name).dtype == value.dtype
             np.testing.assert_array_equal(value_of(name), value)
+
+
+def test_a_saved_state_of_any_header_comes_back(tmp_path: Path) -> None:
+    """A header is a multiple of 8 bytes, and its size is what the file begins with: some begin as pickles do."""
+    begins = set()
+    for length in range(8, 265, 8):
+        name = "fc_" + "n" * length
+        program = program_of({name: VALUES["half"]})
+        fill({name: VALUES["half"]})
+        fluid.save(program, tmp_path / "m")
+        begins.add((tmp_path / "m.pdparams").read_bytes()[0])
+        fill({name: np.zeros_like(VALUES["half"])})
+        fluid.load(program, tmp_path / "m")
+        np.testing.assert_array_equal(value_of(name), VALUES["half"])
+        assert list(io.load_program_state(tmp_path / "m")) == [name]
+    assert begins == set(range(0, 256, 8))
 
 
 @pytest.mark.parametrize("place", [str(place) for place in devices.places()])

@@ -17,14 +17,19 @@ from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.program.variable import Variable
+from fluidlite.tensor.tensor import Tensor
+
+_Version = tuple[Tensor, int, object]
+"""A tensor, its version, and what stands for its bytes: None where somebody may write them unheard."""
 
 
 class Replicas:
     """The members of a data parallel program in one process.
 
     The first runs on the caller's scope; the others keep copies of its values, which stay equal, since all make the
-    same updates. Whatever else writes to the scope (a startup program, loading) is copied to them again. The caller's
-    thread runs none of them: it holds no queue while it waits, so that none waits for it.
+    same updates. Whatever else writes to the scope (a startup program, loading) is copied to them again, and at each
+    run what somebody may write unheard through an array. The caller's thread runs none of them: it holds no queue while
+    it waits, so that none waits for it.
 
     Parameters
     ----------
@@ -41,7 +46,7 @@ class Replicas:
         self._executors = [executor.sibling(place) for place in self.places]
         self._scopes: list[Scope] = []
         self._owner: Scope | None = None
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, _Version] = {}
         self._threads = [ThreadPoolExecutor(1, f"fluidlite-replica-{i}") for i in range(len(self.places))]
         self._meeting = self._meet()
 
@@ -102,12 +107,12 @@ class Replicas:
                 part[name] = rows
         return list(parts)
 
-    def _seen(self, program: Program, scope: Scope) -> dict[str, tuple[int, int]]:
-        found = {}
+    def _seen(self, program: Program, scope: Scope) -> dict[str, _Version]:
+        found: dict[str, _Version] = {}
         for name in state_names(program, scope):
             variable = scope.find_var(name)
-            assert variable is not None
-            found[name] = id(variable.tensor), variable.tensor.version
+            assert variable is not None and variable.tensor.allocation is not None
+            found[name] = variable.tensor, variable.tensor.version, variable.tensor.allocation.contents
         return found
 
     def _share(self, program: Program, scope: Scope) -> None:
@@ -116,7 +121,7 @@ class Replicas:
         if self._owner is not scope:
             self._owner, self._versions = scope, {}
             self._scopes = [Scope() for _ in self.places[1:]]
-        for name in [name for name, version in now.items() if self._versions.get(name) != version]:
+        for name in [name for name, seen in now.items() if seen[2] is None or self._versions.get(name) != seen]:
             variable = scope.find_var(name)
             assert variable is not None
             value = variable.tensor.numpy().copy()

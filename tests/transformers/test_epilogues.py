@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -497,6 +498,7 @@ def test_gradients_that_are_added_to_state_take_no_memory(cpu: Transformer) -> N
         passes = [item for item in default_passes() if not isinstance(item, off)]
         exe, scope = fluid.Executor("cpu", mode="compiled", passes=passes), fluid.Scope()
         exe.run(startup, scope=scope)
+        gc.collect()
         memory.trim("cpu")
         before = memory.used("cpu")
         memory.reset_peak("cpu")

@@ -34,7 +34,7 @@ spans_of = st.lists(
 
 @pytest.mark.parametrize("strategy", [by_size, by_time, best])
 @given(spans=spans_of, alignment=st.sampled_from([1, 64, 128]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_lives_together_lies_apart(strategy: Any, spans: list[tuple[int, int, int]], alignment: int) -> None:
     offsets, total = strategy(spans, alignment)
     assert len(offsets) == len(spans)

@@ -176,7 +176,10 @@ def test_a_chain_follows_the_threads_of_its_context(language: LLVMLanguage) -> N
         assert (out == number * np.arange(out.size)).all()
 
 
-def test_short_chains_have_entries_which_are_given_back(language: LLVMLanguage) -> None:
+def test_short_chains_have_entries_which_are_given_back(
+    language: LLVMLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fluidlite.devices.cpu.command_buffer.BRIEF", 60.0)  # whatever else the processor does
     crew = team(language.compiler.load)
     kernel = language.compile(None, SOURCE, "count", PARAMETERS)
     gc.collect()
@@ -238,8 +241,10 @@ def test_threads_share_the_items(language: LLVMLanguage) -> None:
 def test_short_jobs_are_left_to_one_thread(language: LLVMLanguage) -> None:
     kernel = language.compile(None, SOURCE.replace("count", "few"), "few", PARAMETERS)
     out = np.zeros(64, "int64")
-    for _ in range(3):
+    for _ in range(10_000):  # till none of the other programs takes the processor meanwhile
         language.launch(Context(), kernel, 8, (out, 1, 8), 1)
+        if not kernel.worth[8]:
+            break
     assert kernel.worth == {8: False}
     assert not kernel.shares(8, 1)
     assert kernel.shares(MANY, None)
@@ -475,7 +480,7 @@ dropping.start()
 for _ in range(4):
     child = os.fork()
     if not child:
-        signal.alarm(20)
+        signal.alarm(60)
         os._exit(load(7)(1) != 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 dropping.join()

@@ -82,26 +82,30 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(filename: str 
 def test_loading_while_others_save_never_gives_a_mixture(tmp_path: Path) -> None:
     save(tmp_path, 0)
     failures: list[BaseException] = []
-    end = time.monotonic() + 1.5
+    saves, enough = [0, 0], threading.Event()
 
-    def saver(first: int) -> None:
+    def saver(which: int) -> None:
         try:
             with scope_guard(Scope()):
-                for number in range(first, 10**6, 2):
-                    save(tmp_path, number)
-                    if time.monotonic() > end:
-                        return
+                while not enough.is_set():
+                    save(tmp_path, 2 * saves[which] + which)
+                    saves[which] += 1
         except BaseException as exc:
             failures.append(exc)
+            enough.set()
 
-    others = [threading.Thread(target=saver, args=(first,)) for first in (1, 2)]
+    others = [threading.Thread(target=saver, args=(which,)) for which in (0, 1)]
     for other in others:
         other.start()
-    loads = 0
-    while any(other.is_alive() for other in others):
-        assert len(load(tmp_path)) == 1
-        loads += 1
-    assert loads > 5
+    loads, begun = 0, time.monotonic()
+    try:
+        while not enough.is_set() and (loads < 6 or min(saves) < 3 or time.monotonic() < begun + 1.5):
+            assert len(load(tmp_path)) == 1
+            loads += 1
+    finally:
+        enough.set()
+        for other in others:
+            other.join()
     assert not failures
     assert listing(tmp_path) == ALL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_a_new_tensor_knows_nothing() -> None:
 
 
 def test_resize_then_mutable_data_allocates_late() -> None:
+    gc.collect()
     used = memory.used("cpu")
     tensor = Tensor().resize([2, 3])
     assert (tensor.dims, tensor.dtype, tensor.shape(), tensor.initialized) == ((2, 3), "float32", [2, 3], False)
@@ -239,6 +241,7 @@ def test_what_is_no_view(key: Any) -> None:
 
 
 def test_a_view_keeps_its_holder_alive() -> None:
+    gc.collect()
     used = memory.used("cpu")
     view = Tensor().set(np.arange(1000.0))[10:12]
     assert memory.used("cpu") == used + 8000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -312,6 +313,7 @@ def test_memory_in_use_is_what_the_report_says() -> None:
         for _ in range(9):
             node = node + 1.0
         graph = gn.Graph(node, inplace, compiled=False)
+        gc.collect()
         before = fluid.memory.used("cpu")
         graph.forward()
         return fluid.memory.used("cpu") - before, graph.inplace_report

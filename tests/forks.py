@@ -22,7 +22,7 @@ class Forks:
         self._server: subprocess.Popen[bytes] | None = None
 
     def __call__(
-        self, *arguments: str | Path, cwd: str | Path = ".", timeout: float = 150
+        self, *arguments: str | Path, cwd: str | Path = ".", timeout: float = 280
     ) -> subprocess.CompletedProcess[str]:
         """Run a script with arguments, as ``subprocess.run`` runs ``python script arguments``.
 

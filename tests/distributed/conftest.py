@@ -64,6 +64,6 @@ def mpirun(require: Callable[..., None]) -> Callable[..., subprocess.CompletedPr
     def run(size: int, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         path = Path(__file__).with_name(script)
         command = [str(found), "-n", str(size), sys.executable, "-W", "ignore", str(path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
     return run

@@ -104,7 +104,7 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 @pytest.mark.parametrize("name", ["fit_a_line", "new_operator"])
 def test_the_command_line_runs_to_the_end(name: str) -> None:
     command = [sys.executable, FOLDER / f"{name}.py", "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=FOLDER.parent)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=FOLDER.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

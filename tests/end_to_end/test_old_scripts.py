@@ -68,7 +68,7 @@ def test_understand_sentiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_fit_a_line_from_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fluidlite.paddle", str(FOLDER / "fit_a_line.py"), str(tmp_path), "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=FOLDER.parent.parent)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=FOLDER.parent.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Test cost, Step ") == 3
     assert "infer results: (House Price)\n0: " in done.stdout

@@ -63,7 +63,7 @@ def python(tmp_path: Path) -> Callable[..., Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, [*paths, ROOT, site]))
         command = [sys.executable, "-S", "-c", textwrap.dedent(code)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -158,7 +158,7 @@ def run(forks: Forks, tmp_path: Path) -> Run:
     def run(text: str, *arguments: str) -> str:
         file = tmp_path / "program.py"
         file.write_text(HEAD + text)
-        done = forks(file, *arguments, timeout=280)
+        done = forks(file, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Error" not in done.stderr
         return done.stdout

@@ -320,7 +320,7 @@ def test_memory_stays_while_a_run_is_bound_to_it(place: str, monkeypatch: pytest
     found = counter.exe.run(counter.read, {}, counter.sums, scope=counter.scope)
     assert [set(array.tolist()) for array in found] == [{14.0}, {14.0}]
     for mover in movers:
-        mover.join(30)
+        mover.join(200)
     assert len(movers) == 3
     assert counter.tensor("b").place == other
     assert counter.values() == [{7.0}, {7.0}]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.loaders import BatchedLoader
+from fluidlite.loaders import BatchedLoader, epoch
 from fluidlite.loaders.ring import copy_queue
 
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -76,8 +76,6 @@ def test_a_generator_is_closed_with_its_epoch() -> None:
 
 
 def test_a_source_that_is_waited_for_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fluidlite.loaders import epoch
-
     monkeypatch.setattr(epoch, "PATIENCE", 0.05)
     go_on = threading.Event()
 
@@ -110,8 +108,9 @@ def test_a_process_that_hangs_is_ended() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_python_collects_an_iterator_while_locks_are_held(place: str) -> None:
+def test_python_collects_an_iterator_while_locks_are_held(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever thread collects it may be in the middle of what its workers wait for."""
+    monkeypatch.setattr(epoch, "PATIENCE", 1000.0)
     used = fluid.memory.used(place)
     for processes in (False, True):
         loader = BatchedLoader({"x": X}, 3, place, processes=processes)
@@ -122,8 +121,8 @@ def test_python_collects_an_iterator_while_locks_are_held(place: str) -> None:
         began = time.monotonic()
         with copy_queue(fluid.Place.parse(place)).lock:
             gc.collect()
-            assert time.monotonic() - began < 2
-        deadline = time.monotonic() + 10
+            assert time.monotonic() - began < 60  # it waited for none of them
+        deadline = time.monotonic() + 60
         while (threads() or multiprocessing.active_children()) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not threads()
@@ -136,7 +135,7 @@ def test_a_loader_is_closed_while_another_thread_waits() -> None:
 
     def reader() -> Iterator[Any]:
         yield {"x": X[0]}
-        go_on.wait(20)
+        go_on.wait(200)
 
     loader = BatchedLoader(reader, 1)
     iterator = iter(loader)
@@ -147,7 +146,7 @@ def test_a_loader_is_closed_while_another_thread_waits() -> None:
     time.sleep(0.05)
     threading.Timer(0.2, go_on.set).start()
     loader.close()
-    waiting.join(5)
+    waiting.join(60)
     assert found == [[]]
 
 
@@ -156,7 +155,7 @@ def test_thousands_of_batches_with_faults() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "benchmarks/loader_soak.py", "--batches", "500", "--seed", "7"],
-        capture_output=True, text=True, timeout=120, cwd=root,
+        capture_output=True, text=True, timeout=280, cwd=root,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing is left" in done.stdout
@@ -171,7 +170,7 @@ def run(script: str, **more: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         cwd=Path(__file__).parents[2],
         **more,
     )
@@ -265,15 +264,26 @@ def test_no_python_runs_when_memory_ends(place: str) -> None:
 
 def test_an_interrupt_ends_the_wait_for_a_batch() -> None:
     script = """
-import time, fluidlite as fluid
+import signal, sys, threading, time, fluidlite as fluid
+taken, interrupts = [], []
+def interrupt(*_):
+    interrupts.append(True)
+    raise KeyboardInterrupt
+def waits():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return taken and frame.f_globals["__name__"] == "fluidlite.loaders.epoch"
 def reader():
     yield {"x": [1.0]}
+    while not waits():
+        time.sleep(0.01)
     print("waiting", flush=True)
-    time.sleep(0.5)
+    while not interrupts:
+        time.sleep(0.01)
     yield {"x": [2.0]}
+signal.signal(signal.SIGINT, interrupt)
 try:
     for batch in fluid.loaders.BatchedLoader(reader, 1):
-        pass
+        taken.append(batch.number)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -282,7 +292,7 @@ except KeyboardInterrupt:
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=200)
     assert out == "interrupted\n"
 
 
@@ -293,7 +303,7 @@ def test_a_parent_that_is_killed_takes_its_processes_along() -> None:
 import multiprocessing
 iterator = iter(loader); next(iterator)
 print(*[child.pid for child in multiprocessing.active_children()], flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
@@ -304,7 +314,7 @@ time.sleep(60)
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() and alive(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists() and alive(pid)]

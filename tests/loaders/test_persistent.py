@@ -105,6 +105,6 @@ def test_a_loader_that_nobody_holds_ends_its_processes() -> None:
     (child,) = multiprocessing.active_children()
     del loader
     gc.collect()
-    child.join(10)
+    child.join(60)
     assert not child.is_alive()
     assert fluid.memory.used("cpu") == used

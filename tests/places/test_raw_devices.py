@@ -244,7 +244,7 @@ def test_an_event_is_asked_from_another_thread(bench: Any) -> None:
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(30)
+    thread.join(200)
     assert seen == [True]
 
 

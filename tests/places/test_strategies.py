@@ -272,7 +272,7 @@ def run(forks: Forks, tmp_path: Path) -> Run:
     def run(text: str, *arguments: str) -> None:
         file = tmp_path / "program.py"
         file.write_text(HEAD + text)
-        done = forks(file, *arguments, timeout=120)
+        done = forks(file, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return run

@@ -231,7 +231,7 @@ def test_closing_while_another_thread_calls(transformer: Transformer) -> None:
     thread.start()
     assert begun.wait(60)
     transformer.close()
-    thread.join(20)
+    thread.join(200)
     stop.set()
     assert [type(error) for error in errors] == [fluid.errors.ProgramError]
     assert "closed" in str(errors[0])

@@ -239,7 +239,7 @@ def test_a_written_program_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
         "given = np.load(sys.argv[2]); np.save(sys.argv[3], program.run(*(given[k] for k in given.files)))"
     )
     files = [str(paths[-1].parent), str(tmp_path / "given.npz"), str(tmp_path / "found.npy")]
-    subprocess.run([sys.executable, "-c", code, *files], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, *files], check=True, timeout=280)
     np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), expected)
 
 

@@ -295,7 +295,7 @@ _, status = os.waitpid(child, 0)
 assert run() and os.waitstatus_to_exitcode(status) == 0
 print("done")
 """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
     assert done.stdout == "done\n", done.stderr
     assert done.returncode == 0
 
@@ -341,7 +341,7 @@ share(crew)
 assert (out == 2 * np.arange(out.size)).all() and os.waitstatus_to_exitcode(status) == 0, status
 print("done")
 """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
     assert done.stdout == "done\n", done.stderr
 
 
@@ -413,7 +413,7 @@ exe = fluid.Executor("cpu")
 assert (out == 1).all() and "(array)" in str(exe.explain_last())
 print("done")
 """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
     assert done.stdout == "done\n", done.stderr
 
 
@@ -485,5 +485,5 @@ for _ in range(4):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 dropping.join()
 """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -347,8 +347,8 @@ def test_a_block_of_a_context_that_runs_is_left_to_it(device: FakeDevice) -> Non
     with get_context(device.kind).lock:
         thread = threading.Thread(target=lambda: found.append(memory.alloc(device.kind, 1000).span().handle))
         thread.start()
-        thread.join(10)
-        assert found != [handle]
+        thread.join(60)
+        assert found and found != [handle]
 
 
 def test_a_storm_of_sizes_is_trimmed(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:

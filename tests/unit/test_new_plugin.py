@@ -41,7 +41,7 @@ def test_a_new_package_passes_its_own_tests(name: str, kind: str, tmp_path: Path
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", "-W", "ignore::fluidlite.FallbackWarning",
          "-p", "no:cacheprovider"],
-        cwd=package, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=240,
+        cwd=package, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

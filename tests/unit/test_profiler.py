@@ -346,7 +346,7 @@ def test_threads_have_rows() -> None:
 
     def work() -> None:
         exe = fluid.Executor("cpu")
-        barrier.wait(20)
+        barrier.wait(60)
         for _ in range(20):
             exe.run(program, feed=feed, fetch_list=[out], scope=fluid.Scope())
 

@@ -166,7 +166,7 @@ def test_two_threads_on_one_scope_do_not_wait_for_each_other() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(200)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -196,7 +196,7 @@ def test_who_reads_anothers_memory_is_known_to_it() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(30)
+    thread.join(200)
     assert seen == [True]  # so its block waits for that context before it is used again
 
 

@@ -53,7 +53,7 @@ print(sorted(name for name in sys.modules if name.startswith(("fluidlite.conform
 
 
 def test_a_program_that_runs_imports_no_samples() -> None:
-    done = subprocess.run([sys.executable, "-c", ONE_RUN], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", ONE_RUN], capture_output=True, text=True, check=True, timeout=280)
     assert done.stdout.strip() == "[]"
 
 
@@ -73,7 +73,7 @@ print([thread.is_alive() for thread in threads].count(True), len(samples_of("rel
 
 
 def test_threads_that_ask_and_import_at_once_do_not_wait_for_each_other() -> None:
-    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=280)
     assert done.stdout.split() == ["0", "5", "4"]
 
 

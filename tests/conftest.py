@@ -24,6 +24,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules that lie here are importable by name
 
+import drawn
 import forks as forking
 import grouped
 from distribution import OperatorScheduling, rank, select
@@ -195,7 +196,11 @@ def _frozen() -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Programs, scope, names and preferences of its own for every test: none depends on those before it."""
+    """Programs, scope, names and preferences of its own for every test: none depends on those before it.
+
+    And random numbers of its own: the same in each run, whichever tests the process ran before.
+    """
+    drawn.the_same(request.node.nodeid)
     with grouped.fresh():
         yield
     if grouped.left_out:

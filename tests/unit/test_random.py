@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import drawn
 import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import nodes
 
 layers = fluid.layers
 
@@ -117,3 +119,16 @@ def test_the_distributions() -> None:
     assert abs(gaussian.std() - 3) < 0.08
     inside = np.mean(np.abs(gaussian - 1) < 3)
     assert abs(inside - 0.6827) < 0.01
+
+
+def test_tests_draw_the_same_in_each_run() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program):
+        y = layers.uniform_random([10])
+    found = []
+    for name in ("one", "other", "one"):
+        drawn.the_same(name)
+        (mine,) = fluid.Executor("cpu").run(program, fetch_list=[y], scope=fluid.Scope())
+        found.append([mine, np.random.rand(10), nodes.Tensor(nodes.cpu(), [10]).set_random().numpy()])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert all((a != b).any() for a, b in zip(found[0], found[1], strict=True))

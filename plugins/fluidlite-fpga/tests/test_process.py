@@ -129,7 +129,7 @@ def test_an_interrupted_copy_ends_the_board_and_not_in_a_hang(device: FpgaDevice
     # A process that a shell without job control started in the background ignores SIGINT; so do its Python programs.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        threading.Thread(target=interrupt).start()
+        threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             context.copy_in(span, memoryview(bytes(nbytes)))
     finally:

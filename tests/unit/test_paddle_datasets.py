@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import os
 import pickle
 import sys
 import tarfile
@@ -378,3 +379,13 @@ def test_images_are_cut() -> None:
     with pytest.raises(LoaderError, match="cannot be cut"):
         image.center_crop(grey, 61)
     assert image.simple_transform(np.zeros((50, 60, 3), "uint8"), 40, 32, True, mean=[1, 2, 3]).shape == (3, 32, 32)
+
+
+def test_a_file_that_is_another_at_the_same_moment_is_read_again(folder: Path) -> None:
+    held: dict[Any, bytes] = {}
+    found = []
+    for content in (b"one", b"one", b"other"):
+        place(folder, "set", content)
+        os.utime(folder / "set", (0, 0))
+        found.append(files.read_once(held, "set", "set", Path.read_bytes, bytes, ""))
+    assert found == [b"one", b"one", b"other"] and len(held) == 1

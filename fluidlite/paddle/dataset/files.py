@@ -163,8 +163,10 @@ def read_once(
     instead: str,
 ) -> Read:
     """What a file holds, kept until it changes; what is generated, and said, where the user has none."""
-    path = find(name)
-    key = None if path is None else (str(path), path.stat().st_mtime)
+    path, key = find(name), None
+    if path is not None:
+        facts = path.stat()  # a time alone does not tell two writes of one moment apart
+        key = str(path), facts.st_mtime_ns, facts.st_size, facts.st_ino
     if key not in held:
         found = generate() if path is None else read(path)
         held.clear()

@@ -196,7 +196,7 @@ def test_state_whose_memory_is_replaced_is_bound_again(place: str) -> None:
     exe.run(startup, scope=scope)
     start = exe.run(main, feed, wanted, scope=scope)[0]
     executable = last(exe)
-    state = {name: scope.find_var(name).get_tensor().numpy().copy() for name in executable._state.names}
+    state = {name: scope.find_var(name).get_tensor().numpy().copy() for name in executable.binding.names}
     later = exe.run(main, feed, wanted, scope=scope)[0]
     assert executable.attached == 1
     tensor = scope.find_var("fc_0.w_0").get_tensor()

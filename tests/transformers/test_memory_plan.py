@@ -85,7 +85,7 @@ def _poison(executable: Executable) -> None:
     last = {id(owner): k for k, owner in enumerate(executable.owners)}
 
     def fill(step: int) -> None:
-        for place, storage in executable._storages.items():
+        for place, storage in executable.buffers.items():
             alive = sorted(
                 (b.offset, b.offset + b.nbytes) for b in executable.memory.buffers
                 if b.place == place and b.start <= step < b.end

@@ -128,18 +128,18 @@ class LinkedPlan:
         self.begun = storages.of(self.frame.contexts[plan.place])
         self.fast_path: ref[Any] | None = None
         self.tried = 0
-        self._prepared: dict[int, Prepared] = {}
-        self._feeds = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
+        self.prepared: dict[int, Prepared] = {}
+        self.fed = {name: tensor.place for name, tensor in feeds.items() if tensor.place is not None}
         with held(self.contexts):
-            self.live_ranges = LiveRanges(plan, self._prepare(), self._feeds, dynamic_keys, storages.copy)
+            self.live_ranges = LiveRanges(plan, self._prepare(), self.fed, dynamic_keys, storages.copy)
         self.memory = MemoryPlan(plan, self.live_ranges)
-        self._storages = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
+        self.buffers = {place: storages.of(self.frame.contexts[place], self.stage) for place in self.memory.arenas}
         self._allocate = storages.allocate
         self._written = plan.written
-        self._state = StateBinding(sorted(self.live_ranges.state), self._written, plan.state_specs)
+        self.binding = StateBinding(sorted(self.live_ranges.state), self._written, plan.state_specs)
         self._next: OrderedDict[Plan, Self | None] = OrderedDict()
         self._stamps: list[tuple[DeviceBufferStorage, int]] = []
-        self._earlier: Mapping[str, Tensor] | None = None
+        self.earlier: Mapping[str, Tensor] = {}
         self.attached = 0
         self._linked = False
         self._turn: object = None
@@ -159,15 +159,11 @@ class LinkedPlan:
         for index, step in enumerate(self.plan.steps):
             if isinstance(step, Launch) and not step.skip:
                 try:
-                    _, space, self._prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
+                    _, space, self.prepared[index] = prepare_step(step, self.frame.contexts[step.choice.place])
                 except Exception as exc:
                     fail(exc, step, self.frame)
                 workspaces[index] = space.nbytes if space is not None else 0
         return workspaces
-
-    def run_of(self, index: int) -> Prepared | None:
-        """The prepared kernel of a step, if it has one."""
-        return self._prepared.get(index)
 
     def dynamic_keys(self) -> dict[str, bool]:
         """What a later stage finds: whether the memory of each value is another at each call."""
@@ -181,7 +177,7 @@ class LinkedPlan:
         if self.valid(scope):
             return True
         self._linked, self._turn = False, None
-        if not self._state.look_up(scope):
+        if not self.binding.look_up(scope):
             return False
         self._uses = list(self._uses_of_state(scope))
         if self.in_turn(scope):
@@ -211,8 +207,8 @@ class LinkedPlan:
     @property
     def resettable(self) -> bool:
         """Whether some of its memory lies in an arena."""
-        held = [storage.allocation for storage in self._storages.values()]
-        held += [tensor.allocation for tensor in self._state.tensors.values()]
+        held = [storage.allocation for storage in self.buffers.values()]
+        held += [tensor.allocation for tensor in self.binding.tensors.values()]
         return any([isinstance(each, Piece) for each in held])
 
     @property
@@ -227,49 +223,35 @@ class LinkedPlan:
         for storage, generation in self._stamps:
             if storage.generation != generation:
                 return False
-        if self.before is not None and self._earlier is not self.before.fixed:
+        if self.before is not None and self.earlier is not self.before.fixed:
             return False
-        return self._state.valid(scope)
+        return self.binding.valid(scope)
 
     def _attach(self) -> None:
         self.close_fast_path()
         self._linked = False
-        for place, storage in self._storages.items():
+        for place, storage in self.buffers.items():
             storage.needed = self.memory.arenas[place]
         try:
-            self._allocate(tuple(self._storages.values()))
+            self._allocate(tuple(self.buffers.values()))
         except OutOfMemoryError as exc:
-            small = next(
-                (p for p, storage in self._storages.items() if storage.nbytes < storage.needed), self.plan.place
-            )
+            small = next((p for p, storage in self.buffers.items() if storage.nbytes < storage.needed), self.plan.place)
             step = self.plan.steps[min(self.memory.fullest(small), len(self.plan.steps) - 1)]
             raise OutOfMemoryError(f"temporaries of the program, most of them at {what(step)}: {exc}") from exc
-        for storage in self._storages.values():
+        for storage in self.buffers.values():
             if storage.nbytes < storage.needed:
                 raise ProgramError(
                     f"{storage!r} was not allocated; expected {storage.needed} bytes"
                     "\n  Do: allocate it in transform_allocate"
                 )
             storage.users.add(self)
-        self._stamps = [(storage, storage.generation) for storage in self._storages.values()]
-        self._earlier = self.before.fixed if self.before is not None else {}
-        linker = Linker(
-            self.plan,
-            self.live_ranges,
-            self.memory,
-            self._prepared,
-            self.frame,
-            self._storages,
-            self._state.tensors,
-            self._feeds,
-            self._earlier,
-            self.make_tensor,
-            self.timed,
-        )
+        self._stamps = [(storage, storage.generation) for storage in self.buffers.values()]
+        self.earlier = self.before.fixed if self.before is not None else {}
+        linker = Linker(self)
         self.actions, self.owners, self.fixed = linker.actions, linker.owners, linker.fixed
-        self._changed = [self._state.tensors[name] for name in self._written]
+        self._changed = [self.binding.tensors[name] for name in self._written]
         self._turn = None
-        keys = [(name, self.plan.feed_keys[name]) for name in self._feeds]
+        keys = [(name, self.plan.feed_keys[name]) for name in self.fed]
         self._copies = [(name, self.fixed[key].native()) for name, key in keys if key in self.fixed]
         self._loose = [(name, key) for name, key in keys if key not in self.fixed]
         self._same = self.plan.pending is None and not self.varies
@@ -302,4 +284,4 @@ class LinkedPlan:
     @property
     def state(self) -> list[tuple[str, Tensor, bool]]:
         """The tensors of the scope that it reads or writes, by name, and whether it writes them."""
-        return [(name, tensor, name in self._written) for name, tensor in self._state.tensors.items()]
+        return [(name, tensor, name in self._written) for name, tensor in self.binding.tensors.items()]

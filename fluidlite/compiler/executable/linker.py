@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import DeviceError
 from fluidlite.compiler.executable.command_buffer import Action, merged, recorded
@@ -12,19 +13,20 @@ from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.interpreter import run_control, run_move
 from fluidlite.compiler.kernel_checks import CheckKernels, kernel_check
 from fluidlite.compiler.kernel_runs import NO_RANDOM, random_words, relaid, run_kernel, see_as_plain, take_arrays
-from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
-from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
-from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Plan, Step
+from fluidlite.compiler.memory.live_ranges import LiveRange
+from fluidlite.compiler.memory.storage import DeviceBufferStorage
+from fluidlite.compiler.planning.plan import Control, Launch, Move, Output, Step
 from fluidlite.compiler.run_errors import before_state, fail
 from fluidlite.platform.context import Context
 from fluidlite.platform.device_memory import Span
-from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.prepared import Prepared, Run
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
+
+if TYPE_CHECKING:
+    from fluidlite.compiler.executable.linked_plan import LinkedPlan
 
 MakeTensor = Callable[[DeviceBufferStorage, Spec, int], Tensor]
 
@@ -52,7 +54,7 @@ class StateStore:
 
 
 class Linker:
-    """Binds one plan to memory; ``apart``: launches of several operators do not become one call.
+    """Binds one plan to memory; of one that is timed, launches of several operators do not become one call.
 
     Attributes
     ----------
@@ -64,37 +66,22 @@ class Linker:
         Values at fixed addresses.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        live_ranges: LiveRanges,
-        memory: MemoryPlan,
-        runs: Mapping[int, Prepared],
-        frame: Frame,
-        storages: Mapping[Place, DeviceBufferStorage],
-        state: Mapping[str, Tensor],
-        feeds: Iterable[str],
-        earlier: Mapping[str, Tensor],
-        make_tensor: MakeTensor = DeviceTensor.at,
-        apart: bool = False,
-    ) -> None:
+    def __init__(self, linked: LinkedPlan) -> None:
+        plan, frame, state = linked.plan, linked.frame, linked.binding.tensors
         self._check = kernel_check()
-        self._suspects = set(frame.contexts if earlier else ())
+        self._suspects = set(frame.contexts if linked.earlier else ())
         """Places where a kernel before may have recorded a deferred error: in a stage behind others, all of them."""
-        self.live_ranges = live_ranges
-        self.memory = memory
-        self.runs = runs
+        self.linked = linked
+        self.live_ranges = linked.live_ranges
         self.frame = frame
-        self.storages = storages
         self.state = state
-        self.make_tensor = make_tensor
         self.actions: list[Action] = []
         self.owners: list[Step] = []
-        self.fixed: dict[str, Tensor] = {**earlier, **state}
+        self.fixed: dict[str, Tensor] = {**linked.earlier, **state}
         self._packed = PackedState({name: tensor for name, tensor in state.items() if name not in plan.own_writes})
-        for name in feeds:
+        for name in linked.fed:
             key = plan.feed_keys[name]
-            life = live_ranges.of[key]
+            life = self.live_ranges.of[key]
             if not life.loose:
                 self.fixed[key] = self._tensor(life, plan.feeds[name])
         for index, step in enumerate(plan.steps):
@@ -119,11 +106,12 @@ class Linker:
         else:
             self.actions.insert(0, self._packed)
             self.owners.insert(0, plan.steps[0])
-        if not apart:
+        if not linked.timed:
             self.actions, self.owners = merged(self.actions, self.owners)
 
     def _tensor(self, life: LiveRange, spec: Spec) -> Tensor:
-        made = self.make_tensor(self.storages[life.place], spec, self.memory.at[life])
+        linked = self.linked
+        made = linked.make_tensor(linked.buffers[life.place], spec, linked.memory.at[life])
         if not isinstance(made, Tensor):
             raise DeviceError(f"device_tensor gave {made!r}; expected a DeviceTensor")
         return made
@@ -160,7 +148,7 @@ class Linker:
                 self.fixed[out.key] = target
         if step.writes_state:
             self._guard(step, context)
-        prepared = self.runs.get(index)
+        prepared = self.linked.prepared.get(index)
         run = prepared.run if prepared is not None else None
         if index in self.live_ranges.views:
             return
@@ -236,12 +224,7 @@ class Linker:
         if action is None and prepared.bind is not None:
             action = prepared.bind(context, io)
         if action is None:
-
-            def action() -> None:
-                result = run(context, io)
-                if result is not None:
-                    take_arrays(result, made, context)
-
+            action = partial(run_kernel, run, context, io, made)
         if self._check is None:
             return action
         return partial(self._check.launch, step, context, tensors, made, workspace, action)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fluidlite.compiler.executable.command_buffer import Action, Launches, merged
 from fluidlite.compiler.executable.launch_forms import LaunchForm, Spot, form_of
-from fluidlite.compiler.kernel_runs import prepared, take_arrays
+from fluidlite.compiler.kernel_runs import prepared, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.step_choices import step_calls
 from fluidlite.platform.context import Context
@@ -242,14 +242,7 @@ def _bind_launch(each: StepLaunch, spots: dict[Key, Spot], context: Context, io:
     action = each.kernel.bind(context, mine) if stay and each.kernel.bind is not None else None
     if action is not None:
         return action
-    run = each.kernel.run
-
-    def launch() -> None:
-        result = run(context, mine)
-        if result is not None:
-            take_arrays(result, made, context)
-
-    return launch
+    return partial(run_kernel, each.kernel.run, context, mine, made)
 
 
 def prepare(call: Call, choices: Sequence[Choice], context: Context) -> Prepared:

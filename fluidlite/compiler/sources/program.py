@@ -201,7 +201,7 @@ class ProgramText:
         return read, [plain(n, out.key, spec) for n, out, spec in zip(outs, step.outs, specs, strict=True)]
 
     def _work(self, index: int, step: Launch, ins: list[str | None], outs: list[str]) -> None:
-        choice, run = step.choice, self.executable.run_of(index)
+        choice, run = step.choice, self.executable.prepared.get(index)
         if run is None:
             return
         extra = self._extra(index, step)

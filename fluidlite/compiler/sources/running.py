@@ -15,7 +15,7 @@ import numpy as np
 
 from fluidlite.base.errors import OutOfRangeError, ProgramError
 from fluidlite.codegen.epilogue import ACCUMULATE, product_with
-from fluidlite.compiler.kernel_runs import prepared, take_arrays
+from fluidlite.compiler.kernel_runs import prepared, run_kernel
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
@@ -103,9 +103,8 @@ def library(
     def launch(*arrays: Array | None, workspace: Array | None = None, random: tuple[int, ...] = (0, 0, 0, 0)) -> None:
         tensors = [_tensor(array, spec, context) for array, spec in zip(arrays, specs, strict=True)]
         space = None if workspace is None else borrow(workspace, Spec.of(workspace.shape, "uint8"), context)
-        result = run(context, IO(call, tensors, context, 0, random, space))  # type: ignore[arg-type]
-        if result is not None:
-            take_arrays(result, tensors[first:], context)
+        io = IO(call, tensors, context, 0, random, space)  # type: ignore[arg-type]
+        run_kernel(run, context, io, tensors[first:])
 
     return launch
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from fluidlite.base.errors import FluidError, ProgramError
 from fluidlite.program.inference import check_inputs
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.registry import ops
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import Spec, specs_of
 
-_PLACEHOLDER = Spec.of((), "float32")
 _taken_apart: ContextVar[tuple[Call, ...]] = ContextVar("taken_apart", default=())
 
 
@@ -125,7 +124,7 @@ class Build:
         """The call of a part, with outputs as they are inferred."""
         clean, _ = check_attrs(op, attrs, NOWHERE)
         given = {s.name: ins[s.name] for s in op.inputs if s.name in ins}
-        asked = {s.name: (_PLACEHOLDER,) * counts[s.name] for s in op.outputs if s.name in counts}
+        asked = {s.name: (PLACEHOLDER,) * counts[s.name] for s in op.outputs if s.name in counts}
         call = Call(op, given, asked, clean, self.call.place, self.call.training)
         assert op.infer is not None
         results = op.infer(call)

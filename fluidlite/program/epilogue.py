@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import PLACEHOLDER, Call, once
 from fluidlite.program.opdef import OpDef
-from fluidlite.tensor.tensor_spec import Spec, specs_of
+from fluidlite.tensor.tensor_spec import specs_of
 
 THEN = "then."
 """What the names of the second operator's attributes begin with."""
@@ -51,7 +51,7 @@ def product_call(call: Call) -> Call:
     assert rule is not None and rule.product.infer is not None
     ins = {slot: specs for slot, specs in call.ins.items() if rule.product.input(slot) is not None}
     attrs = {attr.name: call.attrs[attr.name] for attr in rule.product.attrs}
-    asked = Call(rule.product, ins, {rule.out: (Spec.of((), "float32"),)}, attrs, call.place, call.training)
+    asked = Call(rule.product, ins, {rule.out: (PLACEHOLDER,)}, attrs, call.place, call.training)
     found = rule.product.infer(asked)[rule.out]
     return asked.with_outs({rule.out: specs_of(found)})
 

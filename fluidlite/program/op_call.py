@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fluidlite.program.epilogue import Epilogue
 
 Result = TypeVar("Result")
+PLACEHOLDER = Spec.of((), "float32")
+"""What stands for an output that is still to be inferred."""
 _of_operands: set[Callable[[Call], Any]] = set()
 _SMALL = frozenset({int, float, bool, str, type(None)})
 """Types of attributes that weigh little beside their entry; lists and arrays may be long."""

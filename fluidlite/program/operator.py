@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite.base.errors import AttributeValueError, ProgramError
 from fluidlite.program.desc import OpDesc
 from fluidlite.program.inference import check_inputs, inferred
-from fluidlite.program.op_call import Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.opdef import GRAD, OpDef
 from fluidlite.program.roles import role_number
 from fluidlite.program.source_location import Line
@@ -250,8 +250,7 @@ class Operator:
             if any(spec is None for spec in specs):
                 return None
             ins[slot] = tuple(spec for spec in specs if spec is not None)
-        placeholder = Spec.of((), "float32")
-        outs = {slot: (placeholder,) * len(names) for slot, names in self.outputs.items()}
+        outs = {slot: (PLACEHOLDER,) * len(names) for slot, names in self.outputs.items()}
         return Call(self.definition, ins, outs, self.attrs)
 
     def infer(self) -> None:

@@ -26,14 +26,13 @@ from fluidlite.expr.tensor import Tensor, cast
 from fluidlite.expr.views import full
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.layout_rewrite import Relaid, relaid_call
-from fluidlite.program.op_call import Call, once
+from fluidlite.program.op_call import PLACEHOLDER, Call, once
 from fluidlite.program.opdef import Attr, OpDef, Slot
 from fluidlite.program.registry import ops
 from fluidlite.program.rules import ExpressionRule, ScalarRule
 from fluidlite.tensor.layout import Layout
 from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 
-_PLACEHOLDER = Spec.of((), "float32")
 Value = TypeVar("Value")
 
 
@@ -194,7 +193,7 @@ class _FusedOp:
         calls = []
         for index, part in enumerate(self.structure.parts):
             ins = part.operands(specs)
-            asked = Call(part.op, ins, dict.fromkeys(part.outs, (_PLACEHOLDER,)), self._attrs(index, call.attrs))
+            asked = Call(part.op, ins, dict.fromkeys(part.outs, (PLACEHOLDER,)), self._attrs(index, call.attrs))
             assert part.op.infer is not None
             try:
                 check_inputs(asked)

@@ -22,7 +22,7 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.block import Block
 from fluidlite.program.edit import closed, sub_blocks
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.operator import EMPTY, Operator
 from fluidlite.program.operator_arguments import check_attrs
 from fluidlite.program.program import Program
@@ -207,7 +207,7 @@ class Graph:
         check_operator(made)
         slot = definition.outputs[0].name
         specs = {name: tuple(v.spec for v in vs if v.spec is not None) for name, vs in given.items()}
-        call = Call(definition, specs, {slot: (Spec.of((), "float32"),)}, clean)
+        call = Call(definition, specs, {slot: (PLACEHOLDER,)}, clean)
         found = definition.infer(call)[slot] if definition.infer is not None else None
         spec = found if isinstance(found, Spec) or found is None else found[0]
         value = GraphValue(unique_name.generate(f"{type}.inserted"), spec, made, None)

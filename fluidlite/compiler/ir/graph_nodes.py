@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, integer_limits
 from fluidlite.base.errors import ProgramError
+from fluidlite.platform.place import Place
 from fluidlite.program.edit import acts
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef, Slot
@@ -191,12 +194,31 @@ class GraphOp:
                     return True
         return self.definition.may_act and acts(self.operator)
 
+    def call(self, place: Place | None = None) -> Call:
+        """Its call, on a place, with the dims that its values were declared with."""
+        return Call(self.definition, declared(self.inputs), declared(self.outputs), self.attrs, place)
+
+    def note(self, hint: str, value: object) -> None:
+        """Give it a hint; the user's own operator is not touched."""
+        self.operator = copy.copy(self.operator)
+        self.operator.hints = {**self.hints, hint: value}
+
     def __str__(self) -> str:
         return str(self.operator) if self.type != READ else repr(self)
 
     def __repr__(self) -> str:
         call = f"{self.type}({', '.join(v.name for v in self.args)})"
         return f"{', '.join(v.name for v in self.results)} = {call}" if self.results else call
+
+
+def declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
+    """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
+    found = {}
+    for slot, values in slots.items():
+        specs = tuple([value.spec for value in values if value and value.spec])
+        if specs:
+            found[slot] = specs
+    return found
 
 
 Replaceable = Union[GraphOp, GraphValue]

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
-from fluidlite.program.op_call import Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.source_location import NOWHERE
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
 
 if TYPE_CHECKING:
     from fluidlite.compiler.ir.graph import Graph
     from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
-
-_PLACEHOLDER = Spec.of((), "float32")
 
 
 def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
@@ -40,7 +38,7 @@ def inferred(op: GraphOp) -> dict[str, tuple[Spec, ...]] | None:
         if len(specs) != len(values):
             return None
         ins[slot] = specs
-    outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items()}
+    outs = {slot: (PLACEHOLDER,) * len(values) for slot, values in op.outputs.items()}
     call = Call(definition, ins, outs, op.attrs)
     check_inputs(call)
     return {slot: specs_of(specs) for slot, specs in definition.infer(call).items()}

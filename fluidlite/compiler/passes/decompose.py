@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 from fluidlite import unique_name
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
+from fluidlite.compiler.ir.verify import inferred
 from fluidlite.compiler.passes.base import GraphPass
 from fluidlite.compiler.selection.kernel_selection import choose, fusible_choice
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value, decompose
-from fluidlite.program.op_call import Call
 from fluidlite.program.operator import NOT_EXPANDED
-from fluidlite.tensor.tensor_spec import Spec, specs_of
-
-_PLACEHOLDER = Spec.of((), "float32")
 
 
 class Decompose(GraphPass):
@@ -36,7 +32,7 @@ class Decompose(GraphPass):
             reason = _refusal(op)
             parts = _parts(graph, op) if reason is None else reason
             if isinstance(parts, str):
-                _note(op, parts)
+                op.note(NOT_EXPANDED, parts)  # for reports: why it stays
             elif parts is not None:
                 _expand(graph, op, parts)
 
@@ -73,23 +69,11 @@ def _refusal(op: GraphOp) -> str | None:
     return None
 
 
-def _note(op: GraphOp, reason: str) -> None:
-    """Keep for reports why an operator stays; the user's own operator is not touched."""
-    op.operator = copy.copy(op.operator)
-    op.operator.hints = {**op.hints, NOT_EXPANDED: reason}
-
-
 def _parts(graph: Graph, op: GraphOp) -> list[Part] | str | None:
     """What the place decomposes an operator into, or why that stays together; None: the place has a kernel for it."""
     unit = devices.unit(op.hints.get("op_device") or graph.place)
     place = unit.place
-    ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
-    outs = {
-        slot: tuple(v.spec for v in values if v is not None and v.spec is not None)
-        for slot, values in op.outputs.items()
-        if None not in values
-    }
-    call = Call(op.definition, ins, outs, op.attrs).at(place)
+    call = op.call(place)
     try:
         choice = choose(call, place, graph.policy)
         if choice.how == "generated" and choice.capability == "language":
@@ -122,17 +106,18 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
         values = iter(part.ins)
         inputs = {slot: [known[_key(next(values))] for _ in specs] for slot, specs in part.call.ins.items()}
         one = GraphOp.near(op.operator, part.call.op, inputs, part.call.attrs, op.hints)
-        outs = iter(part.outs)
-        for slot, specs in _declared(one, part).items():
-            one.outputs[slot] = []
-            for spec in specs:
+        one.outputs = {slot: [None] * len(specs) for slot, specs in part.call.outs.items()}
+        declared, outs = inferred(one), iter(part.outs)  # dims that are not known are -1
+        assert declared is not None
+        for slot, holders in one.outputs.items():
+            for number, spec in enumerate(declared[slot][: len(holders)]):
                 key = _key(next(outs))
                 value = wanted.get(key)
                 if value is None:
                     value = GraphValue(unique_name.generate(f"{op.type}.part"), spec, one, None)
                 value.op = one
                 known[key] = value
-                one.outputs[slot].append(value)
+                holders[number] = value
         made.append(one)
     at = graph.ops.index(op)
     graph.ops[at : at + 1] = made
@@ -141,12 +126,3 @@ def _expand(graph: Graph, op: GraphOp, parts: list[Part]) -> None:
 
 def _key(value: Value) -> tuple[str, str, int]:
     return value.role, value.slot, value.index
-
-
-def _declared(op: GraphOp, part: Part) -> dict[str, list[Spec]]:
-    """The outputs of a part as declared: dims that are not known are -1."""
-    ins = {slot: tuple(v.spec for v in values if v.spec is not None) for slot, values in op.inputs.items()}
-    outs = {slot: (_PLACEHOLDER,) * len(specs) for slot, specs in part.call.outs.items()}
-    assert part.call.op.infer is not None
-    results = part.call.op.infer(Call(part.call.op, ins, outs, op.attrs))
-    return {slot: list(specs_of(results[slot]))[: len(specs)] for slot, specs in outs.items()}

@@ -24,7 +24,6 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import MADE_OF
 from fluidlite.program.registry import ops
-from fluidlite.tensor.tensor_spec import Spec
 
 
 class FuseEpilogues(GraphPass):
@@ -78,16 +77,6 @@ def _then_of(op: GraphOp) -> _Then | None:
     definition = fused_op(Structure((part,), (True,) * len(op.args), (), stored))
     made = {f"Out{k}": value for k, value in enumerate(outputs.values())}
     return _Then(definition, {f"X{k}": value for k, value in enumerate(op.args)}, made, {})
-
-
-def _declared(slots: Mapping[str, Sequence[GraphValue | None]]) -> dict[str, tuple[Spec, ...]]:
-    """The specs that values were declared with, -1 for what is not known; of slots that are given or wanted."""
-    found = {}
-    for slot, values in slots.items():
-        specs = tuple([value.spec for value in values if value and value.spec])
-        if specs:
-            found[slot] = specs
-    return found
 
 
 class _Joint:
@@ -180,7 +169,7 @@ class _Joint:
         }
         whole = GraphOp.near(self.operator, made, values, all_attrs, {})
         whole.outputs = {outputs[slot]: [each] for slot, each in then.outputs.items()}
-        return whole if refuse(kernel, self._as_declared(whole), self.unit) is None else None  # in any run
+        return whole if refuse(kernel, whole.call(self.unit.place), self.unit) is None else None  # in any run
 
     def _may_share(
         self,
@@ -208,17 +197,13 @@ class _Joint:
                 found.append((outputs[slot], min(fits)[1]))
         return tuple(found)
 
-    def _as_declared(self, op: GraphOp) -> Call:
-        """An operator's call with the dims that its values were declared with."""
-        return Call(op.definition, _declared(op.inputs), _declared(op.outputs), op.attrs, self.unit.place)
-
     def _kernel_of(self, call: Call) -> Kernel | None:
         """The kernel that would compute the product, if it takes the whole."""
         place = self.unit.place
         try:
             if unfit(call) is not None:
                 return None
-            plain = choose(self._as_declared(self.op), place, self.graph.policy)
+            plain = choose(self.op.call(place), place, self.graph.policy)
         except FluidError:  # its dims fit nothing known, or it cannot run here: it says so when it is planned
             return None
         kernel = plain.kernel

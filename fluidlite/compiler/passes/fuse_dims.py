@@ -13,13 +13,12 @@ from typing import Union
 
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp, GraphValue
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims, Spec, specs_of
 
 Specs = dict[str, tuple[Spec, ...]]
 Inferred = Union[Mapping[str, Union[Spec, Sequence[Spec]]], None]
-_PLACEHOLDER = Spec.of((), "float32")
 _FIRST, _STEP = 2_000_000_011, 1_009
 _MOST_TIMES = 1 << 20
 """A dim that is so many times an unknown one is a product; what is left of larger ones may be part of another."""
@@ -69,27 +68,23 @@ class GenericDims:
 
     def specs(self, values: Mapping[str, GraphValue]) -> Specs | None:
         """The specs of values by slot; None if one is not declared."""
-        found: Specs = {}
-        of = self.spec if self._same else self._specs.get
-        for slot, value in values.items():
-            spec = of(value)
-            if spec is None:
-                return None
-            found[slot] = (spec,)
-        return found
+        return self.grouped({slot: (value,) for slot, value in values.items()})
 
-    def grouped(self, slots: Mapping[str, Sequence[GraphValue]]) -> Specs | None:
-        """The specs of values by slot, where slots take several; None if one is not declared."""
+    def grouped(self, slots: Mapping[str, Sequence[GraphValue | None]]) -> Specs | None:
+        """The specs of values by slot, where slots take several, or are not wanted; None if one is not declared."""
         found: Specs = {}
         of = self.spec if self._same else self._specs.get
         for slot, values in slots.items():
             specs: list[Spec] = []
             for value in values:
+                if value is None:
+                    continue
                 spec = of(value)
                 if spec is None:
                     return None
                 specs.append(spec)
-            found[slot] = tuple(specs)
+            if specs:
+                found[slot] = tuple(specs)
         return found
 
     def _find(self, dim: int) -> int:
@@ -140,7 +135,7 @@ class GenericDims:
 
     def _infer(self, op: GraphOp, made: Sequence[GraphValue]) -> None:
         definition, ins = op.definition, self.grouped(op.inputs)
-        outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
+        outs = {slot: (PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
         found = None
         if ins is not None and definition.infer is not None and not _makes_lod(op, made):
             found = self._try(definition, ins, outs, op) or self._unified(definition, ins, outs, op)

@@ -29,7 +29,6 @@ from fluidlite.program.op_call import Call
 from fluidlite.program.operator import Operator
 from fluidlite.render.loops.cost import Order, estimate
 from fluidlite.render.loops.kernels import dims_fit
-from fluidlite.tensor.tensor_spec import Spec
 
 MAX_OPERATORS = 16
 """Operators of one kernel; fused elementwise ones count as one."""
@@ -181,25 +180,14 @@ def _with_neighbours(ops: Mapping[int, GraphOp]) -> dict[int, GraphOp]:
 
 def _call_of(op: GraphOp, graph: Graph, dims: GenericDims) -> Call | None:
     """The call of an operator, if its values are known and the kernel language is used for such sizes."""
-    own = op.definition
-    slots: dict[str, tuple[Spec, ...]] = {}
-    every: Mapping[str, Sequence[GraphValue | None]] = {**op.inputs, **op.outputs}
-    for slot, values in every.items():
-        specs: list[Spec] = []
-        for value in values:
-            if value is None:
-                continue
-            spec = dims.spec(value)
-            if spec is None or spec.lod_level or spec.kind != "dense":
-                return None
-            specs.append(spec)
-        if specs:
-            slots[slot] = tuple(specs)
-    outs = {slot: slots.pop(slot) for slot in op.outputs if slot in slots}
-    if not outs:
+    ins, outs = dims.grouped(op.inputs), dims.grouped(op.outputs)
+    if ins is None or not outs:
         return None
+    for spec in chain.from_iterable((*ins.values(), *outs.values())):
+        if spec.lod_level or spec.kind != "dense":
+            return None
     unit = devices.unit(op.operator.hints.get("op_device") or graph.place)
-    call = Call(own, slots, outs, op.attrs, unit.place)
+    call = Call(op.definition, ins, outs, op.attrs, unit.place)
     return call if unused("language", call, unit, graph.policy) is None else None
 
 

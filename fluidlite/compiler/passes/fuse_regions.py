@@ -23,7 +23,6 @@ from fluidlite.platform.place import Place
 from fluidlite.program.codegen_registry import generators
 from fluidlite.program.kernel_registry import CAPABILITIES, kernels
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import OpDef
 from fluidlite.tensor.tensor_spec import Dims
 
 MOST_OPERATORS = 128
@@ -86,13 +85,13 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     inputs = inputs_by_slot(op, definition)
     if not definition.slots.issuperset((*inputs, *op.outputs)):
         return None
-    ins, outs = dims.specs(inputs), dims.specs({s: v for s, (v,) in op.outputs.items() if v is not None})
+    ins, outs = dims.specs(inputs), dims.grouped(op.outputs)
     if ins is None or not outs:
         return None
     call = Call(definition, ins, outs, op.attrs)
     device = op.operator.hints.get("op_device")
     unit = devices.unit(device or place)
-    if not _generated(call, definition is not own, unit, preferences) or _vetoed(op, own, unit):
+    if not _generated(call, definition is not own, unit, preferences) or _vetoed(op, unit):
         return None
     try:
         code, domain = typed_of(call), domain_of(call)
@@ -101,19 +100,9 @@ def member_of(op: GraphOp, dims: GenericDims, place: Place, preferences: Policy)
     return ElementMember(op, definition, call, device, code, domain)
 
 
-def _vetoed(op: GraphOp, definition: OpDef, unit: Unit) -> bool:
+def _vetoed(op: GraphOp, unit: Unit) -> bool:
     """Whether the device refuses the operator; as part of a fused one it would not see it."""
-    if unit.supports is None:
-        return False
-    ins, outs = (
-        {
-            slot: tuple(value.spec for value in values if value is not None and value.spec is not None)
-            for slot, values in slots.items()
-            if values != [None]
-        }
-        for slots in (op.inputs, op.outputs)
-    )
-    return device_veto(Call(definition, ins, outs, op.attrs), unit) is not None
+    return unit.supports is not None and device_veto(op.call(), unit) is not None
 
 
 def _generated(call: Call, form: bool, unit: Unit, preferences: Policy) -> bool:

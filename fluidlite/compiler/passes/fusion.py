@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -78,9 +77,8 @@ class Fusion(Groups, Generic[M]):
     def _note(self, index: int, other: int, reason: str) -> None:
         """Keep for reports why two operators have kernels of their own."""
         op, neighbour = self.graph.ops[index], self.graph.ops[other].operator
-        op.operator = copy.copy(op.operator)
         notes = (*op.hints.get(NOT_FUSED, ()), f"not fused with {neighbour}: {reason}")
-        op.operator.hints = {**op.hints, NOT_FUSED: notes}
+        op.note(NOT_FUSED, notes)
 
     def of(self, group: Iterable[int]) -> list[M]:
         """The members of a group, in the order in which they run."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
-from fluidlite.compiler.ir.graph_nodes import GraphOp
+from fluidlite.compiler.ir.graph_nodes import GraphOp, declared
 from fluidlite.program import codegen_registry as generators
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.op_call import Call
@@ -28,7 +28,8 @@ def index_checks(graph: Graph) -> set[int]:
         reads = {(slot, id(value)) for slot, values in op.inputs.items() if not slot.endswith(GRAD) for value in values}
         if not any(reads <= other for other in looked[op.type.removesuffix(_GRADIENT)]):
             found.add(id(op))
-        looked[op.type].append(reads | _outputs(op))
+        makes = {(slot, id(value)) for slot, values in op.outputs.items() for value in values}
+        looked[op.type].append(reads | makes)
     return found
 
 
@@ -39,7 +40,7 @@ def _looks(op: GraphOp) -> bool:
     definition = op.definition
     if definition.expression is None:
         return False
-    ins = {slot: tuple([v.spec for v in values if v.spec is not None]) for slot, values in op.inputs.items()}
+    ins = declared(op.inputs)
     if op.looks is None or op.looks[:2] != (ins, op.attrs):
         try:
             looks = generators.checks_indices(Call(definition, ins, {}, op.attrs))
@@ -47,7 +48,3 @@ def _looks(op: GraphOp) -> bool:
             looks = False
         op.looks = ins, dict(op.attrs), looks
     return op.looks[2]
-
-
-def _outputs(op: GraphOp) -> set[tuple[str, int]]:
-    return {(slot, id(value)) for slot, values in op.outputs.items() for value in values}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -20,11 +19,9 @@ from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_registry import kernels
 from fluidlite.program.layout_rewrite import LAYOUT, relaid_call
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.tensor.layout import PLAIN, Layout, layout_named
-from fluidlite.tensor.tensor_spec import Spec, specs_of
-
-_PLACEHOLDER = Spec.of((), "float32")
+from fluidlite.tensor.tensor_spec import specs_of
 
 
 class AssignLayouts(GraphPass):
@@ -197,11 +194,8 @@ class _Assignment:
         """Note the layouts on copies of the operators: the user's program stays as it is."""
         default = self.default()
         for op in self.graph.ops:
-            if not (labels.get(id(op)) or default.get(id(op))):
-                continue
-            op.operator = copy.copy(op.operator)
-            name = self.layout.name if labels[id(op)] else PLAIN.name
-            op.operator.hints = {**op.hints, LAYOUT: name}
+            if labels.get(id(op)) or default.get(id(op)):
+                op.note(LAYOUT, self.layout.name if labels[id(op)] else PLAIN.name)
 
 
 def _call(op: GraphOp) -> Call | None:
@@ -209,9 +203,9 @@ def _call(op: GraphOp) -> Call | None:
     definition = op.definition
     if any(value.spec is None for value in op.args):
         return None
-    ins = {slot: tuple(value.spec or _PLACEHOLDER for value in values) for slot, values in op.inputs.items()}
+    ins = {slot: tuple(value.spec or PLACEHOLDER for value in values) for slot, values in op.inputs.items()}
     outs = {
-        slot: tuple(value.spec if value is not None and value.spec is not None else _PLACEHOLDER for value in values)
+        slot: tuple(value.spec if value is not None and value.spec is not None else PLACEHOLDER for value in values)
         for slot, values in op.outputs.items()
         if any(value is not None for value in values)
     }

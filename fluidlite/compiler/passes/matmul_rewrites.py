@@ -11,6 +11,7 @@ from fluidlite.base.errors import FluidError
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import GraphOp, GraphValue
 from fluidlite.compiler.passes.base import GraphPass
+from fluidlite.compiler.passes.view_simplify import says_all
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.platform.device_registry import devices
@@ -102,7 +103,7 @@ def _split(graph: Graph, op: GraphOp, known: dict[Any, bool]) -> None:
         left, right = (given[k] for k in _OPERANDS[slot, tx if slot == "X@GRAD" else ty])
         made = graph.insert(op, "matmul", {"X": left, "Y": right}, {**_flags(slot, tx, ty), "alpha": alpha})
         if made.spec is not None and made.spec.dims != value.spec.dims:
-            if not _says_all(value.spec):
+            if not says_all(value.spec):
                 continue
             made = graph.insert(op, "reshape2", {"X": made}, {"shape": list(value.spec.dims)})
         _take_over(value, made)
@@ -143,10 +144,6 @@ def _viewed(graph: Graph, op: GraphOp, value: GraphValue, dims: tuple[int, int] 
     if value.spec.dims == dims:
         return value
     return graph.insert(op, "reshape2", {"X": value}, {"shape": list(dims)})
-
-
-def _says_all(spec: Spec) -> bool:
-    return spec.known or (spec.dims.count(-1) == 1 and 0 not in spec.dims)
 
 
 def _alike(graph: Graph, op: GraphOp, batch: Dims, flags: Sequence[Mapping[str, bool]]) -> bool:

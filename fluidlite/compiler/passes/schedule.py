@@ -7,7 +7,7 @@ from collections import defaultdict
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.ir.graph_nodes import READ, GraphOp
 from fluidlite.compiler.passes.base import GraphPass
-from fluidlite.compiler.passes.index_check_order import index_checks
+from fluidlite.compiler.passes.groups import dependencies
 
 
 class ScheduleUpdates(GraphPass):
@@ -37,7 +37,10 @@ class _Order:
         self.graph = graph
         self.done: set[int] = set()
         self.out: list[GraphOp] = []
-        self.before = self._orders()
+        self.before: dict[int, list[GraphOp]] = defaultdict(list)
+        for index, later in dependencies(graph)[0].items():
+            for each in later:
+                self.before[id(graph.ops[each])].append(graph.ops[index])
         consumers: dict[int, list[GraphOp]] = defaultdict(list)
         for op in graph.ops:
             for value in op.args:
@@ -53,39 +56,6 @@ class _Order:
                 id(reader) in self.movable for value in op.results for reader in consumers[id(value)]
             ):
                 self.movable.add(id(op))
-
-    def _orders(self) -> dict[int, list[GraphOp]]:
-        """What must come before each operator, beside those that make what it reads."""
-        before: dict[int, list[GraphOp]] = defaultdict(list)
-        holders: dict[str, GraphOp] = {}
-        readers: dict[str, list[GraphOp]] = defaultdict(list)
-        barrier: GraphOp | None = None
-        checks: GraphOp | None = None
-        looking = index_checks(self.graph)
-        held: dict[int, str] = {}
-        for op in self.graph.ops:
-            for value in op.args:
-                if id(value) in held:
-                    readers[held[id(value)]].append(op)
-            if barrier is not None:
-                before[id(op)].append(barrier)
-            for value in op.results:
-                name = value.state
-                if name is None:
-                    continue
-                held[id(value)] = name
-                if op.type != READ:
-                    before[id(op)] += [reader for reader in readers.pop(name, []) if reader is not op]
-                if name in holders:
-                    before[id(op)].append(holders[name])
-                holders[name] = op
-                if checks is not None and op.type != READ:
-                    before[id(op)].append(checks)
-            if op.has_effect and not _is_update(op):
-                barrier = op
-            if id(op) in looking:
-                checks = op
-        return before
 
     def ordered(self) -> list[GraphOp]:
         """Return the operators: those that do not move as they stand, updates between them."""
@@ -130,8 +100,7 @@ class _Order:
         queue = [update]
         while queue:
             op = queue.pop()
-            makers = [value.op for value in op.args if value.op is not None]
-            for other in (*makers, *self.before[id(op)]):
+            for other in self.before[id(op)]:
                 if id(other) in inside:
                     continue
                 if id(other) in self.movable and not _is_update(other):

@@ -93,7 +93,7 @@ def _view(graph: Graph, op: GraphOp) -> None:
     source, out = ends
     inner = _viewed(source.op) if source.op is not None else None
     first = inner[0] if inner is not None and inner[1] is source else source
-    if out.spec is None or not _says_all(out.spec):
+    if out.spec is None or not says_all(out.spec):
         return
     if first.spec == out.spec:
         _replace(graph, out, first)
@@ -107,7 +107,7 @@ def _can_be_reshaped(source: GraphValue, spec: Spec) -> bool:
     return all(n != 0 or given[k : k + 1] == (0,) for k, n in enumerate(spec.dims))
 
 
-def _says_all(spec: Spec) -> bool:
+def says_all(spec: Spec) -> bool:
     """Whether dims, of which one may be unknown, say all that the number of elements leaves open."""
     return spec.known or (spec.dims.count(-1) == 1 and 0 not in spec.dims)
 

@@ -22,15 +22,13 @@ from fluidlite.compiler.selection.placement import Known
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value
 from fluidlite.program.inference import check_inputs, inferred
-from fluidlite.program.op_call import Call, located
+from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.opdef import OpDef
 from fluidlite.program.operator import EMPTY
 from fluidlite.program.registry import ops as registry
 from fluidlite.program.variable_metadata import copy_operator
 from fluidlite.tensor.layout import PLAIN
 from fluidlite.tensor.tensor_spec import Spec
-
-_PLACEHOLDER = Spec.of((), "float32")
 
 
 def _left_out(definition: OpDef, outs: Collection[str]) -> list[str]:
@@ -133,8 +131,8 @@ class OperatorSteps(LayoutChoice):
         return call
 
     def _inferred(self, op: GraphOp, definition: OpDef, ins: Mapping[str, tuple[Spec, ...]]) -> Call:
-        outs = {slot: (_PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
-        outs |= dict.fromkeys(_left_out(definition, outs), (_PLACEHOLDER,))
+        outs = {slot: (PLACEHOLDER,) * len(values) for slot, values in op.outputs.items() if any(values)}
+        outs |= dict.fromkeys(_left_out(definition, outs), (PLACEHOLDER,))
         call, backward = Call(definition, ins, outs, op.attrs), op.operator.role != "forward"
         shared = op.type in self.alike and definition.run is None
         shared = shared and definition.infer is not None and not definition.dynamic

@@ -46,6 +46,16 @@ class Frame:
 
     # For control-flow and host-callback operators
 
+    @property
+    def context(self) -> Context:
+        """The context of the place of the run."""
+        return self.contexts[self.place]
+
+    def planned(self, slot: str) -> list[Spec]:
+        """What the variables of an output slot of the operator that runs were planned as."""
+        assert self.step is not None
+        return [out.spec for out in self.step.outs.get(slot, ())]
+
     def read(self, slot: str) -> list[Tensor]:
         """Values of an input slot of the operator that runs; an absent slot has none."""
         assert self.step is not None

@@ -55,8 +55,7 @@ class GraphCache:
         ProgramError
             If a pass breaks it; the pass is named.
         """
-        sizes = tuple(len(block.ops) for block in program.blocks)
-        known = (program.serial, program.edits, sizes, fetches)
+        known = (program.serial, program.edits, sizes(program), fetches)
         # the graph keeps its program alive: the serial is the key
         if not passes:
             return self._graphs.get(known, lambda: Graph(program, fetches, self._place, preferences).finished())
@@ -83,6 +82,11 @@ class GraphCache:
     def clear(self) -> None:
         """Forget all."""
         self._graphs.clear()
+
+
+def sizes(program: Program) -> tuple[int, ...]:
+    """Operators of each block: they tell of edits of ``block.ops`` itself."""
+    return tuple([len(block.ops) for block in program.blocks])
 
 
 def check_places(program: Program) -> None:

@@ -20,7 +20,7 @@ from fluidlite.compiler.kernel_checks import one_by_one
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.selection.choice_cache import generation
-from fluidlite.compiler.selection.policy import Policy
+from fluidlite.compiler.selection.policy import Policy, policy
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 from fluidlite.program.program import Program
@@ -56,17 +56,32 @@ class GraphRunner:
     """
 
     def __init__(
-        self, place: Place, executables: ExecutableCache | None = None, bodies: MakeExecutor | None = None
+        self,
+        place: Place,
+        executables: ExecutableCache | None = None,
+        bodies: MakeExecutor | None = None,
+        preferences: Callable[[Policy], Policy] | None = None,
     ) -> None:
         self.place = place
         self.executables = executables
         self.plans: LRUCache[Plan] = LRUCache(_MOST_PLANS, "plans", 8 << 20)
         self.last: Plan | None = None
         self._bodies = bodies
+        self._preferences = preferences
+        self._policies: tuple[Policy, Policy] | None = None  # the process's, and what is preferred here of it
         self._newest: tuple[Any, Plan] | None = None  # and all that chose it
         self._generation: tuple[int, ...] = ()
         self._warned: WeakObjects[Program] = WeakObjects()
         self._lock = new_lock()
+
+    def policy(self) -> Policy:
+        """The preferences of the process, and of whose graphs it runs."""
+        found = policy()
+        if self._preferences is None:
+            return found
+        if self._policies is None or found is not self._policies[0]:
+            self._policies = found, self._preferences(found)
+        return self._policies[1]
 
     def again(
         self, key: Hashable, policy: Policy, feeds: Mapping[str, Tensor], scope: Scope, sign: Sign | None = None

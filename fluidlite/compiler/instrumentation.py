@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -96,6 +96,11 @@ _timer: Timer | None = None
 def timer() -> Timer | None:
     """The timer of the runs of all threads, or None."""
     return _timer
+
+
+def timed_run(frame: Frame, contexts: Sequence[Context]) -> AbstractContextManager[Any]:
+    """What a run is inside of, where a timer records it."""
+    return _timer.run(frame, contexts) if _timer is not None else nullcontext()
 
 
 def set_timer(new_timer: Timer | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from fluidlite.base.errors import DeviceError
 from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.frame import Frame, take_state, uses_of_state
-from fluidlite.compiler.instrumentation import Observer, observation, observers, timer
+from fluidlite.compiler.instrumentation import Observer, observation, observers, timed_run, timer
 from fluidlite.compiler.kernel_checks import kernel_check
 from fluidlite.compiler.kernel_runs import (
     NO_RANDOM,
@@ -25,10 +25,9 @@ from fluidlite.compiler.kernel_runs import (
 )
 from fluidlite.compiler.planning.plan import Control, Launch, Move, Pending, Plan, Step
 from fluidlite.compiler.run_errors import _kernel_text, before_state, fail, raise_late
-from fluidlite.memory.sharing import turn
+from fluidlite.memory.sharing import held
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device_context import ContextBase
 from fluidlite.platform.place import Place
 from fluidlite.program.kernel_io import IO
 from fluidlite.program.scope import Scope
@@ -67,21 +66,16 @@ def run_plan(
         if tensor.place is not None:
             transfer.ready(tensor, frame.contexts.get(tensor.place) or get_context(tensor.place))
     contexts = list(frame.contexts.values())
-    with turn(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)), ExitStack() as stack:
-        for context in contexts:
-            if type(context.raw).activate is not ContextBase.activate:
-                stack.enter_context(context.raw.activate())
+    with held(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)):
         take_state(plan, scope, frame.values)
-        timing = timer()
-        if timing is not None:
-            stack.enter_context(timing.run(frame, contexts))
         frame.values.update({plan.feed_keys[name]: tensor for name, tensor in feeds.items()})
         try:
-            run_steps(frame, observers())
-            while frame.plan.pending is not None:
-                go_on(frame, frame.plan.pending)
+            with timed_run(frame, contexts):
                 run_steps(frame, observers())
-            return read_fetches(frame), frame.plan
+                while frame.plan.pending is not None:
+                    go_on(frame, frame.plan.pending)
+                    run_steps(frame, observers())
+                return read_fetches(frame), frame.plan
         except BaseException:
             for context in frame.contexts.values():
                 context.forget_late()  # what this run recorded is not the next one's error

@@ -179,7 +179,7 @@ def call_of(frame: Frame, op: Operator, key: Any, make: Callable[[], Program]) -
 
 
 def _kept(frame: Frame, op: Operator, what: Any, make: Callable[[], tuple[Program, Sequence[str]]]) -> Body:
-    context = frame.contexts[frame.place]
+    context = frame.context
     program = op.block.program
     key = (what, context, frame.bodies, program.serial, program.edits)
     with _lock:
@@ -211,6 +211,13 @@ def zeros(spec: Spec, context: Context) -> Tensor:
     if spec.kind == TENSOR_ARRAY:
         return TensorArray(spec.dtype, context.place)
     return Tensor().set(np.zeros(spec.dims, NUMPY[spec.dtype]), context.place)
+
+
+def empty(spec: Spec, context: Context) -> Tensor:
+    """A tensor on a context's place whose elements are still to be written."""
+    made = Tensor.of(spec, context.place)
+    made.allocate(context)
+    return made
 
 
 def check_fits(name: str, tensor: Tensor, declared: Spec) -> None:

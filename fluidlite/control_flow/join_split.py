@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from fluidlite.base.errors import ShapeError
 from fluidlite.compiler.frame import Frame
+from fluidlite.control_flow.bodies import empty
 from fluidlite.control_flow.operator_calls import run_operator
 from fluidlite.platform.context import Context
 from fluidlite.program.operator import Operator
@@ -34,9 +35,7 @@ def reshaped(tensor: Tensor, dims: Sequence[int]) -> Tensor:
 def copied_rows(tensor: Tensor, begin: int, end: int, context: Context) -> Tensor:
     """A copy of rows."""
     if begin == end or not tensor._known().size:
-        made = Tensor.of(rows_of(tensor, begin, end)._known(), context.place)
-        made.allocate(context)
-        return made
+        return empty(rows_of(tensor, begin, end)._known(), context)
     return transfer.transfer(rows_of(tensor, begin, end), context)
 
 
@@ -44,9 +43,7 @@ def join_rows(tensors: Sequence[Tensor], context: Context) -> Tensor:
     """Tensors whose dims but the first are equal, one after another."""
     spec = tensors[0]._known()
     count = sum(tensor.dims[0] for tensor in tensors)
-    made = Tensor.of(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context.place)
-    made.allocate(context)
-    at = 0
+    made, at = empty(spec.with_(dims=(count, *spec.dims[1:]), lod=()), context), 0
     for tensor in tensors:
         if tensor._known().size:
             transfer.transfer(tensor, context, into=rows_of(made, at, at + tensor.dims[0]))
@@ -62,7 +59,7 @@ def join(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: int, stack
     ShapeError
         If their dims do not fit one another.
     """
-    context, dims = frame.contexts[frame.place], tensors[0].dims
+    context, dims = frame.context, tensors[0].dims
     rank = len(dims) + stacked
     axis %= rank
     equal = all(tensor.dims == dims for tensor in tensors)
@@ -95,7 +92,7 @@ def _concatenated(frame: Frame, op: Operator, tensors: Sequence[Tensor], axis: i
 
 def split(frame: Frame, op: Operator, whole: Tensor, sizes: Sequence[int], axis: int, stacked: bool) -> list[Tensor]:
     """What :func:`join` made of parts, taken apart; ``sizes`` are those of the parts along the axis."""
-    context, dims = frame.contexts[frame.place], whole.dims
+    context, dims = frame.context, whole.dims
     axis %= len(dims)
     if not stacked and axis and len(set(sizes)) > 1:
         return _sections(frame, op, whole, sizes, axis)

@@ -38,13 +38,12 @@ class _Run:
     """One run of an operator with sub-blocks."""
 
     def __init__(self, frame: Frame, op: Operator, slot: str, steps_slot: str) -> None:
-        assert frame.step is not None
         before_state(frame, None)  # a deferred error of an operator before is not a body's
         self.frame, self.op, self.slot = frame, op, slot
         self.inside: tuple[str, ...] = op.attrs["inside"]
         self.written: tuple[str, ...] = op.attrs["written"]
         self.values = dict(zip(self.inside, frame.read(slot), strict=True))
-        self.outs = frame.step.outs.get("Out", [])
+        self.planned = frame.planned("Out")
         self.steps = Steps() if frame.wants(steps_slot) and not op.attrs["is_test"] else None
         self.steps_slot = steps_slot
         if self.steps is not None:
@@ -73,14 +72,14 @@ class _Run:
         """Write what a body has left; None: it did not run, and everything is as it was."""
         tensors: list[Tensor] = []
         changed = body.program.global_block().vars if body is not None else ()
-        for name, out in zip(self.written, self.outs, strict=True):
+        for name, spec in zip(self.written, self.planned, strict=True):
             found = body.take(name) if body is not None and name in changed else self.values.get(name)
             if found is None:
                 raise ProgramError(
                     f"{self.op}: its sub-block did not run, and {name!r} has no value from before"
                     f"\n  Do: give {name!r} a value before the block, such as by layers.fill_constant"
                 )
-            check_fits(name, found, out.spec)
+            check_fits(name, found, spec)
             tensors.append(found)
         if tensors:
             self.frame.write("Out", tensors)
@@ -189,16 +188,10 @@ def _grad(maker: Any, slot: str, steps_slot: str, type: str) -> None:
     wanted = [i for i in wanted if inside[i] in reached]
     starts = {written[i]: name for i in range(len(written)) if (name := maker.finished("Out", i)) is not None}
     maker.asked.add(slot)
-    if not op.output(steps_slot):
-        made = op.block.create_temporary(prefix=f"{op.type}.steps")
-        made.declare(KEPT)
-        made.type = VarType.STEP_SCOPES
-        op.outputs = {**op.outputs, steps_slot: [made.name]}
-        program.touch()
     lent = [i for i in range(len(inside)) if inside[i] not in written]
     inputs = {
         "X": [maker.input(slot, i) for i in lent],
-        "Steps": op.output(steps_slot),
+        "Steps": steps_of(op, steps_slot),
         "Out" + GRAD: list(starts.values()),
     }
     attrs = {
@@ -213,12 +206,23 @@ def _grad(maker: Any, slot: str, steps_slot: str, type: str) -> None:
     maker.op(type, inputs, {"X" + GRAD: [maker.input_grad(slot, i) for i in wanted]}, attrs)
 
 
+def steps_of(op: Operator, slot: str) -> list[str]:
+    """The variable that holds what the gradient needs, by name; it is made where the operator was built without."""
+    if not op.output(slot):
+        made = op.block.create_temporary(prefix=f"{op.type}.steps")
+        made.declare(KEPT)
+        made.type = VarType.STEP_SCOPES
+        op.outputs = {**op.outputs, slot: [made.name]}
+        op.block.program.touch()
+    return op.output(slot)
+
+
 def _run_grad(frame: Frame, op: Operator) -> None:
     before_state(frame, None)
     attrs = op.attrs
     steps = frame.read("Steps")[0]
     assert isinstance(steps, Steps)
-    context = frame.contexts[frame.place]
+    context = frame.context
     lent = dict(zip(attrs["inside"], frame.read("X"), strict=True))
     gradients = dict(zip(attrs["given"], frame.read("Out" + GRAD), strict=True))
     wanted: Sequence[str] = attrs["wanted"]
@@ -240,8 +244,8 @@ def _run_grad(frame: Frame, op: Operator) -> None:
         if name not in gradients:
             gradients[name] = zeros(steps.before[name], context)
     tensors = [gradients[name] for name in wanted]
-    for name, tensor, out in zip(wanted, tensors, frame.step.outs["X" + GRAD], strict=True):  # type: ignore[union-attr]
-        check_fits(name + GRAD, tensor, out.spec)
+    for name, tensor, spec in zip(wanted, tensors, frame.planned("X" + GRAD), strict=True):
+        check_fits(name + GRAD, tensor, spec)
     frame.write("X" + GRAD, tensors)
 
 

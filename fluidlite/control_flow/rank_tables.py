@@ -14,11 +14,11 @@ import numpy as np
 from fluidlite.base.dtypes import ALL
 from fluidlite.base.errors import ShapeError
 from fluidlite.compiler.frame import Frame
-from fluidlite.control_flow.bodies import zeros
+from fluidlite.control_flow.bodies import empty, zeros
 from fluidlite.control_flow.join_split import rows_of
 from fluidlite.control_flow.second_gradients import forward_again, grad_shrink
-from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, planned, take_units, unit_count
-from fluidlite.control_flow.tensor_arrays import INTEGERS, context_of, index_slot, read_index
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, take_units, unit_count
+from fluidlite.control_flow.tensor_arrays import INTEGERS, index_slot, read_index
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -142,7 +142,7 @@ def infer_like_x(call: Call) -> Inferred:
 
 def _run_reorder_grad(frame: Frame, op: Operator) -> None:
     (given,) = frame.read("Out" + GRAD)
-    spec = planned(frame, "X" + GRAD)
+    spec = frame.planned("X" + GRAD)[0]
     rows, _ = _reorder(op, read_table(frame), spec)
     frame.write("X" + GRAD, [gather_rows(frame, op, given, inverse(rows), spec.lod)])
 
@@ -159,19 +159,18 @@ def _run_shrink(frame: Frame, op: Operator) -> None:
             f"X {op.input('X')[0]!r} has {there} sequences; {active} of RankTable have a step {read_index(frame, op)}"
         )
     rows, lod = take_units(spec.lod, range(active))
-    made = Tensor.of(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.place)
-    made.allocate(context_of(frame))
+    made = empty(spec.with_(dims=(len(rows), *spec.dims[1:]), lod=lod), frame.context)
     if made._known().size:
-        transfer.transfer(rows_of(tensor, 0, len(rows)), context_of(frame), into=made)
+        transfer.transfer(rows_of(tensor, 0, len(rows)), frame.context, into=made)
     frame.write("Out", [made])
 
 
 def _run_shrink_grad(frame: Frame, op: Operator) -> None:
     (given,) = frame.read("Out" + GRAD)
-    made = zeros(planned(frame, "X" + GRAD).with_(lod=()), context_of(frame))
+    made = zeros(frame.planned("X" + GRAD)[0].with_(lod=()), frame.context)
     if given._known().size:
-        transfer.transfer(rows_of(given, 0, given.dims[0]), context_of(frame), into=rows_of(made, 0, given.dims[0]))
-    made.spec = planned(frame, "X" + GRAD)
+        transfer.transfer(rows_of(given, 0, given.dims[0]), frame.context, into=rows_of(made, 0, given.dims[0]))
+    made.spec = frame.planned("X" + GRAD)[0]
     frame.write("X" + GRAD, [made])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.compiler.frame import Frame
 from fluidlite.compiler.run_errors import before_state
-from fluidlite.control_flow.bodies import Body, Steps, body_of, check_fits, is_random, zeros
-from fluidlite.control_flow.loops_branches import KEPT, NO_SECOND, gradient_program
+from fluidlite.control_flow.bodies import Body, Steps, body_of, check_fits, empty, is_random, zeros
+from fluidlite.control_flow.loops_branches import NO_SECOND, gradient_program, steps_of
 from fluidlite.control_flow.sub_program import STEP, body_program, step_gradient
 from fluidlite.program.gradient_paths import NoDerivativeError
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -19,7 +19,6 @@ from fluidlite.program.operator_options import Differentiation, Execution, Infer
 from fluidlite.program.registry import register_op
 from fluidlite.tensor import transfer
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.var_type import VarType
 
 _SEQUENCES, _STATES, _PARAMETERS = "inputs", "initial_states", "parameters"
 
@@ -39,7 +38,7 @@ def _sequences(frame: Frame, op: Operator) -> tuple[list[Tensor], int]:
         raise ShapeError(f"{op}: its sequences have different lengths: {names}; expected one first dim")
     for tensor in found:
         if tensor.allocation is None:
-            tensor.allocate(frame.contexts[frame.place])
+            tensor.allocate(frame.context)
     return found, lengths.pop()
 
 
@@ -49,8 +48,7 @@ def _order(op: Operator, length: int) -> Sequence[int]:
 
 def _run(frame: Frame, op: Operator) -> None:
     before_state(frame, None)
-    assert frame.step is not None
-    attrs, context = op.attrs, frame.contexts[frame.place]
+    attrs, context = op.attrs, frame.context
     sequences, length = _sequences(frame, op)
     index = attrs["sub_block"]
     body = body_of(frame, op, index, lambda: (body_program(op.block.program.blocks[index]), ()))
@@ -71,7 +69,7 @@ def _run(frame: Frame, op: Operator) -> None:
             body.executor.run(body.program, None, [], scope=body.scope)
             made = [_left(body, name) for name in attrs["step_outputs"]]
             if not outs:
-                outs = [_stacked(tensor, length, context) for tensor in made]
+                outs = [empty(x._known().with_(dims=(length, *x.dims), lod=()), context) for x in made]
             for name, tensor, out in zip(attrs["step_outputs"], made, outs, strict=True):
                 target = row(out, at)
                 if target.spec != tensor.spec:
@@ -79,7 +77,7 @@ def _run(frame: Frame, op: Operator) -> None:
                 transfer.transfer(tensor, context, into=target)
     finally:
         body.end()
-    declared = [out.spec for out in frame.step.outs["outputs"]]
+    declared = frame.planned("outputs")
     if not length:
         if not all(spec.known for spec in declared):
             raise ShapeError(f"{op}: there is no step, and the dims of a step's output are not declared")
@@ -96,13 +94,6 @@ def _left(body: Body, name: str) -> Tensor:
     if found is None:
         raise ProgramError(f"the block of recurrent has not written its output {name!r}")
     return found
-
-
-def _stacked(tensor: Tensor, length: int, context: Any) -> Tensor:
-    spec = tensor._known()
-    made = Tensor.of(spec.with_(dims=(length, *spec.dims), lod=()), context.place)
-    made.allocate(context)
-    return made
 
 
 def _grad(maker: Any) -> None:
@@ -122,14 +113,9 @@ def _grad(maker: Any) -> None:
         raise NoDerivativeError(str(exc), next(iter(maker.origins(slot).values()))) from None
     starts = [(name, i) for i, name in enumerate(attrs["step_outputs"]) if maker.finished("outputs", i) is not None]
     maker.asked.update(named)
-    if not op.output("step_scopes"):
-        made = op.block.create_temporary(prefix="recurrent.steps")
-        made.declare(KEPT)
-        made.type = VarType.STEP_SCOPES
-        op.outputs = {**op.outputs, "step_scopes": [made.name]}
-        op.block.program.touch()
+    steps = steps_of(op, "step_scopes")
     inputs: dict[str, Any] = {slot: [maker.input(slot, i) for i in range(len(names))] for slot, names in named.items()}
-    inputs |= {"steps": op.output("step_scopes"), "outputs" + GRAD: [maker.finished("outputs", i) for _, i in starts]}
+    inputs |= {"steps": steps, "outputs" + GRAD: [maker.finished("outputs", i) for _, i in starts]}
     kept = {
         name: attrs[name] for name in ("sub_block", "inside", "step_inputs", "ex_states", "step_outputs", "reverse")
     }
@@ -143,8 +129,7 @@ def _before(op: Operator) -> tuple[str, ...]:
 
 def _run_grad(frame: Frame, op: Operator) -> None:
     before_state(frame, None)
-    assert frame.step is not None
-    attrs, context = op.attrs, frame.contexts[frame.place]
+    attrs, context = op.attrs, frame.context
     steps = frame.read("steps")[0]
     assert isinstance(steps, Steps)
     sequences, length = _sequences(frame, op)

@@ -13,16 +13,8 @@ from fluidlite.control_flow.bodies import zeros
 from fluidlite.control_flow.join_split import copied_rows, join_rows
 from fluidlite.control_flow.rank_tables import TABLE, RankTable, check_count, infer_like_x, read_table, table_slot
 from fluidlite.control_flow.second_gradients import forward_again, forward_again_of_array
-from fluidlite.control_flow.sequence_units import (
-    Indices,
-    gather_rows,
-    inverse,
-    joined_lod,
-    planned,
-    take_units,
-    unit_count,
-)
-from fluidlite.control_flow.tensor_arrays import array_slot, context_of, named, read_array
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, joined_lod, take_units, unit_count
+from fluidlite.control_flow.tensor_arrays import array_slot, named, read_array
 from fluidlite.operators.inference import Inferred
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Slot
@@ -65,7 +57,7 @@ def _array(frame: Frame, whole: Tensor, steps: Steps) -> TensorArray:
     """The steps whose rows follow one another."""
     made, at = TensorArray(whole.dtype, frame.place), 0
     for number, (count, lod) in enumerate(steps):
-        part = copied_rows(whole, at, at + count, context_of(frame))
+        part = copied_rows(whole, at, at + count, frame.context)
         part.spec, part._array = part._known().with_(lod=lod), None
         made, at = made.with_element(number, part), at + count
     return made
@@ -78,9 +70,9 @@ def _run_to_array(frame: Frame, op: Operator) -> None:
 
 
 def _run_to_array_grad(frame: Frame, op: Operator) -> None:
-    array, spec = read_array(frame, "Out" + GRAD), planned(frame, "X" + GRAD)
+    array, spec = read_array(frame, "Out" + GRAD), frame.planned("X" + GRAD)[0]
     rows, steps = _steps(op, read_table(frame), spec)
-    context, parts = context_of(frame), []
+    context, parts = frame.context, []
     for number, (count, _) in enumerate(steps):
         part = array.element(number) if number < len(array) else None
         dims = (count, *spec.dims[1:])
@@ -125,11 +117,11 @@ def _infer_to_sequences(call: Call) -> Inferred:
 
 def _run_to_sequences(frame: Frame, op: Operator) -> None:
     rows, lod, parts = _order(op, read_table(frame), read_array(frame, "X"))
-    spec = planned(frame, "Out")
+    spec = frame.planned("Out")[0]
     if parts:
-        whole = join_rows(parts, context_of(frame))
+        whole = join_rows(parts, frame.context)
     elif all(d >= 0 for d in spec.dims[1:]):
-        whole = zeros(Spec.of((0, *spec.dims[1:]), spec.dtype), context_of(frame))
+        whole = zeros(Spec.of((0, *spec.dims[1:]), spec.dtype), frame.context)
     else:
         raise ShapeError(f"X {op.input('X')[0]!r} has no step, and the dims of a row are not known: {list(spec.dims)}")
     frame.write("Out", [gather_rows(frame, op, whole, rows, lod)])

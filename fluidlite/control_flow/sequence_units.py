@@ -16,7 +16,7 @@ from fluidlite.control_flow.bodies import copied, zeros
 from fluidlite.control_flow.operator_calls import run_operator
 from fluidlite.program.operator import Operator
 from fluidlite.tensor.tensor import Tensor
-from fluidlite.tensor.tensor_spec import Lod, Spec
+from fluidlite.tensor.tensor_spec import Lod
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,7 +58,7 @@ def inverse(order: Indices) -> Indices:
 
 def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: Lod = ()) -> Tensor:
     """Rows of a tensor, in another order."""
-    context, spec = frame.contexts[frame.place], tensor._known()
+    context, spec = frame.context, tensor._known()
     if not len(rows):
         made = zeros(spec.with_(dims=(0, *spec.dims[1:]), lod=()), context)
     elif len(rows) == spec.dims[0] and (rows == np.arange(len(rows))).all():
@@ -68,9 +68,3 @@ def gather_rows(frame: Frame, op: Operator, tensor: Tensor, rows: Indices, lod: 
         (made,) = run_operator(frame, op, "gather", {"X": [tensor], "Index": [index]})
     made.spec, made._array = made._known().with_(lod=lod), None
     return made
-
-
-def planned(frame: Frame, slot: str, number: int = 0) -> Spec:
-    """What the variable of an output slot was planned as."""
-    assert frame.step is not None
-    return frame.step.outs[slot][number].spec

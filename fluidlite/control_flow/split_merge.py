@@ -11,16 +11,7 @@ from fluidlite.compiler.run_errors import before_state
 from fluidlite.control_flow.join_split import copied_rows, join_rows
 from fluidlite.control_flow.rank_tables import infer_like_x, open_rows
 from fluidlite.control_flow.second_gradients import grad_merge, grad_split
-from fluidlite.control_flow.sequence_units import (
-    Indices,
-    gather_rows,
-    inverse,
-    joined_lod,
-    planned,
-    take_units,
-    unit_count,
-)
-from fluidlite.control_flow.tensor_arrays import context_of
+from fluidlite.control_flow.sequence_units import Indices, gather_rows, inverse, joined_lod, take_units, unit_count
 from fluidlite.operators.inference import Inferred, like
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
@@ -63,9 +54,9 @@ def _run_split(frame: Frame, op: Operator) -> None:
 
 def _run_split_grad(frame: Frame, op: Operator) -> None:
     given = [frame.read(slot + GRAD)[0] for slot in ("OutTrue", "OutFalse")]
-    spec = planned(frame, "X" + GRAD)
+    spec = frame.planned("X" + GRAD)[0]
     order = np.concatenate([rows for rows, _ in _parts(op, _mask(frame, op), spec)])
-    whole = join_rows(given, context_of(frame))
+    whole = join_rows(given, frame.context)
     frame.write("X" + GRAD, [gather_rows(frame, op, whole, inverse(order), spec.lod)])
 
 
@@ -104,7 +95,7 @@ def _run_merge(frame: Frame, op: Operator) -> None:
     rows, lod = _merged(op, _mask(frame, op), [tensor._known() for tensor in given])
     (like_it,) = frame.read("X")
     above = like_it._known().lod[: op.attrs["level"]]
-    frame.write("Out", [gather_rows(frame, op, join_rows(given, context_of(frame)), rows, (*above, *lod))])
+    frame.write("Out", [gather_rows(frame, op, join_rows(given, frame.context), rows, (*above, *lod))])
 
 
 def _infer_merge_grad(call: Call) -> Inferred:
@@ -118,8 +109,8 @@ def _run_merge_grad(frame: Frame, op: Operator) -> None:
     whole, at = gather_rows(frame, op, given, inverse(rows)), 0
     for slot, tensor in zip(("InTrue", "InFalse"), tensors, strict=True):
         if frame.wants(slot + GRAD):
-            part = copied_rows(whole, at, at + tensor.dims[0], context_of(frame))
-            part.spec, part._array = planned(frame, slot + GRAD), None
+            part = copied_rows(whole, at, at + tensor.dims[0], frame.context)
+            part.spec, part._array = frame.planned(slot + GRAD)[0], None
             frame.write(slot + GRAD, [part])
         at += tensor.dims[0]
 

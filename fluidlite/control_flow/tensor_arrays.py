@@ -62,11 +62,6 @@ def read_index(frame: Frame, op: Operator) -> int:
     return int(values[0])
 
 
-def context_of(frame: Frame) -> Context:
-    """The context of the place of a run."""
-    return frame.contexts[frame.place]
-
-
 def named(op: Operator, error: OutOfRangeError, slot: str) -> OutOfRangeError:
     """An error of an index, with the operator and the variable of the array."""
     return OutOfRangeError(f"{op}: {slot} {op.input(slot)[0]!r}: {error}")
@@ -112,7 +107,7 @@ def _run_write(frame: Frame, op: Operator) -> None:
     index = read_index(frame, op)
     (tensor,) = frame.read("X")
     try:
-        made = read_array(frame, "Array").with_element(index, copied(tensor, context_of(frame)))
+        made = read_array(frame, "Array").with_element(index, copied(tensor, frame.context))
     except OutOfRangeError as exc:
         raise named(op, exc, "Array") from None
     frame.write("Out", [made])
@@ -131,12 +126,11 @@ def _run_write_grad(frame: Frame, op: Operator) -> None:
     index, array = read_index(frame, op), read_array(frame, "Out" + GRAD)
     given = array.element(index) if index < len(array) else None
     if frame.wants("X" + GRAD):
-        assert frame.step is not None
-        planned = frame.step.outs["X" + GRAD][0].spec
+        (planned,) = frame.planned("X" + GRAD)
         if given is not None:
             check_planned("the gradient of X", given, planned)
-            given = _shared(given, context_of(frame))
-        frame.write("X" + GRAD, [given if given is not None else zeros(planned, context_of(frame))])
+            given = _shared(given, frame.context)
+        frame.write("X" + GRAD, [given if given is not None else zeros(planned, frame.context)])
     if frame.wants("Array" + GRAD):
         frame.write("Array" + GRAD, [array.with_element(index, None) if index < len(array) else array.copy()])
 
@@ -153,9 +147,8 @@ def _infer_read(call: Call) -> Inferred:
 
 def _run_read(frame: Frame, op: Operator) -> None:
     _, found = _element(frame, op, "X")
-    assert frame.step is not None
-    check_planned(f"the element of {op.input('X')[0]!r}", found, frame.step.outs["Out"][0].spec)
-    frame.write("Out", [_shared(found, context_of(frame))])
+    check_planned(f"the element of {op.input('X')[0]!r}", found, frame.planned("Out")[0])
+    frame.write("Out", [_shared(found, frame.context)])
 
 
 def _grad_read(maker: Any) -> None:
@@ -172,7 +165,7 @@ def _run_read_grad(frame: Frame, op: Operator) -> None:
     index = read_index(frame, op)
     (tensor,) = frame.read("Out" + GRAD)
     empty = TensorArray(tensor.dtype, frame.place)
-    frame.write("X" + GRAD, [empty.with_element(index, copied(tensor, context_of(frame)))])
+    frame.write("X" + GRAD, [empty.with_element(index, copied(tensor, frame.context))])
 
 
 def _run_length(frame: Frame, op: Operator) -> None:
@@ -218,8 +211,7 @@ def _grad_sum(maker: Any) -> None:
 
 
 def _run_empty(frame: Frame, op: Operator) -> None:
-    assert frame.step is not None
-    frame.write("Out", [TensorArray(frame.step.outs["Out"][0].spec.dtype, frame.place)])
+    frame.write("Out", [TensorArray(frame.planned("Out")[0].dtype, frame.place)])
 
 
 # Declarations

@@ -12,11 +12,11 @@ from fluidlite.base.fork import new_lock
 from fluidlite.base.lru_cache import CacheReport
 from fluidlite.compiler.body_executors import set_default
 from fluidlite.compiler.explain import Report
-from fluidlite.compiler.graph_cache import GraphCache
+from fluidlite.compiler.graph_cache import GraphCache, sizes
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.instrumentation import observers
 from fluidlite.compiler.kernel_checks import one_by_one
-from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries, policy
+from fluidlite.compiler.selection.policy import FALLBACKS, Policy, check_libraries
 from fluidlite.executor.default_place import resolved
 from fluidlite.executor.feeds import feed_tensors
 from fluidlite.executor.fetches import fetch_names, fetched_arrays, fetched_tensor
@@ -96,7 +96,7 @@ class Executor:
         unit = devices.unit(resolved(place))
         self.place: Place = unit.place
         self.codegen = codegen
-        self._capability = None if codegen is None else generator_capability(unit, codegen)
+        capability = None if codegen is None else generator_capability(unit, codegen)
         get_context(self.place)
         self._owns_context = isinstance(context, int)
         self._context = _context_of(self.place, context)
@@ -124,7 +124,13 @@ class Executor:
         self._graphs = GraphCache(self.place, make_passes)
         self._libraries = dict(libraries or {})
         self._fallback = fallback
-        given_passes, given_libraries = self._passes, self._libraries
+        # two functions that do not hold the executor: it goes when nobody else holds it
+        given_passes, given_libraries, kind = self._passes, self._libraries, self.place.kind
+
+        def preferences(base: Policy) -> Policy:
+            base = base.with_libraries(given_libraries) if given_libraries else base
+            base = replace(base, fallback=fallback) if fallback is not None else base
+            return base.with_codegen(kind, capability) if capability is not None else base
 
         def bodies(where: Place) -> Executor:
             """Make the executor of a sub-block: with these settings, on the context of the run."""
@@ -132,25 +138,9 @@ class Executor:
 
         if self._executables is not None:
             self._executables.bodies = bodies
-        self._policies: tuple[Policy, Policy] | None = None  # the process's, and this executor's made of it
-        self._runner = GraphRunner(self.place, self._executables, bodies)
+        self._runner = GraphRunner(self.place, self._executables, bodies, preferences)
         self._lock = new_lock()
         self.closed = False
-
-    def _policy(self) -> Policy:
-        found = policy()
-        if self._policies is None or found is not self._policies[0]:
-            self._policies = found, self._preferences(found)
-        return self._policies[1]
-
-    def _preferences(self, base: Policy) -> Policy:
-        if self._libraries:
-            base = base.with_libraries(self._libraries)
-        if self._fallback is not None:
-            base = replace(base, fallback=self._fallback)
-        if self._capability is not None:
-            base = base.with_codegen(self.place.kind, self._capability)
-        return base
 
     def run(
         self,
@@ -258,19 +248,12 @@ class Executor:
 
         if self._executables is not None and not observers():
             given = tuple([(name, tensor.spec, tensor.place) for name, tensor in feeds.items()])
-            key = (
-                program.serial,
-                program.edits,
-                _sizes(program),
-                given,
-                names,
-                get_context(self.place),
-            )
+            key = program.serial, program.edits, sizes(program), given, names, get_context(self.place)
             fast_path = sign if self._fast_paths is not None else None
-            again = self._runner.again(key, self._policy(), feeds, scope, fast_path)
+            again = self._runner.again(key, self._runner.policy(), feeds, scope, fast_path)
             if again is not None:
                 return again
-        wanted = self._policy()
+        wanted = self._runner.policy()
         passes = self._executables is not None and (key is not None or not one_by_one())
         with self._lock:
             graph = self._graphs.get(program, names, wanted, passes)
@@ -305,12 +288,7 @@ class Executor:
         """
         if self._executables is None:
             raise ProgramError("an interpreted executor has no memory plan: it runs operator by operator")
-        if self._executables.last is None:
-            raise ProgramError(
-                "there is no memory plan yet: nothing of it was bound to memory yet, as dims are known at the first run"
-                "\n  Do: run it once"
-            )
-        return self._executables.last.memory
+        return self._executables.bound().memory
 
     def sources(self) -> dict[str, str]:
         """Return the texts of all that the last run ran, by the names of their files.
@@ -374,8 +352,3 @@ def _context_of(place: Place, context: Context | int | None) -> Context | None:
         return new_context(place, context)
     why = "it is closed" if context.place == place else f"it is one of {context.place}"
     raise PlaceError(f"an executor on {place} cannot use {context!r}: {why}")
-
-
-def _sizes(program: Program) -> tuple[int, ...]:
-    """Operators of each block: they tell of edits of ``block.ops`` itself."""
-    return tuple([len(block.ops) for block in program.blocks])

@@ -8,12 +8,14 @@ the device for what they have enqueued. Those that were concerned see at their n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from fluidlite.base.invalidation import cache_version
 from fluidlite.memory.allocation import NOBODY, Allocation, Sharing
 from fluidlite.platform.context import Context
+from fluidlite.platform.device_context import ContextBase
 
 
 class Use(NamedTuple):
@@ -122,3 +124,14 @@ class turn:
     def __exit__(self, *error: object) -> None:
         for context in self._contexts:
             context.lock.release()
+
+
+@contextmanager
+def held(contexts: Collection[Context], uses: Callable[[], Iterable[Use]] = lambda: ()) -> Iterator[None]:
+    """Hold queues, as a run does, and have the turn of what is used; they are the current ones of their libraries."""
+    with ExitStack() as stack:
+        stack.enter_context(turn(contexts, uses))
+        for context in contexts:
+            if type(context.raw).activate is not ContextBase.activate:
+                stack.enter_context(context.raw.activate())
+        yield

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from fluidlite.compiler.run_errors import LateError
-from fluidlite.memory.sharing import Use, turn
+from fluidlite.memory import sharing
+from fluidlite.memory.sharing import Use
 from fluidlite.nodes.node import Node
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
-from fluidlite.platform.device_context import ContextBase
 from fluidlite.tensor.tensor import Tensor
 
 
@@ -30,11 +30,7 @@ def held(contexts: Sequence[Context], tensors: Callable[[], Iterable[Tensor]]) -
                 ):
                     yield Use(allocation, context, False)
 
-    with ExitStack() as stack:
-        stack.enter_context(turn(contexts, uses))
-        for context in contexts:
-            if type(context.raw).activate is not ContextBase.activate:
-                stack.enter_context(context.raw.activate())
+    with sharing.held(contexts, uses):
         try:
             yield
         except BaseException:

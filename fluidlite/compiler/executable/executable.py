@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from typing import Any, Self
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linked_plan import NO_SCOPE, LinkedPlan, refusal
-from fluidlite.compiler.executable.run_resources import held
-from fluidlite.compiler.instrumentation import observers, timer
+from fluidlite.compiler.instrumentation import observers, timed_run, timer
 from fluidlite.compiler.interpreter import begin_read, go_on, run_steps
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.compiler.run_errors import fail, raise_late
+from fluidlite.memory.sharing import held
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
@@ -111,8 +111,7 @@ class Executable(LinkedPlan):
 
     def timed_run(self) -> AbstractContextManager[Any]:
         """What a run is inside of, where a timer records it."""
-        timing = timer()
-        return timing.run(self.frame, self.contexts) if timing is not None else nullcontext()
+        return timed_run(self.frame, self.contexts)
 
     def _feed_and_fetch(self, feeds: Mapping[str, Tensor], ran: list[Executable]) -> tuple[Fetched, Plan]:
         frame = self.frame

@@ -17,9 +17,8 @@ from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.executable.executable import Executable, Fetched, Latest
 from fluidlite.compiler.executable.fast_path import Signature, direct
 from fluidlite.compiler.executable.fast_path_cache import FastPathCache
-from fluidlite.compiler.executable.linked_plan import refusal
+from fluidlite.compiler.executable.linked_plan import arenas_of, refusal
 from fluidlite.compiler.executable.linker import MakeTensor
-from fluidlite.compiler.executable.run_resources import arenas_of, held
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.interpreter import run_plan
 from fluidlite.compiler.kernel_checks import one_by_one
@@ -27,6 +26,7 @@ from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor,
 from fluidlite.compiler.planning.plan import Plan
 from fluidlite.memory import memory_of
 from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
+from fluidlite.memory.sharing import held
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
 from fluidlite.program.scope import Scope
@@ -152,6 +152,15 @@ class ExecutableCache:
         if executable is None and self._latest.executable is not None:
             self._ended_plan = self._latest.executable.plan
         self._latest.executable = executable
+
+    def bound(self) -> Executable:
+        """What ran last; raises ProgramError if nothing is bound."""
+        if self.last is None:
+            raise ProgramError(
+                "there is nothing to show: nothing of it was bound to memory yet; dims are known at the first run"
+                "\n  Do: run it once"
+            )
+        return self.last
 
     @property
     def last_plan(self) -> Plan | None:
@@ -349,10 +358,6 @@ class ExecutableCache:
             contexts * MOST_BYTES,
         )
 
-    def keys_info(self) -> CacheInfo:
-        """What the cache of keys of earlier runs tells of itself."""
-        return CacheInfo(len(self._quick), MOST_KEYS, 0, 0)
-
     def __len__(self) -> int:
         return sum(executable is not None for executable in self._executables.values())
 
@@ -361,7 +366,7 @@ _caches: WeakObjects[ExecutableCache] = WeakObjects()
 
 
 count_cache("executables", lambda: total(cache.info() for cache in _caches))
-count_cache("keys of executables", lambda: total(cache.keys_info() for cache in _caches))
+count_cache("keys of executables", lambda: total(CacheInfo(len(cache._quick), MOST_KEYS, 0, 0) for cache in _caches))
 
 
 @first_in_child

@@ -24,7 +24,8 @@ from fluidlite.compiler.executable.call_signature import (
 )
 from fluidlite.compiler.executable.command_buffer import Launches
 from fluidlite.compiler.executable.executable import Executable, Latest
-from fluidlite.compiler.executable.run_resources import arenas_of
+from fluidlite.compiler.executable.linked_plan import arenas_of
+from fluidlite.compiler.graph_cache import sizes
 from fluidlite.compiler.instrumentation import observers, timer
 from fluidlite.compiler.planning.plan import Control
 from fluidlite.compiler.run_errors import fail, raise_late
@@ -237,11 +238,6 @@ def host_array(tensor: Tensor, spec: Spec, context: Context) -> Any:
     if allocation.context is not context or allocation.sharing is not None or not allocation.lasting:
         return None
     return tensor.native()
-
-
-def sizes(program: Program) -> tuple[int, ...]:
-    """Operators of each block: they tell of edits of ``block.ops`` itself."""
-    return tuple([len(block.ops) for block in program.blocks])
 
 
 def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[str, Any]:

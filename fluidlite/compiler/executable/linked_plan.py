@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 from weakref import ref
 
@@ -12,7 +12,6 @@ from fluidlite.base.invalidation import cache_version
 from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linker import Linker, MakeTensor
-from fluidlite.compiler.executable.run_resources import arenas_of, held
 from fluidlite.compiler.executable.state_binding import StateBinding
 from fluidlite.compiler.frame import Frame, uses_of_state
 from fluidlite.compiler.kernel_runs import prepare_step
@@ -21,10 +20,13 @@ from fluidlite.compiler.memory.memory_plan import MemoryPlan
 from fluidlite.compiler.memory.storage import DeviceBufferStorage, DeviceTensor
 from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step
 from fluidlite.compiler.run_errors import fail, what
+from fluidlite.memory import memory_of
+from fluidlite.memory.arena import Arena, arenas_in_use, current_arena
 from fluidlite.memory.bump import Piece
-from fluidlite.memory.sharing import Use
+from fluidlite.memory.sharing import Use, held
 from fluidlite.platform.context import Context
 from fluidlite.platform.context_pool import get_context
+from fluidlite.platform.place import Place
 from fluidlite.program.prepared import Prepared
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
@@ -53,6 +55,11 @@ class Storages(Protocol):
     def of(self, context: Context, stage: int = 0) -> DeviceBufferStorage:
         """The storage of a context, for a stage of programs."""
         ...
+
+
+def arenas_of(places: Iterable[Place]) -> tuple[Arena | None, ...]:
+    """The arenas that this thread allocates from on some places; () if there are none."""
+    return tuple([current_arena(memory_of(place)) for place in places]) if arenas_in_use() else ()
 
 
 def refusal(plan: Plan, scope: Scope) -> str | None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.base.errors import FetchError, ProgramError
-from fluidlite.compiler.executable.executable import Executable
+from fluidlite.base.errors import FetchError
 from fluidlite.compiler.executable.executable_cache import ExecutableCache
 from fluidlite.compiler.executable.fast_path import Signature
 from fluidlite.compiler.executable.launch_report import Pieces, pieces
 from fluidlite.compiler.graph_runner import GraphRunner
 from fluidlite.compiler.ir.graph import Graph
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
-from fluidlite.compiler.selection.policy import Policy, policy
+from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
@@ -49,14 +48,12 @@ class Runner:
         self.graph = graph
         self.place = place
         self.scope = scope
-        self._runner = GraphRunner(place, self.executables)
-        self._preferences = preferences
-        self._policies: tuple[Policy, Policy] | None = None
+        self._runner = GraphRunner(place, self.executables, preferences=preferences)
 
     def __call__(self, arguments: Mapping[str, Tensor]) -> Arrays:
         """Run once; the arguments are borrowed until it returns."""
         given = tuple([(name, tensor.spec, tensor.place) for name, tensor in arguments.items()])
-        key, wanted = (given, get_context(self.place)), self._policy()
+        key, wanted = (given, get_context(self.place)), self._runner.policy()
         fetched = self._runner.again(key, wanted, arguments, self.scope, self.sign)
         if fetched is None:
             fetched = self._runner.run(self.graph, arguments, self.scope, wanted, key, self.sign)
@@ -82,7 +79,7 @@ class Runner:
         ProgramError
             If nothing was bound yet.
         """
-        return self._last().memory
+        return self.executables.bound().memory
 
     @property
     def pieces(self) -> Pieces:
@@ -93,26 +90,8 @@ class Runner:
         ProgramError
             If nothing was bound yet.
         """
-        return pieces(self._last())
-
-    def _last(self) -> Executable:
-        last = self.executables.last
-        if last is None:
-            raise ProgramError(
-                "there is nothing to show: nothing of it was bound to memory yet; dims are known at the first call"
-                "\n  Do: call it once"
-            )
-        return last
+        return pieces(self.executables.bound())
 
     def close(self) -> None:
         """Give memory back."""
         self._runner.clear()
-
-    def _policy(self) -> Policy:
-        """The preferences of the process, and of who made it."""
-        found = policy()
-        if self._preferences is None:
-            return found
-        if self._policies is None or found is not self._policies[0]:
-            self._policies = found, self._preferences(found)
-        return self._policies[1]

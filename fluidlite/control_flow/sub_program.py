@@ -5,17 +5,16 @@ A body reads and writes that state in place, so that a run of it is a call witho
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.compiler.selection.placement import DRAWS, own_seed
 from fluidlite.program.backward import gradients
 from fluidlite.program.block import Block
-from fluidlite.program.edit import bring_blocks
+from fluidlite.program.edit import bring_blocks, copy_into, copy_variable
 from fluidlite.program.opdef import GRAD
-from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
 from fluidlite.program.variable import Variable
 from fluidlite.program.variable_metadata import copy_operator, sum_operator, zeros_operator
@@ -55,7 +54,7 @@ def body_program(block: Block) -> Program:
     """A program that runs a block once; the outer variables that it names are persistable."""
     making = _Making(block)
     for op in block.ops:
-        making.add(op, op.inputs, op.outputs, op.hints)
+        making.home.ops.append(copy_into(op, making.home))
     bring_blocks(block.program, making.program)
     return making.program
 
@@ -70,9 +69,7 @@ class _Making:
         for name in dict.fromkeys((*reads_of(block), *writes_of(block))):
             self.state(name, name)
         for name, variable in block.vars.items():
-            duplicate = copy.copy(variable)
-            duplicate.block = self.home
-            self.home.vars[name] = duplicate
+            self.home.vars[name] = copy_variable(variable, self.home)
 
     def state(self, name: str, like: str) -> Variable:
         """Declare state of the dims and dtype of an outer variable."""
@@ -80,29 +77,6 @@ class _Making:
         made = Variable(self.home, name, source.spec, persistable=True, stop_gradient=source.stop_gradient)
         self.home.vars[name] = made
         return made
-
-    def add(
-        self,
-        op: Operator,
-        inputs: Mapping[str, Sequence[str]],
-        outputs: Mapping[str, Sequence[str]],
-        hints: Mapping[str, object],
-    ) -> None:
-        """Append an operator under other names."""
-        self.home.ops.append(
-            Operator(
-                self.home,
-                op.definition,
-                {slot: list(names) for slot, names in inputs.items()},
-                {slot: list(names) for slot, names in outputs.items()},
-                dict(op.attrs),
-                dict(hints),
-                op.id,
-                op.role,
-                op.line,
-                op.namescope,
-            )
-        )
 
 
 @dataclass
@@ -165,7 +139,7 @@ def step_gradient(
         hints = dict(op.hints)
         if op.definition.random and DRAWS not in hints:  # it draws what the forward operator did
             hints[DRAWS] = own_seed(op.attrs), next((n for n in op.output_arg_names if n != EMPTY), op.type)
-        making.add(op, inputs, outputs, hints)
+        making.home.ops.append(op._near(making.home, op.definition, inputs, outputs, op.attrs, hints))
     bring_blocks(block.program, making.program)
     home = making.home
     changed = [name for name in targets if name in written and differentiable(block, name)]

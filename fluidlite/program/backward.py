@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.base.arguments import listed
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import FluidError, GradientError
+from fluidlite.base.errors import GradientError
 from fluidlite.program.block import Block
 from fluidlite.program.derived import gradient_rule, whole_rule
 from fluidlite.program.edit import closed, sub_blocks
@@ -32,6 +32,7 @@ from fluidlite.program.rules import GradRule
 from fluidlite.program.undo import undone_on_error
 from fluidlite.program.variable import Parameter, Variable
 from fluidlite.program.variable_metadata import copy_operator
+from fluidlite.tensor.tensor_spec import all_agree
 
 
 class Backward(GradientParts):
@@ -91,15 +92,8 @@ class Backward(GradientParts):
                 self._by_rule(op, rule)
             else:
                 maker = GradMaker(self, op)
-                try:
+                with op.definition.blamed(f"{op}: its gradient rule", GradientError):
                     rule(maker)
-                except FluidError:
-                    raise
-                except Exception as exc:
-                    raise GradientError(
-                        f"{op}: its gradient rule raised {type(exc).__name__}: {exc}"
-                        f"\n  In the declaration at {op.definition.origin}"
-                    ) from exc
                 refuse_missing(op, into, maker.asked)
                 self._refuse_outputs(op, read, maker.asked)
 
@@ -367,9 +361,7 @@ def gradients(
                 writer = block.append_op("scale", {"X": zeros}, {"Out": gradient}, {"scale": 1.0, "bias": 1.0})
             elif target.is_array and gradient.is_array:
                 pass  # elements are compared where they are read
-            elif len(gradient.shape) != len(target.shape) or any(
-                a != b and -1 not in (a, b) for a, b in zip(gradient.shape, target.shape, strict=True)
-            ):
+            elif not all_agree(gradient.shape, target.shape):
                 raise GradientError(
                     f"the gradient of {target.name!r} {list(target.shape)} has dims {list(gradient.shape)}"
                 )

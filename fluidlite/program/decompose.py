@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fluidlite.base.errors import FluidError, ProgramError
+from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import PLACEHOLDER, Call
 from fluidlite.program.opdef import OpDef
@@ -164,16 +164,8 @@ def decompose(call: Call) -> list[Part] | str:
     """The parts of a call, or the reason why it cannot be said with others."""
     assert call.op.decompose is not None
     build = Build(call)
-    with taken_apart(call):
-        try:
-            reason = call.op.decompose(call, build)
-        except FluidError:
-            raise
-        except Exception as exc:
-            raise ProgramError(
-                f"the decomposition of {call.op.type} raised {type(exc).__name__}: {exc}"
-                f"\n  In the declaration at {call.op.origin}"
-            ) from exc
+    with taken_apart(call), call.op.blamed(f"the decomposition of {call.op.type}", ProgramError):
+        reason = call.op.decompose(call, build)
     if isinstance(reason, str):
         return reason
     written = {

@@ -15,22 +15,14 @@ INSIDE = "inside"
 """The attribute by which an operator says under which names its sub-blocks know what it reads."""
 
 
-def _copy_operator(op: Operator, block: Block) -> Operator:
-    return Operator(
-        block,
-        op.definition,
-        {k: list(v) for k, v in op.inputs.items()},
-        {k: list(v) for k, v in op.outputs.items()},
-        dict(op.attrs),
-        dict(op.hints),
-        op.id,
-        op.role,
-        op.line,
-        op.namescope,
-    )
+def copy_into(op: Operator, block: Block) -> Operator:
+    """The same operator for another block."""
+    ins, outs = ({slot: list(names) for slot, names in slots.items()} for slots in (op.inputs, op.outputs))
+    return op._near(block, op.definition, ins, outs, op.attrs, op.hints)
 
 
-def _copy_variable(variable: Variable, block: Block) -> Variable:
+def copy_variable(variable: Variable, block: Block) -> Variable:
+    """The same variable in another block."""
     new = copy.copy(variable)
     new.block = block
     return new
@@ -47,11 +39,11 @@ def copy_program(program: Program, for_test: bool = False) -> Program:
     for block in program.blocks:
         duplicate = Block(new, block.idx, block.parent_idx)
         duplicate.forward_block_idx = block.forward_block_idx
-        duplicate.vars = {name: _copy_variable(variable, duplicate) for name, variable in block.vars.items()}
+        duplicate.vars = {name: copy_variable(variable, duplicate) for name, variable in block.vars.items()}
         for op in block.ops:
             if for_test and op.role in TRAINING_ROLES:
                 continue
-            made = _copy_operator(op, duplicate)
+            made = copy_into(op, duplicate)
             if for_test and "is_test" in made.attrs:
                 made.attrs["is_test"] = True
             duplicate.ops.append(made)
@@ -91,15 +83,15 @@ def bring_blocks(source: Program, target: Program) -> None:
         parent = block.parent_idx if block.parent_idx in needed else 0
         duplicate = Block(target, block.idx, parent)
         if block.idx in needed:
-            duplicate.vars = {name: _copy_variable(variable, duplicate) for name, variable in block.vars.items()}
-            duplicate.ops = [_copy_operator(op, duplicate) for op in block.ops]
+            duplicate.vars = {name: copy_variable(variable, duplicate) for name, variable in block.vars.items()}
+            duplicate.ops = [copy_into(op, duplicate) for op in block.ops]
         target.blocks.append(duplicate)
     home = target.global_block()
     for index in needed:  # what is known of outer variables, though they may have other names outside now
         for name in {n for op in target.blocks[index].ops for n in (*op.input_arg_names, *op.output_arg_names)}:
             known = source.blocks[index].find_var(name)
             if known is not None and target.blocks[index].find_var(name) is None:
-                home.vars[name] = _copy_variable(known, home)
+                home.vars[name] = copy_variable(known, home)
 
 
 def _needed_blocks(program: Program, operators: Sequence[Operator]) -> set[int]:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.arguments import whole
 from fluidlite.base.errors import ProgramError
-from fluidlite.program.roles import role_number
+from fluidlite.program.roles import ROLES, role_number
 
 if TYPE_CHECKING:
     from fluidlite.program.block import Block
     from fluidlite.program.operator import Operator
     from fluidlite.program.program import Program
     from fluidlite.program.variable import Variable
-
-_ROLES = {0: "forward", 1: "backward", 2: "optimize", 16: "lr_sched"}
 
 
 class FluidProgram:
@@ -30,9 +28,9 @@ class FluidProgram:
     @op_role.setter
     def op_role(self: Any, role: int) -> None:
         number = whole("op_role", role) & ~256  # the bit of a loss
-        if number not in _ROLES:
-            raise ProgramError(f"op_role is {role!r}; expected one of OpRole's {', '.join(map(str, _ROLES))}")
-        self.role = _ROLES[number]
+        if number not in ROLES:
+            raise ProgramError(f"op_role is {role!r}; expected one of OpRole's {', '.join(map(str, ROLES))}")
+        self.role = ROLES[number]
 
     _op_role = op_role
 

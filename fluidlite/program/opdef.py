@@ -6,7 +6,8 @@ an optional decomposition. HOW it computes is in kernels; samples and references
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluidlite.base.dtypes import is_float
-from fluidlite.base.errors import AttributeValueError, DtypeError, RegistryError
+from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, RegistryError
 
 if TYPE_CHECKING:
     from fluidlite.program.epilogue import Epilogue
@@ -286,6 +287,16 @@ class OpDef:
         if allowed and not any(is_float(dtype) for dtype in allowed):
             return f"it is {' or '.join(allowed)}"
         return None
+
+    @contextmanager
+    def blamed(self, what: str, error: Callable[[str], FluidError]) -> Iterator[None]:
+        """Around a function of the declaration: an error of it that is none of ours becomes ``error``."""
+        try:
+            yield
+        except FluidError:
+            raise
+        except Exception as exc:
+            raise error(f"{what} raised {type(exc).__name__}: {exc}\n  In the declaration at {self.origin}") from exc
 
     def __repr__(self) -> str:
         return f"OpDef({self.type!r})"

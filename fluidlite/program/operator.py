@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fluidlite.base.errors import AttributeValueError, ProgramError
@@ -89,6 +90,19 @@ class Operator:
         self.role = role
         self.line = line
         self.namescope = namescope
+
+    def _near(
+        self,
+        block: Block,
+        definition: OpDef,
+        inputs: dict[str, list[str]],
+        outputs: dict[str, list[str]],
+        attrs: Mapping[str, Any],
+        hints: Mapping[str, Any],
+    ) -> Operator:
+        """An operator in the place of this one, or beside it: of its number, role, line and name scope."""
+        about = self.id, self.role, self.line, self.namescope
+        return Operator(block, definition, inputs, outputs, dict(attrs), dict(hints), *about)
 
     def __str__(self) -> str:
         return f"operator {self.type} ({self.line})"

@@ -40,7 +40,6 @@ class Program(FluidProgram):
         self._random_seed = 0
         self.repeated = False
         self._next_id = 0
-        """Operators of the program that this one was compiled from which nothing needed."""
         self.feed_names: list[str] = []
         self.fetch_names: list[str] = []
         self.readers: list[ProgramReader] = []

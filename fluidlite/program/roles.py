@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 _NUMBERS = {"forward": 0, "backward": 1, "optimize": 2, "lr_sched": 16}
+ROLES = {number: role for role, number in _NUMBERS.items()}
+"""``Operator.role`` by Fluid's number."""
 
 
 class OpRole(IntEnum):

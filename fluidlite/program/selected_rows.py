@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,14 +20,6 @@ class Held(Protocol):
 
     tensor: Tensor
     number: int | float | None
-
-
-class _Own:
-    """The numbers of rows that are in no scope."""
-
-    def __init__(self) -> None:
-        self.tensor = Tensor()
-        self.number: int | float | None = None
 
 
 class SelectedRows:
@@ -47,7 +40,7 @@ class SelectedRows:
 
     def __init__(self, rows: Iterable[int] = (), height: int = 0) -> None:
         self._values = Tensor()
-        self._held: Held = _Own()
+        self._held: Held = SimpleNamespace(tensor=Tensor(), number=None)  # in no scope
         self.set_height(height)
         self.set_rows(rows)
 

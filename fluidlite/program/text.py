@@ -25,18 +25,14 @@ def operator_text(op: Operator) -> str:
     """One operator on one line: outputs = type(inputs, attributes), and the user's line."""
     outs = ", ".join(name for names in op.outputs.values() for name in names)
     ins = ", ".join(f"{slot}={names[0] if len(names) == 1 else names}" for slot, names in op.inputs.items())
-    defaults = {attr.name: attr.default for attr in op.definition.attrs}
+    defaults = {attr.name: attr.canonical_default for attr in op.definition.attrs}
     shown = [
         f"{name}={_value(value)}"
         for name, value in op.attrs.items()
-        if value is not None and value != defaults.get(name) and value != _canonical(defaults.get(name))
+        if value is not None and value != defaults.get(name)
     ]
     body = ", ".join(filter(None, [ins, *shown]))
     return f"{outs} = {op.type}({body})" if outs else f"{op.type}({body})"
-
-
-def _canonical(default: Any) -> Any:
-    return tuple(default) if isinstance(default, list) else default
 
 
 def block_text(block: Block, details: bool = True) -> str:

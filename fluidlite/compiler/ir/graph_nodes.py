@@ -113,8 +113,7 @@ class GraphOp:
         cls, source: Operator, definition: OpDef, inputs: dict[str, list[GraphValue]], attrs: Any, hints: Any
     ) -> GraphOp:
         """An operator that the graph gets in the place of another, or beside it: of its role, line and name scope."""
-        block, line, scope = source.block, source.line, source.namescope
-        operator = Operator(block, definition, {}, {}, dict(attrs), dict(hints), source.id, source.role, line, scope)
+        operator = source._near(source.block, definition, {}, {}, attrs, hints)
         return cls(definition.type, inputs, dict(attrs), operator)
 
     @property

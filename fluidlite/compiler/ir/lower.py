@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.compiler.ir.node import DERIVES, SEQUENTIAL, WRITE, Action, Node
 from fluidlite.compiler.ir.order import Order, Root, reads, writes
 from fluidlite.program.block import Block
-from fluidlite.program.edit import sub_blocks
+from fluidlite.program.edit import copy_into, copy_variable, sub_blocks
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.registry import ops
@@ -90,13 +89,11 @@ class _Lowering:
                     ]
                     for slot, names in op.inputs.items()
                 }
-                outs = {slot: list(names) for slot, names in op.outputs.items()}
-                self._emit(op, ins, outs)
+                self._emit(op, ins)
 
-    def _emit(self, op: Operator, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> None:
-        copied = Operator(
-            self.out, op.definition, ins, outs, dict(op.attrs), dict(op.hints), op.id, op.role, op.line, op.namescope
-        )
+    def _emit(self, op: Operator, ins: dict[str, list[str]]) -> None:
+        copied = copy_into(op, self.out)
+        copied.inputs = ins
         self._declare((*copied.input_arg_names, *copied.output_arg_names))
         self.out.ops.append(copied)
         self.defined.update(writes(copied))
@@ -104,20 +101,7 @@ class _Lowering:
     def _assign(self, op: Operator, target: str, source: str) -> None:
         source = self.alias.get(source, source)
         self._declare((source, target))
-        self.out.ops.append(
-            Operator(
-                self.out,
-                ops.get("assign"),
-                {"X": [source]},
-                {"Out": [target]},
-                {},
-                {},
-                op.id,
-                op.role,
-                op.line,
-                op.namescope,
-            )
-        )
+        self.out.ops.append(op._near(self.out, ops.get("assign"), {"X": [source]}, {"Out": [target]}, {}, {}))
         self.defined.add(target)
 
     def _sequential(self, op: Operator, index: int) -> None:
@@ -164,8 +148,7 @@ class _Lowering:
             variable = self.block.find_var(name)
             if variable is None or name in self.out.vars:
                 continue
-            duplicate = copy.copy(variable)
-            duplicate.block = self.out
+            duplicate = copy_variable(variable, self.out)
             if isinstance(duplicate, Node):  # a constant: the transformer sets it, and nothing else can
                 duplicate.fixed = duplicate.persistable and not duplicate.is_input
             if name in self.arguments:

@@ -6,7 +6,6 @@ It is asked after each pass. What a pass did not touch is not inferred again, so
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from fluidlite.base.errors import ProgramError
 from fluidlite.program.inference import check_inputs
 from fluidlite.program.op_call import PLACEHOLDER, Call, located
 from fluidlite.program.source_location import NOWHERE
-from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, specs_of
+from fluidlite.tensor.tensor_spec import TENSOR_ARRAY, Spec, all_agree, specs_of
 
 if TYPE_CHECKING:
     from fluidlite.compiler.ir.graph import Graph
@@ -51,12 +50,8 @@ def agree(one: Spec, other: Spec) -> bool:
     """
     if one.kind == other.kind == TENSOR_ARRAY:
         return one.dtype == other.dtype
-    return (
-        one.dtype == other.dtype
-        and one.kind == other.kind
-        and len(one.dims) == len(other.dims)
-        and all([a == b or -1 in (a, b) for a, b in zip(one.dims, other.dims, strict=True)])
-    )
+    dims = one.dims == other.dims or all_agree(one.dims, other.dims)
+    return dims and one.dtype == other.dtype and one.kind == other.kind
 
 
 def place_of(op: GraphOp) -> str:
@@ -241,13 +236,9 @@ class Verifier:
                 if value is not None and value.spec is not None and not agree(value.spec, spec):
                     raise ProgramError(f"{place_of(op)}: {slot} is {value.spec!r}; its inference says {spec!r}")
         for out, given in op.definition.must_alias.items():
-            names = [value.name if value is not None else None for value in op.outputs.get(out, ())]
-            if not _updates(names, op.inputs.get(given, ())):
+            pairs = zip(op.outputs.get(out, ()), op.inputs.get(given, ()), strict=False)
+            if any(made is not None and made.name != value.name for made, value in pairs):
                 raise ProgramError(f"{place_of(op)} updates {given} in place; {out} must be the same variable")
-
-
-def _updates(names: Sequence[str | None], values: Sequence[GraphValue]) -> bool:
-    return all(name is None or name == value.name for name, value in zip(names, values, strict=False))
 
 
 def _facts(op: GraphOp) -> Any:

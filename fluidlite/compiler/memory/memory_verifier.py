@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.compiler.planning.plan import Control, Launch, Move, Plan, Step
+from fluidlite.compiler.planning.plan import Launch, Move, Plan, Step, step_name
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
@@ -188,7 +188,7 @@ class MemoryVerifier:
         if buffer is None or not buffer.nbytes:  # state, or memory of its own
             return
         value = self._value.get(key)
-        reader = _text(index, step) if step is not None else "the end of the run"
+        reader = _text(index, step)
         if value is None:
             raise ProgramError(f"memory plan: {reader} reads {key!r}, which nothing has written")
         start, end = buffer.offset, buffer.offset + buffer.nbytes
@@ -214,8 +214,4 @@ def _overlap(one: Buffer, other: Buffer) -> bool:
 
 
 def _text(index: int, step: Step | None) -> str:
-    if isinstance(step, Launch):
-        return f"step {index}, {step.call.op.type}"
-    if isinstance(step, Control):
-        return f"step {index}, {step.op.type}"
-    return f"step {index}, move of {step.name}" if step is not None else "the end of the run"
+    return f"step {index}, {step_name(step)}" if step is not None else "the end of the run"

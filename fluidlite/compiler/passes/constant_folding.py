@@ -18,7 +18,7 @@ from fluidlite.compiler.planning.planner import plan_graph
 from fluidlite.compiler.selection.policy import Policy
 from fluidlite.platform.context_pool import get_context
 from fluidlite.platform.device_registry import devices
-from fluidlite.program.operator import EMPTY, Operator
+from fluidlite.program.operator import EMPTY
 from fluidlite.program.program import Program
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.transfer import borrow
@@ -152,9 +152,7 @@ def _run(op: GraphOp, arrays: Mapping[int, Array], preferences: Policy) -> list[
             block.create_var(name).declare(out.spec)  # type: ignore[arg-type]
             outputs[slot].append(name)
             fetches.append(name)
-    block.ops.append(
-        Operator(block, source.definition, inputs, outputs, dict(op.attrs), {}, source.id, source.role, source.line)
-    )
+    block.ops.append(source._near(block, source.definition, inputs, outputs, op.attrs, {}))
     try:
         known = {name: (tensor._known(), host) for name, tensor in given.items()}
         plan = plan_graph(Graph(program, fetches).finished(), host, known, {}, preferences, inplace=False)

@@ -25,23 +25,16 @@ class FuseElementwise(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Fuse all that can be fused."""
         dims = generic_dims(graph)
-        members = self._members(graph, dims)
+        found = ((op, member_of(op, dims, graph.place, graph.policy)) for op in graph.ops)
+        members = {id(op): member for op, member in found if member is not None}
         if _forward_same_values(graph, members, dims) + _read_dims_elsewhere(graph, dims):
             graph.touch()
             graph.prune()
         _split_sums(graph, members)
-        found = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
-        chosen = {index: m for index, m in found.items() if m.outputs}
+        wanted = {index: members[id(op)] for index, op in enumerate(graph.ops) if id(op) in members}
+        chosen = {index: m for index, m in wanted.items() if m.outputs}
         if chosen:
             SameElements(graph, dims, chosen).fuse()
-
-    def _members(self, graph: Graph, dims: GenericDims) -> dict[int, ElementMember]:
-        found = {}
-        for op in graph.ops:
-            member = member_of(op, dims, graph.place, graph.policy)
-            if member is not None:
-                found[id(op)] = member
-        return found
 
 
 def _forward_same_values(graph: Graph, members: dict[int, ElementMember], dims: GenericDims) -> int:

@@ -105,6 +105,13 @@ class Control:
 Step = Move | Launch | Control
 
 
+def step_name(step: Step) -> str:
+    """What a step does, in a word, or where it moves what."""
+    if isinstance(step, Move):
+        return f"move {step.name} to {step.target}"
+    return step.call.op.type if isinstance(step, Launch) else step.op.type
+
+
 @dataclass(eq=False)
 class Line:
     """What explain says of one operator."""

@@ -114,13 +114,9 @@ class KernelTexts:
                 heads.append(f"step {index}: {step_text(steps[index])}")
                 heads += [f"    {part}" for part in made_of(steps[index])]
             for name, text in kernel.files.items():
-                mark = _comment(name)
+                mark = ";" if name.endswith(".ll") else "//"
                 found[name] = "".join(f"{mark} {line}\n" for line in heads) + text
         return found
-
-
-def _comment(name: str) -> str:
-    return ";" if name.endswith(".ll") else "//"
 
 
 def step_text(step: Step) -> str:

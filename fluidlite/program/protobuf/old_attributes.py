@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fluidlite.base.errors import SavedModelError
+from fluidlite.program.roles import ROLES
 
-_ROLES = {0: "forward", 1: "backward", 2: "optimize", 16: "lr_sched", 4096: "forward"}
+_ROLES = {**ROLES, 4096: "forward"}
 _LOSS = 256
 """The bit of Fluid's role of operators that make a loss, or begin its backward."""
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d{1,9}), in ')

@@ -19,12 +19,13 @@ from fluidlite.tensor.var_type import VarType, dtype_of
 MAX_BYTES = 16 << 20
 _MOST_OPERATORS = _MOST_VARIABLES = 100_000
 _BATCH, _FETCHES = 9, 10
-_KINDS = {
+KINDS = {
     7: VarType.LOD_TENSOR,
     11: VarType.STEP_SCOPES,
     13: VarType.LOD_TENSOR_ARRAY,
     17: VarType.RAW,
 }
+"""The kinds of variables that are read and written, by Paddle's number."""
 _NAMES_OF_KINDS = {8: "SELECTED_ROWS", 12: "LOD_RANK_TABLE", 14: "PLACE_LIST", 15: "READER", 16: "CHANNEL", 18: "TUPLE"}
 _ATTRIBUTES = {
     0: "i",
@@ -143,10 +144,10 @@ class _Reading:
         number = var.type.type
         if not var.HasField("name") or not var.type.HasField("type"):
             raise SavedModelError(f"variable {var.name!r:.60} has no name or no type")
-        if number not in _KINDS:
+        if number not in KINDS:
             kind = _NAMES_OF_KINDS.get(number, number)
             raise SavedModelError(f"variable {var.name!r:.60} is of type {kind}, which fluidlite does not know")
-        record: dict[str, Any] = {"name": var.name, "type": _KINDS[number]}
+        record: dict[str, Any] = {"name": var.name, "type": KINDS[number]}
         field = {7: "lod_tensor", 13: "tensor_array"}.get(number, "")
         if field and var.type.HasField(field):
             held = getattr(var.type, field)

@@ -9,18 +9,13 @@ from fluidlite.base.errors import SavedModelError
 from fluidlite.program.operator import Operator
 from fluidlite.program.program import Program
 from fluidlite.program.protobuf.messages import message_classes
-from fluidlite.program.protobuf.reading import MAX_BYTES
+from fluidlite.program.protobuf.reading import KINDS, MAX_BYTES
 from fluidlite.program.roles import role_number
 from fluidlite.program.variable import Variable
-from fluidlite.tensor.var_type import VarType, dtype_number
+from fluidlite.tensor.var_type import dtype_number
 
 _VERSION = 1_008_000
-_KINDS = {
-    VarType.LOD_TENSOR: 7,
-    VarType.STEP_SCOPES: 11,
-    VarType.LOD_TENSOR_ARRAY: 13,
-    VarType.RAW: 17,
-}
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
 _OURS = {"while": ("inside", "written", "condition", "max_iterations"), "conditional_block": ("inside", "written")}
 """Attributes that say what Paddle knows by the names in the slots."""
 
@@ -69,7 +64,7 @@ def _columns(block: Any, type: str, names: Sequence[str]) -> None:
 
 
 def _variable(block: Any, variable: Variable) -> None:
-    number = _KINDS.get(variable.type)
+    number = _NUMBERS.get(variable.type)
     if number is None or variable.saved():
         raise SavedModelError(
             f"variable {variable.name!r} is {variable.type!r}, which is not written in Paddle's format"

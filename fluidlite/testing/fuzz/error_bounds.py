@@ -20,7 +20,7 @@ from fluidlite.program.opdef import OpDef
 from fluidlite.testing.fuzz.call import call_reference
 from fluidlite.testing.fuzz.operator_classes import CANCELLING, CENTRED, FUSED, SELECTIONS, SUMS, VIEWS
 from fluidlite.testing.fuzz.recipe import Step
-from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, rounding, running_error, wide
+from fluidlite.testing.fuzz.tolerance import UNIT, Array, Bounded, Term, distance, rounding, running_error, wide
 
 PROBES = 6
 SAFETY = 4.0
@@ -220,7 +220,7 @@ class ErrorBounds:
         nearly equal one is not chosen at both.
         """
         across: dict[tuple[str, int], Array] = {}
-        distance = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
+        farthest = {slot: [np.zeros(a.shape) for a in arrays] for slot, arrays in exact.items()}
         for probe in range(PROBES):
             moved: dict[str, list[Array]] = {}
             for slot, bs in inputs.items():
@@ -252,20 +252,15 @@ class ErrorBounds:
                 for i, array in enumerate(arrays):
                     there = other[slot][i]
                     if there.shape != array.shape:
-                        distance[slot][i][...] = np.inf
+                        farthest[slot][i][...] = np.inf
                     elif array.dtype.kind in "biu":
-                        distance[slot][i][there != array] = np.inf
+                        farthest[slot][i][there != array] = np.inf
                     else:
-                        with np.errstate(all="ignore"):
-                            change = np.abs(there - array)
-                        same = (there == array) | (np.isnan(there) & np.isnan(array))
-                        distance[slot][i] = np.maximum(
-                            distance[slot][i], np.where(same, 0.0, np.nan_to_num(change, nan=np.inf))
-                        )
+                        farthest[slot][i] = np.maximum(farthest[slot][i], distance(there, array))
         found: dict[str, list[Array]] = {}
         for slot, arrays in exact.items():
             found[slot] = []
-            for array, far in zip(arrays, distance[slot], strict=True):
+            for array, far in zip(arrays, farthest[slot], strict=True):
                 dtype = declared.get(slot, "float32")
                 if own and array.dtype.kind == "f" and dtype in ALL_FLOATS:
                     finite = np.abs(array[np.isfinite(array)])

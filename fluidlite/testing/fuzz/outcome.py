@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fluidlite.testing.fuzz.recipe import Recipe
-from fluidlite.testing.fuzz.tolerance import Array, Bounded, wide
+from fluidlite.testing.fuzz.tolerance import Array, Bounded, distance, wide
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,7 @@ def differs(actual: Array, expected: Bounded) -> str:
         wrong = actual != value
         far = wrong.astype(float)
     else:
-        mine, other = wide(actual), wide(value)
-        with np.errstate(all="ignore"):
-            far = np.abs(mine - other)
-        far = np.where((mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.nan_to_num(far, nan=np.inf))
+        far = distance(wide(actual), wide(value))
         wrong = far > bound
     if not wrong.any():
         return ""

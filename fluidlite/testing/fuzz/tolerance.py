@@ -58,6 +58,13 @@ def rounding(value: Array, dtype: str) -> Array:
     return found
 
 
+def distance(one: Array, other: Array) -> Array:
+    """How far two arrays are apart, element by element; equal numbers are not, nor are NaN and NaN."""
+    with np.errstate(all="ignore"):
+        far = np.nan_to_num(np.abs(one - other), nan=np.inf)
+    return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, far)
+
+
 class Term(NamedTuple):
     """A value of an expression.
 

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from fluidlite.base.fork import new_lock
+from fluidlite.base.text_table import table
 from fluidlite.base.weak_objects import WeakObjects
 
 Value = TypeVar("Value")
@@ -54,12 +55,7 @@ class CacheReport(dict[str, CacheInfo]):
             bounds += [f"{info.most_bytes:,} bytes"] if info.most_bytes is not None else []
             most = ", ".join(bounds)
             rows.append((name, size, most, f"{info.hits:,}", f"{info.misses:,}", f"{info.seconds:.3f}"))
-        wide = [max(len(row[k]) for row in rows) for k in range(len(heads))]
-        lines = []
-        for first, *rest in rows:
-            cells = [first.ljust(wide[0]), *(cell.rjust(width) for cell, width in zip(rest, wide[1:], strict=True))]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        return "\n".join(table(rows, range(1, len(heads))))
 
 
 def total(infos: Iterable[CacheInfo]) -> CacheInfo:

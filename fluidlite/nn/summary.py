@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluidlite.base.errors import FluidError
+from fluidlite.base.text_table import table
 from fluidlite.executor.explain import explain
 
 if TYPE_CHECKING:
@@ -74,19 +75,10 @@ class Summary:
             )
             for layer in self.layers
         ]
-        widths = [max(len(head), *(len(row[k]) for row in rows)) for k, head in enumerate(_HEADS)]
-
-        def line(cells: tuple[str, ...]) -> str:
-            left = [
-                c.rjust(w) if k in (2, 3) else c.ljust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True))
-            ]
-            return "  ".join(left).rstrip()
-
         outputs = sum(layer.output_bytes for layer in self.layers)
         return "\n".join(
             [
-                line(_HEADS),
-                *(line(row) for row in rows),
+                *table([_HEADS, *rows], (2, 3)),
                 f"{self.parameters:,} parameters of {self.nbytes:,} bytes; optimizer state {self.state_bytes:,} bytes; "
                 f"outputs of {self.rows} rows {outputs:,} bytes; on {self.place}",
             ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from fluidlite.base.text_table import table
 from fluidlite.profiler.chrome_trace import chrome_trace
 from fluidlite.profiler.recording import Recording
 from fluidlite.profiler.statistics import MAX_TIMELINE_EVENTS, Row
@@ -101,9 +102,8 @@ class Profile:
                 "({bytes_out:,} bytes), {copy_within:,} within, {copy_peer:,} to other queues".format(place, **copies)
             )
         lines.append("")
-        lines += _table(
-            [_cells(row, whole) for row in launched] + [_cells(row, 0) for row in rows if row.kind in SPANS]
-        )
+        spans = [_cells(row, 0) for row in rows if row.kind in SPANS]
+        lines += table([HEADS, *(_cells(row, whole) for row in launched), *spans], range(3, len(HEADS)))
         if self._recording.lost:
             lines.append(f"{self._recording.lost:,} launches are left out: their device has no times of them any more.")
         if self._recording.timeline.dropped:
@@ -139,16 +139,3 @@ def _cells(row: Row, whole: int) -> tuple[str, ...]:
     times = [f"{1e-6 * time:.4f}" for time in (row.total, row.max, row.min, row.ave)]
     ratio = f"{row.own / whole:.4f}" if whole else ""
     return row.name, row.kernel, row.place, f"{row.calls:,}", *times, ratio, f"{row.nbytes:,}" if row.nbytes else ""
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    whole = [HEADS, *rows]
-    widths = [max(len(row[at]) for row in whole) for at in range(len(HEADS))]
-    return ["  ".join(_aligned(row, widths)).rstrip() for row in whole]
-
-
-def _aligned(row: tuple[str, ...], widths: Sequence[int]) -> list[str]:
-    return [
-        cell.ljust(width) if at < 3 else cell.rjust(width)
-        for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fluidlite.base.text_table import table
 from fluidlite.compiler.memory.live_ranges import LiveRange, LiveRanges
 from fluidlite.compiler.memory.memory_verifier import MemoryVerifier
 from fluidlite.compiler.memory.offset_allocator import Span, best, lower_bound
 from fluidlite.compiler.memory.plot import picture
-from fluidlite.compiler.planning.plan import Control, Launch, Move, Plan, Step
+from fluidlite.compiler.planning.plan import Plan, step_name
 from fluidlite.platform.device_registry import devices
 from fluidlite.platform.place import Place
 
@@ -81,7 +82,7 @@ class MemoryPlan:
     @cached_property
     def steps(self) -> tuple[str, ...]:
         """What runs, in order."""
-        return tuple(map(_text, self._plan.steps))
+        return tuple(map(step_name, self._plan.steps))
 
     @property
     def planned(self) -> int:
@@ -144,13 +145,7 @@ class MemoryPlan:
         """A table of the buffers, and a line of sums."""
         heads = ("bytes", "offset", "steps", "kind", "name")
         rows = [(f"{b.nbytes:,}", f"{b.offset:,}", f"{b.start} to {b.end}", b.kind, b.name) for b in self.buffers]
-        wide = [max(len(row[k]) for row in (heads, *rows)) for k in range(4)]
-        lines = [
-            f"{nbytes:>{wide[0]}}  {offset:>{wide[1]}}  {steps:>{wide[2]}}  {kind:<{wide[3]}}  {name}"
-            for nbytes, offset, steps, kind, name in (heads, *rows)
-        ]
-        lines.append(self.summary())
-        return "\n".join(lines)
+        return "\n".join([*table([heads, *rows], range(3)), self.summary()])
 
     def summary(self) -> str:
         """One line: bytes planned, the lower bound, and what the buffers take without sharing."""
@@ -173,12 +168,3 @@ class MemoryPlan:
 
     def __repr__(self) -> str:
         return f"<MemoryPlan of {self.summary()}>"
-
-
-def _text(step: Step) -> str:
-    if isinstance(step, Launch):
-        return step.call.op.type
-    if isinstance(step, Control):
-        return step.op.type
-    assert isinstance(step, Move)
-    return f"move {step.name} to {step.target}"

@@ -1,0 +1,16 @@
+"""Rows of texts as lines of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+
+def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """A line a row, in columns two blanks apart; those whose numbers are in ``right`` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(cells)).rstrip()
+
+    return list(map(line, rows))

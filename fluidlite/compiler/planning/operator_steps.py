@@ -18,7 +18,7 @@ from fluidlite.compiler.planning.plan import Control, Line, Output
 from fluidlite.compiler.selection.choice import Choice
 from fluidlite.compiler.selection.kernel_selection import choose
 from fluidlite.compiler.selection.least_moves import Picked
-from fluidlite.compiler.selection.placement import Known
+from fluidlite.compiler.selection.placement import Homes, Known, Over
 from fluidlite.platform.device_registry import devices
 from fluidlite.program.decompose import Part, Value
 from fluidlite.program.inference import check_inputs, inferred
@@ -192,19 +192,13 @@ class OperatorSteps(LayoutChoice):
                 else:
                     keys.append(None if declared.unread else self._at(value, self.host))
         placed = relaid.call if relaid is not None else self._laid(op, call, wanted) if wanted else call
-        outputs, homes = [], []
+        outputs, homes = list[Output](), Homes()
         for slot, specs in call.outs.items():
             for made, plain in zip(op.outputs.get(slot, [None]), specs, strict=True):
                 spec = plain.with_(layout=wanted.get(slot) or PLAIN) if wanted else plain
-                shares, shared = self._shares(op, call, slot, made, spec, choice)
-                output, home = self._output(made, spec, choice.place, shares, shared)
-                outputs.append(output)
-                if home is not None:
-                    homes.append(home)
-        written = bool(homes) or any([o.state for o in outputs])
-        self._launch(op, placed.at(choice.place), choice, keys, outputs, written, relaid is not None)
-        for value, found in homes:
-            self._home(value, found)
+                over = self._shares(op, call, slot, made, spec, choice)
+                outputs.append(self._output(made, spec, choice.place, homes, over))
+        self._launch(op, placed.at(choice.place), choice, keys, outputs, homes, relaid is not None)
         if call.op.constant is not None:
             self._learn(op, call)
 
@@ -229,28 +223,21 @@ class OperatorSteps(LayoutChoice):
                 None if slot is not None and slot.unread else key_of(value)
                 for (slot, _), value in zip(declared, part.ins, strict=True)
             ]
-            outputs: list[Output] = []
-            homes: list[tuple[GraphValue, Known]] = []
+            outputs, homes = list[Output](), Homes()
             slots = [slot for slot, specs in part.call.outs.items() for _ in specs]
             for slot_out, value in zip(slots, part.outs, strict=True):
                 assert value.spec is not None
                 if value.role == "out" and self._final(part, value, choice):
                     made = op.outputs.get(value.slot, [None])[value.index]
                     spec = call.outs[value.slot][value.index]
-                    shares, shared = self._updates(op, part, slot_out, made, spec, choice)
-                    if made is not None and (shares >= 0 or made.name not in op.input_arg_names):
-                        output, home = self._output(made, spec, choice.place, shares, shared)
-                        outputs.append(output)
-                        if home is not None:
-                            homes.append(home)
-                        values[("out", value.slot, value.index)] = output.key
+                    over = self._updates(op, part, slot_out, made, spec, choice)
+                    if made is not None and (over[0] >= 0 or made.name not in op.input_arg_names):
+                        outputs.append(self._output(made, spec, choice.place, homes, over))
+                        values[("out", value.slot, value.index)] = outputs[-1].key
                         continue
                     written[(value.slot, value.index)] = key_of(value)
                 outputs.append(Output(key_of(value), value.spec))
-            state_written = any(o.state for o in outputs) or bool(homes)
-            self._launch(op, part.call.at(how.place), how, keys, outputs, state_written)
-            for written_value, found in homes:
-                self._home(written_value, found)
+            self._launch(op, part.call.at(how.place), how, keys, outputs, homes)
 
         for part, how in zip(choice.parts, choice.part_choices, strict=True):
             launch(part, how)
@@ -263,7 +250,7 @@ class OperatorSteps(LayoutChoice):
 
     def _updates(
         self, op: GraphOp, part: Part, slot: str, output: GraphValue | None, spec: Spec, choice: Choice
-    ) -> tuple[int, Known | None]:
+    ) -> Over:
         """Index of the part's input that is the output's own variable, updated in place; no later part reads it."""
         pair = part.call.op.must_alias.get(slot)
         own = next((value for value in op.args if output is not None and value.name == output.name), None)
@@ -313,16 +300,14 @@ class OperatorSteps(LayoutChoice):
                 at = [self.home] * len(values)
             step.ins[slot] = [self._at(value, where) for value, where in zip(values, at, strict=True)]
             place = at[0] if at and slot == op.definition.inputs[0].name else place
-        homes: list[tuple[GraphValue, Known]] = []
+        homes = Homes()
         for slot, specs in call.outs.items():
             declared = op.definition.output(slot)
             where = self.host if declared is not None and declared.on_host else place
             where = self.home if declared is not None and declared.run_place else where
             step.outs[slot] = []
             for made, spec in zip(op.outputs[slot], specs, strict=True):
-                output, home = self._output(made, spec, where)
-                step.outs[slot].append(output)
-                homes += [home] if home is not None else []
+                step.outs[slot].append(self._output(made, spec, where, homes))
                 if op.definition.pure and made in self.known:  # an array may hold it: it is not written in place
                     self.known[made].borrowed = True
         for key in (*(k for keys in step.ins.values() for k in keys), *(o.key for s in step.outs.values() for o in s)):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, Union
 
 from fluidlite.base.errors import FeedError, FetchError, ProgramError
 from fluidlite.compiler.ir.graph import Graph
@@ -41,6 +41,12 @@ class Known:
     copies: dict[tuple[Place, Layout], str]
     feed: bool = False
     borrowed: bool = False
+
+
+Homes = list[tuple[GraphValue, Known]]
+"""State variables that are written away from home, and where they are: they are copied back."""
+Over = tuple[int, Union[Known, None]]
+"""The index of the input over which an output is written, and what that was; -1 and None of others."""
 
 
 class Values(ABC):
@@ -196,14 +202,12 @@ class Values(ABC):
         given = self._at(value, where, own)
         spec, key = found.spec.with_(layout=layout), f"{found.key}@{where}:{layout.name}"
         line.moves.append(Move(name, where, where, spec, "layout", given, key))
-        self._launch(line.op, call.at(where), choice, [given], [Output(key, spec)], False, blind=True)
+        self._launch(line.op, call.at(where), choice, [given], [Output(key, spec)], [], blind=True)
         return key if where == target else self._move(name, Known(spec, where, key, {}), target, "transfer")
 
     # Steps
 
-    def _shares(
-        self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice
-    ) -> tuple[int, Known | None]:
+    def _shares(self, op: GraphOp, call: Call, slot: str, value: GraphValue | None, spec: Spec, choice: Choice) -> Over:
         """Index of the input whose memory an output takes, its own variable, updated in place; and what that was."""
         pair = choice.may_share(call).get(slot) if value is not None else None
         if value is None or pair is None:
@@ -222,19 +226,20 @@ class Values(ABC):
         return op.args.index(own), found
 
     def _output(
-        self, value: GraphValue | None, spec: Spec, place: Place, shares: int = -1, shared: Known | None = None
-    ) -> tuple[Output, tuple[GraphValue, Known] | None]:
-        """Declare an output; a state variable that is written away from home is copied back."""
+        self, value: GraphValue | None, spec: Spec, place: Place, homes: Homes, over: Over = (-1, None)
+    ) -> Output:
+        """Declare an output; a state variable that is written away from home is one of ``homes``."""
+        shares, shared = over
         self.serial += 1
         if value is None:
-            return Output(f"@{self.serial}", spec), None
+            return Output(f"@{self.serial}", spec)
         state = value.state
         if state is not None:
             self.out.state.setdefault(state, False)
             if place == self.home and spec.layout is PLAIN:
                 self._write_state(state, value)
                 self.known[value] = Known(spec, place, state, {})
-                return Output(state, spec, shares, state=True), None
+                return Output(state, spec, shares, state=True)
         if shared is not None:
             key = shared.copies.get((place, spec.layout), shared.key) if shared.place != place else shared.key
         elif state is not None:
@@ -245,8 +250,9 @@ class Values(ABC):
         found = Known(spec, place, key, {})
         if state is None:
             self.known[value] = found
-            return Output(key, spec, shares), None
-        return Output(key, spec, shares), (value, found)
+        else:
+            homes.append((value, found))
+        return Output(key, spec, shares)
 
     def _home(self, value: GraphValue, source: Known) -> None:
         """Bring a state variable back that was written away from home, or in another layout."""
@@ -278,9 +284,10 @@ class Values(ABC):
         choice: Choice,
         keys: list[str | None],
         outputs: list[Output],
-        state: bool,
+        homes: Homes,
         blind: bool = False,
     ) -> None:
+        state = bool(homes) or any([output.state for output in outputs])
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)
@@ -295,6 +302,8 @@ class Values(ABC):
         # where a guarded kernel skips, the state is what its input was: only if they share memory
         step.guarded = kept and choice.guarded and (choice.kernel is not None or bool(call.op.must_alias))
         self.out.steps.append(step)
+        for value, found in homes:
+            self._home(value, found)
 
 
 def own_seed(attrs: Mapping[str, Any]) -> int:

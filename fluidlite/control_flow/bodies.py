@@ -87,8 +87,8 @@ class Body:
 
     def lend(self, name: str, tensor: Tensor) -> None:
         """Let it read a tensor, where that lies."""
-        if isinstance(tensor, TensorArray):
-            self._share(name, tensor)
+        if isinstance(tensor, TensorArray):  # a value, whose elements nobody changes
+            self.scope.var(name).hold(tensor)
             return
         held = self.scope.var(name).tensor
         if tensor.allocation is None:
@@ -101,17 +101,13 @@ class Body:
     def give(self, name: str, tensor: Tensor) -> None:
         """Give it a copy of a tensor, to be changed."""
         if isinstance(tensor, TensorArray):
-            self._share(name, tensor)
+            self.scope.var(name).hold(tensor)
             return
         held = self.scope.var(name).tensor
         if held.allocation is not None and held.contiguous and held.spec == tensor.spec:
             transfer.transfer(tensor, self.context, into=held)
         else:
             held.share_data_with(copied(tensor, self.context))
-
-    def _share(self, name: str, array: TensorArray) -> None:
-        """Give it an array: a value, whose elements nobody changes."""
-        self.scope.var(name).hold(array)
 
     def set_zeros(self, name: str, spec: Spec) -> None:
         """Give it zeros."""
@@ -120,8 +116,6 @@ class Body:
     def take(self, name: str) -> Tensor | None:
         """A copy of what it has under a name; None: nothing."""
         held = self.value(name)
-        if isinstance(held, TensorArray):
-            return held.copy()
         return copied(held, self.context) if held is not None else None
 
     def value(self, name: str) -> Tensor | None:

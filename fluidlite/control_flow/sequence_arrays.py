@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fluidlite.base.dtypes import ALL
@@ -134,10 +132,6 @@ def _run_to_sequences_grad(frame: Frame, op: Operator) -> None:
     frame.write("X" + GRAD, [_array(frame, gather_rows(frame, op, given, inverse(rows)), steps)])
 
 
-_SOURCES: dict[str, Any] = {
-    "array": "Fluid lod_tensor_to_array_op.cc",
-    "sequences": "Fluid array_to_lod_tensor_op.cc",
-}
 register_op(
     "lod_tensor_to_array",
     Differentiation(rule=GradRule("lod_tensor_to_array_grad", ("X", "RankTable", "Out" + GRAD), ("X",))),
@@ -147,7 +141,7 @@ register_op(
     outputs=(array_slot("Out", "its element t is step t of those sequences that have one, in the table's order"),),
     dtypes={"X": ALL, **TABLE},
     doc="Out is the steps of the sequences of X: rows, or sequences of the next level",
-    source=_SOURCES["array"],
+    source="Fluid lod_tensor_to_array_op.cc",
 )
 register_op(
     "lod_tensor_to_array_grad",
@@ -157,7 +151,7 @@ register_op(
     inputs=(Slot("X", metadata_only=True), table_slot(), array_slot("Out" + GRAD, "gradients of steps")),
     outputs=(Slot("X" + GRAD, run_place=True),),
     doc="X@GRAD is the steps of Out@GRAD as sequences",
-    source=_SOURCES["array"],
+    source="Fluid lod_tensor_to_array_op.cc",
 )
 register_op(
     "array_to_lod_tensor",
@@ -168,7 +162,7 @@ register_op(
     outputs=(Slot("Out", run_place=True),),
     dtypes=TABLE,
     doc="Out is the sequences whose steps X holds, in the order that they had before the table",
-    source=_SOURCES["sequences"],
+    source="Fluid array_to_lod_tensor_op.cc",
 )
 register_op(
     "array_to_lod_tensor_grad",
@@ -181,5 +175,5 @@ register_op(
     inputs=(array_slot("X", "the steps"), table_slot(), Slot("Out" + GRAD, run_place=True)),
     outputs=(array_slot("X" + GRAD, "their gradients"),),
     doc="X@GRAD is the steps of Out@GRAD",
-    source=_SOURCES["sequences"],
+    source="Fluid array_to_lod_tensor_op.cc",
 )

@@ -16,7 +16,6 @@ from fluidlite.graph.arithmetic import (
     erf as erf,
     exp as exp,
     floor as floor,
-    floordivide as floordivide,
     greater as greater,
     greater_equal as greater_equal,
     less as less,
@@ -87,7 +86,7 @@ from fluidlite.graph.shape import (
     tensor_slice as tensor_slice,
     transpose as transpose,
 )
-from fluidlite.graph.value import Effect as Effect, Value as Value, matmul as matmul
+from fluidlite.graph.value import Effect as Effect, Value as Value, floordivide as floordivide, matmul as matmul
 from fluidlite.graph.variables import (
     constant as constant,
     persistent_tensor as persistent_tensor,

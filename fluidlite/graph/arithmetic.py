@@ -7,7 +7,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import ShapeError
-from fluidlite.graph.value import Like, Value, binary, emit, floored, matmul, pair, value_like
+from fluidlite.graph.value import Like, Value, binary, emit, matmul, pair, value_like
 from fluidlite.tensor.var_type import dtype_of
 
 # Of two values; NumPy's rule broadcasts, a number takes the dtype of the value beside it.
@@ -31,11 +31,6 @@ def multiply(x: Like, y: Like) -> Value:
 def divide(x: Like, y: Like) -> Value:
     """Return x / y; integers truncate toward 0."""
     return binary("elementwise_div", x, y)
-
-
-def floordivide(x: Like, y: Like) -> Value:
-    """Return the largest whole number that is no more than x / y."""
-    return floored(x, y)
 
 
 def mod(x: Like, y: Like) -> Value:

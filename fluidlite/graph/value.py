@@ -44,10 +44,10 @@ class Value(Node):
         return matmul(other, self)
 
     def __floordiv__(self, other: Any) -> Value:
-        return floored(self, other)
+        return floordivide(self, other)
 
     def __rfloordiv__(self, other: Any) -> Value:
-        return floored(other, self)
+        return floordivide(other, self)
 
     def __rmod__(self, other: Any) -> Value:
         return binary("elementwise_mod", other, self)
@@ -214,8 +214,8 @@ def binary(type: str, x: Like, y: Like) -> Value:
     return emit(type, {"X": left, "Y": right}, {"axis": -1})
 
 
-def floored(x: Like, y: Like) -> Value:
-    """The largest whole number that is no more than x / y."""
+def floordivide(x: Like, y: Like) -> Value:
+    """Return the largest whole number that is no more than x / y."""
     left, right = pair(x, y)
     if not is_float(left.dtype):
         return binary("elementwise_floordiv", left, right)

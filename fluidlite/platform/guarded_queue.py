@@ -93,12 +93,9 @@ class GuardedQueue:
 
     def copy_in_async(self, dst: Span, src: memoryview) -> None:
         """Copy host bytes to the device; ``src`` stays as it is until an event that is recorded later is done."""
-        copy = getattr(self.raw, "copy_in_async", None)
-        if copy is None:
-            self.copy_in(dst, src)
-            return
         if not dst.nbytes:
             return
+        copy = getattr(self.raw, "copy_in_async", self.raw.copy_in)
         self.unit.raise_if_lost()
         try:
             copy(dst, src)

@@ -160,13 +160,11 @@ class Block(FluidBlock):
             else:
                 number = self.constant_like(like, value)
                 self.append_op("elementwise_add", {"X": zeros, "Y": number}, {"Out": out})
-            out.stop_gradient = True
             return out
         shape = [1] if like.shape else []
         attrs = {"shape": shape, "value": float(value), "dtype": like.dtype}
         text = {} if exact or "float" in like.dtype else {"str_value": str(value)}  # an attribute float rounds it
         self.append_op("fill_constant", {}, {"Out": out}, {**attrs, **text})
-        out.stop_gradient = True
         return out
 
     def all_parameters(self) -> list[Parameter]:

@@ -31,8 +31,14 @@ class Evaluator:
         self.lods = lods
         self._bounds = ErrorBounds(seed)
 
-    def step(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
-        """Evaluate one step, and keep its outputs.
+    def take(self, step: Step, outputs: Mapping[str, Bounded]) -> None:
+        """Keep what a step gave."""
+        for name in step.writes():
+            self.values.pop(name, None)
+        self.values.update(outputs)
+
+    def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
+        """What a step gives; nothing is kept.
 
         Parameters
         ----------
@@ -44,18 +50,6 @@ class Evaluator:
         Refused
             If an input has no reference value, or the reference raises.
         """
-        found = self.outputs(step, dtypes)
-        self.take(step, found)
-        return found
-
-    def take(self, step: Step, outputs: Mapping[str, Bounded]) -> None:
-        """Keep what a step gave."""
-        for name in step.writes():
-            self.values.pop(name, None)
-        self.values.update(outputs)
-
-    def outputs(self, step: Step, dtypes: Mapping[str, str]) -> dict[str, Bounded]:
-        """What a step gives; nothing is kept."""
         op, attrs = step.op, step.canonical()
         missing = [name for name in step.reads() if name not in self.values]
         if missing:

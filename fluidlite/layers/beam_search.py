@@ -40,10 +40,6 @@ def beam_search(
     end_id: The word that ends a sentence: a prefix that has it keeps its score, and has no other candidates
     is_accumulated: ``scores`` are of whole prefixes; False: they are probabilities of the next word, whose logarithm
         is added to ``pre_scores``
-    return_parent_idx: Return also which prefix each goes on from
-    Returns: [selected, 1], in the order of their prefixes, with a LoD of two levels: prefixes of sources, and what is
-        selected of prefixes. A source all of whose prefixes had ended selects none: what ended is written once.;
-        int32, [selected]; with ``return_parent_idx``.
 
     >>> pre_ids = data("pre_ids", [-1, 1], "int64", lod_level=1)
     >>> pre_scores = data("pre_scores", [-1, 1], lod_level=1)
@@ -72,9 +68,6 @@ def beam_search_decode(
 ) -> tuple[Variable, Variable]:
     """Return the sentences that the steps of a search have found.
 
-    Returns: [words, 1], with a LoD of two levels: sentences of sources, the best first, and words of sentences; each
-        ends with its first ``end_id``. Scores are of the sentence up to each word, so the last is the sentence's.
-
     >>> ids, scores = data("ids", [-1, 1], "int64", 2), data("scores", [-1, 1], lod_level=2)
     >>> [each.shape for each in beam_search_decode([ids, ids], [scores, scores], beam_size=2, end_id=1)]
     [(-1, 1), (-1, 1)]
@@ -90,7 +83,6 @@ def beam_search_decode(
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
     """Return the whole sequences of a beam search, whose beams change places from step to step.
 
-    ids: int32 or int64, [steps, batch, beams]: what each beam chose
     Returns: As ``ids``: each beam of the last step, followed back
 
     >>> gather_tree(data("ids", [3, 2, 2], "int64"), data("parents", [3, 2, 2], "int64")).shape

@@ -61,13 +61,10 @@ def hsigmoid(
 ) -> Variable:
     """Return the cost of each row's class as a leaf of a binary tree, at whose nodes sigmoids turn left or right.
 
-    input: float32 or float64, [rows, width]
     label: int32 or int64, [rows, 1]; one that is no class is an OutOfRangeError
     param_attr, bias_attr: Of the weights of the nodes, [num_classes - 1, width], or [num_classes, width] of a tree of
         one's own, and of the bias; False: no bias
-    path_table, path_code: int32 or int64, [rows, longest]: the nodes on the way to each row's class, -1 behind the
-        last, and the turns there, 0 or 1. Both are given with ``is_custom``.
-    is_custom: The tree is one's own
+    is_custom: The tree is one's own: ``path_table`` and ``path_code`` are given
     Returns: [rows, 1]. As in Fluid a way that is shorter than the longest adds ln 2 for each turn that it lacks.
 
     >>> hsigmoid(data("input", [2, 4]), data("label", [2, 1], "int64"), 3).shape

@@ -142,7 +142,6 @@ def uniform_random_batch_size_like(
     """Return uniform random numbers of dims ``shape``, of which one is a dim of ``input``.
 
     input: Only its dims are read
-    output_dim_idx: Dim ``output_dim_idx`` of the result is dim ``input_dim_idx`` of ``input``
     min, max: See :func:`uniform_random`
 
     >>> uniform_random_batch_size_like(data("input", [2, 4, 8, 8]), [1, 1, 1, 1]).shape

@@ -12,7 +12,6 @@ from fluidlite.program.variable import Variable
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
     """Take the logarithms of the counts of shows and clicks in front of each row, or leave them out.
 
-    cvm: [rows, 2]: becomes the gradient of those two
     Returns: As ``input``, or two features narrower
 
     >>> continuous_value_model(data("input", [2, 4]), data("cvm", [2, 2])).shape
@@ -25,8 +24,6 @@ def similarity_focus(input: Variable, axis: int, indexes: Sequence[int], name: s
     """Return a mask of the places where some planes of ``input`` have their maxima.
 
     input: float32 or float64, [batch, a, b, c]
-    indexes: Planes. In each the maximum is chosen, then the maximum in rows and columns that have none yet,
-        and so on; the mask is 1 at what any plane chooses, all along ``axis``.
     Returns: As ``input``
 
     >>> similarity_focus(data("input", [2, 4, 8, 8]), 1, [0]).shape

@@ -74,7 +74,6 @@ def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int], name: s
 def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
     """Return indices as one of several shards counts them, ``ignore_value`` for those of other shards.
 
-    index_num: How many there are; each shard holds a block of ``ceil(index_num / nshards)``
     Returns: Dims of ``input``
 
     >>> shard_index(data("input", [2, 1], "int64"), 8, 2, 0).shape
@@ -236,8 +235,6 @@ def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = 
 @layer("sampling_id", {"dtype": Unused("the result is int64, [rows]")}, stop_gradient=True)
 def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32") -> Variable:
     """Return a class for each row of ``x``, [rows, classes], drawn with the row's probabilities.
-
-    min, max: The random numbers are uniform in [min, max)
 
     >>> sampling_id(data("x", [2, 4])).shape
     (2,)

@@ -136,11 +136,8 @@ def linear_chain_crf(
 ) -> Variable:
     """Return the negative log-likelihood of each sequence's labels under a linear-chain CRF.
 
-    input: Emission scores, [rows, tags], sequences by LoD; or padded, [batch, longest, tags], beside ``length``
-    label: Tags, [rows, 1], or padded, [batch, longest] or [batch, longest, 1]; int32 or int64
     param_attr: Of the transition weights, [tags + 2, tags]: start, stop, then from tag to tag. ``crf_decoding`` finds
         them by their name.
-    length: int32 or int64, [batch]: how long each padded sequence is
     Returns: [sequences, 1]
 
     >>> linear_chain_crf(data("input", [-1, 4], lod_level=1), data("label", [-1, 1], "int64", lod_level=1)).shape
@@ -158,9 +155,7 @@ def crf_decoding(
 ) -> Variable:
     """Return the likeliest tag of each row, [rows, 1] int64; with ``label``, 1 where it is right, else 0.
 
-    input: Emission scores, [rows, tags], sequences by LoD; or padded, [batch, longest, tags], beside ``length``
     param_attr: Its name is that of ``linear_chain_crf``'s transition weights
-    length: int32 or int64, [batch]: how long each padded sequence is
     Returns: Of padded sequences [batch, longest], 0 behind their ends
 
     >>> emission = data("emission", [-1, 5], lod_level=1)

@@ -70,7 +70,6 @@ def batch_norm(
     param_attr, bias_attr: Of the scale, ``batch_norm_0.w_0``, and of the bias, ``batch_norm_0.b_0``, [channels] both
     moving_mean_name, moving_variance_name: Of the averages; default ``batch_norm_0.w_1`` and ``batch_norm_0.w_2``
     do_model_average_for_mean_and_var: Whether ``ModelAverage`` takes the averages in
-    use_global_stats: Use the averages in training too, where they then stay as they are
     Returns: As ``input``
     Raises: If the channels are not known, or an argument is out of its range
 

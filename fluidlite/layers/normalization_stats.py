@@ -63,7 +63,6 @@ def data_norm(
     param_attr: What the parameters start with: ``batch_size`` (1e4), ``batch_sum`` (0), ``batch_square`` (1e4), and
         with ``enable_scale_and_shift`` ``scale_w`` (1) and ``bias`` (0). A ParamAttr is taken for Fluid's sake, and
         not used.
-    enable_scale_and_shift: Scale and shift the result, by parameters that are learned
     Returns: As ``input``
     Raises: If ``input`` is no matrix, its channels are not known, or an argument is out of its range
 

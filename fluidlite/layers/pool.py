@@ -80,7 +80,6 @@ def pool2d(
     pool_size: Size of a window; needed unless ``global_pooling``
     pool_padding: What windows may reach beyond the image. It is never the maximum. "SAME": the result has
         ceil(size / stride) windows.
-    ceil_mode: A last window may be partly outside: the division above is rounded up
     data_format: "NCHW" or "NHWC"
     Raises: An argument has another form, "VALID" meets ``ceil_mode``, or no window fits in the padded image
 

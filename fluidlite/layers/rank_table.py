@@ -110,7 +110,6 @@ def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
 def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
     """Return the rows (with LoD, the sequences) for which a mask holds, and the others.
 
-    mask: bool [sequences, 1]
     Raises: At a run, if the mask has not as many elements
 
     >>> [each.shape for each in split_lod_tensor(data("input", [2, 4]), data("mask", [2, 4], "bool"))]
@@ -123,7 +122,6 @@ def merge_lod_tensor(in_true: Variable, in_false: Variable, x: Variable, mask: V
     """Return what :func:`split_lod_tensor` has split as one, in the order of the mask.
 
     in_true, in_false: The rows or sequences for which the mask holds, and the others
-    mask: bool [sequences, 1]
     Raises: If the two are of different kinds; at a run, if they have not as many sequences as the mask says
 
     >>> in_true = data("in_true", [2, 4])

@@ -49,9 +49,7 @@ def dynamic_lstm(
 ) -> tuple[Variable, Variable]:
     """Return the hidden states and the cells of an LSTM over the sequences of a LoD tensor.
 
-    input: [steps of all sequences, size], as ``fc(x, size)`` makes it: candidate, input, forget, output gate
     size: 4 times the units of a cell
-    h_0, c_0: [sequences, units], both or none: the states before the first step; default 0
     param_attr: Of the weight from state to gates, [units, 4 units]
     bias_attr: Of the bias, [1, 4 units], or with peepholes [1, 7 units]
     use_peepholes: The input and the forget gate see the cell before, the output gate sees the new one
@@ -88,11 +86,9 @@ def dynamic_lstmp(
 ) -> tuple[Variable, Variable]:
     """Return the projected states and the cells of an LSTM whose gates read a projection of its hidden state.
 
-    input: [steps of all sequences, size], as for ``dynamic_lstm``
     size: 4 times the units of a cell
     param_attr: Of both weights, [proj_size, 4 units] and [units, proj_size]; to name them, a list of two
     bias_attr, dtype: As for ``dynamic_lstm``
-    h_0, c_0: [sequences, proj_size] and [sequences, units], both or none
     Returns: [steps of all sequences, proj_size] and [steps of all sequences, units]
 
     >>> [each.shape for each in dynamic_lstmp(data("input", [-1, 4], lod_level=1), 4, 2)]
@@ -125,12 +121,10 @@ def dynamic_gru(
 ) -> Variable:
     """Return the hidden states of a GRU over the sequences of a LoD tensor.
 
-    input: [steps of all sequences, 3 size], as ``fc(x, 3 * size)`` makes it: update, reset, candidate
     size: Units
     param_attr: Of the weight, [size, 3 size]; as memory first that of update and reset, [size, 2 size], then the
         candidate's
     bias_attr: Of the bias, [1, 3 size]; False: none
-    h_0: [sequences, size]: the state before the first step; default 0
     Returns: [steps of all sequences, size], with the sequences of ``input``
 
     >>> dynamic_gru(data("input", [-1, 3], lod_level=1), 1).shape
@@ -162,7 +156,6 @@ def gru_unit(
 ) -> tuple[Variable, Variable, Variable]:
     """Return the new state, what reset leaves of the old one, and the gates, of one step of a GRU.
 
-    input: [rows, size]: update, reset, candidate
     hidden: [rows, units]: the state before
     size: 3 times the units
     param_attr, bias_attr: As for ``dynamic_gru``
@@ -235,9 +228,7 @@ def lstm(
 ) -> tuple[Variable, Variable, Variable]:
     """Return the hidden states of layers of LSTMs over sequences of one length, and their last states and cells.
 
-    input: [steps, batch, width]
     default_initializer: Of all weights and biases, which are one parameter; default Xavier
-    Returns: [steps, batch, hidden_size x directions]; twice [num_layers x directions, batch, hidden_size]
 
     >>> input = data("input", [2, 3, 4])
     >>> init_h = data("init_h", [2, 3, 4])

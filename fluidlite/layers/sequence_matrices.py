@@ -14,11 +14,6 @@ def sequence_topk_avg_pooling(
 ) -> Variable:
     """Return averages of the largest numbers of each row of matrices.
 
-    input: float32 or float64, [numbers, 1], with one level of LoD: a sequence is a matrix, channel after channel and
-        row after row
-    Returns: [rows of all matrices, channel_num * len(topks)], with the LoD of ``row``. A row with fewer numbers than
-        an average is of counts 0 for each that lacks.
-
     >>> input = data("input", [-1, 1], lod_level=1)
     >>> row = data("row", [-1, 4], lod_level=1)
     >>> col = data("col", [-1, 4], lod_level=1)

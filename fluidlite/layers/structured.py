@@ -58,10 +58,6 @@ def edit_distance(
 ) -> tuple[Variable, Variable]:
     """Return Levenshtein's distance of each pair of sequences, and how many pairs there are.
 
-    input, label: int32 or int64, of one dtype: [rows, 1] with LoD, or padded, [batch, longest], beside lengths
-    input_length, label_length: int32 or int64, [batch]
-    Returns: float32, [pairs, 1].; int64, [1]
-
     >>> input = data("input", [-1, 1], "int64", lod_level=1)
     >>> label = data("label", [-1, 1], "int64", lod_level=1)
     >>> [each.shape for each in edit_distance(input, label)]
@@ -136,13 +132,9 @@ def warpctc(
 ) -> Variable:
     """Return the cost of each sequence's labels by connectionist temporal classification.
 
-    input: float32 or float64, scores before softmax: [rows, classes] with LoD, or padded, [longest, batch, classes],
-        beside lengths
     label: int32 or int64, without blanks: [labels, 1] with LoD, or padded, [batch, longest label]. One that is no
         class, or is the blank, is an OutOfRangeError.
     blank: From 0 to classes - 1: the class that is no label
-    input_length, label_length: int32 or int64, [batch]
-    Returns: [sequences, 1]; 0, with a gradient of 0, where labels need more steps than there are
 
     >>> warpctc(data("input", [-1, 4], lod_level=1), data("label", [-1, 1], "int64", lod_level=1)).shape
     (-1, 1)
@@ -162,11 +154,6 @@ def chunk_eval(
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
     """Return precision, recall and F1 of chunks, and how many are found, are right, and are both.
 
-    input, label: int32 or int64, of one dtype: tags, [rows, 1] with equal LoD, or padded, [batch, longest], beside
-        ``seq_length``. A tag is its type times the scheme's tags, and its place among them; the tag behind the last
-        is in no chunk.
-    chunk_scheme: Which tags a type has: ``"IOB"``, ``"IOE"``, ``"IOBES"`` or ``"plain"``
-    seq_length: int32 or int64, [batch]
     Returns: Precision, recall, F1: float32, [1]; counts of chunks of ``input``, of ``label`` and of both: int64, [1].
         ``metrics.ChunkEvaluator`` adds the counts of batches
 

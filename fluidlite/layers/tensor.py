@@ -121,7 +121,6 @@ def fill_constant(
 
     shape: Dims; a Variable holds one of them, or all
     value: A Variable holds one number
-    out: Where it is written
 
     >>> fill_constant([2, 4], "float32", 0.5).shape
     (2, 4)
@@ -174,8 +173,6 @@ def ones(shape: Any, dtype: Any, force_cpu: bool = False) -> Variable:
 def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
     """Return zeros in the dims and dtype of ``x``.
 
-    out: Where they are written
-
     >>> zeros_like(data("x", [2, 4, 8, 8])).shape
     (2, 4, 8, 8)
     """
@@ -184,8 +181,6 @@ def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
 @layer("fill_any_like", attrs={"value": 1.0}, stop_gradient=True)
 def ones_like(x: Variable, out: Variable | None = None) -> Variable:
     """Return ones in the dims and dtype of ``x``.
-
-    out: Where they are written
 
     >>> ones_like(data("x", [2, 1], "int64")).shape
     (2, 1)

@@ -98,7 +98,6 @@ def tensor_array_to_tensor(
 ) -> tuple[Variable, Variable]:
     """Return all elements of an array as one tensor, and the size of each along the axis.
 
-    use_stack: True: elements of equal dims along a new axis
     Returns: The tensor; and the sizes, int32 [number of elements]
     Raises: If ``input`` is no tensor array. At a run, if the array is empty, or its elements do not fit one another.
 

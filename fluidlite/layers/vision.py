@@ -238,8 +238,6 @@ def im2sequence(
     filter_size: Size of a window
     stride: Distance between two
     padding: Zeros around each image
-    input_image_size: Heights and widths of the images before a network made them smaller, [images, 2]: windows beyond
-        them are left out. It counts where there are several images.
     out_stride: How many times smaller the images have become
     Returns: [all windows, channels * height * width], a LoD tensor: one sequence an image
 

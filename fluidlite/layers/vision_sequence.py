@@ -44,7 +44,6 @@ def unfold(
 def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str | None = None) -> Variable:
     """Return where the pixels of an image lie in another, each coordinate from -1 to 1.
 
-    out_shape: [images, channels, height, width] of the image to come; a Variable holds four integers
     Returns: [images, height, width, 2]: x, then y
 
     >>> affine_grid(data("theta", [2, 2, 3]), [2, 3, 4, 4]).shape

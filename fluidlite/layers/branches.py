@@ -8,12 +8,12 @@ from typing import Any
 
 from fluidlite.base.errors import ProgramError
 from fluidlite.layer_helper import LayerHelper, check_variable, refuse
+from fluidlite.layers import ops
 from fluidlite.layers.loops import check_condition
 from fluidlite.layers.structure import flat, packed, same
 from fluidlite.layers.sub_blocks import SubBlock, control_flow
 from fluidlite.layers.tensor import fill_constant
 from fluidlite.program.block import Block
-from fluidlite.program.program import default_main_program
 from fluidlite.program.variable import Variable
 from fluidlite.program.variable_metadata import copy_operator
 
@@ -92,9 +92,9 @@ class Switch:
         check_condition("condition", condition)
         if self._defaulted:
             raise ProgramError("a case of Switch follows its default\n  Do: put the default last")
-        mine = condition if self._left is None else self._both(self._left, condition)
-        no = self._not(condition)
-        self._left = no if self._left is None else self._both(self._left, no)
+        mine = condition if self._left is None else ops.logical_and(self._left, condition)
+        no = ops.logical_not(condition)
+        self._left = no if self._left is None else ops.logical_and(self._left, no)
         return ConditionalBlock([mine], is_scalar_condition=True).block()
 
     def default(self) -> SubBlock:
@@ -103,16 +103,6 @@ class Switch:
             raise ProgramError("the default of Switch comes once, after one case or more")
         self._defaulted = True
         return ConditionalBlock([self._left], is_scalar_condition=True).block()
-
-    def _both(self, x: Variable, y: Variable) -> Variable:
-        out = self.helper.create_variable_for_type_inference(stop_gradient=True)
-        self.helper.append_op("logical_and", {"X": x, "Y": y}, {"Out": out})
-        return out
-
-    def _not(self, x: Variable) -> Variable:
-        out = self.helper.create_variable_for_type_inference(stop_gradient=True)
-        self.helper.append_op("logical_not", {"X": x}, {"Out": out})
-        return out
 
 
 def cond(
@@ -231,12 +221,7 @@ def switch_case(
         refuse("branch_index", index, "a Variable of uint8, int32 or int64")
     pairs = _numbered(branch_fns)
     wide = index if index.dtype == "int64" else index.astype("int64")
-    found = []
-    for number, function in pairs:
-        outcome = default_main_program().current_block().create_temporary(stop_gradient=True)
-        block = default_main_program().current_block()
-        block.append_op("equal", {"X": wide, "Y": fill_constant([1], "int64", number)}, {"Out": outcome})
-        found.append((outcome, function))
+    found = [(ops.equal(wide, fill_constant([1], "int64", number)), function) for number, function in pairs]
     return case(found, default if default is not None else pairs[-1][1], name)
 
 

@@ -30,10 +30,15 @@ _OWN: Names = {
 }
 
 
-def _channels(spatial: int, input: Variable, data_format: str, groups: int, num_filters: int) -> int:
-    """Return the channels of ``input``, which has ``spatial`` + 2 dims in that format, and divides in groups."""
+def check_format(spatial: int, data_format: str) -> None:
+    """Raise unless a format is one of images, or of volumes."""
     if data_format not in _FORMATS[spatial]:
         refuse("data_format", data_format, " or ".join(map(repr, _FORMATS[spatial])), error=AttributeValueError)
+
+
+def _channels(spatial: int, input: Variable, data_format: str, groups: int, num_filters: int) -> int:
+    """Return the channels of ``input``, which has ``spatial`` + 2 dims in that format, and divides in groups."""
+    check_format(spatial, data_format)
     if len(input.shape) != spatial + 2:
         refuse("input", input, f"rank {spatial + 2}: {data_format}")
     channels = input.shape[-1 if data_format[-1] == "C" else 1]

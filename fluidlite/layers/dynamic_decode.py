@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from fluidlite.base.errors import ProgramError, ShapeError
 from fluidlite.layer_helper import LayerHelper, check_int, check_variable, refuse
 from fluidlite.layers.decoders import Decoder
 from fluidlite.layers.index import scatter
-from fluidlite.layers.loops import While
+from fluidlite.layers.loops import While, write
 from fluidlite.layers.ops import layer
 from fluidlite.layers.reduce import reduce_all
 from fluidlite.layers.shape import squeeze, transpose, unsqueeze
 from fluidlite.layers.slicing_padding import multiplex, slice as cut
 from fluidlite.layers.structure import flat, over, packed, same
+from fluidlite.layers.sub_blocks import outside
 from fluidlite.layers.tensor import (
     assign,
     cast,
@@ -86,7 +86,7 @@ def dynamic_decode(
             next_states = packed(next_states, [_kept(old, new, ended) for old, new in pairs])
         buffers = over(lambda x: _append(helper.main_program, x, step, ended, limit if is_test else None), outputs)
         increment(step)
-        _assign([*flat(held), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
+        write([*flat(held), ended, lengths], [*flat([next_inputs, next_states]), next_ended, next_lengths])
         going = layer("logical_not")(reduce_all(ended))
         if limit is not None:
             going = layer("logical_and")(going, layer("less_equal")(step, fill_constant([1], "int64", limit)))
@@ -128,17 +128,6 @@ def _same(what: str, old: Any, new: Any) -> None:
             )
 
 
-def _assign(held: list[Variable], new: list[Variable]) -> None:
-    """Write the loop's variables, all as of one moment."""
-    ours = {id(variable) for variable in held}
-    values = [
-        assign(each) if id(each) in ours and each is not old else each for old, each in zip(held, new, strict=True)
-    ]
-    for old, each in zip(held, values, strict=True):
-        if old is not each:
-            assign(each, output=old)
-
-
 def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
     """The old value of sequences that had ended, and the new one of others."""
     which = unsqueeze(cast(ended, "int32"), [1])
@@ -148,24 +137,12 @@ def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
     return squeeze(made, [1]) if alone else made
 
 
-@contextmanager
-def _outside(program: Program) -> Iterator[None]:
-    """Layers append to the block around the current one, in front of the operator that will run that."""
-    inner = program.current_block()
-    assert inner.parent is not None
-    program.current_block_idx = inner.parent.idx
-    try:
-        yield
-    finally:
-        program.current_block_idx = inner.idx
-
-
 def _append(program: Program, x: Any, step: Variable, like: Variable, limit: int | None) -> Variable:
     """Write a step's output, [batch, ...], into what holds those of all: an array, or a buffer of known size."""
     output = check_variable("outputs that decoder.step returned", x)
     dims = list(output.shape)
     if limit is None:
-        with _outside(program):
+        with outside(program.current_block().parent):
             array = create_array(output.dtype)
         array.stop_gradient = output.stop_gradient
         return array_write(output, step, array)
@@ -177,7 +154,7 @@ def _append(program: Program, x: Any, step: Variable, like: Variable, limit: int
             error=ShapeError,
         )
     number = output.dtype if output.dtype != "bool" else "int64"
-    with _outside(program):
+    with outside(program.current_block().parent):
         buffer = fill_constant_batch_size_like(like, [limit + 1, -1, *dims[1:]], number, 0, output_dim_idx=1)
     row = unsqueeze(output if output.dtype == number else cast(output, number), [0])
     assign(scatter(buffer, step, row), output=buffer)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from fluidlite.base.errors import ProgramError
@@ -18,7 +17,7 @@ from fluidlite.layers.rank_table import (
     shrink_memory,
 )
 from fluidlite.layers.shape import transpose
-from fluidlite.layers.sub_blocks import SubBlock
+from fluidlite.layers.sub_blocks import SubBlock, outside
 from fluidlite.layers.tensor import fill_constant, fill_constant_batch_size_like, increment
 from fluidlite.layers.tensor_array import array_read, array_write, create_array
 from fluidlite.program.block import Block
@@ -87,7 +86,7 @@ class DynamicRNN:
             def __enter__(self) -> Block:
                 rnn._parent = self.program.current_block()
                 block = super().__enter__()
-                with rnn._outside():
+                with outside(rnn._parent):
                     rnn.step_idx = fill_constant([1], "int64", 0)
                     rnn.zero_idx = fill_constant([1], "int64", 0)
                 rnn.status = rnn.IN_RNN
@@ -132,17 +131,6 @@ class DynamicRNN:
             raise ProgramError(f"DynamicRNN.{method} comes after step_input\n  Do: rnn.step_input(...) first")
         return self.lod_rank_table
 
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Layers inside are appended in front of the loop."""
-        program, parent = self.helper.main_program, self._parent
-        assert parent is not None
-        here, program.current_block_idx = program.current_block_idx, parent.idx
-        try:
-            yield
-        finally:
-            program.current_block_idx = here
-
     def _check_outside(self, argument: str, value: Variable) -> None:
         block = self.helper.main_program.current_block()
         if block.vars.get(check_variable(argument, value).name) is value:
@@ -160,7 +148,7 @@ class DynamicRNN:
         """
         self._inside("step_input")
         self._check_outside("x", x)
-        with self._outside():
+        with outside(self._parent):
             if self.lod_rank_table is None:
                 self.lod_rank_table = lod_rank_table(x, level)
                 self.max_seq_len = max_sequence_len(self.lod_rank_table)
@@ -180,7 +168,7 @@ class DynamicRNN:
         self._inside("static_input")
         table = self._table("static_input")
         self._check_outside("x", x)
-        with self._outside():
+        with outside(self._parent):
             ordered = reorder_lod_tensor_by_rank(x, table)
         assert self.step_idx is not None
         return shrink_memory(ordered, self.step_idx, table)
@@ -215,7 +203,7 @@ class DynamicRNN:
             refuse("init", init, "a Variable, or shape")
         if init is not None:
             self._check_outside("init", init)
-        with self._outside():
+        with outside(self._parent):
             if init is None:
                 dims = [-1, *check_ints("shape", list(shape or ()))]
                 rows = transpose(table, [1, 0])  # a column a sequence; the table's LoD is of the levels above
@@ -242,7 +230,7 @@ class DynamicRNN:
         assert self.step_idx is not None
         for each in outputs:
             check_variable("outputs", each)
-            with self._outside():
+            with outside(self._parent):
                 array = create_array(each.dtype)
             self.output_array.append(array_write(each, self.step_idx, array))
 

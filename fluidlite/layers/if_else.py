@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 from fluidlite.base.errors import ProgramError
-from fluidlite.layer_helper import LayerHelper, check_variable, refuse
+from fluidlite.layer_helper import check_variable, refuse
+from fluidlite.layers import ops
 from fluidlite.layers.index import argsort, gather, where
 from fluidlite.layers.shape import reshape
 from fluidlite.layers.tensor import concat
@@ -43,13 +44,10 @@ class IfElse:
         spec = check_variable("cond", cond).spec
         if spec is None or spec.dtype != "bool" or spec.rank != 2 or spec.dims[1] not in (1, -1):
             refuse("cond", cond, "bool [rows, 1]")
-        self.helper = LayerHelper("ifelse", name=name)
         self._outputs: dict[bool, list[Variable]] = {}
         self._now: bool | None = None
         flat = reshape(cond, [-1])
-        no = self.helper.create_variable_for_type_inference(stop_gradient=True)
-        self.helper.append_op("logical_not", {"X": flat}, {"Out": no})
-        self._rows = {side: reshape(where(mask), [-1]) for side, mask in ((True, flat), (False, no))}
+        self._rows = {True: reshape(where(flat), [-1]), False: reshape(where(ops.logical_not(flat)), [-1])}
         for rows in self._rows.values():
             rows.stop_gradient = True
 

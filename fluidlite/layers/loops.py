@@ -126,15 +126,20 @@ def while_loop(
             one, other = old.spec, new.spec
             if one is not None and other is not None and (one.dtype != other.dtype or one.rank != other.rank):
                 raise ShapeError(f"body of while_loop makes {other!r} of {one!r}; expected the same dtype and rank")
-        ours = {id(variable) for variable in held}
-        values = [
-            assign(new) if id(new) in ours and new is not old else new for old, new in zip(held, values, strict=True)
-        ]
-        for old, new in zip(held, values, strict=True):
-            if old is not new:
-                assign(new, output=old)
+        write(held, values)
         assign(check_condition("cond", cond(*arguments)), output=more)
     return list(arguments)
+
+
+def write(held: Sequence[Variable], new: Sequence[Variable]) -> None:
+    """Write a loop's variables, all as of one moment."""
+    ours = {id(variable) for variable in held}
+    values = [
+        assign(each) if id(each) in ours and each is not old else each for old, each in zip(held, new, strict=True)
+    ]
+    for old, each in zip(held, values, strict=True):
+        if old is not each:
+            assign(each, output=old)
 
 
 def _copy(variable: Variable) -> Variable:

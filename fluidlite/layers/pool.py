@@ -8,12 +8,11 @@ from typing import Any
 
 from fluidlite.base.errors import AttributeValueError
 from fluidlite.layer_helper import refuse
-from fluidlite.layers.conv import _paddings, per_dim
+from fluidlite.layers.conv import _paddings, check_format, per_dim
 from fluidlite.layers.declare import Body, Names, Returned, alike, also, layer
 from fluidlite.program.variable import Variable
 
 Size = int | Sequence[int]
-_FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 _OWN: Names = {
@@ -28,8 +27,7 @@ _ADAPTIVE: Names = {"pool_size": Body("ksize"), "pool_type": "", "require_index"
 
 def _pool(spatial: int, **given: Any) -> Any:
     size, whole, data_format = given["pool_size"], given["global_pooling"], given["data_format"]
-    if data_format not in _FORMATS[spatial]:
-        refuse("data_format", data_format, " or ".join(map(repr, _FORMATS[spatial])), error=AttributeValueError)
+    check_format(spatial, data_format)
     if size == -1 and not whole:
         do = "say pool_size, or global_pooling=True"
         refuse("pool_size", size, f"an int of 1 or more, or {spatial} of them", do, error=AttributeValueError)

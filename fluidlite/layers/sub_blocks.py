@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fluidlite.control_flow.sub_program import has_value, reads_of, writes_of
@@ -46,6 +47,18 @@ class SubBlock:
                 self._outer.ops[:] = self._before[0]
                 for name in [name for name in self._outer.vars if name not in self._before[1]]:
                     del self._outer.vars[name]
+
+
+@contextmanager
+def outside(block: Block | None) -> Iterator[None]:
+    """Layers append to a block around the current one, in front of the operator that will run that."""
+    assert block is not None
+    program = block.program
+    here, program.current_block_idx = program.current_block_idx, block.idx
+    try:
+        yield
+    finally:
+        program.current_block_idx = here
 
 
 def control_flow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,11 @@ def rand(*dims: int, low: float = -1.0, high: float = 1.0, seed: int = 0, dtype:
     return np.asarray(np.random.default_rng(seed).uniform(low, high, dims), dtype)
 
 
+def pair(x: Sequence[int], y: Sequence[int]) -> dict[str, Array]:
+    """X and Y of these dims, uniform numbers in [-1, 1)."""
+    return {"X": rand(*x), "Y": rand(*y, seed=1)}
+
+
 def ints(*dims: int, low: int = 0, high: int = 10, seed: int = 0, dtype: str = "int64") -> Array:
     """Uniform integers in [low, high)."""
     return np.asarray(np.random.default_rng(seed).integers(low, high, dims), dtype)
@@ -53,6 +59,11 @@ def away_from(array: Array, *points: float, gap: float = 0.05) -> Array:
         near = np.abs(out - point) < gap
         out[near] = point + np.where(out[near] >= point, 2 * gap, -2 * gap)
     return out
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)), of numbers of usual size."""
+    return 1 / (1 + np.exp(-x))
 
 
 def unary_samples(
@@ -113,6 +124,17 @@ def pairwise(function: Callable[..., Any]) -> Reference:
         return {"Out": np.asarray(function(x, y))}
 
     return reference
+
+
+def sequences(x: Array, lengths: Array | None, lod: Lod) -> list[list[int]]:
+    """Return the numbers of each sequence: of padded rows as many as the lengths say, else those of the last level."""
+    rows = x.reshape(len(x), -1).tolist()
+    if lengths is None:
+        return [[n for row in rows[a:b] for n in row] for a, b in itertools.pairwise(lod[-1])]
+    counts = lengths.reshape(-1).tolist()
+    if not all(0 <= n <= len(row) for row, n in zip(rows, counts, strict=True)):
+        raise ValueError("a length is out of range")
+    return [row[:n] for row, n in zip(rows, counts, strict=True)]
 
 
 def stated(inputs: Inputs, attrs: Attrs, attr: str, *slots: str) -> Sequence[int]:

@@ -8,6 +8,8 @@ from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
     "assign",
+    "device_view",
+    "device_transfer",
     reference=lambda inputs, attrs: {"Out": inputs["X"].copy()},
     samples=lambda: [
         Sample({"X": rand(5, 7)}, {}, ("X",), name="matrix", dtypes=EVERY),

@@ -4,12 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, ints, pair, rand
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _pair(x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
-    return {"X": rand(*x), "Y": rand(*y, seed=1)}
 
 
 def _short(*dims: int, seed: int = 0) -> Any:
@@ -25,14 +21,14 @@ LEAST_SQUARES = 1e-8
 @register_samples(
     "cos_sim",
     samples=lambda: [
-        Sample(_pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
-        Sample(_pair((5, 7), (1, 7)), {}, ("X", "Y"), name="one_row", dtypes=EVERY),
-        Sample(_pair((3, 2, 4), (3, 2, 4)), {}, ("X", "Y"), name="rank3"),
-        Sample(_pair((3, 2, 4), (1, 2, 4)), {}, ("X", "Y"), name="rank3_one_row"),
-        Sample(_pair((1, 3), (1, 3)), {}, ("X", "Y"), name="one"),
-        Sample(_pair((70, 1200), (70, 1200)), {}, name="large", dtypes=WIDE),
-        Sample(_pair((70, 1200), (1, 1200)), {}, name="large_one_row", dtypes=WIDE),
-        Sample(_pair((0, 3), (1, 3)), {}, name="empty"),
+        Sample(pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
+        Sample(pair((5, 7), (1, 7)), {}, ("X", "Y"), name="one_row", dtypes=EVERY),
+        Sample(pair((3, 2, 4), (3, 2, 4)), {}, ("X", "Y"), name="rank3"),
+        Sample(pair((3, 2, 4), (1, 2, 4)), {}, ("X", "Y"), name="rank3_one_row"),
+        Sample(pair((1, 3), (1, 3)), {}, ("X", "Y"), name="one"),
+        Sample(pair((70, 1200), (70, 1200)), {}, name="large", dtypes=WIDE),
+        Sample(pair((70, 1200), (1, 1200)), {}, name="large_one_row", dtypes=WIDE),
+        Sample(pair((0, 3), (1, 3)), {}, name="empty"),
         Sample({"X": _short(5, 7), "Y": _short(5, 7, seed=1)}, {}, name="zeros", dtypes=EVERY),
         Sample({"X": _short(5, 7), "Y": np.zeros((1, 7), "float32")}, {}, name="one_row_of_zeros"),
     ],
@@ -48,18 +44,18 @@ register_samples(
     "dot",
     reference=lambda inputs, attrs: {"Out": np.einsum("...i,...i->...", inputs["X"], inputs["Y"])[..., None]},
     samples=lambda: [
-        Sample(_pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
-        Sample(_pair((6,), (6,)), {}, ("X", "Y"), name="vectors"),
-        Sample(_pair((1,), (1,)), {}, ("X", "Y"), name="one"),
+        Sample(pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
+        Sample(pair((6,), (6,)), {}, ("X", "Y"), name="vectors"),
+        Sample(pair((1,), (1,)), {}, ("X", "Y"), name="one"),
         Sample({"X": ints(3, 4), "Y": ints(3, 4, seed=1)}, {}, name="int64", dtypes=("int64",)),
-        Sample(_pair((0, 3), (0, 3)), {}, name="empty"),
+        Sample(pair((0, 3), (0, 3)), {}, name="empty"),
     ],
 )
 
 
 def _samples_bilinear() -> list[Sample]:
     def case(name: str, rows: int, m: int, n: int, size: int, bias: bool, dtypes: Any, check: bool = True) -> Sample:
-        inputs = {**_pair((rows, m), (rows, n)), "Weight": rand(size, m, n, seed=2)}
+        inputs = {**pair((rows, m), (rows, n)), "Weight": rand(size, m, n, seed=2)}
         if bias:
             inputs["Bias"] = rand(1, size, seed=3)
         return Sample(inputs, {}, tuple(inputs) if check else (), name=name, dtypes=dtypes)
@@ -82,12 +78,12 @@ def _reference_bilinear(inputs: Inputs, attrs: Attrs) -> Outputs:
 @register_samples(
     "conv_shift",
     samples=lambda: [
-        Sample(_pair((4, 7), (4, 3)), {}, ("X", "Y"), name="three", dtypes=EVERY),
-        Sample(_pair((2, 5), (2, 5)), {}, ("X", "Y"), name="whole"),
-        Sample(_pair((3, 4), (3, 1)), {}, ("X", "Y"), name="single"),
-        Sample(_pair((1, 1), (1, 1)), {}, ("X", "Y"), name="one"),
-        Sample(_pair((3, 50), (3, 19)), {}, ("X", "Y"), name="wide"),
-        Sample(_pair((0, 4), (0, 3)), {}, name="no_rows"),
+        Sample(pair((4, 7), (4, 3)), {}, ("X", "Y"), name="three", dtypes=EVERY),
+        Sample(pair((2, 5), (2, 5)), {}, ("X", "Y"), name="whole"),
+        Sample(pair((3, 4), (3, 1)), {}, ("X", "Y"), name="single"),
+        Sample(pair((1, 1), (1, 1)), {}, ("X", "Y"), name="one"),
+        Sample(pair((3, 50), (3, 19)), {}, ("X", "Y"), name="wide"),
+        Sample(pair((0, 4), (0, 3)), {}, name="no_rows"),
     ],
 )
 def _reference_shift(inputs: Inputs, attrs: Attrs) -> Outputs:

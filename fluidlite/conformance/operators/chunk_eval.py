@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints, sequences
 from fluidlite.conformance.samples import Sample, register_samples
 
 _LETTERS = {"IOB": "BI", "IOE": "IE", "IOBES": "BIES", "plain": "I"}
@@ -54,16 +53,8 @@ def _samples() -> list[Sample]:
 
 @register_samples("chunk_eval", samples=_samples)
 def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
-    def taken(slot: str) -> list[list[int]]:
-        x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
-        if "SeqLength" in inputs:
-            if not all(0 <= n <= len(row) for row, n in zip(x, inputs["SeqLength"].reshape(-1), strict=True)):
-                raise ValueError("a length is out of range")
-            return [row[:n] for row, n in zip(x, inputs["SeqLength"].reshape(-1), strict=True)]
-        return [[tag for row in x[a:b] for tag in row] for a, b in pairwise(lod[slot][-1])]
-
     types, scheme = attrs["num_chunk_types"], attrs["chunk_scheme"]
-    rows = [taken(slot) for slot in ("Inference", "Label")]
+    rows = [sequences(inputs[slot], inputs.get("SeqLength"), lod.get(slot, ())) for slot in ("Inference", "Label")]
     if any(not 0 <= tag <= types * len(_LETTERS[scheme]) for side in rows for tags in side for tag in tags):
         raise ValueError("a tag is of no type")
     sets = [

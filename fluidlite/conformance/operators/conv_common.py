@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import Attrs
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, away_from, rand
+from fluidlite.conformance.samples import Sample
 
 
 def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) -> list[tuple[int, int]]:
     """Return the padding that the attributes mean."""
     spatial, given = len(sizes), list(attrs["paddings"])
-    if attrs["padding_algorithm"] == "VALID":
+    if attrs.get("padding_algorithm") == "VALID":
         return [(0, 0)] * spatial
-    if attrs["padding_algorithm"] == "SAME":
+    if attrs.get("padding_algorithm") == "SAME":
         totals = [
             max(0, (int(np.ceil(n / s)) - 1) * s + k - n)
             for n, k, s in zip(sizes, kernel, attrs["strides"], strict=True)
@@ -25,6 +26,45 @@ def reference_pads(sizes: Sequence[int], kernel: Sequence[int], attrs: Attrs) ->
 def reference_dilations(attrs: Attrs) -> list[int]:
     """Return the dilations that count: SAME has none."""
     return [1] * len(attrs["dilations"]) if attrs["padding_algorithm"] == "SAME" else list(attrs["dilations"])
+
+
+def case(
+    name: str,
+    x: Sequence[int],
+    w: Sequence[int],
+    *,
+    transposed: bool = False,
+    check: bool = True,
+    dtypes: tuple[str, ...] = ("float32",),
+    bias: bool = False,
+    residual: Sequence[int] = (),
+    **attrs: Any,
+) -> Sample:
+    """Return a sample of a convolution, or of a transposed one."""
+    inputs = {"Input": away_from(rand(*x), 0.0), "Filter": rand(*w, seed=1)}
+    if bias:
+        inputs["Bias"] = rand(w[1] * attrs.get("groups", 1) if transposed else w[0], seed=2)
+    if residual:
+        inputs["ResidualData"] = rand(*residual, seed=3)
+    return Sample(inputs, attrs, tuple(inputs) if check else (), name=name, dtypes=dtypes)
+
+
+def fused(x: Sequence[int], w: Sequence[int], **attrs: Any) -> list[Sample]:
+    """Return samples of activations that Fluid's passes fuse."""
+    leaky: dict[str, Any] = {"fuse_activation": "leaky_relu", "fuse_alpha": 0.3}
+    return [
+        case("fuse_relu", x, w, bias=True, fuse_relu=True, check=False, **attrs),
+        case("fuse_leaky", x, w, check=False, **leaky, **attrs),
+    ]
+
+
+def finished(y: Any, inputs: Inputs, attrs: Attrs) -> Outputs:
+    """Return Output: of a convolution with its channels second, bias, residual data and what is fused added."""
+    if "Bias" in inputs:
+        y = y + inputs["Bias"].reshape(-1, *(1,) * (y.ndim - 2))
+    if "ResidualData" in inputs:
+        y = y + channels_first(inputs["ResidualData"], attrs)
+    return {"Output": in_data_format(reference_activation(y, attrs), attrs)}
 
 
 def channels_first(x: Any, attrs: Attrs) -> Any:

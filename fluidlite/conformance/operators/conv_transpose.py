@@ -1,19 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from fluidlite.conformance.operators.conv_common import (
+    case,
     channels_first,
-    in_data_format,
-    reference_activation,
+    finished,
+    fused,
     reference_dilations,
     reference_pads,
 )
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -42,34 +43,11 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     y = full.reshape(images, groups * w.shape[1], *room)
     kept: Any = [slice(before, before + n) for n, (before, _) in zip(sizes, pads, strict=True)]
     y = y[(..., *kept)]
-    if "Bias" in inputs:
-        y = y + inputs["Bias"].reshape(-1, *(1,) * len(sizes))
-    return {"Output": in_data_format(reference_activation(y, attrs), attrs)}
+    return finished(y, inputs, attrs)
 
 
-def _case(
-    name: str,
-    x: Sequence[int],
-    w: Sequence[int],
-    *,
-    check: bool = True,
-    dtypes: tuple[str, ...] = ("float32",),
-    bias: bool = False,
-    **attrs: Any,
-) -> Sample:
-    inputs = {"Input": rand(*x), "Filter": rand(*w, seed=1)}
-    if bias:
-        inputs["Bias"] = rand(w[1] * attrs.get("groups", 1), seed=2)
-    return Sample(inputs, attrs, tuple(inputs) if check else (), name=name, dtypes=dtypes)
-
-
-def _fused(x: Sequence[int], w: Sequence[int], **attrs: Any) -> list[Sample]:
-    """Return samples of what Fluid's passes fuse."""
-    leaky: dict[str, Any] = {"fuse_activation": "leaky_relu", "fuse_alpha": 0.3}
-    return [
-        _case("fuse_relu", x, w, bias=True, fuse_relu=True, check=False, **attrs),
-        _case("fuse_leaky", x, w, check=False, **leaky, **attrs),
-    ]
+_case = partial(case, transposed=True)
+_fused = partial(fused, transposed=True)
 
 
 def _samples_2d() -> list[Sample]:

@@ -4,12 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, rand, sigmoid
 from fluidlite.conformance.samples import Sample, register_samples
-
-
-def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
 
 
 def _sample(
@@ -75,7 +71,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         made: tuple[list[Any], ...] = ([], [], [])
         for t in reversed(range(steps)) if backward else range(steps):
             i, f, g, o = np.split(below[t] @ a.T + h @ r.T + bias, 4, axis=1)
-            i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+            i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
             c = f * c + i * g
             h = o * np.tanh(c)
             for part, found in zip(made, (np.concatenate([g, i, f, o], 1), c, h), strict=True):

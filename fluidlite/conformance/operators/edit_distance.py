@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Lods, Outputs, ints, sequences
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -41,13 +41,8 @@ def _samples() -> list[Sample]:
 
 @register_samples("edit_distance", samples=_samples)
 def _reference(inputs: Inputs, attrs: Attrs, lod: Lods) -> Outputs:
-    def taken(slot: str) -> list[list[int]]:
-        x = inputs[slot].reshape(len(inputs[slot]), -1).tolist()
-        if f"{slot}Length" in inputs:
-            return [row[:n] for row, n in zip(x, inputs[f"{slot}Length"].reshape(-1), strict=True)]
-        return [[token for row in x[a:b] for token in row] for a, b in pairwise(lod[slot][-1])]
-
-    pairs = list(zip(taken("Hyps"), taken("Refs"), strict=True))
+    both = (sequences(inputs[slot], inputs.get(f"{slot}Length"), lod.get(slot, ())) for slot in ("Hyps", "Refs"))
+    pairs = list(zip(*both, strict=True))
     if attrs["normalized"] and not all(b for _, b in pairs):
         raise ValueError("no reference")
     out = [[enumerated(a, b) / (len(b) if attrs["normalized"] else 1)] for a, b in pairs]

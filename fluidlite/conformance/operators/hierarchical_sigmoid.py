@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand, sigmoid
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -44,6 +44,6 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
             way = [(int(digits[:k], 2) - 1, int(digits[k])) for k in range(len(digits) - 1, 0, -1)]
         for k, (node, turn) in enumerate(way):
             scores[i, k] = x[i] @ w[node] + (0 if bias is None else bias.reshape(-1)[node])
-            chance = 1 / (1 + np.exp(-scores[i, k]))
+            chance = sigmoid(scores[i, k])
             costs[i] -= np.log(2.0) + np.log(chance if turn else 1 - chance)
     return {"Out": costs, "PreOut": scores}

@@ -1,27 +1,21 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, ints, pair, rand
 from fluidlite.conformance.samples import Sample, register_samples
 from fluidlite.tensor.tensor_spec import Dims
-
-
-def _pair(x: Dims, y: Dims) -> dict[str, Any]:
-    return {"X": rand(*x), "Y": rand(*y, seed=1)}
-
 
 register_samples(
     "bmm",
     reference=lambda inputs, attrs: {"Out": np.einsum("bij,bjk->bik", inputs["X"], inputs["Y"])},
     samples=lambda: [
-        Sample(_pair((2, 3, 4), (2, 4, 5)), {}, ("X", "Y"), name="batches", dtypes=EVERY),
-        Sample(_pair((1, 1, 1), (1, 1, 1)), {}, ("X", "Y"), name="one"),
-        Sample(_pair((3, 17, 20), (3, 20, 18)), {}, name="tiles", dtypes=WIDE),
-        Sample(_pair((0, 3, 4), (0, 4, 2)), {}, name="no_batch"),
+        Sample(pair((2, 3, 4), (2, 4, 5)), {}, ("X", "Y"), name="batches", dtypes=EVERY),
+        Sample(pair((1, 1, 1), (1, 1, 1)), {}, ("X", "Y"), name="one"),
+        Sample(pair((3, 17, 20), (3, 20, 18)), {}, name="tiles", dtypes=WIDE),
+        Sample(pair((0, 3, 4), (0, 4, 2)), {}, name="no_batch"),
     ],
 )
 
@@ -32,7 +26,7 @@ _ADDMM_IN = ("Input", "X", "Y")
 def _samples_addmm() -> list[Sample]:
     def case(name: str, given: Dims, dtypes: tuple[str, ...] = ("float32",), **attrs: float) -> Sample:
         return Sample(
-            {"Input": rand(*given, seed=2), **_pair((4, 3), (3, 5))}, attrs, _ADDMM_IN, name=name, dtypes=dtypes
+            {"Input": rand(*given, seed=2), **pair((4, 3), (3, 5))}, attrs, _ADDMM_IN, name=name, dtypes=dtypes
         )
 
     return [
@@ -41,7 +35,7 @@ def _samples_addmm() -> list[Sample]:
         case("row", (1, 5), Alpha=0.5),
         case("column", (4, 1), Beta=3.0),
         case("number", (1, 1)),
-        Sample({"Input": rand(0, 5), **_pair((0, 3), (3, 5))}, {"Beta": 2.0}, name="no_rows"),
+        Sample({"Input": rand(0, 5), **pair((0, 3), (3, 5))}, {"Beta": 2.0}, name="no_rows"),
     ]
 
 
@@ -58,12 +52,12 @@ register_samples(
     "kron",
     reference=lambda inputs, attrs: {"Out": np.kron(inputs["X"], inputs["Y"])},
     samples=lambda: [
-        Sample(_pair((2, 3), (4, 2)), {}, ("X", "Y"), name="matrices", dtypes=EVERY),
-        Sample(_pair((3,), (4,)), {}, ("X", "Y"), name="vectors", dtypes=WIDE),
-        Sample(_pair((2, 1, 3), (2, 2)), {}, ("X", "Y"), name="ranks"),
-        Sample(_pair((2,), (3, 2, 2)), {}, ("X", "Y"), name="small_x"),
+        Sample(pair((2, 3), (4, 2)), {}, ("X", "Y"), name="matrices", dtypes=EVERY),
+        Sample(pair((3,), (4,)), {}, ("X", "Y"), name="vectors", dtypes=WIDE),
+        Sample(pair((2, 1, 3), (2, 2)), {}, ("X", "Y"), name="ranks"),
+        Sample(pair((2,), (3, 2, 2)), {}, ("X", "Y"), name="small_x"),
         Sample({"X": ints(2, 2), "Y": ints(3, 1, seed=1)}, {}, name="int64", dtypes=("int64",)),
-        Sample(_pair((2, 0), (3, 2)), {}, name="empty"),
+        Sample(pair((2, 0), (3, 2)), {}, name="empty"),
     ],
 )
 
@@ -74,8 +68,8 @@ register_samples(
         "Out": np.einsum("nahw,nbhw->nab", inputs["X"], inputs["Y"]) / prod(inputs["X"].shape[2:])
     },
     samples=lambda: [
-        Sample(_pair((2, 3, 4, 5), (2, 4, 4, 5)), {}, ("X", "Y"), name="images", dtypes=EVERY),
-        Sample(_pair((1, 1, 1, 1), (1, 2, 1, 1)), {}, ("X", "Y"), name="pixel"),
-        Sample(_pair((0, 3, 4, 5), (0, 4, 4, 5)), {}, name="no_images"),
+        Sample(pair((2, 3, 4, 5), (2, 4, 4, 5)), {}, ("X", "Y"), name="images", dtypes=EVERY),
+        Sample(pair((1, 1, 1, 1), (1, 2, 1, 1)), {}, ("X", "Y"), name="pixel"),
+        Sample(pair((0, 3, 4, 5), (0, 4, 4, 5)), {}, name="no_images"),
     ],
 )

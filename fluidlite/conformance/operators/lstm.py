@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Lods, Outputs, rand, sigmoid
 from fluidlite.conformance.samples import Sample, register_samples
 
 ACT: dict[str, Callable[[Any], Any]] = {
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": sigmoid,
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0),
     "identity": lambda x: x,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand
+from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand, sigmoid
 from fluidlite.conformance.samples import Sample, register_samples
 
 
@@ -19,9 +19,5 @@ def _sample(name: str, rows: int, units: int, **more: Any) -> Sample:
 )
 def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
     enter, keep, out, candidate = np.split(inputs["X"], 4, axis=1)
-
-    def sigmoid(x: Any) -> Any:
-        return 1 / (1 + np.exp(-x))
-
     cell = inputs["C_prev"] * sigmoid(keep + attrs["forget_bias"]) + sigmoid(enter) * np.tanh(candidate)
     return {"C": cell, "H": sigmoid(out) * np.tanh(cell)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand
+from fluidlite.conformance.sample_helpers import WIDE, Attrs, Inputs, Outputs, ints, rand, sigmoid
 from fluidlite.conformance.samples import Sample, register_samples
 
 register_samples(
@@ -52,7 +52,7 @@ def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
         for slot in ("Label", "Samples"):
             for k in inputs[slot][i]:
                 score = row @ w[k] + (inputs["Bias"].reshape(-1)[k] if "Bias" in inputs else 0)
-                o = 1 / (1 + np.exp(-score))
+                o = sigmoid(score)
                 chance = {"uniform": 1 / total, "log_uniform": np.log((k + 2) / (k + 1)) / np.log(total + 1)}
                 b = chance[sampler] if sampler in chance else inputs["CustomDistProbs"][k]
                 b = b * inputs["Samples"].shape[1]

@@ -5,13 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.operators.optimizer_update import squares, update_samples
+from fluidlite.conformance.operators.optimizer_update import Ranges, squares, tensors, update_samples
 from fluidlite.conformance.sample_helpers import Attrs, Inputs, Outputs, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _norm(value: Any) -> Any:
     return np.asarray([squares(value) ** 0.5])
+
+
+def _zeros(state: Ranges, attrs: Attrs) -> Iterable[Sample]:
+    """Yield samples of a parameter, and of a gradient, without a norm."""
+    for slot in ("Param", "Grad"):
+        inputs = tensors(5, 7, **state)
+        inputs[slot] = np.zeros_like(inputs[slot])
+        yield Sample(inputs, attrs, name=f"zero_{slot.lower()}")
 
 
 _PAIR = {"Param": rand(4, 9, seed=1), "Grad": rand(4, 9, seed=2)}
@@ -28,10 +36,7 @@ _LARS_USES = {
 
 def _lars_samples() -> Iterable[Sample]:
     yield from update_samples({"Velocity": (-1, 1)}, _LARS_USES)()
-    for slot in ("Param", "Grad"):
-        inputs = dict(update_samples({"Velocity": (-1, 1)}, {"first": {}})()[0].inputs)
-        inputs[slot] = np.zeros_like(inputs[slot])
-        yield Sample(inputs, {"mu": 0.9, "lars_coeff": 0.3}, name=f"zero_{slot.lower()}")
+    yield from _zeros({"Velocity": (-1, 1)}, {"mu": 0.9, "lars_coeff": 0.3})
 
 
 @register_samples("lars_momentum", samples=_lars_samples)
@@ -53,10 +58,7 @@ _LAMB_USES = {
 
 def _lamb_samples() -> Iterable[Sample]:
     yield from update_samples(_LAMB_STATE, _LAMB_USES)()
-    for slot in ("Param", "Grad"):
-        inputs = dict(update_samples(_LAMB_STATE, {"first": {}})()[0].inputs)
-        inputs[slot] = np.zeros_like(inputs[slot])
-        yield Sample(inputs, {"weight_decay": 0.1}, name=f"zero_{slot.lower()}")
+    yield from _zeros(_LAMB_STATE, {"weight_decay": 0.1})
 
 
 @register_samples("lamb", samples=_lamb_samples)

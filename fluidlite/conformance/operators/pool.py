@@ -7,25 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.conformance.operators.conv_common import channels_first, in_data_format, reference_pads
 from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, distinct, rand
 from fluidlite.conformance.samples import Sample, register_samples
 
 
 def _reference_windows(size: int, axis: int, attrs: Attrs) -> list[tuple[int, int]]:
     """Windows along a spatial dim, unclipped; of adaptive pooling they never leave X."""
-    k, spatial = attrs["ksize"], len(attrs["strides"])
+    k = attrs["ksize"]
     if attrs["global_pooling"]:
         return [(0, size)]
     if attrs["adaptive"]:
         n = k[axis]
         return [(floor(o * size / n), ceil((o + 1) * size / n)) for o in range(n)]
-    step, pads, algorithm = attrs["strides"][axis], attrs["paddings"], attrs.get("padding_algorithm", "EXPLICIT")
-    before, after = pads[2 * axis : 2 * axis + 2] if len(pads) == 2 * spatial else (pads[axis], pads[axis])
-    if algorithm == "VALID":
-        before = after = 0
-    if algorithm == "SAME":
-        total = max((ceil(size / step) - 1) * step + k[axis] - size, 0)
-        before, after = floor(total / 2), ceil(total / 2)
+    step, (before, after) = attrs["strides"][axis], reference_pads([size] * len(k), k, attrs)[axis]
     windows = (size + before + after - k[axis]) / step + 1
     count = ceil(windows) if attrs.get("ceil_mode") else floor(windows)
     return [(o * step - before, o * step - before + k[axis]) for o in range(count)]
@@ -46,8 +41,7 @@ def _counts(x: Any, attrs: Attrs) -> tuple[int, ...]:
 
 
 def _reference_pool(inputs: Inputs, attrs: Attrs) -> Outputs:
-    last = attrs["data_format"] in ("NHWC", "NDHWC")
-    x = np.moveaxis(inputs["X"], -1, 1) if last else inputs["X"]
+    x = channels_first(inputs["X"], attrs)
     out: Any = np.zeros((*x.shape[:2], *_counts(x, attrs)))
     for where, part, _, padded in _reference_parts(x, attrs):
         flat = part.reshape(*x.shape[:2], prod(part.shape[2:]))
@@ -55,7 +49,7 @@ def _reference_pool(inputs: Inputs, attrs: Attrs) -> Outputs:
             out[(..., *where)] = flat.max(-1)
         else:
             out[(..., *where)] = flat.sum(-1) / (padded if not attrs["exclusive"] else flat.shape[-1])
-    return {"Out": np.moveaxis(out, 1, -1) if last else out}
+    return {"Out": in_data_format(out, attrs)}
 
 
 def _reference_indexed(inputs: Inputs, attrs: Attrs) -> Outputs:

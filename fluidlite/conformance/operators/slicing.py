@@ -37,8 +37,27 @@ _LAST |= {"StartsTensorList": [_vector(-1)], "EndsTensorList": [_vector(0)]}
 """Of a cut whose bounds are read from tensors: the last row, without its dim."""
 
 
-@register_samples(
+def _reference(inputs: Inputs, attrs: Attrs) -> Outputs:
+    out = inputs["Input"]
+    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
+    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
+    strides: Any = [1] * len(starts)
+    if "strides" in attrs:
+        strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
+    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
+        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
+            kept = [out.shape[axis] - 1]
+        else:
+            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
+        out = np.take(out, np.asarray(kept, "int64"), axis)
+    if attrs["decrease_axis"]:
+        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
+    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
+
+
+register_samples(
     "slice",
+    reference=_reference,
     samples=lambda: [
         _cut("rows", (5, 6), [0], [1], [4], dtypes=EVERY),
         _cut("both", (5, 6), [0, 1], [1, 2], [4, 5], dtypes=WIDE),
@@ -64,22 +83,11 @@ _LAST |= {"StartsTensorList": [_vector(-1)], "EndsTensorList": [_vector(0)]}
         Sample({"Input": bools(7)}, {"axes": [0], "starts": [2], "ends": [5]}, name="bool", dtypes=("bool",)),
     ],
 )
-def _reference_slice(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    for axis, start, end, flag in zip(attrs["axes"], starts, ends, [*attrs["infer_flags"], *starts], strict=False):
-        if (start, end, flag) == (-1, 0, -1) and axis in attrs["decrease_axis"]:
-            end = out.shape[axis]
-        keep = range(out.shape[axis])[start:end]
-        out = np.take(out, list(keep), axis) if keep else np.delete(out, np.s_[:], axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,)) if inputs["Input"].ndim else out}
 
 
-@register_samples(
+register_samples(
     "strided_slice",
+    reference=_reference,
     samples=lambda: [
         _cut("every_second", (7, 3), [0], [1], [6], [2], dtypes=EVERY),
         _cut("both", (5, 9), [0, 1], [-4, 0], [99, 8], [1, 3], dtypes=WIDE),
@@ -120,17 +128,3 @@ def _reference_slice(inputs: Inputs, attrs: Attrs) -> Outputs:
         ),
     ],
 )
-def _reference_strided(inputs: Inputs, attrs: Attrs) -> Outputs:
-    out = inputs["Input"]
-    starts = stated(inputs, attrs, "starts", "StartsTensorList", "StartsTensor")
-    ends = stated(inputs, attrs, "ends", "EndsTensorList", "EndsTensor")
-    strides = stated(inputs, attrs, "strides", "StridesTensorList", "StridesTensor")
-    for i, (axis, start, end, stride) in enumerate(zip(attrs["axes"], starts, ends, strides, strict=True)):
-        if list(attrs["infer_flags"][i : i + 1]) == [-1] and (start, end) == (-1, 0) and axis in attrs["decrease_axis"]:
-            kept = [out.shape[axis] - 1]
-        else:
-            kept = list(range(out.shape[axis]))[start : None if stride < 0 and end == -1 else end : stride]
-        out = np.take(out, np.asarray(kept, "int64"), axis)
-    if attrs["decrease_axis"]:
-        out = np.squeeze(out, tuple(attrs["decrease_axis"]))
-    return {"Out": out.reshape(out.shape or (1,))}

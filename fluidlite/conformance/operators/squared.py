@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, rand
+from fluidlite.conformance.sample_helpers import EVERY, WIDE, Attrs, Inputs, Outputs, away_from, pair, rand
 from fluidlite.conformance.samples import Reference, Sample, register_samples
 
 
@@ -53,13 +53,13 @@ def _reference_clip(inputs: Inputs, attrs: Attrs) -> Outputs:
 @register_samples(
     "squared_l2_distance",
     samples=lambda: [
-        Sample({"X": rand(5, 7), "Y": rand(5, 7, seed=1)}, {}, ("X", "Y"), name="rows", dtypes=EVERY),
-        Sample({"X": rand(5, 7), "Y": rand(1, 7, seed=1)}, {}, ("X", "Y"), name="one_row", dtypes=EVERY),
-        Sample({"X": rand(2, 3, 4), "Y": rand(2, 3, 4, seed=1)}, {}, ("X", "Y"), name="rank3"),
-        Sample({"X": rand(2, 3, 4), "Y": rand(1, 3, 4, seed=1)}, {}, ("X", "Y"), name="rank3_one_row"),
-        Sample({"X": rand(1, 3), "Y": rand(1, 3, seed=1)}, {}, ("X", "Y"), name="one"),
-        Sample({"X": rand(4, 1), "Y": rand(4, 1, seed=1)}, {}, ("X", "Y"), name="narrow"),
-        Sample({"X": rand(60, 900), "Y": rand(1, 900, seed=1)}, {}, name="large", dtypes=WIDE),
+        Sample(pair((5, 7), (5, 7)), {}, ("X", "Y"), name="rows", dtypes=EVERY),
+        Sample(pair((5, 7), (1, 7)), {}, ("X", "Y"), name="one_row", dtypes=EVERY),
+        Sample(pair((2, 3, 4), (2, 3, 4)), {}, ("X", "Y"), name="rank3"),
+        Sample(pair((2, 3, 4), (1, 3, 4)), {}, ("X", "Y"), name="rank3_one_row"),
+        Sample(pair((1, 3), (1, 3)), {}, ("X", "Y"), name="one"),
+        Sample(pair((4, 1), (4, 1)), {}, ("X", "Y"), name="narrow"),
+        Sample(pair((60, 900), (1, 900)), {}, name="large", dtypes=WIDE),
         Sample({"X": rand(0, 3), "Y": rand(0, 3)}, {}, name="empty"),
     ],
 )

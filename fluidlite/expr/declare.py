@@ -12,10 +12,11 @@ from typing import Any
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import RegistryError
 from fluidlite.codegen.expr import slots_of, snake
-from fluidlite.expr.attributes import need_dims, need_dtype
+from fluidlite.expr.attributes import fail, need_dims, need_dtype
 from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.gradients import gradient_of, infer_by_forward, infer_gradient
+from fluidlite.expr.number import Numbers
 from fluidlite.program.opdef import GRAD, Attr, OpDef, Slot
 from fluidlite.program.operator_options import (
     Aliasing,
@@ -55,7 +56,8 @@ def operator(
         with a mapping of some of these to what documentation says of them.
     outputs : slots
     attrs : attributes
-        The function's keyword-only parameters; it need not take all, and ``**attrs`` takes all.
+        The function's keyword-only parameters; it need not take all, and ``**attrs`` takes all. One that tensors may
+        stand for has their numbers then; these slots are no parameters.
     dtypes : mapping of slot to tuple of str
         Dtypes a slot takes; anything else is a DtypeError at build time.
     doc, source : str
@@ -91,16 +93,22 @@ def operator(
         if not told.keys() <= {slot.name for slot in given}:
             raise RegistryError(f"operator {type!r}: inputs tells of {', '.join(told)}; expected input slots")
         made = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in outputs)
-        known = {attr.name for attr in attrs}
-        if [snake(slot.name) for slot in given] != [name.rstrip("_") for name in names] or not set(keywords) <= known:
+        known, standing = {attr.name: attr for attr in attrs}, {slot for attr in attrs for slot in attr.tensors}
+        taken = [slot for slot in given if slot.name not in standing]
+        if [snake(slot.name) for slot in taken] != [name.rstrip("_") for name in names] or not {*keywords} <= {*known}:
             raise RegistryError(
                 f"operator {type!r}: its function takes ({', '.join(names)}; {', '.join(keywords)}); expected slots "
-                f"{', '.join(slot.name for slot in given)} and attributes among {', '.join(sorted(known)) or 'none'}"
+                f"{', '.join(slot.name for slot in taken)} and attributes among {', '.join(sorted(known)) or 'none'}"
+            )
+        if not standing <= {slot.name for slot in given if slot.value}:
+            raise RegistryError(
+                f"operator {type!r}: {', '.join(sorted(standing))} stand for attributes; expected slots with value=True"
             )
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
-            values = [_value(slot, symbols) for slot in given]
-            result = function(*values, **{name: numbers[name] for name in keywords})
+            values = [_value(slot, symbols) for slot in taken]
+            stated = {name: _attribute(known[name], given, symbols, numbers) for name in keywords}
+            result = function(*values, **stated)
             if isinstance(result, Mapping):
                 return result
             several = result if isinstance(result, tuple) else (result,)
@@ -217,15 +225,18 @@ def gradient(
     def declare(function: Callable[..., Any]) -> OpDef:
         names, keywords = _parameters(function, op.attrs)
         known = [slot.name for slot in (*op.inputs, *op.outputs)] + [slot.name + GRAD for slot in op.outputs]
-        slots = slots_of(names, known, f"the gradient of {op.type!r}")
+        taken = slots_of(names, known, f"the gradient of {op.type!r}")
+        read_attrs = [attr for attr in op.attrs if attr.name in keywords]
+        slots = (*taken, *(slot for attr in read_attrs for slot in attr.tensors))
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
-            values = [_value(_slot_of(op, name), symbols) for name in slots]
+            values = [_value(_slot_of(op, name), symbols) for name in taken]
             derived_of = [x for name in writes for x in symbols.get(name, ())]
             for name in (name for name in slots if name.endswith(GRAD)):
                 for x in symbols.get(name, ()):
                     need_dtype(x, derived_of, name)
-            result = function(*values, **{name: numbers[name] for name in keywords})
+            stated = {attr.name: _attribute(attr, op.inputs, symbols, numbers) for attr in read_attrs}
+            result = function(*values, **stated)
             several = result if isinstance(result, tuple) else (result,)
             for name in (name for name in slots if name.endswith(GRAD)):
                 for x, of in zip(symbols.get(name, ()), symbols.get(name.removesuffix(GRAD), ()), strict=False):
@@ -326,6 +337,26 @@ def _parameters(function: Callable[..., Any], attrs: Iterable[Attr]) -> tuple[li
 def camel(name: str) -> str:
     """The slot that a parameter names: ``learning_rate`` is ``LearningRate``."""
     return re.sub(r"(?:^|_)([a-z0-9])", lambda found: found[1].upper(), name.rstrip("_"))
+
+
+def _attribute(
+    attr: Attr, slots: Iterable[Slot], symbols: Mapping[str, Sequence[Numbers]], numbers: Mapping[str, Any]
+) -> Any:
+    """What a function gets of an attribute: the numbers of the first of its tensors that is given, or its value."""
+    name = next((name for name in attr.tensors if name in symbols), None)
+    if name is None:
+        return numbers[attr.name]
+    each = any(slot.duplicable for slot in slots if slot.name == name)
+    if each and any(len(tensor) != 1 for tensor in symbols[name]):
+        fail(name, "tensors of one number")
+    if not each and len(symbols[name][0].dims) > 1:
+        fail(name, "one row of numbers, [n]")
+    found = [number for tensor in symbols[name] for number in tensor]
+    if attr.type.endswith("s"):
+        return found
+    if len(found) != 1:
+        fail(name, "one number")
+    return found[0]
 
 
 def _value(slot: Slot, symbols: Mapping[str, Sequence[Any]]) -> Any:

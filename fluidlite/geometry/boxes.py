@@ -30,11 +30,11 @@ def slice_window(call: Call) -> Window:
     firsts: list[Number] = [0] * len(dims)
     sizes, steps = list(dims), [1] * len(dims)
     unknown: tuple[Number, ...] = (None,) * len(axes)
-    starts = numbers_of(call, "starts", "StartsTensorList", "StartsTensor") or unknown
-    ends = numbers_of(call, "ends", "EndsTensorList", "EndsTensor") or unknown
+    starts = numbers_of(call, "starts") or unknown
+    ends = numbers_of(call, "ends") or unknown
     strides: tuple[Number, ...] = (1,) * len(axes)
     if "strides" in call.attrs:
-        strides = numbers_of(call, "strides", "StridesTensorList", "StridesTensor") or unknown
+        strides = numbers_of(call, "strides") or unknown
     dropped = {axis % len(dims) for axis in call.attr("decrease_axis")}
     for i, (axis, start, end, step) in enumerate(zip(axes, starts, ends, strides, strict=True)):
         axis, n = axis % len(dims), dims[axis]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluidlite.program.op_call import standing_for
 from fluidlite.tensor.tensor_spec import MAX_VALUES
 
 if TYPE_CHECKING:
@@ -13,35 +14,34 @@ Number = int | None
 """None: not known before the run."""
 
 
-def numbers_of(call: Call, attr: str, *slots: str) -> tuple[Number, ...] | None:
-    """Return the numbers of the first slot that is given, else those of the attribute.
+def numbers_of(call: Call, attr: str) -> tuple[Number, ...] | None:
+    """Return the numbers that an attribute says, or tensors in its place.
 
-    A duplicable slot holds one number in each tensor, any other slot all of them in one. None stands for a number
-    that is not known yet, and for all of them if even their count is not.
+    None stands for a number that is not known yet, and for all of them if even their count is not.
     """
-    for name in slots:
-        if not call.has(name):
-            continue
-        specs = call.specs(name)
-        declared = call.op.input(name)
-        if declared is not None and declared.duplicable:
-            for spec in specs:
-                call.need(spec.size in (1, -1), name, "tensors of one number")
-            return tuple(None if spec.value is None else int(spec.value[0]) for spec in specs)
-        spec = specs[0]
-        call.need(spec.rank <= 1, name, "one row of numbers, [n]")
-        if spec.value is not None:
-            return tuple(int(number) for number in spec.value)
-        call.need(spec.size <= MAX_VALUES, name, f"at most {MAX_VALUES} numbers")
-        return None if spec.size < 0 else (None,) * spec.size
-    found = call.attr(attr)
-    return tuple(found) if isinstance(found, tuple) else (found,)
+    name = standing_for(call, attr)
+    if name is None:
+        found = call.attr(attr)
+        return tuple(found) if isinstance(found, tuple) else (found,)
+    specs = call.specs(name)
+    declared = call.op.input(name)
+    if declared is not None and declared.duplicable:
+        for spec in specs:
+            call.need(spec.size in (1, -1), name, "tensors of one number")
+        return tuple(None if spec.value is None else int(spec.value[0]) for spec in specs)
+    spec = specs[0]
+    call.need(spec.rank <= 1, name, "one row of numbers, [n]")
+    if spec.value is not None:
+        return tuple(int(number) for number in spec.value)
+    call.need(spec.size <= MAX_VALUES, name, f"at most {MAX_VALUES} numbers")
+    return None if spec.size < 0 else (None,) * spec.size
 
 
-def number_of(call: Call, attr: str, slot: str) -> Number:
-    """Return the one number that a slot or an attribute gives; None if it is not known yet."""
-    found = numbers_of(call, attr, slot)
+def number_of(call: Call, attr: str) -> Number:
+    """Return the one number that an attribute says, or a tensor in its place; None if it is not known yet."""
+    found = numbers_of(call, attr)
     if found is None:
         return None
-    call.need(len(found) == 1, slot, "one number")
+    if len(found) != 1:
+        call.fail_attr(attr, "one number")
     return found[0]

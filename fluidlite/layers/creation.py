@@ -14,8 +14,6 @@ from fluidlite.layers.tensor import assign, cast, fill_constant
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.var_type import dtype_of
 
-_SHAPE = {"shape": "shape|ShapeTensor|ShapeTensorList"}
-
 # Patterns ----------------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +96,7 @@ def diag(diagonal: Variable | np.ndarray[Any, Any]) -> Variable:
 # Random numbers ----------------------------------------------------------------------------------------------------
 
 
-@layer("uniform_random", _SHAPE, stop_gradient=True)
+@layer("uniform_random", stop_gradient=True)
 def uniform_random(
     shape: Any, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0, name: str | None = None
 ) -> Variable:
@@ -112,7 +110,7 @@ def uniform_random(
     """
 
 
-@layer("gaussian_random", _SHAPE, stop_gradient=True)
+@layer("gaussian_random", stop_gradient=True)
 def gaussian_random(
     shape: Any,
     mean: float = 0.0,

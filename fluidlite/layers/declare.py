@@ -17,7 +17,7 @@ from fluidlite.base.errors import RegistryError
 from fluidlite.control_flow import sub_program as _control_flow  # noqa: F401  declares the operators that run blocks
 from fluidlite.layers.declared import AddedBias, Bias, Body, Returned, Several, Unused, Weight, also
 from fluidlite.layers.declared_use import HELPED, Use
-from fluidlite.program.opdef import Attr
+from fluidlite.program.opdef import Attr, OpDef
 from fluidlite.program.registry import HINTS, ops
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -143,6 +143,7 @@ class Declaration:
         if name not in names and name in ("input", "x") and not slot and not attr:
             slot = _alike(op.inputs, "x") or _alike(op.inputs, "input")
         if attr and (not slot or first == attr.name):
+            slots = slots or _standing(op, attr)
             whole, each = (*slots, "", "")[:2]
             return Argument(name, optional, whole, each, attr)
         if slot:
@@ -174,6 +175,12 @@ class Declaration:
             raise TypeError(f"layers.{self.name}{inspect.Signature(plain)}: {exc}") from None
 
 
+def _standing(op: OpDef, attr: Attr) -> list[str]:
+    """The slot of one tensor that stands for an attribute, and that of a tensor for each number; "" for none."""
+    found = [slot for slot in op.inputs if slot.name in attr.tensors]
+    return ["".join(slot.name for slot in found if slot.duplicable is each) for each in (False, True)]
+
+
 def _alike(those: Sequence[Any], name: str) -> Any:
     """The slot or attribute of that name: as it is written, or but for case and underscores."""
     plain = name.replace("_", "").lower()
@@ -199,11 +206,11 @@ def layer(
     type : str
         The operator.
     names : mapping, optional
-        What arguments are that the operator does not call so: a slot or an attribute; ``"shape|Shape|ShapeTensor"``,
-        an attribute and the slots of a Variable and of a list with Variables that hold it (the body gets Numbers); an
-        output that is written into it; an :class:`Attr`, which is checked for the body; ``""``, for the body as it is;
-        :class:`Body` with an attribute that it makes of it; :class:`Unused` with the reason; :class:`Returned` with an
-        output.
+        What arguments are that the operator does not call so: a slot or an attribute; ``"scale|ScaleTensor"``, an
+        attribute and the slot of a Variable that holds it, beside those that stand for it anyway; an output that is
+        written into it; an :class:`Attr`, which is checked for the body; ``""``, for the body as it is; :class:`Body`
+        with an attribute that it makes of it; :class:`Unused` with the reason; :class:`Returned` with an output. Of
+        what Variables may hold the body gets Numbers.
     returns : str or sequence of str
         The outputs that are returned; default: all that no gradient and no one else needs.
     extra : sequence of str

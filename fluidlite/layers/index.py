@@ -84,7 +84,7 @@ def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ig
 # Classes -----------------------------------------------------------------------------------------------------------
 
 
-@layer("one_hot", {"depth": "depth|depth_tensor"}, stop_gradient=True)
+@layer("one_hot", stop_gradient=True)
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Return float32 [..., depth] with 1 at the class that ``input`` names.
 
@@ -149,7 +149,7 @@ def argsort(
     """
 
 
-@layer("top_k", {"k": "k|K"}, called="top_k", stop_gradient=("Indices",))
+@layer("top_k", called="top_k", stop_gradient=("Indices",))
 def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[Variable, Variable]:
     """Find the ``k`` (an int, or a Variable that holds it) largest elements of each row, largest first.
 

@@ -122,7 +122,7 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
     """
 
 
-@layer("sequence_mask", {"maxlen": "maxlen|MaxLenTensor", "dtype": "out_dtype"}, stop_gradient=True)
+@layer("sequence_mask", {"dtype": "out_dtype"}, stop_gradient=True)
 def sequence_mask(x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None) -> Variable:
     """Return 1 for each step before a length, and 0 behind.
 

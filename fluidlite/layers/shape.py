@@ -19,7 +19,6 @@ from fluidlite.program.variable import Variable
 @layer(
     "reshape2",
     {
-        "shape": "shape|Shape|ShapeTensor",
         "actual_shape": "",
         "inplace": Unused("bytes are shared wherever that is safe"),
     },
@@ -58,7 +57,7 @@ def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None)
     """
 
 
-@layer("unsqueeze2", {"axes": "axes|AxesTensor|AxesTensorList"}, extra=("XShape",), called="unsqueeze2")
+@layer("unsqueeze2", extra=("XShape",), called="unsqueeze2")
 def unsqueeze(input: Variable, axes: Any, name: str | None = None) -> Variable:
     """Put dims of 1 in.
 
@@ -134,7 +133,7 @@ def unbind(input: Variable, axis: int = 0) -> list[Variable]:
     return also(**_parts("input", input, axis, "Out", None))
 
 
-@layer("split", {"num_or_sections": "", "dim": "axis|AxisTensor"})
+@layer("split", {"num_or_sections": "", "dim": "axis"})
 def split(input: Variable, num_or_sections: Any, dim: Any = -1, name: str | None = None) -> list[Variable]:
     """Divide ``input`` along a dim.
 

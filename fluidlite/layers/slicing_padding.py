@@ -15,10 +15,6 @@ from fluidlite.program.variable import Variable
 # Parts -------------------------------------------------------------------------------------------------------------
 
 
-_BOUNDS = {"starts": "starts|StartsTensor|StartsTensorList", "ends": "ends|EndsTensor|EndsTensorList"}
-_STRIDES = {"strides": "strides|StridesTensor|StridesTensorList"}
-
-
 def _bounds(axes: Sequence[int], **bounds: Numbers) -> dict[str, Any]:
     """Flags of the axes with bounds that Variables hold, which stand as 0 in the attributes, and strides as 1."""
     flags = [1] * len(axes)
@@ -30,7 +26,7 @@ def _bounds(axes: Sequence[int], **bounds: Numbers) -> dict[str, Any]:
     return said
 
 
-@layer("slice", _BOUNDS)
+@layer("slice")
 def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Variable:
     """Cut dims.
 
@@ -40,7 +36,7 @@ def slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any) -> Varia
     return also(**_bounds(axes, starts=starts, ends=ends))
 
 
-@layer("strided_slice", {**_BOUNDS, **_STRIDES})
+@layer("strided_slice")
 def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, strides: Any) -> Variable:
     """Cut dims, by steps.
 
@@ -50,7 +46,7 @@ def strided_slice(input: Variable, axes: Sequence[int], starts: Any, ends: Any, 
     return also(**_bounds(axes, starts=starts, ends=ends, strides=strides))
 
 
-@layer("crop", {"shape": "shape|Y", "offsets": "offsets|Offsets"})
+@layer("crop", {"shape": "shape|Y"})
 def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
     """Cut a block out of ``x``.
 
@@ -65,7 +61,7 @@ def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None =
     return also() if offsets is not None else also(offsets=[0] * len(x.shape))
 
 
-@layer("crop_tensor", {"shape": "shape|Shape|ShapeTensor", "offsets": "offsets|Offsets|OffsetsTensor"})
+@layer("crop_tensor")
 def crop_tensor(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
     """Cut a block out of ``x``.
 
@@ -95,7 +91,7 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 # Larger ones -------------------------------------------------------------------------------------------------------
 
 
-@layer("expand", {"expand_times": "expand_times|ExpandTimes|expand_times_tensor"})
+@layer("expand")
 def expand(x: Variable, expand_times: Any, name: str | None = None) -> Variable:
     """Repeat ``x`` along each dim, so often as ``expand_times`` (ints, Variables, or one Variable) says.
 
@@ -122,7 +118,7 @@ def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str 
     """
 
 
-@layer("pad2d", {"paddings": "paddings|Paddings"})
+@layer("pad2d")
 def pad2d(
     input: Variable,
     paddings: Any = [0, 0, 0, 0],  # noqa: B006  Fluid's default

@@ -106,7 +106,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 @layer(
     "fill_constant",
-    {"shape": "shape|ShapeTensor|ShapeTensorList", "value": "", "force_cpu": Unused("kernels are chosen by the place")},
+    {"value": "", "force_cpu": Unused("kernels are chosen by the place")},
     stop_gradient=True,
 )
 def fill_constant(
@@ -200,7 +200,7 @@ def cast(x: Variable, dtype: Any) -> Variable:
     return also(in_dtype=x.dtype)
 
 
-@layer("concat", {"axis": "axis|AxisTensor"})
+@layer("concat")
 def concat(input: Sequence[Variable], axis: Any = 0, name: str | None = None) -> Variable:
     """Return the inputs one behind the other along ``axis``, an int or a Variable that holds it.
 

@@ -30,7 +30,6 @@ _METHODS = {
 
 _SIZES: Names = {
     "out_shape": "",
-    "scale": "scale|Scale",
     "actual_shape": "OutSize",
     "align_corners": Body("align_corners"),
     "data_format": "",

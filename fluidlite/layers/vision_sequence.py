@@ -40,7 +40,7 @@ def unfold(
     )
 
 
-@layer("affine_grid", {"out_shape": "output_shape|OutputShape"})
+@layer("affine_grid", {"out_shape": "output_shape"})
 def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str | None = None) -> Variable:
     """Return where the pixels of an image lie in another, each coordinate from -1 to 1.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
@@ -25,16 +25,11 @@ from fluidlite.tensor.tensor_spec import Lod, Spec
 # concat and split --------------------------------------------------------------------------------------------------
 
 _AXIS_TENSOR = Slot("AxisTensor", dispensable=True, value=True, doc="the axis, as a tensor")
-_CONCAT_ATTRS = (Attr("axis", "int", 0, doc="the axis along which X lie one behind the other"),)
 
 
 def _axis(call: Call, rank: int) -> int | None:
     """Return the axis as 0..rank-1; None if a tensor will say it."""
-    axis = number_of(call, "axis", "AxisTensor")
-    if axis is not None and call.has("AxisTensor"):
-        if not -rank <= axis < rank:
-            call.fail("AxisTensor", f"an axis in [{-rank}, {rank}) of X", axis)
-        return axis % rank
+    axis = number_of(call, "axis")
     return axis if axis is None else normal_axis(call, "axis", axis, rank)
 
 
@@ -73,20 +68,16 @@ def _joined_lod(lods: Sequence[Lod]) -> Lod:
     return tuple(joined)
 
 
-def _axis_of(x: e.Tensor, axis: int, axis_tensor: tuple[e.Number, ...] | None) -> int:
-    return e.axis("axis", axis, x) if axis_tensor is None else e.exactly(axis_tensor[0]) % x.rank
-
-
 @operator(
     "concat",
     Inference(_infer_concat),
     inputs=[Slot("X", duplicable=True, doc="of one dtype, and of equal dims but for axis"), _AXIS_TENSOR],
-    attrs=_CONCAT_ATTRS,
+    attrs=[Attr("axis", "int", 0, doc="the axis along which X lie one behind the other", tensors=("AxisTensor",))],
     dtypes={"X": ALL, "AxisTensor": INTS},
     doc="Out = the tensors X one behind the other along axis",
     source="Fluid concat_op.cc",
 )
-def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *, axis: int) -> e.Tensor:
+def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
     """Of one dtype and rank; their other dims are equal."""
     if not x:
         e.fail("X", "one tensor or more")
@@ -95,7 +86,7 @@ def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *,
             e.fail_dtype("X", f"{x[0].dtype} in all of them")
         if part.rank != x[0].rank:
             e.fail("X", "tensors of one rank")
-    at = _axis_of(x[0], axis, axis_tensor)
+    at = e.axis("axis", e.exactly(axis), x[0])
     for part in x[1:]:
         for i, (mine, other) in enumerate(zip(x[0].dims, part.dims, strict=True)):
             if i != at:
@@ -109,11 +100,9 @@ def concat(x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, *,
     metadata=("X",),
     doc="X@GRAD[i] = the part of Out@GRAD that X[i] has become",
 )
-def concat_grad(
-    x: tuple[e.Tensor, ...], axis_tensor: tuple[e.Number, ...] | None, dout: e.Tensor, *, axis: int
-) -> tuple[tuple[e.Tensor, ...]]:
+def concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor, *, axis: e.Numeric) -> tuple[tuple[e.Tensor, ...]]:
     """Written: the derived one cannot be traced before the axis is known."""
-    at = _axis_of(dout, axis, axis_tensor)
+    at = e.axis("axis", e.exactly(axis), dout)
     sizes = [part.dims[at] for part in x]
     for part in x:
         e.need_dims(dout, [e.number(sum(sizes)) if k == at else d for k, d in enumerate(part.dims)], "Out@GRAD", "Out")
@@ -131,16 +120,9 @@ def _cut(x: e.Tensor, axis: int, sizes: Sequence[e.Number]) -> tuple[e.Tensor, .
 
 def _sections(call: Call, axis: int, whole: int) -> list[int]:
     """Return the size of each part; -1 where it is not known yet."""
-    tensors = call.has("SectionsTensorList")
-    found, stated = numbers_of(call, "sections", "SectionsTensorList") or (), call.attr("sections")
-
-    def refuse(expected: str) -> NoReturn:
-        if tensors:
-            call.fail("SectionsTensorList", expected, list(found))
-        call.fail_attr("sections", expected)
-
+    found, stated = numbers_of(call, "sections") or (), call.attr("sections")
     if any(n is not None and n < -1 for n in found) or found.count(-1) > 1:
-        refuse("sizes of 0 or more, at most one of them -1")
+        call.fail_attr("sections", "sizes of 0 or more, at most one of them -1")
     sections: list[Number] = list(found)
     if None in sections:  # what the attribute says of a tensor, until its value is known
         hints = stated if len(stated) == len(found) else (-1,) * len(found)
@@ -154,7 +136,7 @@ def _sections(call: Call, axis: int, whole: int) -> list[int]:
     if -1 in sizes:
         sizes[sizes.index(-1)] = whole - sum(n for n in sizes if n >= 0)
     if not agree(sum(sizes), whole) or min(sizes) < 0:
-        refuse(f"sizes that sum to {whole}, dim {axis} of X ({call.shown('X')})")
+        call.fail_attr("sections", f"sizes that sum to {whole}, dim {axis} of X ({call.shown('X')})")
     return sizes
 
 
@@ -166,7 +148,7 @@ def _infer_split(call: Call) -> Inferred:
     if divided and num < 1:
         call.fail_attr("num", "1 or more, since sections is empty")
     if axis is None:
-        count = num if divided else len(numbers_of(call, "sections", "SectionsTensorList") or ())
+        count = num if divided else len(numbers_of(call, "sections") or ())
         return {"Out": [Spec.of((-1,) * x.rank, x.dtype)] * count}
     whole = x.dims[axis]
     if not divided:
@@ -202,14 +184,20 @@ def _grad_split(maker: Any) -> None:
     outputs=[Slot("Out", duplicable=True)],
     attrs=[
         Attr("num", "int", 0, minimum=0, maximum=65536, doc="how many equal parts, if sections is empty"),
-        Attr("sections", "ints", (), doc="the size of each part; one may be -1: what remains"),
-        Attr("axis", "int", 0, doc="the axis that is divided"),
+        Attr(
+            "sections",
+            "ints",
+            (),
+            doc="the size of each part; one may be -1: what remains",
+            tensors=("SectionsTensorList",),
+        ),
+        Attr("axis", "int", 0, doc="the axis that is divided", tensors=("AxisTensor",)),
     ],
     dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
     doc="Out = the parts of X along axis",
     source="Fluid split_op.cc",
 )
-def split(x: e.Tensor, axis_tensor: tuple[e.Number, ...] | None, sections_tensor_list: Any, *, axis: int) -> Any:
+def split(x: e.Tensor, *, axis: e.Numeric) -> Any:
     """Parts of the sizes that were inferred."""
-    at = _axis_of(x, axis, axis_tensor)
+    at = e.axis("axis", e.exactly(axis), x)
     return (_cut(x, at, [dims[at] for dims in e.results("Out")]),)

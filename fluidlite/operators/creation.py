@@ -11,16 +11,18 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS, integer_limits, is_float
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
+from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, number_fits, size
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, standing_for
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor_spec import MAX_RANK, Spec
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
+SHAPE = replace(_SHAPE, default=(), tensors=("ShapeTensorList", "ShapeTensor"))
 _VALUE = Attr("value", "float", 0.0, static=True, doc="what Out is filled with; it is converted to dtype")
 _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
 
@@ -33,31 +35,15 @@ SHAPE_SLOTS = (
 
 def shape_of(call: Call) -> tuple[int, ...]:
     """Return the dims that the tensors or the attribute say: -1 where a tensor is not known yet."""
-    dims: tuple[int, ...] = tuple(call.attr("shape"))
-    if call.has("ShapeTensorList"):
-        for i in range(call.count("ShapeTensorList")):
-            if size(call.dims("ShapeTensorList", i)) not in (1, -1):
-                call.fail("ShapeTensorList", "tensors of one number each")
-        found = [call.value("ShapeTensorList", i) for i in range(call.count("ShapeTensorList"))]
-        dims = tuple(-1 if value is None else int(value[0]) for value in found)
-    elif call.has("ShapeTensor"):
-        rank = call.dims("ShapeTensor")
-        call.need(len(rank) == 1 and 0 <= rank[0] <= MAX_RANK, "ShapeTensor", "[rank], and a known rank")
-        value = call.value("ShapeTensor")
-        dims = (-1,) * rank[0] if value is None else tuple(map(int, value))
-    else:
-        if any(d < 0 for d in dims):
-            do = "use fill_constant_batch_size_like for a dim that is unknown"
-            call.fail_attr("shape", "dims of 0 or more", do=do)
-        return dims
-    slot = "ShapeTensorList" if call.has("ShapeTensorList") else "ShapeTensor"
-    if any(d < -1 for d in dims) or (call.known and -1 in dims and None not in _values(call, slot)):
-        call.fail(slot, "dims of 0 or more", got=list(dims))
-    return dims
-
-
-def _values(call: Call, slot: str) -> list[Any]:
-    return [call.value(slot, i) for i in range(call.count(slot))]
+    dims, slot = numbers_of(call, "shape"), standing_for(call, "shape")
+    if dims is None or len(dims) > MAX_RANK:
+        call.fail_attr("shape", f"a known number of dims, {MAX_RANK} at most")
+    if slot is None and any(d is not None and d < 0 for d in dims):
+        call.fail_attr("shape", "dims of 0 or more", do="use fill_constant_batch_size_like for a dim that is unknown")
+    known = call.known and None not in dims
+    if any(d is not None and (d < -1 or (d == -1 and known)) for d in dims):
+        call.fail_attr("shape", "dims of 0 or more")
+    return tuple(-1 if d is None else d for d in dims)
 
 
 def infer_shape(call: Call) -> Inferred:
@@ -113,7 +99,7 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
         Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),
     ),
     attrs=(
-        replace(_SHAPE, default=()),
+        SHAPE,
         _VALUE,
         _DTYPE,
         Attr("str_value", "str", "", doc="the value as text, for what a float cannot hold; wins over value"),
@@ -122,9 +108,7 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
     doc="Out = value, everywhere",
     source="Fluid fill_constant_op.cc",
 )
-def fill_constant(
-    shape_tensor: Any, shape_tensor_list: Any, value_tensor: Any, *, value: float, dtype: str, str_value: str
-) -> e.Tensor:
+def fill_constant(value_tensor: Any, *, value: float, dtype: str, str_value: str) -> e.Tensor:
     """The dims are inferred, of tensors or of the attribute."""
     number: e.Numeric = value
     if value_tensor is not None:

@@ -11,33 +11,29 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, grad_like
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, standing_for
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
 
-def _for_each_dim(call: Call, attr: str, slots: Sequence[str], numbers: Sequence[Number] | None) -> Sequence[Number]:
+def _for_each_dim(call: Call, attr: str) -> Sequence[Number]:
     """Return a number for each dim of X, or raise."""
-    rank = call.spec("X").rank
+    rank, numbers = call.spec("X").rank, numbers_of(call, attr)
     if numbers is None:
         return (None,) * rank
     if len(numbers) != rank:
-        expected = f"{rank} numbers, one for each dim of X ({call.shown('X')})"
-        for slot in slots:
-            if call.has(slot):
-                call.fail(slot, expected)
-        call.fail_attr(attr, expected)
+        call.fail_attr(attr, f"{rank} numbers, one for each dim of X ({call.shown('X')})")
     return numbers
 
 
-def _block(call: Call, offsets: Sequence[Number], shape: Sequence[Number], tensors: Sequence[str]) -> Dims:
+def _block(call: Call, shape: Sequence[Number]) -> Dims:
     """Return the dims of the block, which must lie in X."""
+    offsets = _for_each_dim(call, "offsets")
 
     def refuse(i: int, at_least: int, expected: str) -> NoReturn:
-        for slot in tensors:
-            if call.has(slot):
-                call.fail(slot, f"{expected} for dim {i}", offsets)
+        if standing_for(call, "offsets"):
+            call.fail_attr("offsets", f"{expected} for dim {i}")
         call.fail("X", f"{at_least} elements or more in dim {i}, from {offsets[i]} on")
 
     dims = []
@@ -59,27 +55,27 @@ def _block(call: Call, offsets: Sequence[Number], shape: Sequence[Number], tenso
 # crop --------------------------------------------------------------------------------------------------------------
 
 _CROP_ATTRS = (
-    Attr("offsets", "ints", (), minimum=0, doc="where the crop begins in each dim of X, unless Offsets is given"),
+    Attr(
+        "offsets",
+        "ints",
+        (),
+        minimum=0,
+        doc="where the crop begins in each dim of X, unless Offsets is given",
+        tensors=("Offsets",),
+    ),
     Attr("shape", "ints", (), minimum=-1, doc="dims of Out, unless Y is given; -1: all from the offset on"),
 )
 _OFFSETS = Slot("Offsets", dispensable=True, value=True, doc="the offsets, as a tensor")
 
 
 def _infer_crop(call: Call) -> Inferred:
-    offsets = _for_each_dim(call, "offsets", ("Offsets",), numbers_of(call, "offsets", "Offsets"))
     shape: Sequence[int] = call.dims("Y") if call.has("Y") else call.attr("shape")
     if len(shape) != call.spec("X").rank:
         if call.has("Y"):
             call.fail("Y", f"rank {call.spec('X').rank}, as X")
         call.fail_attr("shape", f"{call.spec('X').rank} dims, as X ({call.shown('X')}) has")
     wanted: Sequence[Number] = [None if d < 0 else d for d in shape] if call.has("Y") else shape
-    return {"Out": Spec.of(_block(call, offsets, wanted, ("Offsets",)), call.dtype("X"))}
-
-
-def _part(x: e.Tensor, dims: Sequence[e.Number], each: Any, whole: Any, stated: tuple[int, ...]) -> e.Tensor:
-    """The block of these dims, which begins where tensors of a number, a tensor or an attribute say."""
-    starts = [one for (one,) in each] if each else stated if whole is None else whole
-    return e.slices(x, starts, dims)
+    return {"Out": Spec.of(_block(call, wanted), call.dtype("X"))}
 
 
 @operator(
@@ -91,25 +87,39 @@ def _part(x: e.Tensor, dims: Sequence[e.Number], each: Any, whole: Any, stated: 
     doc="Out = the part of X that begins at the offsets and has the given dims",
     source="Fluid crop_op.cc",
 )
-def crop(x: e.Tensor, y: Any, offsets_: Any, *, offsets: tuple[int, ...]) -> e.Tensor:
+def crop(x: e.Tensor, y: Any, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
     """Of the dims that were inferred."""
-    return _part(x, e.results("Out")[0], (), offsets_, offsets)
+    return e.slices(x, offsets, e.results("Out")[0])
 
 
 _GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
 
 
 @gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
-def crop_grad(x: e.Tensor, offsets_: Any, dout: e.Tensor, *, offsets: tuple[int, ...]) -> Any:
+def crop_grad(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
     """Written: it takes the dims of Out@GRAD, and Y is not read."""
-    return derivatives([_part(x, dout.dims, (), offsets_, offsets)], [dout], [x])[0]
+    return derivatives([e.slices(x, offsets, dout.dims)], [dout], [x])[0]
 
 
 # crop_tensor -------------------------------------------------------------------------------------------------------
 
 _ATTRS = (
-    Attr("offsets", "ints", (), minimum=-1, doc="where the crop begins in each dim of X, unless a tensor says it"),
-    Attr("shape", "ints", (), minimum=-1, doc="dims of Out, unless a tensor says them; -1: all from the offset on"),
+    Attr(
+        "offsets",
+        "ints",
+        (),
+        minimum=-1,
+        doc="where the crop begins in each dim of X, unless a tensor says it",
+        tensors=("OffsetsTensor", "Offsets"),
+    ),
+    Attr(
+        "shape",
+        "ints",
+        (),
+        minimum=-1,
+        doc="dims of Out, unless a tensor says them; -1: all from the offset on",
+        tensors=("ShapeTensor", "Shape"),
+    ),
 )
 _OFFSET_SLOTS = (
     _OFFSETS,
@@ -118,16 +128,11 @@ _OFFSET_SLOTS = (
 
 
 def _infer_crop_tensor(call: Call) -> Inferred:
-    at, of = ("OffsetsTensor", "Offsets"), ("ShapeTensor", "Shape")
-    offsets = _for_each_dim(call, "offsets", at, numbers_of(call, "offsets", *at))
-    shape = _for_each_dim(call, "shape", of, numbers_of(call, "shape", *of))
+    shape = _for_each_dim(call, "shape")
     for i, (d, n) in enumerate(zip(shape, call.dims("X"), strict=True)):
         if d is not None and (d < -1 or (d == 0 and n > 0)):
-            slot = next((slot for slot in of if call.has(slot)), None)
-            if slot is None:
-                call.fail_attr("shape", f"-1, or 1 or more, for dim {i}")
-            call.fail(slot, f"-1, or 1 or more, for dim {i}", shape)
-    return {"Out": Spec.of(_block(call, offsets, shape, at), call.dtype("X"))}
+            call.fail_attr("shape", f"-1, or 1 or more, for dim {i}")
+    return {"Out": Spec.of(_block(call, shape), call.dtype("X"))}
 
 
 @operator(
@@ -144,16 +149,12 @@ def _infer_crop_tensor(call: Call) -> Inferred:
     doc="Out = the part of X that begins at the offsets and has the given dims",
     source="Fluid crop_tensor_op.cc",
 )
-def crop_tensor(
-    x: e.Tensor, shape: Any, shape_tensor: Any, offsets_: Any, offsets_tensor: Any, *, offsets: tuple[int, ...]
-) -> e.Tensor:
+def crop_tensor(x: e.Tensor, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
     """Of the dims that were inferred."""
-    return _part(x, e.results("Out")[0], offsets_tensor, offsets_, offsets)
+    return e.slices(x, offsets, e.results("Out")[0])
 
 
 @gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
-def crop_tensor_grad(
-    x: e.Tensor, offsets_: Any, offsets_tensor: Any, dout: e.Tensor, *, offsets: tuple[int, ...]
-) -> Any:
+def crop_tensor_grad(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
     """Written: it takes the dims of Out@GRAD."""
-    return derivatives([_part(x, dout.dims, offsets_tensor, offsets_, offsets)], [dout], [x])[0]
+    return derivatives([e.slices(x, offsets, dout.dims)], [dout], [x])[0]

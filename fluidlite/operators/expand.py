@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
@@ -19,23 +18,16 @@ from fluidlite.tensor.tensor_spec import Spec
 # expand ------------------------------------------------------------------------------------------------------------
 
 _TIMES = ("ExpandTimes", "expand_times_tensor")
-_EXPAND_ATTRS = (Attr("expand_times", "ints", (), minimum=-1, doc="how often each dim of X is repeated; -1: a tensor"),)
 
 
 def _infer_expand(call: Call) -> Inferred:
-    x, times = call.spec("X"), numbers_of(call, "expand_times", *_TIMES)
-    given = next((slot for slot in _TIMES if call.has(slot)), None)
+    x, times = call.spec("X"), numbers_of(call, "expand_times")
     if times is None:
         times = (None,) * x.rank
-    expected = ""
     if len(times) != x.rank:
-        expected = f"{x.rank} numbers, one for each dim of X ({call.shown('X')})"
-    elif any(n is not None and n < 1 for n in times):
-        expected = "numbers of 1 or more"
-    if expected and given is None:
-        call.fail_attr("expand_times", expected)
-    if expected:
-        call.fail(str(given), expected, list(times))
+        call.fail_attr("expand_times", f"{x.rank} numbers, one for each dim of X ({call.shown('X')})")
+    if any(n is not None and n < 1 for n in times):
+        call.fail_attr("expand_times", "numbers of 1 or more")
     hints = call.attr("expand_times") if len(call.attr("expand_times")) == x.rank else (-1,) * x.rank
     dims = []
     for d, n, hint in zip(x.dims, times, hints, strict=True):
@@ -79,12 +71,21 @@ def _folded(x: e.Tensor, like: e.Tensor) -> e.Tensor:
         Slot("ExpandTimes", dispensable=True, value=True, doc="the times, as a tensor"),
         Slot("expand_times_tensor", duplicable=True, dispensable=True, value=True, doc="the times, a tensor each"),
     ],
-    attrs=_EXPAND_ATTRS,
+    attrs=[
+        Attr(
+            "expand_times",
+            "ints",
+            (),
+            minimum=-1,
+            doc="how often each dim of X is repeated; -1: a tensor",
+            tensors=_TIMES,
+        )
+    ],
     dtypes={"X": ALL, **dict.fromkeys(_TIMES, INTS)},
     doc="Out = X, repeated along each dim",
     source="Fluid expand_op.cc",
 )
-def expand(x: e.Tensor, expand_times: Any, expand_times_tensor: Any) -> e.Tensor:
+def expand(x: e.Tensor) -> e.Tensor:
     """Up to the dims that were inferred."""
     return _repeated(x, e.results("Out")[0])
 

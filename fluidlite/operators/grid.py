@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.program.opdef import Attr, Slot
 
-_ATTRS = (Attr("output_shape", "ints", (), doc="[images, channels, height, width] of the image to come"),)
 _MOST = 2**16
 """Rows and columns of an image, at most."""
 
@@ -26,29 +27,32 @@ def _places(size: e.Number, like: e.Tensor) -> e.Tensor:
         Slot("OutputShape", dispensable=True, value=True, doc="[4]: the shape; wins over output_shape"),
     ),
     outputs=("Output",),
-    attrs=_ATTRS,
+    attrs=(
+        Attr(
+            "output_shape",
+            "ints",
+            (),
+            doc="[images, channels, height, width] of the image to come",
+            tensors=("OutputShape",),
+        ),
+    ),
     dtypes={"Theta": ALL_FLOATS, "OutputShape": INTS},
     doc="Output[n, i, j] = Theta[n] . (x, y, 1), x and y the places of column j and row i between -1 and 1",
     source="Fluid affine_grid_op.cc",
 )
-def affine_grid(theta: e.Tensor, output_shape_: e.Numbers | None, *, output_shape: tuple[int, ...]) -> e.Tensor:
+def affine_grid(theta: e.Tensor, *, output_shape: Sequence[e.Numeric]) -> e.Tensor:
     """The parts of columns and of rows are made alone, and added."""
     expected = "[images, 2, 3]: a map for each image"
     if theta.rank != 3:
         e.fail("Theta", expected)
     e.need(theta.dims[1] == 2, "Theta", expected)
     e.need(theta.dims[2] == 3, "Theta", expected)
-    if output_shape_ is not None:
-        if output_shape_.dims != (4,):
-            e.fail("OutputShape", "[4]: images, channels, height, width")
-        for d in output_shape_[2:]:
-            for holds in (d >= 1, d <= _MOST):
-                e.need(holds, "OutputShape", f"a height and a width of 1 to {_MOST}")
-        images, _, height, width = output_shape_
-    else:
-        if len(output_shape) != 4 or not all(1 <= d <= _MOST for d in output_shape[2:]):
-            e.fail_attr("output_shape", f"[images, channels, height, width], the last two 1 to {_MOST}")
-        images, _, height, width = map(e.number, output_shape)
+    if len(output_shape) != 4:
+        e.fail_attr("output_shape", "4 numbers: images, channels, height, width")
+    images, _, height, width = map(e.number, output_shape)
+    for d in (height, width):
+        for holds in (d >= 1, d <= _MOST):
+            e.need_attr(holds, "output_shape", f"a height and a width of 1 to {_MOST}")
     said = e.highest(images + 1, 0)  # 0: a negative number says nothing
     e.need(
         (theta.dims[0] - images) * said == 0, "Theta", "{0} maps, one for each image of the shape", numbers=(images,)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fluidlite import expr as e
@@ -107,19 +105,13 @@ _lookup("lookup_table_v2", False)
 
 
 def _one_hot(type: str, column: bool) -> None:
-    def computed(x: e.Tensor, depth_tensor: Any, *, depth: int, dtype: str, allow_out_of_range: bool) -> e.Tensor:
+    def computed(x: e.Tensor, *, depth: e.Numeric, dtype: str, allow_out_of_range: bool) -> e.Tensor:
         if column and (x.rank < 2 or not e.agree(x.dims[-1], 1)):
             e.fail("X", "[..., 1]")
         if not x.rank:
             e.fail("X", "rank 1 or more")
-        index, count = e.reshape(x, x.dims[:-1]) if column else x, depth
-        if depth_tensor is not None:
-            if len(depth_tensor) != 1:
-                e.fail("depth_tensor", "one number")
-            (count,) = depth_tensor
-            e.need(count >= 1, "depth_tensor", "1 class or more")
-        elif depth < 1:
-            e.fail_attr("depth", "1 or more: the number of classes")
+        index, count = e.reshape(x, x.dims[:-1]) if column else x, e.number(depth)
+        e.need_attr(count >= 1, "depth", "1 or more: the number of classes")
         index = e.unsqueeze(index if allow_out_of_range else e.checked(index, count), index.rank)
         return e.cast(e.put(e.full(index.dims, 1, dtype if dtype in _COUNTED else "int32"), index, -1, count), dtype)
 
@@ -131,7 +123,7 @@ def _one_hot(type: str, column: bool) -> None:
             Slot("depth_tensor", dispensable=True, value=True, doc="the number of classes, [1]; wins over depth"),
         ),
         attrs=(
-            Attr("depth", "int", -1, doc="number of classes"),
+            Attr("depth", "int", -1, doc="number of classes", tensors=("depth_tensor",)),
             Attr("dtype", "dtype", "float32", doc="dtype of Out"),
             Attr("allow_out_of_range", "bool", False, doc="a class out of range makes zeros, and no error"),
         ),

@@ -17,7 +17,7 @@ _ATTRS = (
         Attr(name, "int", 0, doc=f"{what} of Out, unless a scale or a tensor gives it")
         for name, what in zip(SIZES, ("depth", "height", "width"), strict=True)
     ),
-    Attr("scale", "float", 0.0, doc="above 0: Out is so many times as large as X, rounded down"),
+    Attr("scale", "float", 0.0, doc="above 0: Out is so many times as large as X, rounded down", tensors=("Scale",)),
     Attr(
         "interp_method",
         "str",
@@ -52,7 +52,6 @@ def _sizes(
     scale: e.Number,
     tensors: Sequence[e.Numbers],
     out_size: e.Numbers | None,
-    factor: e.Numbers | None,
 ) -> list[e.Number]:
     """The spatial dims of Out."""
     if tensors:
@@ -65,18 +64,11 @@ def _sizes(
         if out_size.dims != (len(space),):
             e.fail("OutSize", f"[{len(space)}], a size each")
         return list(out_size)
-    if factor is not None:
-        if len(factor) != 1:
-            e.fail("Scale", "one number")
-        scale = factor[0]
     if not scale > 0:
         return [e.number(size) for size in attrs]
     for n in space:
-        fewer, expected = e.highest(n, 1) * scale < _LARGE, "a number that makes images of fewer rows and columns"
-        if factor is not None:
-            e.need(fewer, "Scale", expected)
-        else:
-            e.need_attr(fewer, "scale", expected)
+        fewer = e.highest(n, 1) * scale < _LARGE
+        e.need_attr(fewer, "scale", "a number that makes images of fewer rows and columns")
     return [e.whole(e.single(e.single(n) * e.single(scale))) for n in space]
 
 
@@ -139,7 +131,6 @@ def _interpolated(
     x: e.Tensor,
     out_size: e.Numbers | None,
     size_tensor: Sequence[e.Numbers],
-    scale_: e.Numbers | None,
     *,
     data_layout: str,
     out_d: int,
@@ -161,7 +152,7 @@ def _interpolated(
         e.need(n >= 1, "X", "spatial dims of 1 or more")
     named = SIZES[-len(space) :]
     attrs = (out_d, out_h, out_w)[-len(space) :]
-    sizes = _sizes(space, attrs, scale, size_tensor, out_size, scale_)
+    sizes = _sizes(space, attrs, scale, size_tensor, out_size)
     exact = interp_method == "nearest"
     made = x if exact else e.cast(x, "float64" if x.dtype == "float64" else "float32")
     for i in reversed(range(len(space))):

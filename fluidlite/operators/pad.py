@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS, is_float
@@ -95,7 +94,7 @@ _PADDINGS = Slot("Paddings", dispensable=True, value=True, doc="the paddings, as
 
 def _infer_pad2d(call: Call) -> Inferred:
     """Until it is known how many paddings there are, nothing is known of the padded dims."""
-    if numbers_of(call, "paddings", "Paddings") is None and call.spec("X").rank == 4:
+    if numbers_of(call, "paddings") is None and call.spec("X").rank == 4:
         number_fits(call, "pad_value", call.dtype("X"))
         first = 2 if call.attr("data_format") == "NCHW" else 1
         dims = [-1 if i in (first, first + 1) else d for i, d in enumerate(call.dims("X"))]
@@ -104,20 +103,16 @@ def _infer_pad2d(call: Call) -> Inferred:
 
 
 def _infer_pad2d_grad(call: Call) -> Inferred:
-    known = numbers_of(call, "paddings", "Paddings") is not None
+    known = numbers_of(call, "paddings") is not None
     return infer_gradient(GRAD)(call) if known else grad_like("X")(call)
 
 
-def _borders(
-    x: e.Tensor, tensor: tuple[e.Number, ...] | None, stated: Sequence[int], mode: str, data_format: str
-) -> list[tuple[int, Size, Size]]:
+def _borders(x: e.Tensor, paddings: Sequence[Size], mode: str, data_format: str) -> list[tuple[int, Size, Size]]:
     """For rows and columns: the axis, and how much is put in front of and behind it."""
     if x.rank != 4:
         e.fail("X", "rank 4, a batch of images")
-    paddings: Sequence[Size] = stated if tensor is None else tensor
     if len(paddings) != 4:
-        expected = "4 numbers: above, below, left, right"
-        e.fail_attr("paddings", expected) if tensor is None else e.fail("Paddings", expected)
+        e.fail_attr("paddings", "4 numbers: above, below, left, right")
     first, found = 2 if data_format == "NCHW" else 1, []
     for axis, (before, after) in ((first, paddings[:2]), (first + 1, paddings[2:])):
         for size in (before, after):
@@ -155,7 +150,13 @@ def _bordered(x: e.Tensor, borders: Sequence[tuple[int, Size, Size]], mode: str)
 
 
 _ATTRS = (
-    Attr("paddings", "ints", minimum=0, doc="rows above, rows below, columns left, columns right; unless Paddings is"),
+    Attr(
+        "paddings",
+        "ints",
+        minimum=0,
+        doc="rows above, rows below, columns left, columns right; unless Paddings is",
+        tensors=("Paddings",),
+    ),
     Attr(
         "mode",
         "str",
@@ -177,11 +178,9 @@ _ATTRS = (
     doc="Out = each image of X with a border around it",
     source="Fluid pad2d_op.cc",
 )
-def pad2d(
-    x: e.Tensor, paddings_: Any, *, paddings: tuple[int, ...], mode: str, pad_value: float, data_format: str
-) -> e.Tensor:
+def pad2d(x: e.Tensor, *, paddings: Sequence[Size], mode: str, pad_value: float, data_format: str) -> e.Tensor:
     """Rows and columns alone."""
-    borders = _borders(x, paddings_, paddings, mode, data_format)
+    borders = _borders(x, paddings, mode, data_format)
     if mode != "constant":
         return _bordered(x, borders, mode)
     low, high = ([dict((axis, pair[side]) for axis, *pair in borders).get(i, 0) for i in range(4)] for side in (0, 1))
@@ -194,11 +193,9 @@ def pad2d(
     metadata=("X",),
     doc="X@GRAD = the sum of Out@GRAD over all that each element of X has become",
 )
-def pad2d_grad(
-    x: e.Tensor, paddings_: Any, dout: e.Tensor, *, paddings: tuple[int, ...], mode: str, data_format: str
-) -> e.Tensor:
+def pad2d_grad(x: e.Tensor, dout: e.Tensor, *, paddings: Sequence[Size], mode: str, data_format: str) -> e.Tensor:
     """Written: the derived one adds up nine parts of the size of X, this one two an axis."""
-    borders = _borders(x, paddings_, paddings, mode, data_format)
+    borders = _borders(x, paddings, mode, data_format)
     around = {axis: before + after for axis, before, after in borders}
     e.need_dims(dout, [d + around.get(k, 0) for k, d in enumerate(x.dims)], "Out@GRAD", "Out")
     for axis, before, after in borders:

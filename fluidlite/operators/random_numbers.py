@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.philox import CENTRAL
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
-from fluidlite.operators.creation import LIKE_ATTRS, SHAPE_SLOTS, infer_like, infer_shape
+from fluidlite.operators.creation import LIKE_ATTRS, SHAPE, SHAPE_SLOTS, infer_like, infer_shape
 from fluidlite.operators.inference import Inferred, like, number_fits, size
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
@@ -40,7 +40,6 @@ def _truncated(*, mean: float, std: float) -> Any:
 
 
 _FLOAT = Attr("dtype", "dtype", "float32", choices=ALL_FLOATS, doc="dtype of Out")
-_FREE = replace(_SHAPE, default=())
 _LIMITS = (Attr("min", "float", -1.0), Attr("max", "float", 1.0), _SEED)
 _MOMENTS = (Attr("mean", "float", 0.0, doc="mean"), Attr("std", "float", 1.0, doc="standard deviation"), _SEED)
 _DIAGONAL = (
@@ -105,7 +104,7 @@ _with_diagonal(
         Inference(_infer_uniform),
         Execution(random=True),
         Elementwise(slots=SHAPE_SLOTS),
-        attrs=(_FREE, *_LIMITS, _FLOAT, *_DIAGONAL),
+        attrs=(SHAPE, *_LIMITS, _FLOAT, *_DIAGONAL),
         dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
         doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
         source="Fluid uniform_random_op.cc",
@@ -131,7 +130,7 @@ scalar_op(
     Inference(infer_shape),
     Execution(random=True),
     Elementwise(slots=SHAPE_SLOTS),
-    attrs=(_FREE, *_MOMENTS, _FLOAT),
+    attrs=(SHAPE, *_MOMENTS, _FLOAT),
     dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     doc="Out = random numbers, normal with mean and standard deviation std",
     source="Fluid gaussian_random_op.cc",
@@ -200,7 +199,7 @@ scalar_op(
     Elementwise(slots=SHAPE_SLOTS),
     dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     attrs=(
-        _FREE,
+        SHAPE,
         Attr("low", "int", doc="the least"),
         Attr("high", "int", doc="one more than the largest"),
         _WHOLE,

@@ -9,6 +9,7 @@ from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
+from fluidlite.geometry.numbers import number_of
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.program.op_call import Call
@@ -132,15 +133,12 @@ def sequence_unpad(x: e.Tensor, length: e.Tensor) -> e.Tensor:
 
 
 def _infer_mask(call: Call) -> Inferred:
-    x, most = call.spec("X"), call.attr("maxlen")
+    x, most = call.spec("X"), number_of(call, "maxlen")
     call.need(x.rank >= 1, "X", "lengths, of one dim or more")
-    if call.has("MaxLenTensor"):
-        value = call.value("MaxLenTensor")
-        most = -1 if value is None else int(value[0])
-        if value is not None and most < 0:
-            call.fail("MaxLenTensor", "a number of 0 or more", got=most)
+    if most is None:
+        most = -1
     elif most < 0:
-        call.fail_attr("maxlen", "a number of 0 or more where MaxLenTensor is left out", do="use layers.sequence_mask")
+        call.fail_attr("maxlen", "a number of 0 or more, or MaxLenTensor", do="use layers.sequence_mask")
     return {"Y": Spec.of((*x.dims, most), call.attr("out_dtype"))}
 
 
@@ -153,14 +151,14 @@ def _infer_mask(call: Call) -> Inferred:
     ),
     outputs=("Y",),
     attrs=(
-        Attr("maxlen", "int", -1, minimum=-1, doc="the last dim of Y"),
+        Attr("maxlen", "int", -1, minimum=-1, doc="the last dim of Y", tensors=("MaxLenTensor",)),
         Attr("out_dtype", "dtype", "int64", choices=ALL, doc="dtype of Y"),
     ),
     dtypes={"X": INTS, "MaxLenTensor": INTS},
     source="Fluid sequence_mask_op.h",
     doc="Y[..., j] = 1 where j < X[...], else 0",
 )
-def sequence_mask(x: e.Tensor, max_len_tensor: e.Numbers | None, *, out_dtype: str) -> e.Tensor:
+def sequence_mask(x: e.Tensor, *, out_dtype: str) -> e.Tensor:
     """Steps are counted along a new last dim."""
     dims = e.results("Y")[0]
     step = e.iota(dims, x.rank)

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
@@ -18,7 +18,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, all_agree, like, size
-from fluidlite.program.op_call import Call
+from fluidlite.program.op_call import Call, standing_for
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Aliasing, Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
@@ -111,25 +111,16 @@ def with_dims(x: Spec, dims: Sequence[int]) -> Spec:
 
 # reshape -----------------------------------------------------------------------------------------------------------
 
-_SHAPES = ("ShapeTensor", "Shape")
-
 
 def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     """Return the dims that ``shape`` gives X."""
-
-    def refuse(expected: str) -> NoReturn:
-        for slot in _SHAPES:
-            if call.has(slot):
-                call.fail(slot, expected, list(shape))
-        call.fail_attr("shape", expected)
-
     for i, d in enumerate(shape):
         if d == 0 and i >= len(x):
-            refuse(f"0 only where X has a dim; X is {call.shown('X')}")
+            call.fail_attr("shape", f"0 only where X has a dim; X is {call.shown('X')}")
         if d is not None and d < -1:
-            refuse("dims of -1 or more")
+            call.fail_attr("shape", "dims of -1 or more")
     if list(shape).count(-1) > 1:
-        refuse("at most one -1")
+        call.fail_attr("shape", "at most one -1")
     dims = [-1 if d is None else x[i] if d == 0 else d for i, d in enumerate(shape)]
     if None in shape:
         return tuple(dims)
@@ -140,11 +131,11 @@ def reshaped(call: Call, x: Dims, shape: Sequence[Number]) -> Dims:
     rest = prod(d for i, d in enumerate(dims) if i not in copied and shape[i] != -1)
     if -1 not in shape:
         if total >= 0 and total != rest:
-            refuse(f"{total} elements, as many as X ({call.shown('X')}) has")
+            call.fail_attr("shape", f"{total} elements, as many as X ({call.shown('X')}) has")
         return tuple(dims)
     if total >= 0:
         if total % rest if rest else total:
-            refuse(f"a divisor of the size of X ({call.shown('X')}) beside the -1")
+            call.fail_attr("shape", f"a divisor of the size of X ({call.shown('X')}) beside the -1")
         dims[list(shape).index(-1)] = total // rest if rest else 0
     return tuple(dims)
 
@@ -156,7 +147,7 @@ def _reshape_dims(call: Call) -> Dims:
     and 0 state nothing beside a tensor: in Fluid's programs the tensor may say any dim for them.
     """
     x, stated = call.dims("X"), call.attr("shape")
-    wanted, slot = numbers_of(call, "shape", *_SHAPES), next((slot for slot in _SHAPES if call.has(slot)), None)
+    wanted, slot = numbers_of(call, "shape"), standing_for(call, "shape")
     if slot is None or not stated:
         if wanted is None:
             call.fail("Shape", "known dims, [rank of Out]", do="give shape too, with -1 for what Shape says")
@@ -175,7 +166,7 @@ def _reshape_dims(call: Call) -> Dims:
 
 register_pair(
     "reshape",
-    lambda x, shape, shape_tensor: with_other_dims(x),
+    with_other_dims,
     e.reshape,
     lambda call: with_dims(call.spec("X"), _reshape_dims(call)),
     slots=(
@@ -190,6 +181,7 @@ register_pair(
             minimum=-1,
             doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
             "0 and -1 say nothing, and the others must be its",
+            tensors=("ShapeTensor", "Shape"),
         ),
     ),
     doc="Out = X with other dims; the bytes are the same",

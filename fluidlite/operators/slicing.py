@@ -30,8 +30,8 @@ def _bound_slots(*names: str) -> tuple[Slot, ...]:
     return (*whole, *each)
 
 
-def _names(slots: tuple[Slot, ...]) -> tuple[str, ...]:
-    return tuple(slot.name for slot in slots)
+def _bound(name: str, doc: str) -> Attr:
+    return Attr(name.lower(), "ints", (), doc=doc, tensors=(f"{name}TensorList", f"{name}Tensor"))
 
 
 _SLICE_SLOTS = _bound_slots("Starts", "Ends")
@@ -39,14 +39,14 @@ _STRIDED_SLOTS = _bound_slots("Starts", "Ends", "Strides")
 
 _SLICE_ATTRS = (
     Attr("axes", "ints", doc="the dims that are cut"),
-    Attr("starts", "ints", (), doc="the first index kept of each; negative: from the end"),
-    Attr("ends", "ints", (), doc="the first index no longer kept of each; negative: from the end; large: up to it"),
+    _bound("Starts", "the first index kept of each; negative: from the end"),
+    _bound("Ends", "the first index no longer kept of each; negative: from the end; large: up to it"),
     Attr("infer_flags", "ints", (), doc="-1 for each axis whose bounds are tensors; then -1 to 0 is the last element"),
     Attr("decrease_axis", "ints", (), doc="dims of 1 that Out does not keep"),
 )
 _STRIDED_ATTRS = (
     *_SLICE_ATTRS[:3],
-    Attr("strides", "ints", (), doc="the step of each; of a negative one, an end of -1 is in front of the first index"),
+    _bound("Strides", "the step of each; of a negative one, an end of -1 is in front of the first index"),
     *_SLICE_ATTRS[3:],
 )
 
@@ -55,18 +55,11 @@ def _check_bounds(call: Call, *names: str) -> None:
     """Raise unless there are as many bounds as axes, and no step is 0."""
     count = len(call.attr("axes"))
     for name in names:
-        slots = (f"{name}TensorList", f"{name}Tensor")
-        found = numbers_of(call, name.lower(), *slots)
-        given = next((slot for slot in slots if call.has(slot)), None)
+        found = numbers_of(call, name)
         if found is not None and len(found) != count:
-            expected = f"{count} numbers, one for each of axes"
-            if given is None:
-                call.fail_attr(name.lower(), expected)
-            call.fail(given, expected)
-        if name == "Strides" and found is not None and 0 in found:
-            if given is None:
-                call.fail_attr("strides", "steps other than 0")
-            call.fail(given, "steps other than 0", found)
+            call.fail_attr(name, f"{count} numbers, one for each of axes")
+        if name == "strides" and found is not None and 0 in found:
+            call.fail_attr(name, "steps other than 0")
 
 
 def _infer_slice(call: Call) -> Inferred:
@@ -76,7 +69,7 @@ def _infer_slice(call: Call) -> Inferred:
         call.fail_attr("axes", "different dims")
     dropped = {normal_axis(call, "decrease_axis", axis, x.rank, "Input") for axis in call.attr("decrease_axis")}
     strided = "strides" in call.attrs
-    _check_bounds(call, "Starts", "Ends", *(("Strides",) if strided else ()))
+    _check_bounds(call, "starts", "ends", *(("strides",) if strided else ()))
     _, dims, _ = slice_window(call)
     for axis in cut:
         if strided and dims[axis] == 0 and x.dims[axis] > 0:
@@ -91,11 +84,6 @@ def _infer_slice(call: Call) -> Inferred:
 
 
 Numbers = Sequence[e.Number | int]
-
-
-def _numbers(each: Any, whole: Any, stated: tuple[int, ...]) -> Numbers:
-    """The numbers of tensors of one, or of one tensor, or of an attribute."""
-    return [one for (one,) in each] if each else stated if whole is None else whole
 
 
 def _cut(
@@ -122,24 +110,13 @@ def _cut(
     Inference(_infer_slice),
     inputs=["Input", *_SLICE_SLOTS],
     attrs=_SLICE_ATTRS,
-    dtypes={"Input": ALL, **dict.fromkeys(_names(_SLICE_SLOTS), INTS)},
+    dtypes={"Input": ALL, **{slot.name: INTS for slot in _SLICE_SLOTS}},
     doc="Out = Input[..., start:end, ...] in each of axes",
     source="Fluid slice_op.cc",
 )
-def slice_(
-    input: e.Tensor,
-    starts_tensor: Any,
-    ends_tensor: Any,
-    starts_tensor_list: Any,
-    ends_tensor_list: Any,
-    *,
-    axes: tuple[int, ...],
-    starts: tuple[int, ...],
-    decrease_axis: tuple[int, ...],
-) -> e.Tensor:
+def slice_(input: e.Tensor, *, axes: tuple[int, ...], starts: Numbers, decrease_axis: tuple[int, ...]) -> e.Tensor:
     """From the starts on, as much as was inferred."""
-    first = _numbers(starts_tensor_list, starts_tensor, starts)
-    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first))
+    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts))
 
 
 def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers | None = None) -> dict[int, Any]:
@@ -153,25 +130,12 @@ def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers 
     Inference(_infer_slice),
     inputs=["Input", *_STRIDED_SLOTS],
     attrs=_STRIDED_ATTRS,
-    dtypes={"Input": ALL, **dict.fromkeys(_names(_STRIDED_SLOTS), INTS)},
+    dtypes={"Input": ALL, **{slot.name: INTS for slot in _STRIDED_SLOTS}},
     doc="Out = Input[..., start:end:stride, ...] in each of axes",
     source="Fluid strided_slice_op.cc",
 )
 def strided_slice(
-    input: e.Tensor,
-    starts_tensor: Any,
-    ends_tensor: Any,
-    strides_tensor: Any,
-    starts_tensor_list: Any,
-    ends_tensor_list: Any,
-    strides_tensor_list: Any,
-    *,
-    axes: tuple[int, ...],
-    starts: tuple[int, ...],
-    strides: tuple[int, ...],
-    decrease_axis: tuple[int, ...],
+    input: e.Tensor, *, axes: tuple[int, ...], starts: Numbers, strides: Numbers, decrease_axis: tuple[int, ...]
 ) -> e.Tensor:
     """As slice, with steps."""
-    first = _numbers(starts_tensor_list, starts_tensor, starts)
-    steps = _numbers(strides_tensor_list, strides_tensor, strides)
-    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, first, steps))
+    return _cut(input, e.results("Out")[0], decrease_axis, _bounds(input, axes, starts, strides))

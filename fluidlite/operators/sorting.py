@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.operators.inference import Inferred, like, normal_axis, size
+from fluidlite.geometry.numbers import number_of
+from fluidlite.operators.inference import Inferred, like, normal_axis
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference
@@ -59,14 +60,12 @@ def argsort_grad(x: e.Tensor, indices: e.Tensor, dout: e.Tensor, *, axis: int) -
 
 
 def _infer_top_k(call: Call) -> Inferred:
-    x, k = call.spec("X"), call.attr("k")
+    x, k = call.spec("X"), number_of(call, "k")
     call.need(x.rank >= 1, "X", "rank 1 or more")
-    if call.has("K"):
-        call.need(size(call.dims("K")) in (1, -1), "K", "one number")
-        found = call.value("K")
-        k = -1 if found is None else int(found[0])
-        if found is not None and k < 1:
-            call.fail("K", "1 or more", got=k)
+    if k is None:
+        k = -1
+    elif k < 1:
+        call.fail_attr("k", "1 or more")
     if 0 <= x.dims[-1] < k:
         call.fail("X", f"at least k = {k} columns")
     dims = (*x.dims[:-1], k)
@@ -79,7 +78,7 @@ _top_k = register_op(
     Execution(memory="where arrays compute, a copy of X in which what was found is hidden"),
     inputs=("X", Slot("K", dispensable=True, value=True, doc="how many of the largest, [1]; wins over k")),
     outputs=("Out", "Indices"),
-    attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest"),),
+    attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest", tensors=("K",)),),
     dtypes={"X": NUMBERS, "K": INTS},
     doc="Out = the k largest of each row of X, largest first; Indices = where they are (of equal ones, the first)",
     source="Fluid top_k_op.cc",

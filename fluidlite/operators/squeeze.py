@@ -37,17 +37,11 @@ register_pair(
 # unsqueeze ---------------------------------------------------------------------------------------------------------
 
 
-_AXES = ("AxesTensorList", "AxesTensor")
-
-
 def _unsqueezed(call: Call) -> Spec:
-    x, axes = call.spec("X"), numbers_of(call, "axes", *_AXES)
+    x, axes = call.spec("X"), numbers_of(call, "axes")
     if axes is None:
         call.fail("AxesTensor", "known dims, [how many axes]")
-    given = next((slot for slot in _AXES if call.has(slot)), "")
     if not axes:
-        if given:
-            call.fail(given, "one axis or more")
         call.fail_attr("axes", "one axis or more")
     if None in axes:
         return Spec.of((-1,) * (x.rank + len(axes)), x.dtype)
@@ -56,24 +50,29 @@ def _unsqueezed(call: Call) -> Spec:
         assert axis is not None
         rank = len(dims)
         if not -rank - 1 <= axis <= rank:
-            expected = f"places in [{-rank - 1}, {rank + 1}) of the {rank} dims there are by then"
-            if given:
-                call.fail(given, expected, axes)
-            call.fail_attr("axes", expected)
+            call.fail_attr("axes", f"places in [{-rank - 1}, {rank + 1}) of the {rank} dims there are by then")
         dims.insert(axis + rank + 1 if axis < 0 else axis, 1)
     return with_dims(x, dims)
 
 
 register_pair(
     "unsqueeze",
-    lambda x, axes_tensor, axes_tensor_list: with_other_dims(x),
+    with_other_dims,
     e.reshape,
     _unsqueezed,
     slots=(
         Slot("AxesTensor", dispensable=True, value=True, doc="the axes, as a tensor"),
         Slot("AxesTensorList", duplicable=True, dispensable=True, value=True, doc="the axes, a tensor each"),
     ),
-    attrs=(Attr("axes", "ints", (), doc="where dims of 1 are put in, one after the other; negative: from the end"),),
+    attrs=(
+        Attr(
+            "axes",
+            "ints",
+            (),
+            doc="where dims of 1 are put in, one after the other; negative: from the end",
+            tensors=("AxesTensorList", "AxesTensor"),
+        ),
+    ),
     doc="Out = X with dims of 1 put in",
     grad_doc="X@GRAD = Out@GRAD with the dims of X",
     source="Fluid unsqueeze_op.cc",

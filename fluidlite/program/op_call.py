@@ -202,7 +202,13 @@ class Call:
         raise DtypeError(f"{slot} is {self.shown(slot)}; expected dtype {names}." + (f"\n  Do: {do}" if do else ""))
 
     def fail_attr(self, name: str, expected: str, do: str = "") -> NoReturn:
-        """Raise AttributeValueError: the attribute does not suit the inputs."""
+        """Raise AttributeValueError: the attribute does not suit the inputs; ShapeError if a tensor stands for it."""
+        slot = standing_for(self, name)
+        if slot is not None:
+            values = [spec.value for spec in self.specs(slot)]
+            known = [n for value in values for n in value or ()]
+            single = len(known) == 1 and not isinstance(self.attrs[name], tuple)
+            self.fail(slot, expected, got=None if None in values else known[0] if single else known, do=do)
         raise AttributeValueError(
             f"attribute {name!r} is {self.attrs[name]!r}; expected {expected}." + (f"\n  Do: {do}" if do else "")
         )
@@ -236,6 +242,12 @@ class Call:
     def __repr__(self) -> str:
         ins = ", ".join(f"{slot}={self.shown(slot)}" for slot in self.ins)
         return f"{self.op.type}({ins})"
+
+
+def standing_for(call: Call, name: str) -> str | None:
+    """The input slot whose numbers stand in place of an attribute; None if its own value counts."""
+    attr = call.op.attr(name)
+    return next((slot for slot in attr.tensors if call.has(slot)), None) if attr is not None else None
 
 
 def once(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:

@@ -101,7 +101,8 @@ class Attr:
     ``"dtype"`` (kept as its canonical text; Fluid's numbers are taken too) or ``"block"`` (an index).
     ``minimum`` and ``maximum`` are inclusive; ``choices`` is the closed list. ``default`` None means required,
     unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; others are
-    their arguments.
+    their arguments. ``tensors`` are input slots whose numbers stand in place of an attribute of ints: those of the
+    first that is given. A duplicable one has a number in each tensor, any other all of them in one.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Attr:
     optional: bool = False
     doc: str = ""
     static: bool = False
+    tensors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.type not in _TYPES_OF_ATTRS:

@@ -140,6 +140,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         r"'t_bad': Differentiation\(reads=\('Y',\)\); expected some of X, Out",
     ),
     (
+        lambda: operator("t_bad", attrs=[fluid.Attr("n", "ints", tensors=("N",))])(lambda x, *, n: x),
+        r"'t_bad': N stand for attributes; expected slots with value=True",
+    ),
+    (
         lambda: gradient(RELU)(lambda out, dout: dout),
         r"the gradient of 'relu' at .*test_operator_options.py.*: 'relu_grad' is declared already, at .*\n  Do: leave",
     ),

@@ -16,13 +16,13 @@ from fluidlite.program.operator_options import Aliasing, Differentiation, Infere
 # assign and cast ---------------------------------------------------------------------------------------------------
 
 
-def _grad_assign(maker: Any) -> None:
-    given = maker.output_grad("Out")
-    maker.op("assign", {"X": given}, {"Out": maker.input_grad("X")})
+def copy_back(maker: Any) -> None:
+    """Append what copies the gradient of Out, which is X's."""
+    maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
 
 
 @operator(
-    "assign", Differentiation(rule=_grad_assign), dtypes={"X": ALL}, doc="Out = X, copied", source="Fluid assign_op.cc"
+    "assign", Differentiation(rule=copy_back), dtypes={"X": ALL}, doc="Out = X, copied", source="Fluid assign_op.cc"
 )
 def assign(x: e.Tensor) -> e.Tensor:
     """Itself."""
@@ -31,7 +31,7 @@ def assign(x: e.Tensor) -> e.Tensor:
 
 @operator(
     "rnn_memory_helper",
-    Differentiation(rule=_grad_assign),
+    Differentiation(rule=copy_back),
     attrs=(Attr("dtype", "dtype", optional=True, doc="taken for Fluid's sake; of no effect"),),
     dtypes={"X": ALL},
     doc="Out = X, copied: a state of Fluid's recurrent networks between two steps",
@@ -44,7 +44,7 @@ def rnn_memory_helper(x: e.Tensor) -> e.Tensor:
 
 @operator(
     "assign_like",
-    Differentiation(rule=_grad_assign),
+    Differentiation(rule=copy_back),
     Aliasing(may={"Out": "X"}),
     inputs=["X", Slot("Like", metadata_only=True)],
     dtypes={"X": ALL},

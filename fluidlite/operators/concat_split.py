@@ -17,6 +17,7 @@ from fluidlite.operators.inference import (
     like,
     normal_axis,
 )
+from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import GRAD, Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -79,11 +80,8 @@ def _joined_lod(lods: Sequence[Lod]) -> Lod:
 )
 def concat(x: tuple[e.Tensor, ...], *, axis: e.Numeric) -> e.Tensor:
     """Of one dtype and rank; their other dims are equal."""
-    if not x:
-        e.fail("X", "one tensor or more")
+    same_dtypes(x, "X")
     for part in x:
-        if part.dtype != x[0].dtype:
-            e.fail_dtype("X", f"{x[0].dtype} in all of them")
         if part.rank != x[0].rank:
             e.fail("X", "tensors of one rank")
     at = e.axis("axis", e.exactly(axis), x[0])

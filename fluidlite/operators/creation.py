@@ -15,6 +15,7 @@ from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, number_fits, size
 from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
+from fluidlite.operators.sequence_rows import count
 from fluidlite.program.op_call import Call, standing_for
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -138,7 +139,7 @@ def infer_like(call: Call) -> Inferred:
         call.fail_attr("output_dim_idx", f"a dim of shape, which has {len(shape)}")
     batch = spec.dims[source]
     if source == 0 and spec.lod_level:  # a batch of sequences counts its sequences
-        batch = len(spec.lod[-1]) - 1 if spec.lod else -1
+        batch = count(spec)
     if "value" in call.attrs:
         number_fits(call, "value", call.attr("dtype"))
     shape[target] = batch

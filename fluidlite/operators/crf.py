@@ -16,8 +16,8 @@ from fluidlite.operators.inference import (
     like,
     same_dtype,
 )
-from fluidlite.operators.ragged import count, need_lengths
-from fluidlite.operators.sequence_rows import need_lod
+from fluidlite.operators.ragged import need_lengths
+from fluidlite.operators.sequence_rows import count, need_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from fluidlite.base.dtypes import INTS
 from fluidlite.operators.inference import Inferred, all_agree
-from fluidlite.operators.ragged import count, need_lengths, need_number_a_row
-from fluidlite.operators.sequence_rows import spec_with_lod
+from fluidlite.operators.ragged import need_lengths, need_number_a_row
+from fluidlite.operators.sequence_rows import count, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference

@@ -11,6 +11,7 @@ from typing import Any
 
 from fluidlite.base.dtypes import ALL_FLOATS, ALL_INTS, INTS
 from fluidlite.expr import floor, floordiv, log, maximum, minimum, mod, pow_, where
+from fluidlite.operators.assign_cast import copy_back
 from fluidlite.operators.inference import Inferred, like, number_fits, one_number
 from fluidlite.operators.scalar_op import SUMMED, Elementwise, binary, scalar_op, unary
 from fluidlite.program.op_call import Call
@@ -158,10 +159,6 @@ def _infer_increment(call: Call) -> Inferred:
     return {"Out": like(call.spec("X"))}
 
 
-def _identity_grad(maker: Any) -> None:
-    maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
-
-
 unary(
     "scale",
     _scale,
@@ -191,7 +188,7 @@ unary(
     lambda x, *, step: x + step,
     Inference(_infer_increment),
     Aliasing(may={"Out": "X"}),
-    grad=_identity_grad,
+    grad=copy_back,
     dtypes={"X": _NUMBERS},
     attrs=(Attr("step", "float", 1.0),),
     doc="Out = X + step; if X is of integers, so is step, without its fraction",

@@ -10,6 +10,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, like, without_lod
+from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -153,13 +154,10 @@ def expand_as_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
 )
 def meshgrid(x: tuple[e.Tensor, ...]) -> tuple[tuple[e.Tensor, ...]]:
     """Numbers are vectors of one element."""
-    if not x:
-        e.fail("X", "one tensor or more")
+    same_dtypes(x, "X")
     for part in x:
         if part.rank > 1:
             e.fail("X", "vectors, [n], or numbers")
-        if part.dtype != x[0].dtype:
-            e.fail_dtype("X", f"{x[0].dtype} in all of them")
     dims = [part.dims[0] if part.rank else 1 for part in x]
     placed = (e.reshape(part, [d if k == i else 1 for k, d in enumerate(dims)]) for i, part in enumerate(x))
     return (tuple(e.broadcast(part, dims) for part in placed),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
+from fluidlite.operators.operands import column
 from fluidlite.program.opdef import Attr, Slot
 
 
@@ -91,12 +92,7 @@ def hierarchical_sigmoid(
         e.fail("W", "[nodes, width]")
     e.need(w.dims[1] == x.dims[1], "W", "[nodes, {0}], a weight for each column of X", numbers=(x.dims[1],))
     e.same_dtype(w, x)
-    if label.rank not in (1, 2):
-        e.fail("Label", "[rows, 1]")
-    right = label.dims[0] == x.dims[0]
-    e.need(right, "Label", "[{0}, 1], a class for each row of X", numbers=(x.dims[0],))
-    if label.rank == 2:
-        e.need(label.dims[1] == 1, "Label", "[rows, 1]")
+    label = column(label, x.dims[0], "a class for each row of X")
     if (path_table is None) != (path_code is None):
         given = "PathCode" if path_table is None else "PathTable"
         e.fail(given, "PathTable and PathCode together, or neither")
@@ -106,12 +102,7 @@ def hierarchical_sigmoid(
     scores = e.reduce_sum(e.take(w, node, 0) * e.unsqueeze(x, 1), 2)
     if bias is not None:
         e.same_dtype(bias, x)
-        if bias.rank not in (1, 2):
-            e.fail("Bias", "[nodes, 1]")
-        e.need(bias.dims[0] == w.dims[0], "Bias", "[{0}, 1], one for each row of W", numbers=(w.dims[0],))
-        if bias.rank == 2:
-            e.need(bias.dims[1] == 1, "Bias", "[nodes, 1]")
-        scores = scores + e.take(e.reshape(bias, (w.dims[0],)), node, 0)
+        scores = scores + e.take(column(bias, w.dims[0], "one for each row of W"), node, 0)
     scores = e.where(on, scores, 0)
     costs = e.maximum(scores, 0) + e.log1p(e.exp(-e.abs_(scores))) - e.cast(turn, scores.dtype) * scores
     return e.reduce_sum(costs, 1, keep=True), scores

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.declare import gradient, operator
+from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Inference
 
@@ -33,9 +34,8 @@ def multiplex(ids: e.Tensor, x: Sequence[e.Tensor]) -> e.Tensor:
     first = x[0]
     if first.rank < 2:
         e.fail("X", "tensors of rank 2 or more")
+    same_dtypes(x, "X")
     for each in x[1:]:
-        if each.dtype != first.dtype:
-            e.fail_dtype("X", f"{first.dtype} in all of them")
         if not e.all_agree(first.dims, each.dims):
             e.fail("X", "tensors of equal dims")
     if not e.agree(ids.dims[0], first.dims[0]):

@@ -8,6 +8,7 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.expr.declare import operator
 from fluidlite.operators.inference import Inferred, agree
+from fluidlite.operators.operands import column
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference
@@ -131,24 +132,16 @@ def nce(
         e.same_dtype(custom_dist_probs, input)
     if bias is not None:
         e.same_dtype(bias, input)
-        if bias.rank not in (1, 2):
-            e.fail("Bias", "[classes, 1]")
-        e.need(bias.dims[0] == total, "Bias", f"[{total}, 1], one for each class")
-        if bias.rank == 2:
-            e.need(bias.dims[1] == 1, "Bias", "[classes, 1]")
+        bias = column(bias, total, "one for each class")
     if sample_weight is not None:
         e.same_dtype(sample_weight, input)
-        if sample_weight.rank not in (1, 2):
-            e.fail("SampleWeight", "[rows, 1]")
-        e.need(sample_weight.dims[0] == rows, "SampleWeight", "[{0}, 1], one for each row of Input", numbers=(rows,))
-        if sample_weight.rank == 2:
-            e.need(sample_weight.dims[1] == 1, "SampleWeight", "[rows, 1]")
+        sample_weight = column(sample_weight, rows, "one for each row of Input")
 
     def scored(classes: e.Tensor) -> tuple[e.Tensor, e.Tensor]:
         at = e.checked(e.cast(classes, "int64"), total)
         scores = e.reduce_sum(e.take(weight, at, 0) * e.unsqueeze(input, 1), 2)
         if bias is not None:
-            scores = scores + e.take(e.reshape(bias, (bias.dims[0],)), at, 0)
+            scores = scores + e.take(bias, at, 0)
         noise = _chance(at, custom_dist_probs, sampler, total, scores.dtype) * samples.dims[1]
         return scores, noise
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import operator
+from fluidlite.operators.assign_cast import copy_back
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Aliasing, Differentiation
 
 
-def _grad_same(maker: Any) -> None:
-    maker.op("assign", {"X": maker.output_grad("Out")}, {"Out": maker.input_grad("X")})
-
-
 @operator(
     "device_view",
-    Differentiation(rule=_grad_same),
+    Differentiation(rule=copy_back),
     Aliasing(view=("Out", "X")),
     inputs=[Slot("X", unmoved=True)],
     dtypes={"X": ALL},
@@ -31,7 +26,7 @@ def device_view(x: e.Tensor) -> e.Tensor:
 
 @operator(
     "device_transfer",
-    Differentiation(rule=_grad_same),
+    Differentiation(rule=copy_back),
     dtypes={"X": ALL},
     doc="Out = X, copied to the place that op_device names; the gradient is copied back",
     source="Ginn's DeviceTransfer",

@@ -11,11 +11,16 @@ from fluidlite.tensor.tensor_spec import Spec
 
 def need_lengths(call: Call, slot: str, of: str, batch: int) -> None:
     """Refuse lengths that are not one integer for each padded sequence of ``of``."""
-    spec = call.spec(slot)
-    if spec.dtype not in INTS:
+    if call.dtype(slot) not in INTS:
         call.fail_dtype(slot, INTS)
-    right = spec.rank in (1, 2) and agree(spec.dims[0], batch) and all(agree(d, 1) for d in spec.dims[1:])
-    call.need(right, slot, f"[{batch}] or [{batch}, 1]: the length of each sequence of {of}")
+    need_each(call, slot, batch, f"the length of each sequence of {of}")
+
+
+def need_each(call: Call, slot: str, count: int, what: str) -> None:
+    """Refuse an input that is not [count], or [count, 1]: ``what`` they are."""
+    dims = call.dims(slot)
+    right = len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:])
+    call.need(right, slot, f"[{count}] or [{count}, 1]: {what}")
 
 
 def need_one_level(call: Call, slot: str) -> Spec:
@@ -30,11 +35,6 @@ def need_number_a_row(call: Call, slot: str) -> Spec:
     spec = need_one_level(call, slot)
     call.need(spec.rank in (1, 2) and all(agree(d, 1) for d in spec.dims[1:]), slot, "a number a row, as [rows, 1]")
     return spec
-
-
-def count(spec: Spec) -> int:
-    """How many sequences of the last level there are; -1 if it is not known yet."""
-    return len(spec.lod[-1]) - 1 if spec.lod else -1
 
 
 def same_count(call: Call, slot: str, count: int, other: str, expected: int) -> int:

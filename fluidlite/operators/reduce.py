@@ -10,6 +10,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
 from fluidlite.operators.inference import Inferred, like
+from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference, Lowering
@@ -161,12 +162,9 @@ def _grad_sum(maker: Any) -> None:
 )
 def sum_(x: tuple[e.Tensor, ...]) -> e.Tensor:
     """One after the other."""
-    if not x:
-        e.fail("X", "one tensor or more")
+    same_dtypes(x, "X")
     total, seen = x[0], x[0].dims
     for each in x[1:]:
-        if each.dtype != x[0].dtype:
-            e.fail_dtype("X", f"{x[0].dtype} in all of them")
         if not (e.all_agree(x[0].dims, each.dims) and e.all_agree(seen, each.dims)):
             e.fail("X", "tensors of equal dims")
         seen = tuple(b if e.known(a) is None else a for a, b in zip(seen, each.dims, strict=True))

@@ -41,14 +41,13 @@ def scatter(x: e.Tensor, ids: e.Tensor, updates: e.Tensor, *, overwrite: bool) -
     """Rows replaced."""
     if not x.rank:
         e.fail("X", "rank 1 or more")
-    if ids.rank != 1 and not (ids.rank == 2 and e.agree(ids.dims[1], 1)):
-        e.fail("Ids", "[count] or [count, 1]")
+    ids = entries(ids)
     wanted = (ids.dims[0], *x.dims[1:])
     if not e.all_agree(updates.dims, wanted):
         e.fail("Updates", f"{e.shown_dims(wanted)}: a row of X for each of Ids")
     e.same_dtype(updates, x)
     e.need(e.lowest(x.dims[0], 1) + 1 > e.lowest(ids.dims[0], 1), "Ids", "no entries, since X has no rows")
-    rows, given = e.checked(entries(ids), x.dims[0]), e.reshape(updates, wanted)
+    rows, given = e.checked(ids, x.dims[0]), e.reshape(updates, wanted)
     return e.set_at(x, given, rows) if overwrite else e.add_at(given, rows, 0, x.dims[0], _without(x, rows))
 
 

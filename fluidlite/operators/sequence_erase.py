@@ -7,17 +7,16 @@ from itertools import accumulate
 from fluidlite import expr as e
 from fluidlite.base.dtypes import INTS
 from fluidlite.expr.declare import operator
-from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.sequence_rows import need_lod, spec_with_lod
+from fluidlite.operators.inference import Inferred, all_agree
+from fluidlite.operators.ragged import need_number_a_row
+from fluidlite.operators.sequence_rows import spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Inference
 
 
 def _infer_erase(call: Call) -> Inferred:
-    x = need_lod(call, "X")
-    call.need(x.rank in (1, 2) and all(agree(d, 1) for d in x.dims[1:]), "X", "a number a row, as [rows, 1]")
-    call.need(x.lod_level == 1, "X", "one level of LoD")
+    x = need_number_a_row(call, "X")
     values = call.spec("Values")
     call.need(all_agree(values.dims, x.dims) and values.dtype == x.dtype, "Values", "X itself")
     numbers = call.value("Values")

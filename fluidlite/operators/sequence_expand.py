@@ -9,7 +9,8 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree
-from fluidlite.operators.sequence_rows import as_x, need_lod, rows_of, spec_with_lod
+from fluidlite.operators.ragged import need_one_level
+from fluidlite.operators.sequence_rows import as_x, count as count_of, need_lod, rows_of, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -31,7 +32,7 @@ def _infer_expand(call: Call) -> Inferred:
     level = _ref(call)
     call.need(x.lod_level <= 1, "X", "at most one level of LoD")
     call.need(x.rank >= 1, "X", "rows of one dim or more")
-    count = (len(x.lod[0]) - 1 if x.lod else -1) if x.lod_level else x.dims[0]
+    count = count_of(x) if x.lod_level else x.dims[0]
     if not y.lod or count < 0:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), x.lod_level)}
     repeats = [b - a for a, b in pairwise(y.lod[level])]
@@ -81,8 +82,7 @@ def sequence_expand(x: e.Tensor, y: e.Tensor, *, ref_level: int) -> e.Tensor:
 
 
 def _infer_expand_as(call: Call) -> Inferred:
-    x, y = call.spec("X"), need_lod(call, "Y")
-    call.need(y.lod_level == 1, "Y", "one level of LoD")
+    x, y = call.spec("X"), need_one_level(call, "Y")
     call.need(x.rank >= 1, "X", "rows of one dim or more")
     if not y.lod:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}

@@ -9,7 +9,17 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred, agree, all_agree
-from fluidlite.operators.sequence_rows import Rows, as_x, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
+from fluidlite.operators.ragged import need_each, need_number_a_row, need_one_level
+from fluidlite.operators.sequence_rows import (
+    Rows,
+    as_x,
+    count,
+    need_lod,
+    need_sequences,
+    rows_of,
+    spec_with_lod,
+    starts_of,
+)
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -81,13 +91,9 @@ def sequence_concat_grad(x: tuple[e.Tensor, ...], dout: e.Tensor) -> tuple[tuple
 
 
 def _infer_slice(call: Call) -> Inferred:
-    x = need_lod(call, "X")
-    call.need(x.lod_level == 1, "X", "one level of LoD")
-    count = len(x.lod[0]) - 1 if x.lod else -1
+    x = need_one_level(call, "X")
     for slot in ("Offset", "Length"):
-        dims = call.dims(slot)
-        expected = f"[{count}, 1]: a number for each sequence of X"
-        call.need(len(dims) in (1, 2) and agree(dims[0], count) and all(agree(d, 1) for d in dims[1:]), slot, expected)
+        need_each(call, slot, count(x), "a number for each sequence of X")
     begins, lengths = call.value("Offset"), call.value("Length")
     if begins is None or lengths is None or not x.lod:
         return {"Out": spec_with_lod((-1, *x.dims[1:]), x, (), 1)}
@@ -145,18 +151,13 @@ def sequence_slice(x: e.Tensor, offset: e.Tensor, length: e.Tensor) -> e.Tensor:
 
 
 def _infer_scatter(call: Call) -> Inferred:
-    x, ids, updates = call.spec("X"), need_lod(call, "Ids"), need_lod(call, "Updates")
+    x, ids, updates = call.spec("X"), need_number_a_row(call, "Ids"), need_number_a_row(call, "Updates")
     call.need(x.rank == 2, "X", "[sequences, width]")
-    for slot in ("Ids", "Updates"):
-        dims = call.dims(slot)
-        call.need(len(dims) in (1, 2) and all(agree(d, 1) for d in dims[1:]), slot, "a number a row, as [rows, 1]")
-        call.need(call.spec(slot).lod_level == 1, slot, "one level of LoD")
     if x.dtype != updates.dtype:
         call.fail_dtype("Updates", f"{x.dtype}, the dtype of X")
     if ids.lod and updates.lod and ids.lod != updates.lod:
         call.fail("Updates", f"the LoD of Ids, {ids.lod}")
-    if ids.lod:
-        call.need(agree(x.dims[0], len(ids.lod[0]) - 1), "X", f"{len(ids.lod[0]) - 1} rows: Ids has as many sequences")
+    call.need(agree(x.dims[0], count(ids)), "X", f"{count(ids)} rows: Ids has as many sequences")
     return {"Out": Spec.of(x.dims, x.dtype, lod=x.lod, lod_level=x.lod_level)}
 
 

@@ -9,6 +9,11 @@ from fluidlite.tensor.tensor_spec import Lod, Spec
 _DO = "declare the data with lod_level=1, or use layers.lod_reset"
 
 
+def count(spec: Spec) -> int:
+    """How many sequences of the last level there are; -1 if it is not known yet."""
+    return len(spec.lod[-1]) - 1 if spec.lod else -1
+
+
 def as_x(call: Call) -> dict[str, Spec]:
     """Dims of the outputs that are those of X, for the inference of gradients."""
     return {"Out": call.spec("X"), "Y": call.spec("X")}
@@ -17,7 +22,7 @@ def as_x(call: Call) -> dict[str, Spec]:
 def a_row_a_sequence(call: Call) -> dict[str, Spec]:
     """Dims of Out: a row of X for each sequence of its last level."""
     x = need_lod(call, "X")
-    return {"Out": Spec.of((len(x.lod[-1]) - 1 if x.lod else -1, *x.dims[1:]), x.dtype)}
+    return {"Out": Spec.of((count(x), *x.dims[1:]), x.dtype)}
 
 
 def need_sequences(x: e.Tensor, slot: str) -> None:

@@ -9,6 +9,7 @@ from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_by_forward
 from fluidlite.operators.inference import Inferred
+from fluidlite.operators.ragged import need_one_level
 from fluidlite.operators.sequence_rows import as_x, need_lod, spec_with_lod
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
@@ -17,9 +18,8 @@ from fluidlite.tensor.tensor_spec import Lod
 
 
 def _infer_reshape(call: Call) -> Inferred:
-    x, width = need_lod(call, "X"), call.attr("new_dim")
+    x, width = need_one_level(call, "X"), call.attr("new_dim")
     call.need(x.rank == 2, "X", "[rows, width]")
-    call.need(x.lod_level == 1, "X", "one level of LoD")
     if not x.lod or x.dims[1] < 0:
         return {"Out": spec_with_lod((-1, width), x, (), 1)}
     if any((b - a) * x.dims[1] % width for a, b in pairwise(x.lod[0])):

@@ -8,7 +8,8 @@ from fluidlite import expr as e
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.declare import gradient
 from fluidlite.operators.inference import Inferred, agree
-from fluidlite.operators.ragged import count, need_one_level, same_count
+from fluidlite.operators.ragged import need_one_level, same_count
+from fluidlite.operators.sequence_rows import count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Execution, Inference

@@ -9,6 +9,7 @@ from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.operators.inference import Inferred, normal_axis
+from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Infer, Slot
 from fluidlite.program.operator_options import Differentiation, Inference
@@ -19,15 +20,12 @@ Tensors = tuple[e.Tensor, ...]
 
 def _joined(parts: Tensors, axis: int, slot: str) -> e.Tensor:
     """Tensors of equal dims side by side along a new axis."""
-    if not parts:
-        e.fail(slot, "one tensor or more")
+    same_dtypes(parts, slot)
     first = parts[0]
     if not -first.rank - 1 <= axis <= first.rank:
         expected = f"an axis in [{-first.rank - 1}, {first.rank + 1}) of the stack; {slot} is {e.shown(first)}"
         e.fail_attr("axis", expected)
     for part in parts[1:]:
-        if part.dtype != first.dtype:
-            e.fail_dtype(slot, f"{first.dtype} in all of them")
         e.need(part.rank == first.rank, slot, "tensors of equal dims")
         for mine, other in zip(first.dims, part.dims, strict=False):
             e.need(mine == other, slot, "tensors of equal dims")

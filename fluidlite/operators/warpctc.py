@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fluidlite.base.dtypes import FLOATS, INTS
 from fluidlite.operators.inference import Inferred, agree, grad_like, grad_outputs
-from fluidlite.operators.ragged import count, need_lengths, need_number_a_row, need_one_level, same_count
+from fluidlite.operators.ragged import need_lengths, need_number_a_row, need_one_level, same_count
+from fluidlite.operators.sequence_rows import count
 from fluidlite.program.op_call import Call
 from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Inference

@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any, TypeVar, Union
 
 from fluidlite import plugin_loader
-from fluidlite.base.errors import PluginWarning, RegistryError
+from fluidlite.base.errors import OperatorNotFoundError, PluginWarning, RegistryError
 from fluidlite.base.fork import new_rlock
 from fluidlite.base.plugin_modules import plugin_modules
-from fluidlite.program.registry import declared_at
+from fluidlite.program.registry import declared_at, ops
 
 OPERATORS = "fluidlite.conformance.operators"
 """The package of fluidlite's own samples."""
@@ -94,7 +94,8 @@ def register_samples(
     Raises
     ------
     RegistryError
-        If a type has samples already; a plugin's samples are left out then, with a PluginWarning.
+        If no operator is called so, or a type has samples already; a plugin's samples are left out then, with a
+        PluginWarning.
     """
     frame = sys._getframe(1)
     if not types or not all(isinstance(type, str) for type in types):
@@ -144,6 +145,7 @@ class SampleRegistry:
             return
         with self._lock:
             self._refresh()  # what is registered already is known then
+            _need_operator(registration)
             _put(self._own, registration, self._of_plugins)
 
     def find(self, type: str) -> Registration | None:
@@ -163,6 +165,8 @@ class SampleRegistry:
         try:
             for module in pkgutil.iter_modules(importlib.import_module(OPERATORS).__path__):
                 importlib.import_module(f"{OPERATORS}.{module.name}")
+            for registration in self._own.values():
+                _need_operator(registration)
         except BaseException:
             self._loaded = False
             raise
@@ -188,6 +192,7 @@ class SampleRegistry:
                 del self._own[thing.type]
         for thing in things:
             _put(found, thing, {**self._own, **self._of_plugins})
+            _need_operator(thing)
         return found
 
 
@@ -196,6 +201,14 @@ def _leave_out(record: plugin_loader.PluginRecord, why: BaseException) -> None:
     if note not in record.odd:
         record.odd.append(note)
         warnings.warn(f"plugin {record.name!r}: {note}", PluginWarning, stacklevel=6)
+
+
+def _need_operator(registration: Registration) -> None:
+    """Raise RegistryError if no operator has the type: its samples would check nothing."""
+    try:
+        ops.get(registration.type)
+    except OperatorNotFoundError as exc:
+        raise RegistryError(f"samples are registered at {registration.origin}, but {exc}") from None
 
 
 def _put(into: dict[str, Registration], new: Registration, under: Mapping[str, Registration]) -> None:

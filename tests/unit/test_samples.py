@@ -17,6 +17,8 @@ from fluidlite.conformance import operators as folder
 from fluidlite.conformance.cases import cases
 from fluidlite.conformance.reference import Oracle
 from fluidlite.conformance.samples import Sample, reference_of, register_samples, samples_of
+from fluidlite.plugin import Inference, register_op
+from fluidlite.program.registry import ops
 from fluidlite.testing import check_gradient, check_sample
 
 MODULE = """
@@ -82,7 +84,27 @@ def test_each_module_of_samples_is_called_as_one_of_operators() -> None:
         assert (Path(next(iter(fluid.operators.__path__))) / path.name).is_file(), path.name
 
 
-def test_a_type_is_registered_once() -> None:
+@pytest.fixture
+def declare() -> Iterator[Any]:
+    """Declare operators of some types, which are forgotten afterwards."""
+    made: list[Any] = []
+
+    def declared(*types: str) -> None:
+        made.extend(register_op(type, Inference(lambda call: {"Out": call.spec("X")}), inputs=("X",)) for type in types)
+
+    yield declared
+    for op in made:
+        ops.remove(op)
+
+
+def test_samples_are_of_an_operator() -> None:
+    said = rf"samples are registered at {__file__}:\d+, but no operator is called 'rleu'; did you mean 'relu'"
+    with pytest.raises(RegistryError, match=said):
+        register_samples("rleu", samples=[Sample({})])
+
+
+def test_a_type_is_registered_once(declare: Any) -> None:
+    declare("test_samples_once")
     mine = f"{__file__}:"
     with pytest.raises(RegistryError, match=r"'relu' are registered twice: at .*operators/activations\.py:\d+ and at "):
         register_samples("relu", samples=[Sample({})])
@@ -99,7 +121,9 @@ def test_a_type_is_registered_once() -> None:
         register_samples(samples=[])
 
 
-def test_a_reference_is_decorated() -> None:
+def test_a_reference_is_decorated(declare: Any) -> None:
+    declare("test_samples_decorated", "test_samples_too")
+
     @register_samples("test_samples_decorated", "test_samples_too", samples=[Sample({})])
     def reference(inputs: Any, attrs: Any) -> dict[str, Any]:
         return dict(inputs)
@@ -156,7 +180,8 @@ def test_loading_a_plugin_imports_no_samples(package: Path) -> None:
         assert samples_of("sampled_op") == []
 
 
-def test_samples_in_the_operators_own_module(package: Path) -> None:
+def test_samples_in_the_operators_own_module(package: Path, declare: Any) -> None:
+    declare("test_samples_beside")
     write(package, "inline_op", inline='register_samples("inline_op", samples=lambda: [])\n')
     for _ in range(2):
         assert plugin_loader.load("sampled", "sampled_plugin").state == "loaded"
@@ -164,6 +189,7 @@ def test_samples_in_the_operators_own_module(package: Path) -> None:
         with pytest.raises(RegistryError, match=r"'inline_op' are registered twice: at .*sampled_plugin"):
             register_samples("inline_op", samples=[Sample({})])
         plugin_loader.unload("sampled")
+    declare("inline_op")
     register_samples("inline_op", samples=[Sample({}, name="free again")])
     assert [sample.name for sample in samples_of("inline_op")] == ["free again"]
 
@@ -183,11 +209,12 @@ def test_a_plugin_that_is_dropped_leaves_no_samples(package: Path) -> None:
             SAMPLES.format(type="relu"),
             r"the samples of operator 'relu' are registered twice: at .*activ",
         ),
-        (SAMPLES.format(type="taken_op") * 2, "the samples of operator 'taken_op' are registered twice"),
+        (SAMPLES.format(type="sampled_op"), "the samples of operator 'sampled_op' are registered twice"),
         (
             SAMPLES.format(type="half_op") + "import no_such_module",
             "No module named 'no_such_module'",
         ),
+        (SAMPLES.format(type="half_op"), "samples are registered at .*, but no operator is called 'half_op'"),
     ],
 )
 def test_samples_that_are_wrong_are_left_out_whole(package: Path, samples: str, reason: str) -> None:

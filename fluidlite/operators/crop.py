@@ -92,14 +92,13 @@ def crop(x: e.Tensor, y: Any, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
     return e.slices(x, offsets, e.results("Out")[0])
 
 
-_GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
-
-
-@gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
-def crop_grad(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
+def _back(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
     """Written: it takes the dims of Out@GRAD, and Y is not read."""
     return derivatives([e.slices(x, offsets, dout.dims)], [dout], [x])[0]
 
+
+_GRAD_DOC = "X@GRAD = Out@GRAD where X was kept, else 0"
+gradient(crop, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_back)
 
 # crop_tensor -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +153,4 @@ def crop_tensor(x: e.Tensor, *, offsets: Sequence[e.Numeric]) -> e.Tensor:
     return e.slices(x, offsets, e.results("Out")[0])
 
 
-@gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)
-def crop_tensor_grad(x: e.Tensor, dout: e.Tensor, *, offsets: Sequence[e.Numeric]) -> Any:
-    """Written: it takes the dims of Out@GRAD."""
-    return derivatives([e.slices(x, offsets, dout.dims)], [dout], [x])[0]
+gradient(crop_tensor, Inference(grad_like("X")), metadata=("X",), doc=_GRAD_DOC)(_back)

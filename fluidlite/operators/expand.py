@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, INTS
 from fluidlite.expr.calls import infer
@@ -37,8 +35,9 @@ def _infer_expand(call: Call) -> Inferred:
     return {"Out": like(x, dims) if dims[:1] == list(x.dims[:1]) else Spec.of(dims, x.dtype)}
 
 
-def _repeated(x: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
-    """A tensor repeated up to dims that are multiples of its own."""
+def _repeated(x: e.Tensor) -> e.Tensor:
+    """A tensor repeated up to the dims that were inferred, multiples of its own."""
+    dims = e.results("Out")[0]
     once: list[e.Number | int] = []
     woven: list[e.Number] = []
     for mine, whole in zip(x.dims, dims, strict=True):
@@ -48,20 +47,23 @@ def _repeated(x: e.Tensor, dims: Sequence[e.Number]) -> e.Tensor:
     return e.reshape(e.broadcast(e.reshape(x, once), woven), dims)
 
 
-def _folded(x: e.Tensor, like: e.Tensor) -> e.Tensor:
-    """The sum over the repetitions."""
+def _folded(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
+    """The sum over the repetitions. Written: it takes these of the dims of Out@GRAD."""
     woven: list[e.Number] = []
     axes = []
-    if x.rank != like.rank:
-        e.fail("Out@GRAD", f"rank {like.rank}, as X ({e.shown(like)})")
-    for axis, (mine, whole) in enumerate(zip(like.dims, x.dims, strict=True)):
+    if dout.rank != x.rank:
+        e.fail("Out@GRAD", f"rank {x.rank}, as X ({e.shown(x)})")
+    for axis, (mine, whole) in enumerate(zip(x.dims, dout.dims, strict=True)):
         if not bool(mine == whole):
             multiple = f"a multiple of {{0}} elements in dim {axis}, as X has"
             e.need(whole // mine * mine == whole, "Out@GRAD", multiple, numbers=(mine,))
             axes.append(len(woven))
             woven.append(whole // mine)
         woven.append(mine)
-    return e.reshape(e.reduce_sum(e.reshape(x, woven), axes), like.dims) if axes else e.reshape(x, like.dims)
+    return e.reshape(e.reduce_sum(e.reshape(dout, woven), axes), x.dims) if axes else e.reshape(dout, x.dims)
+
+
+_FOLDED = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory"
 
 
 @operator(
@@ -87,18 +89,11 @@ def _folded(x: e.Tensor, like: e.Tensor) -> e.Tensor:
     source="Fluid expand_op.cc",
 )
 def expand(x: e.Tensor) -> e.Tensor:
-    """Up to the dims that were inferred."""
-    return _repeated(x, e.results("Out")[0])
+    """The times are in the dims."""
+    return _repeated(x)
 
 
-@gradient(
-    expand,
-    metadata=("X",),
-    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory",
-)
-def expand_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: it takes the repetitions of the dims of Out@GRAD."""
-    return _folded(dout, x)
+gradient(expand, metadata=("X",), doc=_FOLDED)(_folded)
 
 
 # expand_as ---------------------------------------------------------------------------------------------------------
@@ -125,18 +120,11 @@ def _infer_expand_as(call: Call) -> Inferred:
     source="Fluid expand_as_op.cc",
 )
 def expand_as(x: e.Tensor, target_tensor: e.Tensor) -> e.Tensor:
-    """Up to the dims that were inferred."""
-    return _repeated(x, e.results("Out")[0])
+    """Up to the dims of the target."""
+    return _repeated(x)
 
 
-@gradient(
-    expand_as,
-    metadata=("X",),
-    doc="X@GRAD = the sum of Out@GRAD over the repetitions; on kernel languages partial sums take temporary memory",
-)
-def expand_as_grad(x: e.Tensor, dout: e.Tensor) -> e.Tensor:
-    """Written: it takes the repetitions of the dims of Out@GRAD."""
-    return _folded(dout, x)
+gradient(expand_as, metadata=("X",), doc=_FOLDED)(_folded)
 
 
 # meshgrid ----------------------------------------------------------------------------------------------------------

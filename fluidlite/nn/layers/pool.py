@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluidlite.base.dtypes import is_float
 from fluidlite.layers import pool2d
-from fluidlite.nn.layer import Layer
+from fluidlite.nn.layer import Layer, images
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -36,9 +35,7 @@ class Pool2D(Layer):
 
     def expects(self, spec: Spec) -> str | None:
         """Images."""
-        if len(spec.dims) != 4 or not is_float(spec.dtype):
-            return "images, [rows, channels, height, width], a floating-point type"
-        return None
+        return images(spec)
 
     def build(self, x: Variable) -> Variable:
         """Append the pooling."""

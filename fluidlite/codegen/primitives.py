@@ -130,6 +130,25 @@ def _round(a: Any) -> Any:
     return np.where(np.abs(a - whole) >= 0.5, whole + np.sign(a), whole)
 
 
+def _named(
+    name: str,
+    rule: str,
+    reference: Callable[..., Any],
+    ulp: tuple[float, float] = EXACT,
+    xp: str = "",
+    kind: str = "float",
+    absolute: float = 0.0,
+) -> Primitive:
+    """A function that goes by its name in kernel languages and, unless it is said, in array namespaces."""
+    return Primitive(name, 1, kind, rule, xp or name, f"@{name}({{a}})", reference, ulp=ulp, absolute=absolute)
+
+
+def _truth(name: str, kind: str, rule: str, c: str) -> Primitive:
+    """A comparison, a test or a connective; NumPy has all of them under the same name."""
+    arity = 2 if "{b}" in c else 1
+    return Primitive(name, arity, kind, rule, name, f"({c})", getattr(np, name), ulp=EXACT)
+
+
 _ALL = [
     Primitive("add", 2, "arithmetic", "integers wrap", "add", "{a} + {b}", np.add, c_int=_wrap("+")),
     Primitive("sub", 2, "arithmetic", "integers wrap", "subtract", "{a} - {b}", np.subtract, c_int=_wrap("-")),
@@ -205,128 +224,72 @@ _ALL = [
         c_int="({T})(({a} > 0) - ({a} < 0))",
         ulp=EXACT,
     ),
-    Primitive(
-        "maximum",
-        2,
-        "arithmetic",
-        "NaN if either is NaN; the second of two zeros",
-        "maximum",
-        "({a} > {b} || {a} != {a} ? {a} : {b})",
-        np.maximum,
-        c_int="({a} > {b} ? {a} : {b})",
-        ulp=EXACT,
+    *(
+        Primitive(
+            name,
+            2,
+            "arithmetic",
+            "NaN if either is NaN; the second of two zeros",
+            name,
+            f"({{a}} {sign} {{b}} || {{a}} != {{a}} ? {{a}} : {{b}})",
+            getattr(np, name),
+            c_int=f"({{a}} {sign} {{b}} ? {{a}} : {{b}})",
+            ulp=EXACT,
+        )
+        for name, sign in (("maximum", ">"), ("minimum", "<"))
     ),
-    Primitive(
-        "minimum",
-        2,
-        "arithmetic",
-        "NaN if either is NaN; the second of two zeros",
-        "minimum",
-        "({a} < {b} || {a} != {a} ? {a} : {b})",
-        np.minimum,
-        c_int="({a} < {b} ? {a} : {b})",
-        ulp=EXACT,
-    ),
-    Primitive(
-        "exp", 1, "float", "overflows to infinity, underflows gradually to 0", "exp", "@exp({a})", np.exp, ulp=(3, 2)
-    ),
-    Primitive(
-        "expm1", 1, "float", "overflows to infinity; the sign of 0 stays", "expm1", "@expm1({a})", np.expm1, ulp=(3, 3)
-    ),
-    Primitive("log", 1, "float", "-infinity of 0, NaN below", "log", "@log({a})", np.log, ulp=(4, 2)),
-    Primitive(
-        "log1p",
-        1,
-        "float",
-        "-infinity of -1, NaN below; the sign of 0 stays",
-        "log1p",
-        "@log1p({a})",
-        np.log1p,
-        ulp=(2, 2),
-    ),
-    Primitive("sqrt", 1, "float", "NaN below 0, -0 of -0", "sqrt", "@sqrt({a})", np.sqrt, ulp=(1, 1)),
-    Primitive("tanh", 1, "float", "1 of infinity; the sign of 0 stays", "tanh", "@tanh({a})", np.tanh, ulp=(3, 3)),
-    Primitive(
-        "sin",
-        1,
-        "float",
-        "of any argument; NaN of infinity; the sign of 0 stays",
-        "sin",
-        "@sin({a})",
-        np.sin,
-        ulp=(3, 3),
-    ),
-    Primitive("cos", 1, "float", "of any argument; NaN of infinity", "cos", "@cos({a})", np.cos, ulp=(3, 3)),
-    Primitive(
-        "asin", 1, "float", "NaN outside [-1, 1]; the sign of 0 stays", "asin", "@asin({a})", np.arcsin, ulp=(3, 3)
-    ),
-    Primitive("acos", 1, "float", "NaN outside [-1, 1]", "acos", "@acos({a})", np.arccos, ulp=(2, 2)),
-    Primitive(
-        "atan", 1, "float", "pi / 2 of infinity; the sign of 0 stays", "atan", "@atan({a})", np.arctan, ulp=(3, 3)
-    ),
-    Primitive(
-        "sinh", 1, "float", "overflows to infinity; the sign of 0 stays", "sinh", "@sinh({a})", np.sinh, ulp=(4, 4)
-    ),
-    Primitive("cosh", 1, "float", "overflows to infinity", "cosh", "@cosh({a})", np.cosh, ulp=(3, 4)),
-    Primitive("erf", 1, "float", "1 of infinity; the sign of 0 stays", "@erf", "@erf({a})", _erf, ulp=(5, 5)),
-    Primitive(
+    _named("exp", "overflows to infinity, underflows gradually to 0", np.exp, (3, 2)),
+    _named("expm1", "overflows to infinity; the sign of 0 stays", np.expm1, (3, 3)),
+    _named("log", "-infinity of 0, NaN below", np.log, (4, 2)),
+    _named("log1p", "-infinity of -1, NaN below; the sign of 0 stays", np.log1p, (2, 2)),
+    _named("sqrt", "NaN below 0, -0 of -0", np.sqrt, (1, 1)),
+    _named("tanh", "1 of infinity; the sign of 0 stays", np.tanh, (3, 3)),
+    _named("sin", "of any argument; NaN of infinity; the sign of 0 stays", np.sin, (3, 3)),
+    _named("cos", "of any argument; NaN of infinity", np.cos, (3, 3)),
+    _named("asin", "NaN outside [-1, 1]; the sign of 0 stays", np.arcsin, (3, 3)),
+    _named("acos", "NaN outside [-1, 1]", np.arccos, (2, 2)),
+    _named("atan", "pi / 2 of infinity; the sign of 0 stays", np.arctan, (3, 3)),
+    _named("sinh", "overflows to infinity; the sign of 0 stays", np.sinh, (4, 4)),
+    _named("cosh", "overflows to infinity", np.cosh, (3, 4)),
+    _named("erf", "1 of infinity; the sign of 0 stays", _erf, (5, 5), "@erf"),
+    _named(
         "normcdf",
-        1,
-        "float",
         "the normal distribution function: 1 of infinity; underflows gradually to 0",
-        "@normcdf",
-        "@normcdf({a})",
         _normcdf,
-        ulp=(7, 10),
+        (7, 10),
+        "@normcdf",
     ),
-    Primitive(
+    _named(
         "gelu",
-        1,
-        "float",
         "x times the normal distribution function; -0 of -infinity; float32: and 1e-11 more",
-        "@gelu",
-        "@gelu({a})",
         lambda x: np.maximum(x, -100) * _normcdf(x),
-        ulp=(32, 12),
+        (32, 12),
+        "@gelu",
         absolute=1e-11,
     ),
-    Primitive(
+    _named(
         "normpdf",
-        1,
-        "float",
         "exp(-x * x / 2) / sqrt(2 pi); 0 of infinity; underflows gradually to 0",
-        "@normpdf",
-        "@normpdf({a})",
         lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
-        ulp=(4, 3),
+        (4, 3),
+        "@normpdf",
     ),
-    Primitive("floor", 1, "whole", "the sign of 0 stays", "floor", "@floor({a})", np.floor, ulp=EXACT),
-    Primitive("ceil", 1, "whole", "the sign of 0 stays; -0 above -1", "ceil", "@ceil({a})", np.ceil, ulp=EXACT),
-    Primitive(
-        "round",
-        1,
-        "whole",
-        "halves go away from zero; the sign stays, also of 0",
-        "@round",
-        "@round({a})",
-        _round,
-        ulp=EXACT,
-    ),
-    Primitive("less", 2, "compare", "false with NaN", "less", "({a} < {b})", np.less, ulp=EXACT),
-    Primitive("less_equal", 2, "compare", "false with NaN", "less_equal", "({a} <= {b})", np.less_equal, ulp=EXACT),
-    Primitive("greater", 2, "compare", "false with NaN", "greater", "({a} > {b})", np.greater, ulp=EXACT),
-    Primitive(
-        "greater_equal", 2, "compare", "false with NaN", "greater_equal", "({a} >= {b})", np.greater_equal, ulp=EXACT
-    ),
-    Primitive("equal", 2, "compare", "false with NaN", "equal", "({a} == {b})", np.equal, ulp=EXACT),
-    Primitive("not_equal", 2, "compare", "true with NaN", "not_equal", "({a} != {b})", np.not_equal, ulp=EXACT),
-    Primitive("logical_and", 2, "logical", "NaN is true", "logical_and", "({a} && {b})", np.logical_and, ulp=EXACT),
-    Primitive("logical_or", 2, "logical", "NaN is true", "logical_or", "({a} || {b})", np.logical_or, ulp=EXACT),
-    Primitive("logical_xor", 2, "logical", "NaN is true", "logical_xor", "({a} != {b})", np.logical_xor, ulp=EXACT),
-    Primitive("logical_not", 1, "logical", "NaN is true", "logical_not", "(!{a})", np.logical_not, ulp=EXACT),
-    Primitive("isnan", 1, "test", "", "isnan", "({a} != {a})", np.isnan, ulp=EXACT),
-    Primitive("isinf", 1, "test", "", "isinf", "({a} == {a} && {a} - {a} != {a} - {a})", np.isinf, ulp=EXACT),
-    Primitive("isfinite", 1, "test", "", "isfinite", "({a} - {a} == {a} - {a})", np.isfinite, ulp=EXACT),
+    _named("floor", "the sign of 0 stays", np.floor, kind="whole"),
+    _named("ceil", "the sign of 0 stays; -0 above -1", np.ceil, kind="whole"),
+    _named("round", "halves go away from zero; the sign stays, also of 0", _round, xp="@round", kind="whole"),
+    _truth("less", "compare", "false with NaN", "{a} < {b}"),
+    _truth("less_equal", "compare", "false with NaN", "{a} <= {b}"),
+    _truth("greater", "compare", "false with NaN", "{a} > {b}"),
+    _truth("greater_equal", "compare", "false with NaN", "{a} >= {b}"),
+    _truth("equal", "compare", "false with NaN", "{a} == {b}"),
+    _truth("not_equal", "compare", "true with NaN", "{a} != {b}"),
+    _truth("logical_and", "logical", "NaN is true", "{a} && {b}"),
+    _truth("logical_or", "logical", "NaN is true", "{a} || {b}"),
+    _truth("logical_xor", "logical", "NaN is true", "{a} != {b}"),
+    _truth("logical_not", "logical", "NaN is true", "!{a}"),
+    _truth("isnan", "test", "", "{a} != {a}"),
+    _truth("isinf", "test", "", "{a} == {a} && {a} - {a} != {a} - {a}"),
+    _truth("isfinite", "test", "", "{a} - {a} == {a} - {a}"),
     Primitive(
         "where", 3, "where", "the other operand is not looked at", "where", "({a} ? {b} : {c})", np.where, ulp=EXACT
     ),

@@ -9,9 +9,9 @@ bits. Where the kernel language has ``fma``, polynomials are nested fused multip
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from fluidlite.codegen import functions as f, philox, polynomials as p
+from fluidlite.codegen import philox, polynomials as p
 from fluidlite.codegen.language_exact import ExactBodies
 from fluidlite.codegen.language_text import literal
 
@@ -44,7 +44,7 @@ class Bodies(ExactBodies):
 
     # Exponential functions: the argument is n log(2) + r, n whole
 
-    def reduced(self, given: str, more: int) -> str:
+    def _reduced(self, given: str, more: int) -> str:
         """Declare n, r, and the bits k of n and ``more``, which costs nothing here."""
         high, low = LN2[self.dtype]
         number, bits = ROUNDER[self.dtype]
@@ -55,14 +55,14 @@ class Bodies(ExactBodies):
             f"const $T n = near.f - {rounder}, r = {rest}; const $U k = near.u - {self.word(bits)}; "
         )
 
-    def scaled(self, given: str) -> str:
+    def _scaled(self, given: str) -> str:
         """Return ``given`` times 2 ** n, k being n and two biases.
 
         It is multiplied in two halves: 2 ** n may be beyond the normal numbers though the result is not.
         """
         return f"const $U h = k >> 1; return {given} * {self.power('h')} * {self.power('k - h')};"
 
-    def clamped(self, low: float, high: float) -> str:
+    def _clamped(self, low: float, high: float) -> str:
         """Declare c, x between limits; NaN stays."""
         first, last = self.lit(low), self.lit(high)
         return f"const $T c = x > {last} ? {last} : (x < {first} ? {first} : x); "
@@ -71,21 +71,20 @@ class Bodies(ExactBodies):
         """1 + r + r r (...), times 2 ** n."""
         top, bottom = (88.8, -104.0) if self.single else (709.8, -745.2)
         rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
-        return (
-            f"{self.clamped(bottom, top)}{self.reduced('c', 2 * self.bias)}const $T e = {rest} + 1; {self.scaled('e')}"
-        )
+        reduced = f"{self._clamped(bottom, top)}{self._reduced('c', 2 * self.bias)}"
+        return f"{reduced}const $T e = {rest} + 1; {self._scaled('e')}"
 
     def expnear(self) -> str:
         """Of an argument between -EXP_LIMIT and EXP_LIMIT, or NaN: 2 ** n is a normal number."""
         rest = self.fma("r * r", self.polynomial(p.EXP[self.dtype], "r"), "r")
-        return f"{self.reduced('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
+        return f"{self._reduced('x', self.bias)}return ({rest} + 1) * {self.power('k')};"
 
     def expm1(self) -> str:
         """Computed in halves: 2 ** n may be too large though the result is not."""
         top, bottom, tiny = (88.8, -18.0, 2.0**-26) if self.single else (709.8, -40.0, 2.0**-55)
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
-            f"{self.clamped(bottom, top)}{self.reduced('c', self.bias - 1)}const $T h = {self.power('k')}, "
+            f"{self._clamped(bottom, top)}{self._reduced('c', self.bias - 1)}const $T h = {self.power('k')}, "
             f"e = {self.fma(rest, 'h', f'(h - {self.lit(0.5)})')}; "
             f"return x < {self.lit(tiny)} && x > {self.lit(-tiny)} ? x : e + e;"
         )
@@ -96,7 +95,7 @@ class Bodies(ExactBodies):
         rest = self.fma("r * r", self.polynomial(p.EXPM1[self.dtype], "r"), "r")
         return (
             f"const $T a = fl_abs_{self.dtype}(x), b = a + a, c = b > {end} ? {end} : b; "
-            f"{self.reduced('c', self.bias)}const $T h = {self.power('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; "
+            f"{self._reduced('c', self.bias)}const $T h = {self.power('k')}, e = {self.fma(rest, 'h', '(h - 1)')}; "
             f"{self.with_sign('e / (e + 2)')}"
         )
 
@@ -120,7 +119,7 @@ class Bodies(ExactBodies):
 
     # Logarithms: the argument is 2 ** e (1 + g)
 
-    def split(self, given: str) -> str:
+    def _split(self, given: str) -> str:
         """Declare e and v, of which 1 + g is v.f, between sqrt(1/2) and sqrt(2)."""
         root = self.word(0x3F3504F3 if self.single else 0x3FE6A09E667F3BCD)
         signed = f"(int)(v.u - {root})" if self.single else f"($L)(v.u - {root})"
@@ -129,7 +128,7 @@ class Bodies(ExactBodies):
             f"v.u -= ($U)e << {self.shift}; "
         )
 
-    def logarithm(self) -> str:
+    def _logarithm(self) -> str:
         """Declare r, the logarithm, from n = e and g."""
         high, low = LN2[self.dtype]
         tail = f"s * {self.fma('2 * z', self.polynomial(p.ATANH[self.dtype], 'z'), 'q')}"
@@ -144,8 +143,8 @@ class Bodies(ExactBodies):
         least, scale, power = (2.0**-126, 2.0**25, 25) if self.single else (2.0**-1022, 2.0**54, 54)
         inf, nan = self.lit(math.inf), self.lit(math.nan)
         return (
-            f"const int tiny = x < {self.lit(least)}; {self.split(f'tiny ? x * {self.lit(scale)} : x')}"
-            f"const $T g = v.f - 1, n = ($T)(e - (tiny ? {power} : 0)); {self.logarithm()}"
+            f"const int tiny = x < {self.lit(least)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const $T g = v.f - 1, n = ($T)(e - (tiny ? {power} : 0)); {self._logarithm()}"
             f"return x > 0 ? (x < {inf} ? r : x) : (x == 0 ? -{inf} : {nan});"
         )
 
@@ -153,8 +152,8 @@ class Bodies(ExactBodies):
         """From x, not from the rounded 1 + x; where that is not rounded, 2 ** -e may be too small."""
         inf, nan, tiny = self.lit(math.inf), self.lit(math.nan), self.lit(2.0 ** (-26 if self.single else -55))
         return (
-            f"{self.split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
-            f"g = e < 64 ? {self.fma('x', 'h', '(h - 1)')} : v.f - 1; {self.logarithm()}"
+            f"{self._split('x + 1')}const $T n = ($T)e, h = {self.powered('($U)(e < 64 ? -e : 0)')}, "
+            f"g = e < 64 ? {self.fma('x', 'h', '(h - 1)')} : v.f - 1; {self._logarithm()}"
             f"return x > -1 ? (x < {inf} ? (x < {tiny} && x > -{tiny} ? x : r) : x) : (x == -1 ? -{inf} : {nan});"
         )
 
@@ -266,38 +265,19 @@ class Bodies(ExactBodies):
     # Others
 
     def erf(self) -> str:
-        """Of float32 a rational function; of float64 Cody's three."""
+        """Of float32 a fraction; of float64 one where it is small, and else what the normal one leaves."""
         if self.single:
-            end = self.lit(f.ERF_OVER)
+            end = self.lit(p.ERF_OVER)
             return (
                 f"const $T a = fl_abs_{self.dtype}(x), c = a > {end} ? {end} : a, z = c * c, "
-                f"r = c * ({self.polynomial(f.ERF_P, 'z')} / {self.polynomial(f.ERF_Q, 'z')}), y = r > 1 ? 1 : r; "
+                f"r = c * ({self.polynomial(p.ERF_P, 'z')} / {self.polynomial(p.ERF_Q, 'z')}), y = r > 1 ? 1 : r; "
                 f"{self.with_sign('y')}"
             )
-
+        fraction = f"{self.polynomial(p.ERF_NEAR, 'z')} / {self.polynomial(p.ERF_NEAR_BELOW, 'z')}"
         return (
-            f"const $T y = x < 0 ? -x : x, z = y * y; if (x != x) return x; if (y >= 6) return x < 0 ? -1 : 1; "
-            f"if (y <= {self.lit(0.46875)}) return x * {self._cody_near()}; "
-            f"{self._cody_far()}r = 1 - fl_exp_{self.dtype}(-z) * r; return x < 0 ? -r : r;"
-        )
-
-    def _cody(self, first: float, coefficients: Sequence[float], v: str) -> str:
-        text = f"{self.lit(first)} * {v}" if first != 1 else v
-        for coefficient in coefficients[:-1]:
-            text = f"({text} + {self.lit(coefficient)}) * {v}"
-        return f"({text} + {self.lit(coefficients[-1])})"
-
-    def _cody_near(self) -> str:
-        """erf(x) / x of z, the square of a small argument."""
-        return f"({self._cody(f.CODY_A[4], f.CODY_A[:4], 'z')} / {self._cody(1, f.CODY_B, 'z')})"
-
-    def _cody_far(self) -> str:
-        """Declare r, erfc(y) exp(z), of an argument y that is not small, and its square z."""
-        return (
-            f"$T r; if (y <= 4) r = {self._cody(f.CODY_C[8], f.CODY_C[:8], 'y')} / {self._cody(1, f.CODY_D, 'y')}; "
-            f"else {{ const $T w = 1 / z; "
-            f"r = ({self.lit(f.INV_SQRT_PI)} - w * {self._cody(f.CODY_P[5], f.CODY_P[:5], 'w')} / "
-            f"{self._cody(1, f.CODY_Q, 'w')}) / y; }} "
+            f"const $T a = fl_abs_{self.dtype}(x), z = a * a, near = a * ({fraction}), "
+            f"far = 1 - 2 * fl_normcdf_{self.dtype}(a * {self.lit(-math.sqrt(2))}), "
+            f"y = a < {self.lit(p.ERF_FAR)} ? near : far; {self.with_sign('y')}"
         )
 
     def _normal(self) -> str:
@@ -310,7 +290,7 @@ class Bodies(ExactBodies):
         rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
         return (
             f"const $T a = fl_abs_{self.dtype}(x), y = a > {end} ? {end} : a, h = {half} * y; "
-            f"{self.product('c', 'h', 'y')}{self.reduced('c', NORMAL_UP[self.dtype])}const $T g = r + c_low; "
+            f"{self.product('c', 'h', 'y')}{self._reduced('c', NORMAL_UP[self.dtype])}const $T g = r + c_low; "
             f"union fl_union_{self.dtype} e; e.f = {rest} + 1; e.u += k << {self.shift}; "
         )
 
@@ -371,7 +351,7 @@ class Bodies(ExactBodies):
         rest = self.fma("g * g", self.polynomial(p.EXP[self.dtype], "g"), "g")
         far = self.lit(2.0**40 if self.single else 2.0**70)  # times the least logarithm that is not 0, beyond top
         return (
-            f"const int tiny = x < {self.lit(least)}; {self.split(f'tiny ? x * {self.lit(scale)} : x')}"
+            f"const int tiny = x < {self.lit(least)}; {self._split(f'tiny ? x * {self.lit(scale)} : x')}"
             f"const $T number = ($T)(e - (tiny ? {power} : 0)), m = v.f, up = m - 1, down = m + 1, "
             f"turned = 1 / down, s = up * turned; {self.product('w', 's', 'down')}"
             "const $T s_low = (((up - w) - w_low) - s * (m - (down - 1))) * turned; "
@@ -384,16 +364,16 @@ class Bodies(ExactBodies):
             f"logs_low = ((whole - logs) + 2 * sum) + (2 * sum_low + number * {self.lit(low)}), "
             f"d = y > {far} ? {far} : (y < -{far} ? -{far} : y); {self.product('f', 'd', 'logs')}"
             f"const $T t = f > {self.lit(top)} ? {self.lit(top)} : (f < {self.lit(bottom)} ? {self.lit(bottom)} : f), "
-            f"t_low = t == f ? f_low + d * logs_low : 0; {self.reduced('t', 2 * self.bias)}"
+            f"t_low = t == f ? f_low + d * logs_low : 0; {self._reduced('t', 2 * self.bias)}"
             f"const $T g = r + t_low, result = {rest} + 1; "
-            f"{self.scaled('result')}"
+            f"{self._scaled('result')}"
         )
 
     def powexp_wide(self) -> str:
         """Of positive finite float32, in doubles: 2 ** (y log2 x), right to 2 ** -27."""
         log2, exp2 = self.polynomial(p.LOG2, "z", "float64"), self.polynomial(p.EXP2, "r", "float64")
         return (
-            f"const int tiny = x < 1.17549435e-38f; {self.split('tiny ? x * 33554432.0f : x')}"
+            f"const int tiny = x < 1.17549435e-38f; {self._split('tiny ? x * 33554432.0f : x')}"
             f"const double m = v.f, s = (m - 1) / (m + 1), z = s * s, w = y * ((e - (tiny ? 25 : 0)) + s * {log2}), "
             "t = w > 130 ? 130 : (w > -160 ? w : -160); const int k = (int)(t + (t < 0 ? -0.5 : 0.5)); "
             f"const double r = t - k; union fl_union_float64 p; p.u = ($U64)(k + 1023) << 52; "
@@ -405,48 +385,13 @@ class Bodies(ExactBodies):
         return (
             f"const $T x = ($T)((int)(2u * (word >> 8)) + (1 - (1 << 24))) * {self.lit(2.0**-24)}; "
             f"const $T w = -fl_log_{self.dtype}((1 - x) * (1 + x)), u = w - {self.lit(2.5)}, "
-            f"v = fl_sqrt_{self.dtype}(w) - 3; const $T central = {self.polynomial(philox.CENTRAL[::-1], 'u')}; "
-            f"const $T tail = {self.polynomial(philox.TAIL[::-1], 'v')}; "
+            f"v = fl_sqrt_{self.dtype}(w) - 3; const $T central = {self.polynomial(philox.CENTRAL, 'u')}; "
+            f"const $T tail = {self.polynomial(philox.TAIL, 'v')}; "
             f"return x * {self.lit(philox.SQRT2)} * (w < 5 ? central : tail);"
         )
 
 
-NAMES = (
-    "abs",
-    "acos",
-    "asin",
-    "atan",
-    "ceil",
-    "cos",
-    "cosfar",
-    "cosh",
-    "cosnear",
-    "erf",
-    "exp",
-    "expm1",
-    "expnear",
-    "floor",
-    "fmod",
-    "fmod_fused",
-    "gaussian",
-    "gelu",
-    "log",
-    "log1p",
-    "mod",
-    "normcdf",
-    "normpdf",
-    "pow",
-    "powexp",
-    "powexp_wide",
-    "round",
-    "sin",
-    "sinfar",
-    "sinh",
-    "sinnear",
-    "sqrt",
-    "tanh",
-    "trunc",
-)
+NAMES = frozenset(name for kind in (ExactBodies, Bodies) for name in vars(kind) if not name.startswith("_"))
 
 
 def body(name: str, dtype: str, fused: bool) -> str:

@@ -12,33 +12,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from fluidlite.codegen.polynomials import horner
+
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 MASK = 0xFFFFFFFF
 
 CENTRAL = (
-    2.81022636e-08,
-    3.43273939e-07,
-    -3.5233877e-06,
-    -4.39150654e-06,
-    0.00021858087,
-    -0.00125372503,
-    -0.00417768164,
-    0.246640727,
     1.50140941,
+    0.246640727,
+    -0.00417768164,
+    -0.00125372503,
+    0.00021858087,
+    -4.39150654e-06,
+    -3.5233877e-06,
+    3.43273939e-07,
+    2.81022636e-08,
 )
 TAIL = (
-    -0.000200214257,
-    0.000100950558,
-    0.00134934322,
-    -0.00367342844,
-    0.00573950773,
-    -0.0076224613,
-    0.00943887047,
-    1.00167406,
     2.83297682,
+    1.00167406,
+    0.00943887047,
+    -0.0076224613,
+    0.00573950773,
+    -0.00367342844,
+    0.00134934322,
+    0.000100950558,
+    -0.000200214257,
 )
+"""The lowest power first."""
 SQRT2 = 1.4142135623730951
 
 Random = tuple[int, int, int, int]
@@ -124,13 +127,4 @@ def gaussian(xp: Any, start: int, count: int, random: Random, sub: int, device: 
     else:
         x = xp.astype(2 * (bits >> 8) + (1 - 2**24), xp.float32) * 2.0**-24
     w = -xp.log((1.0 - x) * (1.0 + x))
-    return x * SQRT2 * xp.where(w < 5.0, _polynomial(CENTRAL, w - 2.5), _polynomial(TAIL, xp.sqrt(w) - 3.0))
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    result = x * coefficients[0]
-    result += coefficients[1]
-    for coefficient in coefficients[2:]:
-        result *= x
-        result += coefficient
-    return result
+    return x * SQRT2 * xp.where(w < 5.0, horner(CENTRAL, w - 2.5), horner(TAIL, xp.sqrt(w) - 3.0))

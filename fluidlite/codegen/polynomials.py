@@ -5,6 +5,20 @@ Our fits; those of both types by ``tools/minimax.py``, with how far off the poly
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+
+def horner(coefficients: Sequence[float], x: Any) -> Any:
+    """A polynomial of an array."""
+    result = x * coefficients[-1]
+    result += coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        result *= x
+        result += coefficient
+    return result
+
+
 EXP = {
     "float32": (  # within 3.2e-9
         0.49999994,
@@ -176,6 +190,29 @@ COSINE = {
     ),
 }
 """(cos(r) - 1 + r**2 / 2) / r**4 over r**2 for |r| <= pi / 4."""
+
+ERF_P = (1.12837915, 0.190398317, 0.0527474282, 0.00376520827, 0.000284863954, 2.05002603e-06)
+ERF_Q = (1.0, 0.502068859, 0.114105547, 0.0149684048, 0.00116241851, 3.80900934e-05)
+"""erf(x) = x P(x*x) / Q(x*x) for |x| <= 3.92 within 2e-8, for float32."""
+ERF_OVER = 4.1
+"""There the fit is above 1 by more than it may be rounded down: clipped, it is 1 exactly from there on."""
+ERF_NEAR = (
+    3.20937758913846947e03,
+    3.77485237685302021e02,
+    1.13864154151050156e02,
+    3.16112374387056560e00,
+    1.85777706184603153e-1,
+)
+ERF_NEAR_BELOW = (
+    2.84423683343917062e03,
+    1.28261652607737228e03,
+    2.44024637934444173e02,
+    2.36012909523441209e01,
+    1.0,
+)
+"""erf(x) / x, the first over the second, both over x*x, for float64 (Cody, Rational Chebyshev approximations, 1969)."""
+ERF_FAR = 0.478
+"""From there on erf(x) is computed of the normal distribution function."""
 
 NORMAL_TAIL = {
     "float32": (

@@ -285,15 +285,20 @@ class OutEmitter(Emitter):
         for slot, dtype, value in self.code.outputs:
             if value != i or dtype != self.code.instrs[i].dtype or self.layout.flags[slot] != self.full:
                 continue
-            alias = self.layout.alias.get(slot)
-            for j, instr in enumerate(self.code.instrs):
-                if instr.op != "input" or (alias is not None and instr.value != alias):
-                    continue
-                if self.code.inputs[instr.value] not in HALVES and self.last.get(j, -1) > i:
-                    break
-            else:
+            if not self._read_after(i, slot):
                 return outputs[slot]
         return None
+
+    def _read_after(self, i: int, slot: str) -> bool:
+        """Whether an input whose memory an output may be is still read after a value."""
+        alias = self.layout.alias.get(slot)
+        return any(
+            given.op == "input"
+            and (alias is None or given.value == alias)
+            and self.code.inputs[given.value] not in HALVES
+            and self.last.get(j, -1) > i
+            for j, given in enumerate(self.code.instrs)
+        )
 
     def _step(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> None:
         name = f"v{i}"
@@ -378,14 +383,7 @@ class OutEmitter(Emitter):
                 continue
             if value <= i or self.last.get(i, 0) > value or self.code.instrs[value].op == "input":
                 continue
-            alias = self.layout.alias.get(slot)
-            if any(
-                given.op == "input"
-                and (alias is None or given.value == alias)
-                and self.code.inputs[given.value] not in HALVES
-                and self.last.get(j, -1) > i
-                for j, given in enumerate(self.code.instrs)
-            ):
+            if self._read_after(i, slot):
                 continue
             self.lent.add(name)
             return name

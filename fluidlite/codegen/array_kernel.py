@@ -146,22 +146,8 @@ class ArrayGenerator:
             guarded,
             style == "out" and capability.eager and pattern.size == 1,
         )
-        key = (
-            code.instrs,
-            tuple([repr(i.value) for i in code.instrs]),
-            tuple(code.inputs.items()),
-            code.outputs,
-            style,
-            tuple(layout.positions.items()),
-            tuple(layout.flags.items()),
-            tuple(layout.sums.items()),
-            layout.natural,
-            blocked,
-            spread,
-            guarded,
-            tuple(alias.items()),
-            layout.apart,
-        )
+        said = [tuple(each.items()) if isinstance(each, Mapping) else each for each in vars(layout).values()]
+        key = (code.key, style, *said)
 
         def make() -> tuple[Emitted, CodeType]:
             emitted = (OutEmitter if style == "out" else PureEmitter)(code, layout).emit()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fluidlite.base.dtypes import FLOATS, HALVES, compute_dtype
 from fluidlite.codegen.expr import Expr
-from fluidlite.codegen.typed import Instructions, Typed, live, number
+from fluidlite.codegen.typed import Instructions, Typed, number
 
 OUTSIDE = -1
 """The ``part`` of a source that is an input of the fused operator."""
@@ -54,7 +54,7 @@ def merge(parts: Sequence[PartCode], numbers: Sequence[Number], outputs: Sequenc
     merger = _Merger(numbers)
     for index, part in enumerate(parts):
         merger.add(index, part)
-    return merger.finish(outputs)
+    return merger.finish(merger.inputs, [(slot, *merger.made[source]) for slot, source in outputs], {})
 
 
 class _Merger(Instructions):
@@ -91,14 +91,6 @@ class _Merger(Instructions):
         if dtype in HALVES:  # an output itself is rounded by its store: after elements are added up, where it is a sum
             return self.emit("cast", "float32", (value,), dtype)
         return value
-
-    def finish(self, outputs: Sequence[tuple[str, Source]]) -> Typed:
-        """Leave out what no output needs."""
-        results = [(slot, *self.made[source]) for slot, source in outputs]
-        instrs, index = live(self.instrs, [value for _, _, value in results])
-        read = {instr.value: self.inputs[instr.value] for instr in instrs if instr.op == "input"}
-        stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
-        return Typed(instrs, read, stored, tuple(self.scalars), {})
 
 
 def _renamed(expr: Expr, index: int) -> Expr:

@@ -92,19 +92,6 @@ class _Plan:
         for dims, outputs in sorted(full.items(), key=lambda item: (-len(item[0]), item[0])):
             self._elementwise(writer, cache, entry, tuple(outputs), dims, context, guarded)
 
-    def _key(self, guarded: bool, *rest: Any) -> tuple[Any, ...]:
-        code = self.code
-        return (
-            code.instrs,
-            tuple([repr(i.value) for i in code.instrs]),
-            tuple(code.inputs.items()),
-            code.outputs,
-            tuple([s for _, s in code.scalars]),
-            tuple(self.pattern.flags.items()),
-            guarded,
-            rest,
-        )
-
     def _add(self, source: Source, context: Any, items: int, group: int | None, elements: int = 0) -> None:
         kernel = context.compile(source.text, source.entry, source.parameters)
         arguments: list[tuple[str, Any]] = []
@@ -134,7 +121,7 @@ class _Plan:
     ) -> None:
         sizes = [self.pattern.dims[k] for k in dims]
         large = min(prod(sizes) * ITEMSIZE[dtype] for _, dtype, _ in outputs) >= LARGE
-        key = self._key(guarded, entry, outputs, dims, large)
+        key = (self.code.key, tuple(self.pattern.flags.items()), guarded, entry, outputs, dims, large)
         (source,) = cache.get(key, lambda: (writer.elementwise(entry, outputs, dims, large),))
         kinds = {kind for kind, _ in source.arguments}
         if "size" not in kinds:

@@ -6,7 +6,7 @@ attributes alone are scalars: the host computes them, in float64, once a prepare
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -56,6 +56,12 @@ class Typed:
     outputs: tuple[tuple[str, str, int], ...]
     scalars: tuple[tuple[Expr, str], ...]
     spans: Mapping[str, tuple[str, ...]]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What code of it depends on; 0, 0.0, -0.0 and False are not one constant."""
+        values = tuple([repr(instr.value) for instr in self.instrs])
+        return self.instrs, values, tuple(self.inputs.items()), self.outputs
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The scalars as Python numbers, for these attributes."""
@@ -136,6 +142,18 @@ class Instructions:
             index = self.scalar_keys[key] = len(self.scalars)
             self.scalars.append((expr, dtype))
         return self.emit("scalar", dtype, (), index)
+
+    def finish(
+        self,
+        inputs: Mapping[str, str],
+        results: Sequence[tuple[str, str, int]],
+        spans: Mapping[str, tuple[str, ...]],
+    ) -> Typed:
+        """The expression of (output slot, storage dtype, value) each; what none of them needs is left out."""
+        instrs, index = live(self.instrs, [value for _, _, value in results])
+        read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
+        stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
+        return Typed(instrs, read, stored, tuple(self.scalars), spans)
 
 
 class _Typer(Instructions):
@@ -252,10 +270,7 @@ def typed(traced: Traced, inputs: Mapping[str, str], outputs: Mapping[str, str])
             if last.op == "cast" and last.value == outputs[slot] and last.value in HALVES:
                 (value,) = last.args  # storing rounds it
             results.append((slot, outputs[slot], value))
-    instrs, index = live(typer.instrs, [value for _, _, value in results])
-    read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
-    stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
-    return Typed(instrs, read, stored, tuple(typer.scalars), spans)
+    return typer.finish(inputs, results, spans)
 
 
 def _span(expr: Expr, found: dict[int, frozenset[str]]) -> frozenset[str]:

@@ -91,10 +91,7 @@ class SharedReductions:
             staged = self._staging[:nbytes].view(flat[0].dtype)
             np.concatenate(flat, out=staged)
             self._large([staged], reduction, what)
-            begin = 0
-            for array in flat:
-                array[...] = staged[begin : begin + array.size]
-                begin += array.size
+            _deal_out(staged, flat)
             return
         self._large(flat, reduction, what)
 
@@ -121,12 +118,16 @@ class SharedReductions:
             header[slot + _TEXT : slot + _BODY].cast("B")[: len(text) + 1] = text + b"\0"
         return header[slot + _BODY : slot + _SLOT_WORDS]
 
-    def _meet(self, what: str) -> None:
-        """Say that the slot is written, wait for the others, and see that they do the same."""
-        number = self._headers[self.rank][_POSTED] = self._number
-        flags = _Flags(self._others, _POSTED, number)
+    def _come(self, word: int, what: str) -> None:
+        """Say how far this member has come, and wait until all others have, too."""
+        number = self._headers[self.rank][word] = self._number
+        flags = _Flags(self._others, word, number)
         if not flags.Test():
             self._wait(flags, what)
+
+    def _meet(self, what: str) -> None:
+        """Say that the slot is written, wait for the others, and see that they do the same."""
+        self._come(_POSTED, what)
         at = self._slot() + _SIGNATURE
         mine = self._headers[self.rank][at]
         for rank, header in enumerate(self._headers):
@@ -151,10 +152,7 @@ class SharedReductions:
         total = np.array(self.maps[0].bytes[at : at + nbytes].view(dtype))
         for each in self.maps[1:]:
             function(total, each.bytes[at : at + nbytes].view(dtype), out=total)
-        begin = 0
-        for array in flat:
-            array[...] = total[begin : begin + array.size]
-            begin += array.size
+        _deal_out(total, flat)
 
     def _large(self, flat: Sequence[Array], reduction: str, what: str) -> None:
         body = self._begin(what)
@@ -175,10 +173,15 @@ class SharedReductions:
                     function(total, other, out=total)
                 for other in others:
                     other[...] = total
-        number = self._headers[self.rank][_DONE] = self._number
-        flags = _Flags(self._others, _DONE, number)
-        if not flags.Test():
-            self._wait(flags, what)
+        self._come(_DONE, what)
+
+
+def _deal_out(numbers: Array, arrays: Sequence[Array]) -> None:
+    """Fill arrays with numbers, one array behind the other."""
+    begin = 0
+    for array in arrays:
+        array[...] = numbers[begin : begin + array.size]
+        begin += array.size
 
 
 def _share(sizes: Sequence[int], rank: int, ranks: int) -> Iterator[tuple[int, int, int]]:

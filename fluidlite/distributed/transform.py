@@ -83,39 +83,20 @@ def insert_collectives(
     found = _buckets(block, gradients, BUCKET_BYTES if bucket_bytes is None else bucket_bytes)
     seed = _seed(block, loss)
     for bucket in found:
-        _insert(
-            block,
-            block.ops.index(bucket.after) + 1,
-            "c_allreduce_sum",
-            {"X": list(bucket.names)},
-            {"Out": list(bucket.names)},
-            {"use_calc_stream": False},
-            "backward",
-        )
+        at, names = block.ops.index(bucket.after) + 1, ({"X": list(bucket.names)}, {"Out": list(bucket.names)})
+        block._insert(at, "c_allreduce_sum", *names, {"use_calc_stream": False}, role="backward")
     for name, op in sparse.items():
         gather_rows(block, block.var(name), op, members)
     last = max(i for i, op in enumerate(block.ops) if op.role == "backward")
     for bucket in reversed(found):
         names = {"X": list(bucket.names)}, {"Out": list(bucket.names)}
-        _insert(block, last + 1, "c_sync_comm_stream", *names, {}, "backward")
+        block._insert(last + 1, "c_sync_comm_stream", *names, {}, role="backward")
     _share_random_updates(block)
     if scale == "rows":
         _scale_by_rows(block, seed, rows_of)
     elif scale == "members":
         seed.set_attr("value", float(seed.attrs["value"]) / members)
     return found
-
-
-def _insert(
-    block: Block,
-    index: int,
-    type: str,
-    inputs: dict[str, list[str]],
-    outputs: dict[str, list[str]],
-    attrs: dict[str, object],
-    role: str,
-) -> None:
-    block._insert(index, type, inputs, outputs, attrs, role=role)
 
 
 def _gradients(block: Block) -> dict[str, Operator]:
@@ -207,8 +188,8 @@ def _share_random_updates(block: Block) -> None:
     for op in list(block.ops):
         if op.role == "optimize" and op.definition.random:
             for name in op.output_arg_names:
-                _insert(
-                    block, block.ops.index(op) + 1, "c_broadcast", {"X": [name]}, {"Out": [name]}, {**wait}, "optimize"
+                block._insert(
+                    block.ops.index(op) + 1, "c_broadcast", {"X": [name]}, {"Out": [name]}, {**wait}, role="optimize"
                 )
 
 
@@ -221,19 +202,12 @@ def _scale_by_rows(block: Block, seed: Operator, rows_of: str) -> None:
     )
     like = {"shape": [-1, 1], "value": 1.0, "dtype": spec.dtype}
     at = block.ops.index(seed)
-    _insert(block, at, "elementwise_div", {"X": [rows], "Y": [total]}, {"Out": [share]}, {}, "backward")
-    _insert(block, at, "c_sync_comm_stream", {"X": [total]}, {"Out": [total]}, {}, "backward")
-    _insert(block, 0, "c_allreduce_sum", {"X": [rows]}, {"Out": [total]}, {}, "forward")
-    _insert(
-        block,
-        0,
-        "reduce_sum",
-        {"X": [ones]},
-        {"Out": [rows]},
-        {"reduce_all": True, "dim": [0], "keep_dim": False},
-        "forward",
-    )
-    _insert(block, 0, "fill_constant_batch_size_like", {"Input": [rows_of]}, {"Out": [ones]}, like, "forward")
+    block._insert(at, "elementwise_div", {"X": [rows], "Y": [total]}, {"Out": [share]}, {}, role="backward")
+    block._insert(at, "c_sync_comm_stream", {"X": [total]}, {"Out": [total]}, {}, role="backward")
+    block._insert(0, "c_allreduce_sum", {"X": [rows]}, {"Out": [total]}, {}, role="forward")
+    whole = {"reduce_all": True, "dim": [0], "keep_dim": False}
+    block._insert(0, "reduce_sum", {"X": [ones]}, {"Out": [rows]}, whole, role="forward")
+    block._insert(0, "fill_constant_batch_size_like", {"Input": [rows_of]}, {"Out": [ones]}, like, role="forward")
     at = block.ops.index(seed)
     block.remove_op(at)
-    _insert(block, at, "reshape2", {"X": [share]}, {"Out": [target]}, {"shape": list(spec.dims)}, "backward")
+    block._insert(at, "reshape2", {"X": [share]}, {"Out": [target]}, {"shape": list(spec.dims)}, role="backward")

@@ -20,6 +20,7 @@ from fluidlite.expr.elementwise import definition, slots
 from fluidlite.expr.lowering import dims_of, lowered
 from fluidlite.expr.number import Number, Numbers, attribute, number
 from fluidlite.expr.primitive_calls import PrimitiveWriter
+from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.segments import table
 from fluidlite.expr.tensor import Tensor, cast, ordered, symbol
 from fluidlite.expr.traced import check_indices
@@ -340,29 +341,6 @@ class _Writer(PrimitiveWriter):
 OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
     "input": lambda writer, x, target: writer.build.input(*x.params),
     "call": lambda writer, x, target: writer._called([(x, target)]),
-    **{
-        name: getattr(_Writer, f"_{name}")
-        for name in (
-            "reshape",
-            "transpose",
-            "slice",
-            "pad",
-            "concat",
-            "iota",
-            "reduce",
-            "arg",
-            "scan",
-            "take",
-            "add_rows",
-            "set_at",
-            "contract",
-            "offsets",
-            "segment_of",
-            "steps",
-            "step_result",
-            "step_table",
-            "random",
-        )
-    },
+    **{op: getattr(_Writer, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_Writer, f"_{op}")},
 }
 """By primitive: what writes the operator that is it."""

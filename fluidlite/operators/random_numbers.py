@@ -33,8 +33,8 @@ def _truncated(*, mean: float, std: float) -> Any:
     bound: Any = erf(root(2))
     t = bound * (2 * uniform() - 1)
     w = -log((1 - t) * (1 + t)) - 2.5
-    p: Any = CENTRAL[0]
-    for term in CENTRAL[1:]:
+    p: Any = CENTRAL[-1]
+    for term in CENTRAL[-2::-1]:
         p = p * w + term
     return mean + std * root(2) * p * t
 

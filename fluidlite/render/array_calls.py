@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fluidlite.base.dtypes import FLOATS
 from fluidlite.expr.indexing import in_range
+from fluidlite.expr.primitives import TENSOR_PRIMITIVES
 from fluidlite.expr.step_order import order_of
 from fluidlite.expr.tensor import Tensor
 from fluidlite.render.array_text import ArrayText
@@ -297,35 +298,6 @@ class ArrayCalls(ArrayText):
 
 
 ARRAY_CALLS: dict[str, Callable[[ArrayCalls, Tensor], str]] = {
-    "input": ArrayCalls._input,
-    "number": ArrayCalls._number,
-    "map": ArrayCalls._map,
-    "cast": ArrayCalls._cast,
-    "stop": ArrayCalls._stop,
-    "reshape": ArrayCalls._reshape,
-    "transpose": ArrayCalls._transpose,
-    "broadcast": ArrayCalls._broadcast,
-    "slice": ArrayCalls._slice,
-    "pad": ArrayCalls._pad,
-    "concat": ArrayCalls._concat,
-    "iota": ArrayCalls._iota,
-    "offsets": ArrayCalls._offsets,
-    "window": ArrayCalls._window,
-    "unwindow": ArrayCalls._unwindow,
-    "reduce": ArrayCalls._reduce,
-    "arg": ArrayCalls._arg,
-    "scan": ArrayCalls._scan,
-    "recur": ArrayCalls._recur,
-    "segment": ArrayCalls._segment,
-    "segment_of": ArrayCalls._segment_of,
-    "arrange": ArrayCalls._arrange,
-    "step_table": ArrayCalls._step_table,
-    "take": ArrayCalls._take,
-    "pick": ArrayCalls._pick,
-    "checked": ArrayCalls._checked,
-    "add_at": ArrayCalls._add_at,
-    "set_at": ArrayCalls._set_at,
-    "put": ArrayCalls._put,
-    "contract": ArrayCalls._contract,
+    op: getattr(ArrayCalls, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(ArrayCalls, f"_{op}")
 }
 """By primitive: the text of its value, of the names of its operands; "None" where its reader writes it."""

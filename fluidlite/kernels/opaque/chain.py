@@ -50,9 +50,7 @@ class Chains:
 
     def pairs(self) -> Iterator[Array]:
         """Yield the rows that have a predecessor, some at a time."""
-        inner = np.ones(len(self.emission), bool)
-        inner[self.firsts] = False
-        rows = np.flatnonzero(inner)
+        rows = np.flatnonzero(~self._starting())
         size = max(_MOST // max(self.tags**2, 1), 1)
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size]

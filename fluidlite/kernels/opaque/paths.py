@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from .chain import Array, log_sum_exp
 
 
 def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[Array, Array]:
@@ -61,7 +59,7 @@ def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[A
             backward[t] = np.where((steps == t + 1)[:, None], np.where(last, 0, -np.inf), onward)
             backward[t, steps <= t] = -np.inf
         stopped = forward[np.maximum(steps - 1, 0), which] if longest else np.zeros(states.shape)
-        totals = _log_sum(np.where(last, stopped, -np.inf))
+        totals = log_sum_exp(np.where(last, stopped, -np.inf), 1)
         possible = (totals != -np.inf) & (steps > 0)  # NaN stays NaN
         totals = np.where(possible, totals, 0)
         passes = np.exp(forward + backward - totals[None, :, None])
@@ -71,13 +69,6 @@ def ctc(logits: Array, steps: Array, labels: list[Array], blank: int) -> tuple[A
     for state in range(states.shape[1]):  # one state of each sequence at a time: no two of one class
         derivative[:, which, states[:, state]] -= passes[:, :, state]
     return -totals, derivative
-
-
-def _log_sum(scores: Array) -> Array:
-    top = scores.max(1)
-    top = np.where(np.isfinite(top), top, 0)
-    found: Array = np.log(np.exp(scores - top[:, None]).sum(1)) + top
-    return found
 
 
 def _from(scores: Array, skips: Array) -> Array:

@@ -1,41 +1,38 @@
-"""The gradients of layer_norm and group_norm: a row an item."""
+"""The gradients of layer_norm and group_norm, from the saved statistics.
+
+A statistic belongs to a *row*: ``outer`` runs of ``inner`` neighbouring elements, ``step`` apart. An item does one
+row. Where channels are last, an item sums several of them, which are neighbours in memory.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from math import prod
+from string import Template
+from typing import Any, NamedTuple
 
 from fluidlite.plugin import IO, Call, Context, KernelOptions, compute_dtype, register_kernel
 
-from .moments import (
-    COLUMNS,
-    NUMBERS,
-    ROW,
-    Rows,
-    arrays,
-    channels_of,
-    inverse,
-    lanes,
-    loaded,
-    row_stores,
-    row_sums,
-    rows_of,
-    tile,
-    weight,
-)
-from .source import LANES, Buffer, Kernel, build, group_size, store
+from .source import LANES, Buffer, Kernel, build, ctype, function, group_size, load, store, tree
 
+_GRADS = {"dx": "X@GRAD", "dscale": "Scale@GRAD", "dbias": "Bias@GRAD"}
+"""Output slots by the names that kernels give them."""
 BLOCK = 128
 """So many numbers of a column are added up before they join its sum."""
-_BACKWARD = (
-    ROW
-    + """
+
+# Row r begins at r / groups * major + r % groups * minor; its scale at r % groups * hop.
+_ROWS = """
+  const index_t q = gid / groups, g = gid - q * groups;
+  const index_t base = q * major + g * minor, p = g * hop;
+  const $T count = ($T)(outer * inner);
   const $T m = mean[gid], inv = $inverse;
   $sums
   const $T first = one / count, second = inv * inv * other / count;
-  $stores
+  for (index_t o = 0; o < outer; ++o) {
+    const index_t at = base + o * step;
+    for (index_t i = 0; i < inner; ++i) { $store }
+  }
 """
-)
-
 _CHANNELS = """
   $T one = 0, other = 0;
   for (index_t n = 0; n < batch; ++n) {
@@ -48,129 +45,192 @@ _CHANNELS = """
   }
   $stores
 """
+# WIDTH is a constant in a whole tile, for a compiler to make vectors, and a variable in one that is cut off.
+_COLUMNS = """
+  const index_t columns = channels;
+  const index_t j = gid * $lanes;
+  const int width = columns - j < $lanes ? (int)(columns - j) : $lanes;
+  $T one[$lanes], other[$lanes], block_one[$lanes], block_other[$lanes]; $own
+  if (width == $lanes) { $whole }
+  else { $cut }
+"""
+_JOIN = """for (int v = 0; v < WIDTH; ++v) {
+      one[v] += block_one[v]; other[v] += block_other[v]; block_one[v] = 0; block_other[v] = 0;
+    }"""
+_TILE = """
+    int count = 0;
+    for (int v = 0; v < WIDTH; ++v) { one[v] = 0; other[v] = 0; block_one[v] = 0; block_other[v] = 0; }
+    for (index_t n = 0; n < batch; ++n) {
+      $statistics
+      for (index_t s = 0; s < inner; ++s) {
+        const index_t at = (n * inner + s) * columns + j;
+        for (int v = 0; v < WIDTH; ++v) {
+          const $T w = $dy;
+          block_one[v] += w;
+          block_other[v] += w * ($x - $m) * $inv;
+        }
+        if (++count == $block) { $join count = 0; }
+      }
+    }
+    $join
+    for (int v = 0; v < WIDTH; ++v) { $stores }
+"""
 
 
-def _rows_kernel(context: Context, rows: Rows, dtype: str, scaled: bool) -> Kernel:
-    """The kernel of the gradient of X."""
-    wide = compute_dtype(dtype)
-    kind, element = loaded(context, dtype)
+class _Norm(NamedTuple):
+    """X as [batch, channels, inner], or [batch, inner, channels] if ``last``; a sample has ``groups`` statistics."""
 
-    def factor(i: str) -> str:
-        return f" * {weight('scale', rows.weights, i)}" if scaled else ""
+    batch: int
+    inner: int
+    channels: int
+    groups: int
+    last: bool
 
-    sums = row_sums(
-        kind,
-        lambda i: f"const {kind} w = {element('dy', f'at + {i}')}{factor(i)};",
-        one=lambda i: "w",
-        other=lambda i: f"w * ({element('x', f'at + {i}')} - m)",
-    )
-    rest = f" - first - ({element('x', 'at + i')} - m) * second"
-    value = f"({element('dy', 'at + i')}{factor('i')}{rest}) * inv"
-    stores = row_stores(store(context, dtype, "dx[at + i]", value))
-    words = {"T": kind, "inverse": inverse(context, dtype, "spread[gid]"), "sums": sums, "stores": stores}
-    buffers = [Buffer("x", dtype), Buffer("dy", dtype), Buffer("mean", wide), Buffer("spread", wide)]
-    buffers += [Buffer("scale", wide)] if scaled else []
-    buffers += [Buffer("dx", dtype, True)]
-    name = f"normalise_grad_{dtype}_{rows.weights}_{int(scaled)}"
-    return build(context, name, buffers, [*NUMBERS, ("epsilon", wide)], _BACKWARD, words)
+    @property
+    def each(self) -> int:
+        """The channels of a group."""
+        return self.channels // self.groups
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of the kernel of rows: groups, major, minor, outer, step, inner and hop."""
+        whole = self.inner * self.channels
+        if self.last:
+            return self.groups, whole, self.each, self.inner, self.channels, self.each, self.each
+        return self.groups, whole, self.each * self.inner, self.each, self.inner, self.inner, self.each
 
 
-_GRADS = {"dx": "X@GRAD", "dscale": "Scale@GRAD", "dbias": "Bias@GRAD"}
-"""Output slots by the names that kernels give them."""
+def _norm_of(call: Call) -> _Norm:
+    dims, attrs = call.dims("X"), call.attrs
+    if "begin_norm_axis" in attrs:
+        begin = attrs["begin_norm_axis"]
+        return _Norm(prod(dims[:begin]), 1, prod(dims[begin:]), 1, True)
+    if attrs["data_layout"] == "NHWC":
+        return _Norm(dims[0], prod(dims[1:-1]), dims[-1], attrs["groups"], True)
+    return _Norm(dims[0], prod(dims[2:]), dims[1], attrs["groups"], False)
+
+
+class _Writer:
+    """Writes the kernels of one dtype."""
+
+    def __init__(self, context: Context, dtype: str) -> None:
+        self.context, self.dtype, self.wide = context, dtype, compute_dtype(dtype)
+        self.kind = ctype(context, self.wide)
+        self.buffers = [*(Buffer(name, dtype) for name in ("x", "dy")), *map(self._number, ("mean", "spread"))]
+
+    def _number(self, name: str, written: bool = False) -> Buffer:
+        return Buffer(name, self.wide, written)
+
+    def _element(self, name: str, at: str) -> str:
+        return load(self.dtype, f"{name}[{at}]")
+
+    def _inverse(self, row: str) -> str:
+        """1 / sqrt(variance + epsilon)."""
+        return f"1 / {function(self.context, 'sqrt', self.dtype)}(spread[{row}] + epsilon)"
+
+    def _sums(self, factor: Callable[[str], str], one: str, other: str) -> str:
+        """Text that sums a row's gradients, each times a factor, and their products with what X is above its mean."""
+
+        def step(i: str, lane: str) -> str:
+            w = f"const {self.kind} w = {self._element('dy', f'at + {i}')}{factor(i)};"
+            x = self._element("x", f"at + {i}")
+            return f"{{ {w} {one}_acc[{lane}] += w; {other}_acc[{lane}] += w * ({x} - m); }}"
+
+        joined = "\n  ".join(tree(lambda a, b: f"{a} += {b};").replace("acc", f"{name}_acc") for name in (one, other))
+        return f"""{self.kind} {one}_acc[{LANES}]; {self.kind} {other}_acc[{LANES}];
+  for (int v = 0; v < {LANES}; ++v) {{ {one}_acc[v] = 0; {other}_acc[v] = 0; }}
+  for (index_t o = 0; o < outer; ++o) {{
+    const index_t at = base + o * step;
+    index_t i = 0;
+    for (; i + {LANES} <= inner; i += {LANES})
+      for (int v = 0; v < {LANES}; ++v) {step("i + v", "v")}
+    for (; i < inner; ++i) {step("i", "0")}
+  }}
+  {joined}
+  {self.kind} {one} = {one}_acc[0]; {self.kind} {other} = {other}_acc[0];"""
+
+    def rows(self, scaled: bool, along: bool) -> Kernel:
+        """The kernel of the gradient of X; scales differ ``along`` runs, or from run to run."""
+
+        def factor(i: str) -> str:
+            return f" * scale[p + {i if along else 'o'}]" if scaled else ""
+
+        gradient = f"{self._element('dy', 'at + i')}{factor('i')}"
+        value = f"({gradient} - first - ({self._element('x', 'at + i')} - m) * second) * inv"
+        words = {
+            "T": self.kind,
+            "inverse": self._inverse("gid"),
+            "sums": self._sums(factor, "one", "other"),
+            "store": store(self.context, self.dtype, "dx[at + i]", value),
+        }
+        buffers = [*self.buffers, *([self._number("scale")] if scaled else []), Buffer("dx", self.dtype, True)]
+        numbers: list[str | tuple[str, str]] = ["groups", "major", "minor", "outer", "step", "inner", "hop"]
+        numbers.append(("epsilon", self.wide))
+        name = f"normalise_grad_{self.dtype}_{'i' if along else 'o'}_{int(scaled)}"
+        return build(self.context, name, buffers, numbers, _ROWS, words)
+
+    def _channel_sums(self, name: str, outputs: tuple[str, ...], text: str, words: dict[str, str]) -> Kernel:
+        """A kernel of the gradients of scale and bias."""
+        buffers = [*self.buffers, *(self._number(output, True) for output in outputs)]
+        numbers: list[str | tuple[str, str]] = ["batch", "inner", "channels", "groups", "each", ("epsilon", self.wide)]
+        name = f"{name}_{self.dtype}_{'_'.join(outputs)}"
+        return build(self.context, name, buffers, numbers, text, {"T": self.kind, **words})
+
+    def channels(self, outputs: tuple[str, ...]) -> Kernel:
+        """That of channels that are dim 1: one an item."""
+        words = {
+            "inverse": self._inverse("row"),
+            "sums": self._sums(lambda i: "", "part_one", "part_other"),
+            "stores": " ".join(f"{name}[gid] = {'other' if name == 'dscale' else 'one'};" for name in outputs),
+        }
+        return self._channel_sums("channel_sums", outputs, _CHANNELS, words)
+
+    def columns(self, outputs: tuple[str, ...], lanes: int, single: bool) -> Kernel:
+        """That of channels that are last: ``lanes`` an item, with a ``single`` mean and variance or their own."""
+        inverse = self._inverse("row")
+        words = {"T": self.kind, "dy": self._element("dy", "at + v"), "x": self._element("x", "at + v")}
+        words |= {"block": str(BLOCK), "join": _JOIN}
+        if single:
+            words |= {"m": "m", "inv": "inv", "own": ""}
+            words["statistics"] = f"const index_t row = n; const {self.kind} m = mean[row], inv = {inverse};"
+        else:
+            words |= {"m": "m[v]", "inv": "inv[v]", "own": f"{self.kind} m[{lanes}], inv[{lanes}];"}
+            row = "const index_t row = n * groups + (j + v) / each;"
+            words["statistics"] = f"for (int v = 0; v < WIDTH; ++v) {{ {row} m[v] = mean[row]; inv[v] = {inverse}; }}"
+        words["stores"] = " ".join(f"{name}[j + v] = {'other' if name == 'dscale' else 'one'}[v];" for name in outputs)
+        tile = Template(_TILE).substitute(words)
+        words |= {
+            "lanes": str(lanes),
+            "whole": tile.replace("WIDTH", str(lanes)),
+            "cut": tile.replace("WIDTH", "width"),
+        }
+        return self._channel_sums(f"column_sums_{int(single)}_{lanes}", outputs, _COLUMNS, words)
 
 
 def _backward(call: Call, context: Context) -> Any:
-    """X@GRAD, Scale@GRAD and Bias@GRAD, from the saved statistics."""
-    rows, dtype, epsilon = rows_of(call), call.dtype("X"), call.attr("epsilon")
-    scaled = call.has("Scale")
-    kernel = None
-    if call.has("X@GRAD"):
-        kernel = _rows_kernel(context, rows, dtype, scaled)
+    """X@GRAD, Scale@GRAD and Bias@GRAD."""
+    norm, epsilon, scaled = _norm_of(call), call.attr("epsilon"), call.has("Scale")
+    writer, items = _Writer(context, call.dtype("X")), norm.batch * norm.groups
+    kernel = writer.rows(scaled, norm.last) if call.has("X@GRAD") else None
     outputs = tuple(name for name in ("dscale", "dbias") if call.has(_GRADS[name]))
-    where = channels_of(call)
-    single = where.groups == 1
-    wide = (256 if where.channels >= 1024 else 64) if single else LANES  # the wider, the fewer pages are begun anew
-    if not where.last:
-        sums = _channel_sums(context, dtype, outputs) if outputs else None
-    else:
-        sums = _column_sums(context, dtype, outputs, wide, single) if outputs else None
-    numbers = (where.batch, where.inner, where.channels, where.groups, where.each, epsilon)
-    items = -(-where.channels // wide) if where.last else where.channels
+    single = norm.groups == 1
+    lanes = (256 if norm.channels >= 1024 else 64) if single else LANES  # the wider, the fewer pages are begun anew
+    sums = None
+    if outputs:
+        sums = writer.columns(outputs, lanes, single) if norm.last else writer.channels(outputs)
+    numbers = (norm.batch, norm.inner, norm.channels, norm.groups, norm.each, epsilon)
+    sum_items = -(-norm.channels // lanes) if norm.last else norm.channels
 
     def run(context: Context, io: IO) -> None:
         read = [io.span(slot) for slot in ("X", "Y@GRAD", "Mean", "Variance")]
-        if kernel is not None and rows.number:
-            scale = [io.span("Scale")] if scaled else []
-            spans = (*read, *scale, io.span("X@GRAD"))
-            kernel(context, rows.number, spans, (*rows.numbers, epsilon), group_size(rows.number))
+        if kernel is not None and items:
+            spans = (*read, *([io.span("Scale")] if scaled else []), io.span("X@GRAD"))
+            kernel(context, items, spans, (*norm.rows, epsilon), group_size(items))
         if sums is not None:
             spans = (*read, *(io.span(_GRADS[name]) for name in outputs))
-            sums(context, items, spans, numbers, group_size(items))
+            sums(context, sum_items, spans, numbers, group_size(sum_items))
 
     return run
-
-
-def _sums_kernel(
-    context: Context, name: str, dtype: str, outputs: tuple[str, ...], text: str, words: dict[str, str]
-) -> Kernel:
-    wide = compute_dtype(dtype)
-    buffers = [Buffer("x", dtype), Buffer("dy", dtype), Buffer("mean", wide), Buffer("spread", wide)]
-    buffers += [Buffer(output, wide, True) for output in outputs]
-    numbers: list[str | tuple[str, str]] = ["batch", "inner", "channels", "groups", "each", ("epsilon", wide)]
-    return build(context, f"{name}_{dtype}_{'_'.join(outputs)}", buffers, numbers, text, words)
-
-
-def _channel_sums(context: Context, dtype: str, outputs: tuple[str, ...]) -> Kernel:
-    """The kernel of the gradients of scale and bias where channels are dim 1: a channel an item."""
-    kind, element = loaded(context, dtype)
-    words = {
-        "T": kind,
-        "inverse": inverse(context, dtype, "spread[row]"),
-        "sums": row_sums(
-            kind,
-            lambda i: f"const {kind} w = {element('dy', f'at + {i}')};",
-            part_one=lambda i: "w",
-            part_other=lambda i: f"w * ({element('x', f'at + {i}')} - m)",
-        ),
-        "stores": " ".join(f"{name}[gid] = {'other' if name == 'dscale' else 'one'};" for name in outputs),
-    }
-    return _sums_kernel(context, "channel_sums", dtype, outputs, _CHANNELS, words)
-
-
-def _column_sums(context: Context, dtype: str, outputs: tuple[str, ...], wide: int, single: bool) -> Kernel:
-    """The same where channels are last: ``wide`` of them an item, with a ``single`` mean and variance or their own."""
-    kind, element = loaded(context, dtype)
-    row = f"const index_t row = n{'' if single else ' * groups + (j + v) / each'};"
-    inv = inverse(context, dtype, "spread[row]")
-    if single:
-        statistics, mine = f"{row} const {kind} m = mean[row], inv = {inv};", ("m", "inv")
-    else:
-        statistics, mine = lanes(f"{row} m[v] = mean[row]; inv[v] = {inv};"), ("m[v]", "inv[v]")
-    added = lanes(
-        f"const {kind} w = {element('dy', 'at + v')}; part_one[v] += w; "
-        f"part_other[v] += w * ({element('x', 'at + v')} - {mine[0]}) * {mine[1]};"
-    )
-    begin = "part_one[v] = 0; part_other[v] = 0;"
-    join = f"{{ {lanes(f'one[v] += part_one[v]; other[v] += part_other[v]; {begin}')} count = 0; }}"
-    stores = " ".join(f"{name}[j + v] = {'other' if name == 'dscale' else 'one'}[v];" for name in outputs)
-    body = f"""
-    int count = 0;
-    {lanes(f"one[v] = 0; other[v] = 0; {begin}")}
-    for (index_t n = 0; n < batch; ++n) {{
-      {statistics}
-      for (index_t s = 0; s < inner; ++s) {{
-        const index_t at = (n * inner + s) * columns + j;
-        {added}
-        if (++count == {BLOCK}) {join}
-      }}
-    }}
-    {join}
-    {lanes(stores)}
-  """
-    text = "  const index_t columns = channels;" + COLUMNS + "  $tile\n"
-    declared = arrays(kind, ("one", "other", "part_one", "part_other", *(() if single else ("m", "inv"))), wide)
-    words = {"lanes": str(wide), "tile": tile(declared, body, wide)}
-    return _sums_kernel(context, f"column_sums_{int(single)}_{wide}", dtype, outputs, text, words)
 
 
 CORES = KernelOptions(written_for="cores")

@@ -15,6 +15,7 @@ from fluidlite.base.errors import KernelNotFoundError
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.language_math import library as language_library, math_call as language_math_call
 from fluidlite.platform.context import Context
+from fluidlite.program.prepared import Prepared
 
 __all__ = ["Buffer", "Kernel", "build", "ctype", "decode", "function", "load", "store", "wrapping"]
 
@@ -111,6 +112,36 @@ def build(
         context.launch(compiled, items, args, group)
 
     return launch
+
+
+Launch = tuple[Any, int, list[Any], "int | None"]
+"""What ``context.launch`` takes."""
+
+
+def launching(
+    launches: Callable[[Any, Any], Sequence[Launch]], same: bool, workspace: int = 0, source: str = ""
+) -> Prepared:
+    """What launches compiled kernels one after the other.
+
+    ``same``: ``launches(context, io)`` gives the same at each run, for operands whose memory stays where it is.
+    """
+
+    def run(context: Any, io: Any) -> None:
+        for launch in launches(context, io):
+            context.launch(*launch)
+
+    def bind(context: Any, io: Any) -> Callable[[], None] | None:
+        if not same:
+            return None
+        known = launches(context, io)
+
+        def bound() -> None:
+            for launch in known:
+                context.launch(*launch)
+
+        return bound
+
+    return Prepared(run, workspace, bind, source=source)
 
 
 def written(

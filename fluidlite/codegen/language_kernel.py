@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter, itemgetter
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from fluidlite.base.dtypes import HALVES, ITEMSIZE
 from fluidlite.base.lru_cache import LRUCache
 from fluidlite.codegen.broadcast import Pattern, pattern_of
+from fluidlite.codegen.kernel_source import Launch, launching
 from fluidlite.codegen.language_writer import LANES, Source, Writer
 from fluidlite.codegen.lower import alias_of, refusal, typed_of
 from fluidlite.codegen.nontemporal_stores import LARGE
@@ -135,7 +136,7 @@ class _Plan:
 def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mapping[str, int]) -> Prepared:
     """Return what runs the launches: those that ``guard`` makes where a deferred error may be there."""
 
-    def launches(context: Any, io: Any) -> Sequence[tuple[Step, list[Any]]]:
+    def launches(context: Any, io: Any) -> list[Launch]:
         plan = guard(io.context) if guard is not None and getattr(context, "suspect", True) else plain
         found = []
         for step in plan.steps:
@@ -152,22 +153,8 @@ def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mappin
                     args.append(io.random[what])
                 else:
                     args += context.status_args()
-            found.append((step, args))
+            found.append((step.kernel, step.items, args, step.group))
         return found
 
-    def run(context: Any, io: Any) -> None:
-        for step, args in launches(context, io):
-            context.launch(step.kernel, step.items, args, step.group)
-
-    def bind(context: Any, io: Any) -> Callable[[], None]:
-        if guard is not None or any(kind == "random" for step in plain.steps for kind, _ in step.arguments):
-            return lambda: run(context, io)
-        ready = launches(context, io)
-
-        def bound() -> None:
-            for step, args in ready:
-                context.launch(step.kernel, step.items, args, step.group)
-
-        return bound
-
-    return Prepared(run, bind=bind, source="\n".join(plain.sources))
+    same = guard is None and all(kind != "random" for step in plain.steps for kind, _ in step.arguments)
+    return launching(launches, same, source="\n".join(plain.sources))

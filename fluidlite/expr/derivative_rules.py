@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from fluidlite.base.dtypes import ALL_FLOATS
+from fluidlite.base.dtypes import ALL_FLOATS, compute_dtype
 from fluidlite.base.errors import GradientError
 from fluidlite.expr.functions import (
     cos,
@@ -32,7 +32,7 @@ from fluidlite.expr.number import Number, number
 from fluidlite.expr.reductions import contract, recur, reduce_sum, scan
 from fluidlite.expr.segments import segment_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, wide
-from fluidlite.expr.views import flip, full, pad, reshape, slice_axis, slices, spread_size, transpose
+from fluidlite.expr.views import flip, full, pad, reshape, shift, slice_axis, slices, spread_size, transpose
 from fluidlite.expr.windows import unwindow, window
 
 Adjoints = tuple["Tensor | None", ...]
@@ -97,12 +97,7 @@ def _map(x: Tensor, d: Tensor) -> Adjoints:
 
 def _cast(x: Tensor, d: Tensor) -> Adjoints:
     (arg,) = x.args
-    return (cast(d, wide_dtype(arg.dtype)) if arg.dtype in ALL_FLOATS else None,)
-
-
-def wide_dtype(dtype: str) -> str:
-    """The dtype in which derivatives of a dtype compute."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
+    return (cast(d, compute_dtype(arg.dtype)) if arg.dtype in ALL_FLOATS else None,)
 
 
 # What moves elements moves them back
@@ -184,22 +179,15 @@ def _scan(x: Tensor, d: Tensor) -> Adjoints:
     # the product in front of an element, times the sum of derivatives behind it, each times what lies between
     ahead = 1 if reverse else -1
     front = scan("prod", arg, axis, reverse, exclusive=True)
-    behind = recur(_shifted(arg, axis, ahead), _shifted(d, axis, ahead) if exclusive else d, axis, not reverse)
+    behind = recur(shift(arg, axis, ahead), shift(d, axis, ahead) if exclusive else d, axis, not reverse)
     return (front * behind,)
 
 
 def _recur(x: Tensor, d: Tensor) -> Adjoints:
     (a, _), (axis, reverse) = x.args, x.params
     ahead = 1 if reverse else -1
-    total = recur(_shifted(a, axis, ahead), d, axis, not reverse)
-    return total * _shifted(x, axis, -ahead), total
-
-
-def _shifted(x: Tensor, axis: int, by: int) -> Tensor:
-    """Element i moved to i + ``by`` along an axis; a 0 comes in."""
-    low, high = [0] * x.rank, [0] * x.rank
-    low[axis], high[axis] = by, -by
-    return pad(x, low, high)
+    total = recur(shift(a, axis, ahead), d, axis, not reverse)
+    return total * shift(x, axis, -ahead), total
 
 
 def _segment(x: Tensor, d: Tensor) -> Adjoints:

@@ -13,7 +13,7 @@ from fluidlite.expr.reductions import of_nothing, reduce_sum
 from fluidlite.expr.step_order import order_of
 from fluidlite.expr.tensor import Tensor, broadcast_to, cast, ordered, tensor
 from fluidlite.expr.tracing import current
-from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, slices, transpose, unsqueeze
+from fluidlite.expr.views import concat, flip, full, iota, move_axis, pad, reshape, shift, slices, transpose, unsqueeze
 
 
 def lowered(results: list[Tensor]) -> list[Tensor]:
@@ -151,13 +151,6 @@ def _put(x: Tensor) -> Tensor:
     return reshape(made, x.dims)
 
 
-def _shift(x: Tensor, axis: int, by: int, fill: int) -> Tensor:
-    """Element i moved to i + ``by`` along an axis."""
-    low, high = [0] * x.rank, [0] * x.rank
-    low[axis], high[axis] = by, -by
-    return pad(x, low, high, fill)
-
-
 def _scan(x: Tensor) -> Tensor | None:
     """By combining with what lies 1, 2, 4, ... before."""
     (source,), (kind, axis, reverse, exclusive) = x.args, x.params
@@ -168,10 +161,10 @@ def _scan(x: Tensor) -> Tensor | None:
         return x if length else source
     made = flip(source, axis) if reverse else source
     if exclusive:
-        made = _shift(made, axis, 1, 1)
+        made = shift(made, axis, 1, 1)
     step = 1
     while step < length:
-        made, step = made * _shift(made, axis, step, 1), 2 * step
+        made, step = made * shift(made, axis, step, 1), 2 * step
     return flip(made, axis) if reverse else made
 
 
@@ -182,7 +175,7 @@ def _recur(x: Tensor) -> Tensor:
         a, b = flip(a, axis), flip(b, axis)
     step = 1
     while step < size(x.dims[axis]):
-        a, b, step = a * _shift(a, axis, step, 1), b + a * _shift(b, axis, step, 0), 2 * step
+        a, b, step = a * shift(a, axis, step, 1), b + a * shift(b, axis, step, 0), 2 * step
     return flip(b, axis) if reverse else b
 
 

@@ -35,26 +35,22 @@ def steps_operator(step: Step, facts: Facts, states: int, backward: bool) -> OpD
 
 
 def _steps_operator(step: Step, facts: Facts, states: int, backward: bool) -> OpDef:
-    def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
-        rows = sum(call.attr("counts"))
-        return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
-
     return OpDef(
         type="steps",
         inputs=_OPERANDS,
         outputs=(Slot("O", duplicable=True),),
         attrs=(Attr("counts", "ints"),),
-        infer=inferred,
+        infer=lambda call: _results(facts, sum(call.attr("counts"))),
         steps=StepsRule(_one_step(step, facts), states, backward),
         doc="a step for each run of rows",
     )
 
 
-def _one_step(step: Step, facts: Facts) -> OpDef:
-    def inferred(call: Call) -> Mapping[str, Sequence[Spec]]:
-        rows = call.dims("S")[0]
-        return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
+def _results(facts: Facts, rows: int) -> Mapping[str, Sequence[Spec]]:
+    return {"O": [Spec.of((rows, *dims), dtype) for dims, dtype in facts]}
 
+
+def _one_step(step: Step, facts: Facts) -> OpDef:
     def function(inputs: Mapping[str, Sequence[Tensor]], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"O": step(inputs["S"], inputs.get("X", ()), inputs.get("P", ()))}
 
@@ -63,7 +59,7 @@ def _one_step(step: Step, facts: Facts) -> OpDef:
         type="step",
         inputs=_OPERANDS,
         outputs=(Slot("O", duplicable=True),),
-        infer=inferred,
+        infer=lambda call: _results(facts, call.dims("S")[0]),
         expression=ExpressionRule(function),
         decompose=parts.decompose,
         doc="one step",

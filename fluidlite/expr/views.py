@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluidlite.base.dtypes import HALVES
+from fluidlite.base.dtypes import compute_dtype
 from fluidlite.expr.number import Number, Numeric, highest, lowest, number, product
 from fluidlite.expr.tensor import (
     Dims,
@@ -178,11 +178,17 @@ def pad(
     for d, a, b, n in zip(x.dims, lows, highs, between, strict=True):
         inner = d if not n else spread_size(d, n)
         dims.append(a + inner + b)
-    dtype = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
-    filler = value if isinstance(value, Tensor) else constant(value, dtype)
+    filler = value if isinstance(value, Tensor) else constant(value, compute_dtype(x.dtype))
     if filler.dims:
         refuse("pad takes one number")
     return tensor("pad", (x, filler), (lows, highs, between), dims, x.dtype)
+
+
+def shift(x: Tensor, axis: int, by: int, value: Operand = 0) -> Tensor:
+    """Element i moved to i + ``by`` along an axis; a number comes in."""
+    low, high = [0] * x.rank, [0] * x.rank
+    low[axis], high[axis] = by, -by
+    return pad(x, low, high, value)
 
 
 def _plain(n: Numeric) -> Numeric:
@@ -230,8 +236,7 @@ def iota(dims: Sequence[Numeric], axis: int, dtype: str = "int64") -> Tensor:
 
 def full(dims: Sequence[Numeric], value: Numeric, dtype: str) -> Tensor:
     """A number for each element of dims; a half type's is rounded once, where it is stored."""
-    one = constant(value, "float32" if dtype in HALVES else dtype)
-    return broadcast_to(cast(one, dtype), dims)
+    return broadcast_to(cast(constant(value, compute_dtype(dtype)), dtype), dims)
 
 
 def random_uniform(dims: Sequence[Numeric]) -> Tensor:

@@ -155,17 +155,11 @@ class CUDAContext(ContextBase):
 
     def record(self) -> Event:
         """Put an event into the stream."""
-        with self._device():
-            event = self.cupy.cuda.Event(disable_timing=True)
-            event.record(self.stream)
-        return CUDAEvent(event, self._guard)
+        return CUDAEvent(self._recorded(disable_timing=True), self._guard)
 
     def stamp(self) -> CUDAStamp:
         """Put an event that takes the time into the stream."""
-        with self._device():
-            event = self.cupy.cuda.Event()
-            event.record(self.stream)
-        return CUDAStamp(self.cupy, event, self._guard)
+        return CUDAStamp(self.cupy, self._recorded(), self._guard)
 
     def wait_for(self, event: Event) -> None:
         """Hold later work back until the event, of whichever GPU; an event of another kind blocks the host."""
@@ -186,6 +180,12 @@ class CUDAContext(ContextBase):
 
     def _device(self) -> Any:
         return self.cupy.cuda.Device(self.place.index)
+
+    def _recorded(self, **options: bool) -> Any:
+        with self._device():
+            event = self.cupy.cuda.Event(**options)
+            event.record(self.stream)
+        return event
 
     def _transfer(self, dst: int, src: int, nbytes: int, direction: int) -> None:
         with self._device():

@@ -11,12 +11,12 @@ from fluidlite.codegen.language_text import literal
 from fluidlite.expr.reductions import of_nothing
 from fluidlite.render.loops.elements import Element
 from fluidlite.render.loops.nest import TILE
+from fluidlite.render.loops.rules import STEPS
 from fluidlite.render.loops.schedule import Schedule
 from fluidlite.render.loops.sizes import Sizes, size_of
 
 BLOCK = 128
 """So many numbers are added up one after the other, and then to what was added up before: rounding stays small."""
-_STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
 class Accumulators:
@@ -147,6 +147,6 @@ class Accumulators:
 
 def stepped(kind: str, a: str, b: str, dtype: str, types: Mapping[str, str], math: Mapping[str, str]) -> str:
     """One step of a reduction."""
-    if kind in _STEPS:
-        return primitive(_STEPS[kind], [a, b], dtype, types, math)
-    return f"{b} ? {a} : 0" if kind == "all" else f"{a} | {b}"
+    if kind in ("all", "any"):
+        return f"{b} ? {a} : 0" if kind == "all" else f"{a} | {b}"
+    return primitive(STEPS[kind], [a, b], dtype, types, math)

@@ -211,9 +211,4 @@ def with_axes(n: Number, values: Mapping[str, Number]) -> Number:
         return values.get(n.value, n)
     if not n.args or not any(_has(n, axis) for axis in values):
         return n
-    return remade(n, tuple(with_axes(arg, values) for arg in n.args))
-
-
-def remade(n: Number, args: tuple[Number, ...]) -> Number:
-    """The same function of other numbers."""
-    return n.arithmetic(n.op, *args)
+    return n.arithmetic(n.op, *(with_axes(arg, values) for arg in n.args))

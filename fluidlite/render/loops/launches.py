@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
 from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import RegistryError
-from fluidlite.codegen.kernel_source import Buffer, written as written_kernel
+from fluidlite.codegen.kernel_source import Buffer, Launch, launching, written as written_kernel
 from fluidlite.codegen.typed import number as typed_number
 from fluidlite.expr.calls import leaves
 from fluidlite.expr.number import Number
@@ -129,7 +129,7 @@ def launched(call: Call, context: Any, written: Iterable[Piece], aliased: bool) 
 
     ready = [one for one in launches if one is not None]
 
-    def arguments(context: Any, io: Any) -> list[tuple[Any, int, list[Any], int | None]]:
+    def arguments(context: Any, io: Any) -> list[Launch]:
         spans: dict[Source, Span] = {}
         if need:
             base = io.workspace.span()
@@ -151,22 +151,8 @@ def launched(call: Call, context: Any, written: Iterable[Piece], aliased: bool) 
             found.append((one.kernel, one.items, given, one.group))
         return found
 
-    def run(context: Any, io: Any) -> None:
-        for each in arguments(context, io):
-            context.launch(*each)
-
-    def bind(context: Any, io: Any) -> Callable[[], None] | None:
-        if tables or any(one.draws or STATUS in one.sources for one in ready):
-            return None
-        known = arguments(context, io)
-
-        def bound() -> None:
-            for each in known:
-                context.launch(*each)
-
-        return bound
-
-    return Prepared(run, need, bind, source="\n".join(one.text for one in ready))
+    same = not tables and not any(one.draws or STATUS in one.sources for one in ready)
+    return launching(arguments, same, need, "\n".join(one.text for one in ready))
 
 
 def _launch(

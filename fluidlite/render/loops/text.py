@@ -239,7 +239,7 @@ class NestWriter(ElementWriter):
                 and self.ranks[store.value] < self.ranks[x]
                 and store.target not in self.late
                 and (tile or self._tiled(self.elements.needs(store.value)) == tile)
-                and not self._better_later(store, mine)
+                and not later_at_less(store, self.waiting, [y.args[0] for y in mine], self.elements)
             ]
         self._pass(x.params[1], mine, stores, level)
 
@@ -330,10 +330,6 @@ class NestWriter(ElementWriter):
             if any(x in elements_behind(other.value, self.elements) for other in stores):
                 self.value(x, len(self.scopes) - 1)
             del self.saved[x]  # a later pass computes it again
-
-    def _better_later(self, store: Store, reduces: Sequence[Element]) -> bool:
-        """Whether what a store costs is computed for a later one anyway, and not in the pass of these reductions."""
-        return later_at_less(store, self.waiting, [x.args[0] for x in reduces], self.elements)
 
     def _drawn(self, stores: Sequence[Store]) -> bool:
         """Whether random numbers are drawn for what is stored, and nothing of it is a tile."""

@@ -22,6 +22,7 @@ from fluidlite.codegen.epilogue_text import (
     epilogue_refusal as epilogue_refusal,
     epilogue_text as epilogue_text,
 )
+from fluidlite.codegen.language_math import SHARED_MATH as SHARED_MATH
 from fluidlite.codegen.llvm import c_to_llvm as c_to_llvm
 from fluidlite.distributed.groups import Group as Group, Work as Work, ring_group as ring_group
 from fluidlite.geometry import (

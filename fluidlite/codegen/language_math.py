@@ -28,6 +28,13 @@ _SAME = {"expnear": "exp"}
 """Functions of ours for arguments of some size, and for which of a kernel language's they stand."""
 _OWN = ("bits", "mod", "powexp", "gaussian")  # never the kernel language's
 
+SHARED_MATH: Mapping[str, str | None] = {
+    **{name: name for name in ("exp", "log", "sqrt", "pow", "fmod", "sin", "cos", "tanh", "fma")},
+    **{name: name for name in ("floor", "ceil", "trunc", "round")},
+    "abs": "fabs",
+}
+"""Functions of floats that OpenCL C and CUDA C both have, for each of their types."""
+
 _INTEGER = {
     "int_div": "if (b == 0) return 0; if (b == -1) return ($T)(0 - ($U)a); return ($T)(a / b);",
     "int_floor_div": "if (b == 0) return 0; if (b == -1) return ($T)(0 - ($U)a); "

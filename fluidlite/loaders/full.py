@@ -40,21 +40,9 @@ class FullLoader(Loader):
             found, fields_of(names), size, "samples", False, 0, False, 1, 1, 1, False, transform, batch_transform
         )
         super().__init__(settings, place)
+
+    def _begin(self) -> None:
         self._tensors: tuple[dict[str, Tensor], int] | None = None
-
-    def on(self, place: PlaceLike, names: Any = None) -> FullLoader:
-        """The same loader for another place; see :meth:`BatchedLoader.on`."""
-        return self._with(self._renamed(names), place)
-
-    def shard(self, rank: int, ranks: int) -> FullLoader:
-        """The same loader for one of several members, with its part of the dataset; see :meth:`BatchedLoader.shard`."""
-        return self._with(self._shared(rank, ranks), self.place)
-
-    def _with(self, settings: Settings, place: PlaceLike) -> FullLoader:
-        made = FullLoader.__new__(FullLoader)
-        Loader.__init__(made, settings, place)
-        made._tensors, made._epoch = None, self._epoch
-        return made
 
     @property
     def batch_size(self) -> int | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet, finalize
 
 from fluidlite.base.arguments import as_whole
@@ -60,6 +61,11 @@ class Loader:
         self._epoch = 0
         self._first = 0
         self._position: Position | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what a loader does not share with the same for another place or member."""
+        raise NotImplementedError
 
     @property
     def epoch(self) -> int:
@@ -128,16 +134,31 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         raise NotImplementedError
 
-    def on(self, place: PlaceLike, names: Any = None) -> Loader:
-        """The same loader for another place."""
-        raise NotImplementedError
+    def on(self, place: PlaceLike, names: Any = None) -> Self:
+        """The same loader for another place.
 
-    def shard(self, rank: int, ranks: int) -> Loader:
-        """The same loader for one of several members that share each batch."""
-        raise NotImplementedError
+        Parameters
+        ----------
+        place : Place or str
+        names : list of str or Variable, optional
+            Names of the fields, in place of those that the loader has.
+        """
+        settings = self._settings if names is None else replace(self._settings, fields=fields_of(names))
+        return self._with(settings, place)
 
-    def _shared(self, rank: int, ranks: int) -> Settings:
-        """The settings for a member."""
+    def shard(self, rank: int, ranks: int) -> Self:
+        """The same loader for one of several members: of each batch it gets its part, in the same order as the others.
+
+        Parameters
+        ----------
+        rank, ranks : int
+            Which member, and how many: of B samples it gets those from B * rank // ranks on.
+
+        Raises
+        ------
+        LoaderError
+            The source yields whole batches; while iterating, for a batch of fewer samples than members.
+        """
         if as_whole(ranks) is None or as_whole(rank) is None or not 0 <= rank < ranks:
             raise LoaderError(f"shard({rank!r}, {ranks!r}): expected a rank from 0 to ranks - 1")
         if self._settings.yields == "batches":
@@ -145,11 +166,13 @@ class Loader:
                 "the source yields batches, which a loader does not split\n  Do: let it yield samples, or the part of "
                 f"member {rank}"
             )
-        return replace(self._settings, rank=rank, ranks=ranks)
+        return self._with(replace(self._settings, rank=rank, ranks=ranks), self.place)
 
-    def _renamed(self, names: Any) -> Settings:
-        """The settings with other names, where samples do not bring some and none were told."""
-        return self._settings if names is None else replace(self._settings, fields=fields_of(names))
+    def _with(self, settings: Settings, place: PlaceLike) -> Self:
+        made = copy(self)
+        made._settings, made.place, made._position = settings, devices.unit(place).place, None
+        made._begin()
+        return made
 
 
 class BatchedLoader(Loader):
@@ -237,57 +260,14 @@ class BatchedLoader(Loader):
             persistent,
         )
         super().__init__(settings, place)
-        self._begin()
-        self._trace: list[Span] | None = None
+        self.trace: list[Span] | None = None
+        """What workers did and when, if somebody set it to a list; None: nothing is noted."""
 
     def _begin(self) -> None:
         self._runs: WeakSet[EpochRun] = WeakSet()
         self._idle: list[ProcessProducer] = []
         """Processes that wait for the next epoch."""
         finalize(self, _end_idle, self._idle, os.getpid()).atexit = False
-
-    def on(self, place: PlaceLike, names: Any = None) -> BatchedLoader:
-        """The same loader for another place.
-
-        Parameters
-        ----------
-        place : Place or str
-        names : list of str or Variable, optional
-            Names of the fields, in place of those that the loader has.
-        """
-        return self._with(self._renamed(names), place)
-
-    def shard(self, rank: int, ranks: int) -> BatchedLoader:
-        """The same loader for one of several members: of each batch it gets its part, in the same order as the others.
-
-        Parameters
-        ----------
-        rank, ranks : int
-            Which member, and how many: of B samples it gets those from B * rank // ranks on.
-
-        Raises
-        ------
-        LoaderError
-            The source yields whole batches; while iterating, for a batch of fewer samples than members.
-        """
-        return self._with(self._shared(rank, ranks), self.place)
-
-    def _with(self, settings: Settings, place: PlaceLike) -> BatchedLoader:
-        made = BatchedLoader.__new__(BatchedLoader)
-        Loader.__init__(made, settings, place)
-        made._begin()
-        made._trace = self._trace
-        made._epoch, made._first = self._epoch, self._first
-        return made
-
-    @property
-    def trace(self) -> list[Span] | None:
-        """What workers did and when, if somebody set it to a list; None: nothing is noted."""
-        return self._trace
-
-    @trace.setter
-    def trace(self, spans: list[Span] | None) -> None:
-        self._trace = spans
 
     def __len__(self) -> int:
         """Batches an epoch.
@@ -328,7 +308,7 @@ class BatchedLoader(Loader):
             if requests.local:
                 requests = made[0]
         ring = Ring(copy_queue(self.place))
-        run = EpochRun(producers, requests, ring, settings.buffers, settings.preload, self._trace)
+        run = EpochRun(producers, requests, ring, settings.buffers, settings.preload, self.trace)
         self._runs.add(run)
         self._position = Position(number, first)
         return EpochIterator(self, run, self._position)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluidlite.devices.cuda.graph import GraphChain
-from fluidlite.kernel_support import LRUCache
+from fluidlite.kernel_support import SHARED_MATH, LRUCache
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
 BLOCK = 256  # threads of a block when the caller has no wish
@@ -115,31 +115,9 @@ class CUDALanguage(KernelLanguageBase):
     group = (WARP, BLOCK)
     # CUDA C is C++: each name has an overload for float
     math: Mapping[str, str | None] = {
-        name: name
-        for name in (
-            "exp",
-            "expm1",
-            "log",
-            "log1p",
-            "sqrt",
-            "pow",
-            "fmod",
-            "floor",
-            "ceil",
-            "trunc",
-            "round",
-            "sin",
-            "cos",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "fma",
-            "erf",
-        )
-    } | {"abs": "fabs"}
+        **SHARED_MATH,
+        **{name: name for name in ("expm1", "log1p", "asin", "acos", "atan", "sinh", "cosh", "erf")},
+    }
 
     def compile(self, context: Any, source: str, entry: str, parameters: tuple[str, ...]) -> Kernel:
         """Compile ``source`` for the context's GPU and load ``entry``.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.devices.opencl import pocl
-from fluidlite.kernel_support import CacheInfo, LRUCache, new_lock, opt_level
+from fluidlite.kernel_support import SHARED_MATH, CacheInfo, LRUCache, new_lock, opt_level
 from fluidlite.plugin import CompileError, KernelLanguageBase
 
 # Without a group, the number of work items is rounded up to a multiple of this. The driver picks a divisor of
@@ -48,24 +48,7 @@ class OpenCLLanguage(KernelLanguageBase):
     vector = "{type}{width}"
     # erf, expm1, log1p, the inverse and the hyperbolic functions but tanh are missing on purpose: PoCL's, which
     # call a library for each element, are 5 to 30 times slower than a polynomial that it makes vectors of
-    math: Mapping[str, str | None] = {
-        name: name
-        for name in (
-            "exp",
-            "log",
-            "sqrt",
-            "pow",
-            "fmod",
-            "floor",
-            "ceil",
-            "trunc",
-            "round",
-            "sin",
-            "cos",
-            "tanh",
-            "fma",
-        )
-    } | {"abs": "fabs"}
+    math: Mapping[str, str | None] = SHARED_MATH
 
     def __init__(self, cl: Any, device: Any) -> None:
         super().__init__()

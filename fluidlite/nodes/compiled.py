@@ -243,8 +243,7 @@ class _Entry:
 
     count: int = 0
     refused: NotCompiled | None = None
-    looked: bool = False
-    unfit: bool = False
+    unfit: bool = True  # for all that is known
     stamp: object = None
     key: object = None
     weight: int = 1000
@@ -264,12 +263,11 @@ def compiled_run(graph: Graph, structure: Structure, after: int) -> CompiledRun 
         return entry.refused
     if entry.count <= after:
         return FIRST
-    if entry.unfit or not entry.looked:
-        entry.looked = True
+    if entry.unfit:
         why = unfit(graph.nodes)
         if why is not None:
-            entry.unfit = True
             return why
+        entry.unfit = False
     stamp = current_stamp()
     if entry.stamp is not stamp:  # a kernel was registered, or a preference set: it is compiled anew
         entry.stamp, entry.key = stamp, object()

@@ -87,8 +87,7 @@ class Leaf(Node):
 
     def copy_to(self: L, dev: Device | PlaceLike) -> L:
         """A leaf of its own on a device, with a copy of the value."""
-        made = self._of(self.value().copy_to(dev))
-        return made
+        return self._of(self.value().copy_to(dev))
 
     def _of(self: L, value: Tensor) -> L:
         made: L = object.__new__(type(self))
@@ -216,13 +215,16 @@ def FixedData(*args: Any, dtype: Any = None) -> Data:
     return Data(*args, dtype=dtype, has_grad=False)
 
 
-def _filled(dev: Any, shape: Sequence[int], fill: Any, dtype: Any, has_grad: bool, kind: type[L]) -> L:
+def _filled(dev: Any, shape: Sequence[int], fill: Any, dtype: Any) -> Tensor:
     value = Tensor(as_device(dev), shape, dtype)
     if value.spec is not None and value.spec.size:
         fill(value)
-    made: L = object.__new__(kind)
-    Leaf.__init__(made, value, has_grad)
-    return made
+    return value
+
+
+def _fixed(leaf: L) -> L:
+    leaf._has_grad = False
+    return leaf
 
 
 class Constant(Leaf):
@@ -231,8 +233,7 @@ class Constant(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> None:
-        made = _filled(dev, shape, lambda tensor: tensor.fill(value), dtype, True, Constant)
-        super().__init__(made.value(), True)
+        super().__init__(_filled(dev, shape, lambda tensor: tensor.fill(value), dtype), True)
 
 
 class Zero(Leaf):
@@ -241,7 +242,7 @@ class Zero(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_zero, dtype, True, Zero).value(), True)
+        super().__init__(_filled(dev, shape, Tensor.set_zero, dtype), True)
 
 
 class Ones(Leaf):
@@ -250,7 +251,7 @@ class Ones(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_ones, dtype, True, Ones).value(), True)
+        super().__init__(_filled(dev, shape, Tensor.set_ones, dtype), True)
 
 
 class Random(Leaf):
@@ -259,24 +260,24 @@ class Random(Leaf):
     __slots__ = ()
 
     def __init__(self, dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> None:
-        super().__init__(_filled(dev, shape, Tensor.set_random, dtype, True, Random).value(), True)
+        super().__init__(_filled(dev, shape, Tensor.set_random, dtype), True)
 
 
 def FixedConstant(dev: Device | PlaceLike, shape: Sequence[int], value: float, dtype: Any = "float32") -> Constant:
     """A leaf of one number, without a gradient."""
-    return _filled(dev, shape, lambda tensor: tensor.fill(value), dtype, False, Constant)
+    return _fixed(Constant(dev, shape, value, dtype))
 
 
 def FixedZero(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Zero:
     """A leaf of zeros, without a gradient."""
-    return _filled(dev, shape, Tensor.set_zero, dtype, False, Zero)
+    return _fixed(Zero(dev, shape, dtype))
 
 
 def FixedOnes(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Ones:
     """A leaf of ones, without a gradient."""
-    return _filled(dev, shape, Tensor.set_ones, dtype, False, Ones)
+    return _fixed(Ones(dev, shape, dtype))
 
 
 def FixedRandom(dev: Device | PlaceLike, shape: Sequence[int], dtype: Any = "float32") -> Random:
     """A leaf of random numbers, uniform in -1 to 1, without a gradient."""
-    return _filled(dev, shape, Tensor.set_random, dtype, False, Random)
+    return _fixed(Random(dev, shape, dtype))

@@ -194,6 +194,13 @@ class Linked:
         made._hand_over(nodes, leaves)
         return made
 
+    def _note(self, address: int, spec: Spec) -> None:
+        """Note a value that nothing computes."""
+        self.address.append(address)
+        self.specs.append(spec)
+        self.input_addresses.append(())
+        self.images.append(None)
+
     def _note_leaf(self, node: Node, at: int, ties: dict[int, int]) -> bool:
         """Note where the value of a leaf lies; False: it cannot be read there."""
         held = node._at
@@ -201,10 +208,7 @@ class Linked:
         lies = address_of(value, self._context)
         if value is None or not lies or value.spec is None:
             return False
-        self.address.append(lies)
-        self.specs.append(value.spec)
-        self.input_addresses.append(())
-        self.images.append(None)
+        self._note(lies, value.spec)
         first = ties.setdefault(id(held), at)
         if first != at:
             self.homes[at] = first
@@ -215,10 +219,7 @@ class Linked:
         if type(node) is not DeviceView:
             return False
         position = node._inputs[0]._position
-        self.address.append(self.address[position])
-        self.specs.append(self.specs[position])
-        self.input_addresses.append(())
-        self.images.append(None)
+        self._note(self.address[position], self.specs[position])
         self.homes[at] = self.homes.get(position, position)
         if nodes[position].leaf or (position, 0) in leaves:
             leaves[at, 0] = leaves.get((position, 0), position)

@@ -132,16 +132,14 @@ class Routine:
         """The steps, if all are launches on the one place on plain memory, so that registers do."""
         if self.plan.pending is not None:
             return None
+        found = []
         for step in self.plan.steps:
             if not isinstance(step, Launch) or step.choice.place != self.place or step.blind or step.writes_state:
                 return None
             if not all(out.spec.known and not out.state for out in step.outs):
                 return None
-        return [
-            _Step(step, [], [], any(out.key in self._views for out in step.outs))
-            for step in self.plan.steps
-            if isinstance(step, Launch)
-        ]
+            found.append(_Step(step, [], [], any(out.key in self._views for out in step.outs)))
+        return found
 
     def _number_registers(self) -> None:
         assert self.steps is not None

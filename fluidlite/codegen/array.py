@@ -292,13 +292,12 @@ class OutEmitter(Emitter):
     def _read_after(self, i: int, slot: str) -> bool:
         """Whether an input whose memory an output may be is still read after a value."""
         alias = self.layout.alias.get(slot)
-        return any(
-            given.op == "input"
-            and (alias is None or given.value == alias)
-            and self.code.inputs[given.value] not in HALVES
-            and self.last.get(j, -1) > i
-            for j, given in enumerate(self.code.instrs)
-        )
+        for j, given in enumerate(self.code.instrs):
+            if given.op != "input" or (alias is not None and given.value != alias):
+                continue
+            if self.code.inputs[given.value] not in HALVES and self.last.get(j, -1) > i:
+                return True
+        return False
 
     def _step(self, i: int, instr: Instr, outputs: Mapping[str, str]) -> None:
         name = f"v{i}"

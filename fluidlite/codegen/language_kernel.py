@@ -156,5 +156,5 @@ def runner(plain: _Plan, guard: Callable[[Any], _Plan] | None, positions: Mappin
             found.append((step.kernel, step.items, args, step.group))
         return found
 
-    same = guard is None and all(kind != "random" for step in plain.steps for kind, _ in step.arguments)
+    same = guard is None and "random" not in [kind for step in plain.steps for kind, _ in step.arguments]
     return launching(launches, same, source="\n".join(plain.sources))

@@ -246,9 +246,9 @@ class _Writer(PrimitiveWriter):
             return self.build.input(*x.params)
         if not prod(dims_of(x)):
             attrs = {"shape": list(dims_of(x)), "value": 0.0, "dtype": x.dtype}
-            return self._call("fill_constant", {}, target, attrs)
+            return self.apply("fill_constant", {}, target, attrs)
         if x in self.tables:
-            return self._call("assign_value", {}, target, table_of(x))
+            return self.apply("assign_value", {}, target, table_of(x))
         summed = x if x.op in ELEMENTWISE else self._summed(x)
         if summed is not None:
             return self._elementwise([summed], dims_of(x), [target])
@@ -296,7 +296,7 @@ class _Writer(PrimitiveWriter):
             attrs["value"] = float(value)
         else:
             attrs["str_value"] = str(int(value))
-        return self._call("fill_constant", {}, target, attrs)
+        return self.apply("fill_constant", {}, target, attrs)
 
     def _scalars(
         self, several: Sequence[Tensor], operands: Sequence[Tensor], numbers: list[float]
@@ -339,8 +339,8 @@ class _Writer(PrimitiveWriter):
 
 
 OPERATORS: dict[str, Callable[[_Writer, Tensor, Value | None], Value]] = {
+    **{op: getattr(_Writer, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_Writer, f"_{op}")},
     "input": lambda writer, x, target: writer.build.input(*x.params),
     "call": lambda writer, x, target: writer._called([(x, target)]),
-    **{op: getattr(_Writer, f"_{op}") for op in TENSOR_PRIMITIVES if hasattr(_Writer, f"_{op}")},
 }
 """By primitive: what writes the operator that is it."""

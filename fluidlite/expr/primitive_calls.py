@@ -35,7 +35,8 @@ class PrimitiveWriter:
         """What a number is in the call."""
         return n.evaluate(self.values)
 
-    def _call(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
+    def apply(self, type: str | OpDef, inputs: dict[str, Any], target: Value | None, attrs: dict[str, Any]) -> Value:
+        """Write an operator of one output."""
         found: Value = self.build(type, inputs, {"Out": target}, attrs)
         return found
 
@@ -43,13 +44,13 @@ class PrimitiveWriter:
         dims = dims_of(x)
         given = self.known[x.args[0]]
         if not dims:
-            return self._call("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
+            return self.apply("squeeze", {"X": given}, target, {"axes": list(range(x.args[0].rank))})
         if not x.args[0].rank:
-            return self._call("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
-        return self._call("reshape", {"X": given}, target, {"shape": list(dims)})
+            return self.apply("unsqueeze", {"X": given}, target, {"axes": list(range(len(dims)))})
+        return self.apply("reshape", {"X": given}, target, {"shape": list(dims)})
 
     def _transpose(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
+        return self.apply("transpose", {"X": self.known[x.args[0]]}, target, {"axis": list(x.params[0])})
 
     def _slice(self, x: Tensor, target: Value | None) -> Value:
         firsts, strides = x.params
@@ -65,23 +66,23 @@ class PrimitiveWriter:
             ends.append(end if end >= 0 else -(10**9))
             steps.append(step)
         attrs = {"axes": axes, "starts": starts, "ends": ends, "strides": steps}
-        return self._call("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
+        return self.apply("strided_slice", {"Input": self.known[x.args[0]]}, target, attrs)
 
     def _pad(self, x: Tensor, target: Value | None) -> Value:
         (source, filler), (low, high, _) = x.args, x.params
         paddings = [size(n) for pair in zip(low, high, strict=True) for n in pair]
         attrs = {"paddings": paddings, "pad_value": float(self.number(filler.params[0]))}
-        return self._call("pad", {"X": self.known[source]}, target, attrs)
+        return self.apply("pad", {"X": self.known[source]}, target, attrs)
 
     def _concat(self, x: Tensor, target: Value | None) -> Value:
-        return self._call("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
+        return self.apply("concat", {"X": [self.known[arg] for arg in x.args]}, target, {"axis": x.params[0]})
 
     def _iota(self, x: Tensor, target: Value | None) -> Value:
         (count,) = dims_of(x)
         if count <= MOST_COUNTED:
             return self._table(range(count), target)
-        ones = self._call("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
-        return self._call("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
+        ones = self.apply("fill_constant", {}, None, {"shape": list(dims_of(x)), "str_value": "1", "dtype": "int64"})
+        return self.apply("cumsum", {"X": ones}, target, {"axis": 0, "exclusive": True})
 
     def _offsets(self, x: Tensor, target: Value | None) -> Value:
         return self._table(self.number(x.params[2]), target)
@@ -94,7 +95,7 @@ class PrimitiveWriter:
         attrs = self.build.call.attrs
         seed = int(attrs.get("seed") or 0) if attrs.get("fix_seed", True) else 0
         given = {"shape": list(dims_of(x)), "min": 0.0, "max": 1.0, "seed": seed, "dtype": x.dtype}
-        return self._call("uniform_random", {}, target, given)
+        return self.apply("uniform_random", {}, target, given)
 
     def _step_table(self, x: Tensor, target: Value | None) -> Value:
         kind, flag, _ = x.params
@@ -122,34 +123,34 @@ class PrimitiveWriter:
 
     def _table(self, values: Sequence[int], target: Value | None) -> Value:
         attrs = {"shape": [len(values)], "dtype": "int64", "int64_values": np.asarray(values, np.int64)}
-        return self._call("assign_value", {}, target, attrs)
+        return self.apply("assign_value", {}, target, attrs)
 
     def _reduce(self, x: Tensor, target: Value | None) -> Value:
         kind, axes = x.params
-        return self._call(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
+        return self.apply(f"reduce_{kind}", {"X": self.known[x.args[0]]}, target, {"dim": list(axes), "keep_dim": True})
 
     def _arg(self, x: Tensor, target: Value | None) -> Value:
         kind, axis = x.params
         attrs = {"axis": axis, "keepdims": True, "dtype": "int64"}
-        return self._call(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
+        return self.apply(f"arg_{kind}", {"X": self.known[x.args[0]]}, target, attrs)
 
     def _scan(self, x: Tensor, target: Value | None) -> Value:
         _, axis, reverse, exclusive = x.params
         attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
-        return self._call("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
+        return self.apply("cumsum", {"X": self.known[x.args[0]]}, target, attrs)
 
     def _take(self, x: Tensor, target: Value | None) -> Value:
         source, index = (self.known[arg] for arg in x.args)
-        return self._call("gather", {"X": source, "Index": index}, target, {})
+        return self.apply("gather", {"X": source, "Index": index}, target, {})
 
     def _add_rows(self, x: Tensor, target: Value | None) -> Value:
         updates, index, base = (self.known[arg] for arg in x.args)
-        rows = self._call("unsqueeze", {"X": index}, None, {"axes": [1]})
-        return self._call("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
+        rows = self.apply("unsqueeze", {"X": index}, None, {"axes": [1]})
+        return self.apply("scatter_nd_add", {"X": base, "Index": rows, "Updates": updates}, target, {})
 
     def _set_at(self, x: Tensor, target: Value | None) -> Value:
         source, updates, index = (self.known[arg] for arg in x.args)
-        return self._call("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
+        return self.apply("scatter", {"X": source, "Ids": index, "Updates": updates}, target, {})
 
     def _called(self, several: Sequence[tuple[Tensor, Value | None]]) -> Value:
         """What one call makes: of the same operands and attributes, a slot each."""
@@ -164,4 +165,4 @@ class PrimitiveWriter:
     def _contract(self, x: Tensor, target: Value | None) -> Value:
         (a, b), (mine, theirs, out) = (self.known[arg] for arg in x.args), x.params
         flags = {"transpose_X": mine[-2] != out[-2], "transpose_Y": theirs[-1] != out[-1]}
-        return self._call("matmul", {"X": a, "Y": b}, target, flags)
+        return self.apply("matmul", {"X": a, "Y": b}, target, flags)

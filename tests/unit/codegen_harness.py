@@ -205,8 +205,9 @@ def execute(
         span=lambda slot, i=0: held(tensors[slot]).span(),
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        if bound:
-            run.bind(context, io)()
+        action = run.bind(context, io) if bound and run.bind is not None else None
+        if action is not None:
+            action()
         else:
             run(context, io)
     return {slot: context.get(tensors[slot]) for slot in call.outs}

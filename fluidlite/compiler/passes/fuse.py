@@ -25,8 +25,11 @@ class FuseElementwise(GraphPass):
     def do_pass(self, graph: Graph) -> None:
         """Fuse all that can be fused."""
         dims = generic_dims(graph)
-        found = ((op, member_of(op, dims, graph.place, graph.policy)) for op in graph.ops)
-        members = {id(op): member for op, member in found if member is not None}
+        members: dict[int, ElementMember] = {}
+        for op in graph.ops:
+            member = member_of(op, dims, graph.place, graph.policy)
+            if member is not None:
+                members[id(op)] = member
         if _forward_same_values(graph, members, dims) + _read_dims_elsewhere(graph, dims):
             graph.touch()
             graph.prune()

@@ -287,7 +287,7 @@ class Values(ABC):
         homes: Homes,
         blind: bool = False,
     ) -> None:
-        state = bool(homes) or any([output.state for output in outputs])
+        state = bool(homes) or any(map(attrgetter("state"), outputs))
         in_specs = list(chain.from_iterable(call.ins.values()))
         index = self.line_index if self.line is not None else len(self.out.lines) - 1
         step = Launch(op, call, choice, keys, in_specs, outputs, index, writes_state=state, blind=blind)

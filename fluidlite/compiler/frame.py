@@ -14,6 +14,7 @@ from fluidlite.platform.place import Place
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import Spec
+from fluidlite.tensor.written import Written
 
 
 class StateMovedError(ProgramError):
@@ -108,6 +109,12 @@ def uses_of_state(
         allocation, context = tensor.allocation, contexts.get(tensor.place)
         if context is not None and (alone or allocation.sharing is not None or allocation.context is not context):
             yield Use(allocation, context, writes)
+
+
+def written_state(plan: Plan, scope: Scope) -> Written:
+    """The memory of the state that a run may write, and of what follows it."""
+    variables = [scope.find_var(name) for name, writes in plan.touched.items() if writes]
+    return Written([variable.tensor for variable in variables if variable is not None])
 
 
 def take_state(plan: Plan, scope: Scope, values: dict[str, Tensor]) -> None:

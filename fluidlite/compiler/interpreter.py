@@ -11,7 +11,7 @@ import numpy as np
 
 from fluidlite.base.errors import DeviceError
 from fluidlite.compiler.body_executors import MakeExecutor
-from fluidlite.compiler.frame import Frame, take_state, uses_of_state
+from fluidlite.compiler.frame import Frame, take_state, uses_of_state, written_state
 from fluidlite.compiler.instrumentation import Observer, observation, observers, timed_run, timer
 from fluidlite.compiler.kernel_checks import kernel_check
 from fluidlite.compiler.kernel_runs import (
@@ -68,7 +68,8 @@ def run_plan(
     contexts = list(frame.contexts.values())
     with held(contexts, lambda: uses_of_state(plan.touched, scope, frame.contexts, alone=False)):
         take_state(plan, scope, frame.values)
-        frame.values.update({plan.feed_keys[name]: tensor for name, tensor in feeds.items()})
+        written = written_state(plan, scope)
+        frame.values.update({plan.feed_keys[name]: written.apart(tensor) for name, tensor in feeds.items()})
         try:
             with timed_run(frame, contexts):
                 run_steps(frame, observers())

@@ -131,6 +131,40 @@ def test_what_is_read_and_left() -> None:
     np.testing.assert_array_equal(found[:4], [[11, 21, 31], [11, 21, 31], [20, 40, 60], [11, 21, 31]])
 
 
+FED: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda held: held,
+    "array": lambda held: held.numpy(),
+    "data": lambda held: held.data() if hasattr(held.data(), "shape") else held,
+    "another tensor": lambda held: fluid.Tensor().share_data_with(held),
+}
+"""What shares the memory of a tensor, or copies it where the place has no such arrays."""
+
+
+@pytest.mark.parametrize("way", FED)
+@pytest.mark.parametrize("rows", [3, 300])
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_state_that_is_fed_to_another_variable_is_what_it_was(any_place: str, mode: str, rows: int, way: str) -> None:
+    """The run writes the memory that it is fed, and reads what is fed before and after that."""
+    if any_place == "strict" and way == "data":
+        pytest.skip("its arrays are no NumPy arrays")
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup):
+        x, w = _data("x", [rows, 100]), _state("w", [rows, 100])
+        before = layers.reduce_sum(x)
+        layers.assign(layers.scale(w, 2.0), w)
+        after = layers.reduce_sum(layers.scale(x, 0.5))
+    executor = fluid.Executor(any_place, mode=mode)
+    executor.run(startup, scope=scope)
+    held = scope.find_var("w").get_tensor()
+    for k in range(4):
+        fed = FED[way](held)
+        array = fed.numpy().copy() if isinstance(fed, fluid.Tensor) else np.array(fed)
+        found = executor.run(main, {"x": fed}, [x, before, after, w], scope=scope)
+        for value, expected in zip(found, [array, array.sum(), array.sum() / 2, 2.0**k * np.ones_like(array)],
+                                   strict=True):  # fmt: skip
+            np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-6)
+
+
 UPDATERS = sorted(
     op.type for op in ops if op.must_alias and samples_of(op.type) and not op.host_only and op.run is None
 )

@@ -51,6 +51,8 @@ class CallSignature:
         The queue is held though nothing is written: memory may be taken back by who holds it.
     timed : bool
         A timer reads clocks between the actions.
+    writes : bool
+        It writes state, so that what is fed from that is copied.
     """
 
     feeds: tuple[tuple[str, bool], ...]
@@ -63,6 +65,7 @@ class CallSignature:
     locked: bool = False
     queued: bool = False
     timed: bool = False
+    writes: bool = False
 
     @property
     def native(self) -> bool:
@@ -194,7 +197,8 @@ def _run(form: CallSignature) -> list[str]:
     lines = [] if form.native else ["frame.scope = scope" if form.fetched is not None else "frame.scope = scope_of()"]
     for i, (name, (variable, loose)) in enumerate(zip(form.arguments(), form.feeds, strict=True)):
         if loose:
-            lines.append(f"frame.values[{variable!r}] = borrow({name}, arg{i}_spec, context)")
+            fed = f"borrow({name}, arg{i}_spec, context)"
+            lines.append(f"frame.values[{variable!r}] = " + (f"apart({fed})" if form.writes else fed))
         else:
             lines.append(f"arg{i}_at[...] = {name}")
     work = _actions(form)

@@ -118,7 +118,7 @@ class Executable(LinkedPlan):
         for name, array in self._copies:
             array[...] = feeds[name].native()
         for name, key in self._loose:
-            frame.values[key] = feeds[name]
+            frame.values[key] = self.written.apart(feeds[name])
         last = self._stages(ran)
         return self._fetch(last), frame.plan
 

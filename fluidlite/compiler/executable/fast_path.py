@@ -215,6 +215,7 @@ def direct(
         called.lock is not None,
         executable.resettable,
         executable.timed,
+        bool(executable.written),
     )
     names = _names_of_run(executable, scope, latest)
     if called.lock is not None:
@@ -244,6 +245,7 @@ def _names_of_run(executable: Executable, scope: Scope, latest: Latest) -> dict[
     (context,) = executable.contexts
     return {
         "act": executable.act,
+        "apart": executable.written.apart,
         "acquire_queue": context.lock.acquire,
         "activate": context.raw.activate,
         "borrow": borrow,

@@ -13,7 +13,7 @@ from fluidlite.compiler.body_executors import MakeExecutor
 from fluidlite.compiler.executable.command_buffer import Action
 from fluidlite.compiler.executable.linker import Linker, MakeTensor
 from fluidlite.compiler.executable.state_binding import StateBinding
-from fluidlite.compiler.frame import Frame, uses_of_state
+from fluidlite.compiler.frame import Frame, uses_of_state, written_state
 from fluidlite.compiler.kernel_runs import prepare_step
 from fluidlite.compiler.memory.live_ranges import LiveRanges
 from fluidlite.compiler.memory.memory_plan import MemoryPlan
@@ -31,6 +31,7 @@ from fluidlite.program.prepared import Prepared
 from fluidlite.program.scope import Scope
 from fluidlite.tensor.tensor import Tensor
 from fluidlite.tensor.tensor_spec import TENSOR_ARRAY
+from fluidlite.tensor.written import Written
 
 NO_SCOPE = Scope()
 
@@ -108,6 +109,8 @@ class LinkedPlan:
         Its fast path, if one was made.
     tried : int
         How often it had been bound when a fast path was last tried.
+    written : Written
+        The memory of the state that it writes.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class LinkedPlan:
         self._uses: list[Use] = []
         self._touched = plan.touched
         self._changed: list[Tensor] = []
+        self.written = Written(())
         self.actions: list[Action] = []
         self.owners: list[Step] = []
         self.fixed: dict[str, Tensor] = {}
@@ -187,6 +191,7 @@ class LinkedPlan:
         if not self.binding.look_up(scope):
             return False
         self._uses = list(self._uses_of_state(scope))
+        self.written = written_state(self.plan, scope)
         if self.in_turn(scope):
             self._attach()
         return True

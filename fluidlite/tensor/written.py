@@ -1,0 +1,49 @@
+"""Memory that a run writes: what is fed from it is copied before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate
+
+from fluidlite.memory.allocation import Allocation
+from fluidlite.platform.context_pool import get_context
+from fluidlite.tensor.tensor import Tensor
+from fluidlite.tensor.transfer import transfer
+
+
+class Written:
+    """The allocations that a run writes.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        What lies in them.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        ranges = sorted([_range(tensor.allocation) for tensor in tensors if tensor.allocation is not None])
+        self._begins = [begin for begin, _ in ranges]
+        self._ends = list(accumulate([end for _, end in ranges], max))  # of all up to this one
+
+    def __bool__(self) -> bool:
+        return bool(self._begins)
+
+    def apart(self, feed: Tensor) -> Tensor:
+        """What is fed, or a copy where it shares memory with what is written."""
+        if not self._begins or feed.allocation is None or feed.place is None:
+            return feed
+        begin, end = _range(feed.allocation)
+        before = bisect_left(self._begins, end)
+        if not before or self._ends[before - 1] <= begin:
+            return feed
+        return transfer(feed, get_context(feed.place))
+
+
+def _range(allocation: Allocation) -> tuple[int, int]:
+    """Where it begins and ends; without addresses, handles lie further apart than any of them is long."""
+    block = allocation.block
+    if block is None:
+        return 0, 0
+    begin = (block.address if block.address is not None else id(block.handle) << 64) + allocation.offset
+    return begin, begin + allocation.nbytes

@@ -146,7 +146,7 @@ def run_in_processes(
     deaths = 0
     try:
         while busy:
-            for worker in busy:
+            for worker in busy if replies.empty() else ():  # what has come may say that it is done
                 if worker.overdue(timeout):
                     worker.kill(f"took longer than {timeout:g} s, and its process was ended")
             try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,8 @@ import pytest
 from fluidlite import plugin_loader
 from fluidlite.base.errors import FluidError
 from fluidlite.cli.main import main
-from fluidlite.conformance import Certificate, Outcome, certify, load_plugin_modules, page
+from fluidlite.conformance import Certificate, Outcome, certify, load_plugin_modules, page, workers
 from fluidlite.conformance.certificate import FAILED, KNOWN, PASSED, in_words
-from fluidlite.conformance.workers import _Worker
 from fluidlite.testing import checks
 
 BAD = '''
@@ -107,11 +107,11 @@ def test_what_is_wrong_crashes_hangs_or_is_lost_fails_just_its_check(bad: str, m
     wide = [next(id for id in ids if id.startswith(op + "[") and id.endswith("float64]")) for op in operators]
     others = [id for id in ids if id.endswith("float32]")]
 
-    def overdue(worker: _Worker, timeout: float, asked: Any = _Worker.overdue) -> bool:
+    def overdue(worker: workers._Worker, timeout: float, asked: Any = workers._Worker.overdue) -> bool:
         """Of the others none is, however busy the machine is."""
         return worker.running == wide[2] and asked(worker, timeout)
 
-    monkeypatch.setattr(_Worker, "overdue", overdue)
+    monkeypatch.setattr(workers._Worker, "overdue", overdue)
     found = certify("cpu", only=[*wide, *others], jobs=2, plugins=[bad], timeout=8)
     assert not found.ok
     assert found.verdict.startswith("FAILED")
@@ -125,6 +125,41 @@ def test_what_is_wrong_crashes_hangs_or_is_lost_fails_just_its_check(bad: str, m
     assert "DeviceLost" in text["ceil"]
     reproduction = found.reproduction(failed[next(id for id in failed if id.startswith("relu["))])
     assert reproduction.startswith("fluidlite certify cpu:0 --plugin bad_library --check 'relu[")
+
+
+def test_who_takes_long_for_an_outcome_finds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a check that was done in time, though it is asked later than that."""
+    now, begun = [0.0], list[tuple[Any, str]]()
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Quick(workers._Worker):
+        """A process of one check, which is done when both have begun."""
+
+        def __init__(self, setup: object, jobs: int, replies: Any) -> None:
+            self.running, self.ready, self.replies = "", False, replies
+            self.process: Any = SimpleNamespace(kill=lambda: None)
+            replies.put((self, {"ready": True}))
+
+        def give(self, chunk: Any) -> None:
+            self.chunk = deque(chunk)
+            begun.append((self, chunk[0]))
+            self.replies.put((self, {"started": chunk[0]}))
+            for worker, id in begun if len(begun) == 2 else ():
+                self.replies.put((worker, {"outcome": {"id": id, "state": PASSED, "seconds": 0.0, "uses": []}}))
+                self.replies.put((worker, {"ready": True}))
+
+        def kill(self, why: str) -> None:
+            raise AssertionError(why)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(workers, "_Worker", Quick)
+    found = []
+    for outcome in workers.run_in_processes([["a"], ["b"]], 2, {}, timeout=1.0):
+        found.append((outcome.id, outcome.state))
+        now[0] += 10
+    assert found == [("a", PASSED), ("b", PASSED)]
 
 
 def test_a_reproduction_fails_too_and_the_page_shows_it(

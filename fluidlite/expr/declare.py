@@ -17,7 +17,7 @@ from fluidlite.expr.calls import infer
 from fluidlite.expr.decompose import decompose
 from fluidlite.expr.gradients import gradient_of, infer_by_forward, infer_gradient
 from fluidlite.expr.number import Numbers
-from fluidlite.program.opdef import GRAD, Attr, OpDef, Slot
+from fluidlite.program.opdef import GRAD, Attr, OpDef, Slot, tensor_dtypes, tensor_slots
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -57,7 +57,7 @@ def operator(
     outputs : slots
     attrs : attributes
         The function's keyword-only parameters; it need not take all, and ``**attrs`` takes all. One that tensors may
-        stand for has their numbers then; these slots are no parameters.
+        stand for has their numbers then; these slots are neither parameters nor among ``inputs``.
     dtypes : mapping of slot to tuple of str
         Dtypes a slot takes; anything else is a DtypeError at build time.
     doc, source : str
@@ -74,6 +74,7 @@ def operator(
         If parameters and slots or attributes do not fit, or an option is none of an operator's.
     """
     origin, attrs = declared_at(sys._getframe(1)), tuple(attrs)
+    dtypes = {**(dtypes or {}), **tensor_dtypes(attrs)}
     chosen = Options(f"operator {type!r}", options)
     chosen.refuse(Lowering, ("expression", "decompose", "decomposed"), "the function says it; leave them out")
     chosen.refuse(Differentiation, ("only_for",), "write the gradient with @gradient")
@@ -93,21 +94,17 @@ def operator(
         if not told.keys() <= {slot.name for slot in given}:
             raise RegistryError(f"operator {type!r}: inputs tells of {', '.join(told)}; expected input slots")
         made = tuple(slot if isinstance(slot, Slot) else Slot(slot) for slot in outputs)
-        known, standing = {attr.name: attr for attr in attrs}, {slot for attr in attrs for slot in attr.tensors}
-        taken = [slot for slot in given if slot.name not in standing]
+        known, standing = {attr.name: attr for attr in attrs}, tensor_slots(attrs)
+        taken, given = given, (*given, *standing.values())
         if [snake(slot.name) for slot in taken] != [name.rstrip("_") for name in names] or not {*keywords} <= {*known}:
             raise RegistryError(
                 f"operator {type!r}: its function takes ({', '.join(names)}; {', '.join(keywords)}); expected slots "
                 f"{', '.join(slot.name for slot in taken)} and attributes among {', '.join(sorted(known)) or 'none'}"
             )
-        if not standing <= {slot.name for slot in given if slot.value}:
-            raise RegistryError(
-                f"operator {type!r}: {', '.join(sorted(standing))} stand for attributes; expected slots with value=True"
-            )
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
             values = [_value(slot, symbols) for slot in taken]
-            stated = {name: _attribute(known[name], given, symbols, numbers) for name in keywords}
+            stated = {name: _attribute(known[name], symbols, numbers) for name in keywords}
             result = function(*values, **stated)
             if isinstance(result, Mapping):
                 return result
@@ -227,7 +224,7 @@ def gradient(
         known = [slot.name for slot in (*op.inputs, *op.outputs)] + [slot.name + GRAD for slot in op.outputs]
         taken = slots_of(names, known, f"the gradient of {op.type!r}")
         read_attrs = [attr for attr in op.attrs if attr.name in keywords]
-        slots = (*taken, *(slot for attr in read_attrs for slot in attr.tensors))
+        slots = (*taken, *tensor_slots(read_attrs))
 
         def call(symbols: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any]) -> Mapping[str, Any]:
             values = [_value(_slot_of(op, name), symbols) for name in taken]
@@ -235,7 +232,7 @@ def gradient(
             for name in (name for name in slots if name.endswith(GRAD)):
                 for x in symbols.get(name, ()):
                     need_dtype(x, derived_of, name)
-            stated = {attr.name: _attribute(attr, op.inputs, symbols, numbers) for attr in read_attrs}
+            stated = {attr.name: _attribute(attr, symbols, numbers) for attr in read_attrs}
             result = function(*values, **stated)
             several = result if isinstance(result, tuple) else (result,)
             for name in (name for name in slots if name.endswith(GRAD)):
@@ -339,23 +336,21 @@ def camel(name: str) -> str:
     return re.sub(r"(?:^|_)([a-z0-9])", lambda found: found[1].upper(), name.rstrip("_"))
 
 
-def _attribute(
-    attr: Attr, slots: Iterable[Slot], symbols: Mapping[str, Sequence[Numbers]], numbers: Mapping[str, Any]
-) -> Any:
+def _attribute(attr: Attr, symbols: Mapping[str, Sequence[Numbers]], numbers: Mapping[str, Any]) -> Any:
     """What a function gets of an attribute: the numbers of the first of its tensors that is given, or its value."""
-    name = next((name for name in attr.tensors if name in symbols), None)
-    if name is None:
+    slot = next((slot for slot in attr.tensors if slot.name in symbols), None)
+    if slot is None:
         return numbers[attr.name]
-    each = any(slot.duplicable for slot in slots if slot.name == name)
-    if each and any(len(tensor) != 1 for tensor in symbols[name]):
-        fail(name, "tensors of one number")
-    if not each and len(symbols[name][0].dims) > 1:
-        fail(name, "one row of numbers, [n]")
-    found = [number for tensor in symbols[name] for number in tensor]
+    tensors = symbols[slot.name]
+    if slot.duplicable and any(len(tensor) != 1 for tensor in tensors):
+        fail(slot.name, "tensors of one number")
+    if not slot.duplicable and len(tensors[0].dims) > 1:
+        fail(slot.name, "one row of numbers, [n]")
+    found = [number for tensor in tensors for number in tensor]
     if attr.type.endswith("s"):
         return found
     if len(found) != 1:
-        fail(name, "one number")
+        fail(slot.name, "one number")
     return found[0]
 
 

@@ -17,7 +17,7 @@ from fluidlite.base.errors import RegistryError
 from fluidlite.control_flow import sub_program as _control_flow  # noqa: F401  declares the operators that run blocks
 from fluidlite.layers.declared import AddedBias, Bias, Body, Returned, Several, Unused, Weight, also
 from fluidlite.layers.declared_use import HELPED, Use
-from fluidlite.program.opdef import Attr, OpDef
+from fluidlite.program.opdef import Attr
 from fluidlite.program.registry import HINTS, ops
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -143,7 +143,7 @@ class Declaration:
         if name not in names and name in ("input", "x") and not slot and not attr:
             slot = _alike(op.inputs, "x") or _alike(op.inputs, "input")
         if attr and (not slot or first == attr.name):
-            slots = slots or _standing(op, attr)
+            slots = slots or _standing(attr)
             whole, each = (*slots, "", "")[:2]
             return Argument(name, optional, whole, each, attr)
         if slot:
@@ -175,10 +175,9 @@ class Declaration:
             raise TypeError(f"layers.{self.name}{inspect.Signature(plain)}: {exc}") from None
 
 
-def _standing(op: OpDef, attr: Attr) -> list[str]:
+def _standing(attr: Attr) -> list[str]:
     """The slot of one tensor that stands for an attribute, and that of a tensor for each number; "" for none."""
-    found = [slot for slot in op.inputs if slot.name in attr.tensors]
-    return ["".join(slot.name for slot in found if slot.duplicable is each) for each in (False, True)]
+    return ["".join(slot.name for slot in attr.tensors if slot.duplicable is each) for each in (False, True)]
 
 
 def _alike(those: Sequence[Any], name: str) -> Any:

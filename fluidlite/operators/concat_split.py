@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
@@ -19,13 +19,11 @@ from fluidlite.operators.inference import (
 )
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, Slot
+from fluidlite.program.opdef import GRAD, Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Lod, Spec
 
 # concat and split --------------------------------------------------------------------------------------------------
-
-_AXIS_TENSOR = Slot("AxisTensor", dispensable=True, value=True, doc="the axis, as a tensor")
 
 
 def _axis(call: Call, rank: int) -> int | None:
@@ -72,9 +70,13 @@ def _joined_lod(lods: Sequence[Lod]) -> Lod:
 @operator(
     "concat",
     Inference(_infer_concat),
-    inputs=[Slot("X", duplicable=True, doc="of one dtype, and of equal dims but for axis"), _AXIS_TENSOR],
-    attrs=[Attr("axis", "int", 0, doc="the axis along which X lie one behind the other", tensors=("AxisTensor",))],
-    dtypes={"X": ALL, "AxisTensor": INTS},
+    inputs=[Slot("X", duplicable=True, doc="of one dtype, and of equal dims but for axis")],
+    attrs=[
+        Attr(
+            "axis", "int", 0, doc="the axis along which X lie one behind the other", tensors=(as_tensor("AxisTensor"),)
+        )
+    ],
+    dtypes={"X": ALL},
     doc="Out = the tensors X one behind the other along axis",
     source="Fluid concat_op.cc",
 )
@@ -174,11 +176,6 @@ def _grad_split(maker: Any) -> None:
     "split",
     Differentiation(rule=_grad_split),
     Inference(_infer_split),
-    inputs=[
-        "X",
-        _AXIS_TENSOR,
-        Slot("SectionsTensorList", duplicable=True, dispensable=True, value=True, doc="the sections, a tensor each"),
-    ],
     outputs=[Slot("Out", duplicable=True)],
     attrs=[
         Attr("num", "int", 0, minimum=0, maximum=65536, doc="how many equal parts, if sections is empty"),
@@ -187,11 +184,11 @@ def _grad_split(maker: Any) -> None:
             "ints",
             (),
             doc="the size of each part; one may be -1: what remains",
-            tensors=("SectionsTensorList",),
+            tensors=(as_tensors("SectionsTensorList"),),
         ),
-        Attr("axis", "int", 0, doc="the axis that is divided", tensors=("AxisTensor",)),
+        Attr("axis", "int", 0, doc="the axis that is divided", tensors=(as_tensor("AxisTensor"),)),
     ],
-    dtypes={"X": ALL, "AxisTensor": INTS, "SectionsTensorList": INTS},
+    dtypes={"X": ALL},
     doc="Out = the parts of X along axis",
     source="Fluid split_op.cc",
 )

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS, integer_limits, is_float
+from fluidlite.base.dtypes import ALL, integer_limits, is_float
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import operator
 from fluidlite.geometry.numbers import numbers_of
@@ -17,21 +17,15 @@ from fluidlite.operators.math.fill import fill_number
 from fluidlite.operators.scalar_op import Elementwise, unary
 from fluidlite.operators.sequence_rows import count
 from fluidlite.program.op_call import Call, standing_for
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.program.registry import register_op
 from fluidlite.tensor.tensor_spec import MAX_RANK, Spec
 
 _SHAPE = Attr("shape", "ints", doc="dims of Out")
-SHAPE = replace(_SHAPE, default=(), tensors=("ShapeTensorList", "ShapeTensor"))
+SHAPE = replace(_SHAPE, default=(), tensors=(as_tensors("ShapeTensorList"), as_tensor("ShapeTensor")))
 _VALUE = Attr("value", "float", 0.0, static=True, doc="what Out is filled with; it is converted to dtype")
 _DTYPE = Attr("dtype", "dtype", "float32", doc="dtype of Out")
-
-
-SHAPE_SLOTS = (
-    Slot("ShapeTensor", dispensable=True, value=True, doc="dims of Out, [rank]; they win over the attribute"),
-    Slot("ShapeTensorList", duplicable=True, dispensable=True, value=True, doc="dims of Out, [1] each; these win"),
-)
 
 
 def shape_of(call: Call) -> tuple[int, ...]:
@@ -95,17 +89,13 @@ def filled(dims: Sequence[e.Numeric], value: e.Numeric, dtype: str) -> e.Tensor:
     "fill_constant",
     Differentiation(no_gradient={"ValueTensor": "layers.expand(value, times), whose value has a gradient"}),
     Inference(_infer_fill, constant=_known_fill),
-    inputs=(
-        *SHAPE_SLOTS,
-        Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),
-    ),
+    inputs=(Slot("ValueTensor", dispensable=True, value=True, doc="the value, [1]; wins over the others"),),
     attrs=(
         SHAPE,
         _VALUE,
         _DTYPE,
         Attr("str_value", "str", "", doc="the value as text, for what a float cannot hold; wins over value"),
     ),
-    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     doc="Out = value, everywhere",
     source="Fluid fill_constant_op.cc",
 )

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.derivatives import derivatives
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, grad_like
 from fluidlite.program.op_call import Call, standing_for
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
@@ -61,11 +61,10 @@ _CROP_ATTRS = (
         (),
         minimum=0,
         doc="where the crop begins in each dim of X, unless Offsets is given",
-        tensors=("Offsets",),
+        tensors=(as_tensor("Offsets"),),
     ),
     Attr("shape", "ints", (), minimum=-1, doc="dims of Out, unless Y is given; -1: all from the offset on"),
 )
-_OFFSETS = Slot("Offsets", dispensable=True, value=True, doc="the offsets, as a tensor")
 
 
 def _infer_crop(call: Call) -> Inferred:
@@ -81,9 +80,9 @@ def _infer_crop(call: Call) -> Inferred:
 @operator(
     "crop",
     Inference(_infer_crop),
-    inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims"), _OFFSETS],
+    inputs=["X", Slot("Y", dispensable=True, metadata_only=True, doc="Out gets its dims")],
     attrs=_CROP_ATTRS,
-    dtypes={"X": ALL, "Offsets": INTS},
+    dtypes={"X": ALL},
     doc="Out = the part of X that begins at the offsets and has the given dims",
     source="Fluid crop_op.cc",
 )
@@ -109,7 +108,7 @@ _ATTRS = (
         (),
         minimum=-1,
         doc="where the crop begins in each dim of X, unless a tensor says it",
-        tensors=("OffsetsTensor", "Offsets"),
+        tensors=(as_tensors("OffsetsTensor"), as_tensor("Offsets")),
     ),
     Attr(
         "shape",
@@ -117,12 +116,8 @@ _ATTRS = (
         (),
         minimum=-1,
         doc="dims of Out, unless a tensor says them; -1: all from the offset on",
-        tensors=("ShapeTensor", "Shape"),
+        tensors=(as_tensors("ShapeTensor"), as_tensor("Shape")),
     ),
-)
-_OFFSET_SLOTS = (
-    _OFFSETS,
-    Slot("OffsetsTensor", duplicable=True, dispensable=True, value=True, doc="the offsets, a tensor each"),
 )
 
 
@@ -137,14 +132,8 @@ def _infer_crop_tensor(call: Call) -> Inferred:
 @operator(
     "crop_tensor",
     Inference(_infer_crop_tensor),
-    inputs=[
-        "X",
-        Slot("Shape", dispensable=True, value=True, doc="dims of Out, as a tensor"),
-        Slot("ShapeTensor", duplicable=True, dispensable=True, value=True, doc="dims of Out, a tensor each"),
-        *_OFFSET_SLOTS,
-    ],
     attrs=_ATTRS,
-    dtypes={"X": ALL, **dict.fromkeys(("Shape", "ShapeTensor", "Offsets", "OffsetsTensor"), INTS)},
+    dtypes={"X": ALL},
     doc="Out = the part of X that begins at the offsets and has the given dims",
     source="Fluid crop_tensor_op.cc",
 )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, like, without_lod
 from fluidlite.operators.operands import same_dtypes
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Spec
 
 # expand ------------------------------------------------------------------------------------------------------------
-
-_TIMES = ("ExpandTimes", "expand_times_tensor")
 
 
 def _infer_expand(call: Call) -> Inferred:
@@ -69,11 +67,6 @@ _FOLDED = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel language
 @operator(
     "expand",
     Inference(_infer_expand),
-    inputs=[
-        "X",
-        Slot("ExpandTimes", dispensable=True, value=True, doc="the times, as a tensor"),
-        Slot("expand_times_tensor", duplicable=True, dispensable=True, value=True, doc="the times, a tensor each"),
-    ],
     attrs=[
         Attr(
             "expand_times",
@@ -81,10 +74,10 @@ _FOLDED = "X@GRAD = the sum of Out@GRAD over the repetitions; on kernel language
             (),
             minimum=-1,
             doc="how often each dim of X is repeated; -1: a tensor",
-            tensors=_TIMES,
+            tensors=(as_tensor("ExpandTimes"), as_tensors("expand_times_tensor")),
         )
     ],
-    dtypes={"X": ALL, **dict.fromkeys(_TIMES, INTS)},
+    dtypes={"X": ALL},
     doc="Out = X, repeated along each dim",
     source="Fluid expand_op.cc",
 )

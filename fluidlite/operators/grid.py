@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL_FLOATS, INTS
+from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import gradient, operator
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, as_tensor
 
 _MOST = 2**16
 """Rows and columns of an image, at most."""
@@ -22,10 +22,7 @@ def _places(size: e.Number, like: e.Tensor) -> e.Tensor:
 
 @operator(
     "affine_grid",
-    inputs=(
-        Slot("Theta", doc="a map for each image, [images, 2, 3], floating"),
-        Slot("OutputShape", dispensable=True, value=True, doc="[4]: the shape; wins over output_shape"),
-    ),
+    inputs={"Theta": "a map for each image, [images, 2, 3], floating"},
     outputs=("Output",),
     attrs=(
         Attr(
@@ -33,10 +30,10 @@ def _places(size: e.Number, like: e.Tensor) -> e.Tensor:
             "ints",
             (),
             doc="[images, channels, height, width] of the image to come",
-            tensors=("OutputShape",),
+            tensors=(as_tensor("OutputShape"),),
         ),
     ),
-    dtypes={"Theta": ALL_FLOATS, "OutputShape": INTS},
+    dtypes={"Theta": ALL_FLOATS},
     doc="Output[n, i, j] = Theta[n] . (x, y, 1), x and y the places of column j and row i between -1 and 1",
     source="Fluid affine_grid_op.cc",
 )

@@ -7,7 +7,7 @@ import numpy as np
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL, ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
 
 # gather ------------------------------------------------------------------------------------------------------------
@@ -118,16 +118,12 @@ def _one_hot(type: str, column: bool) -> None:
     operator(
         type,
         Inference(kernel_dtype="X"),
-        inputs=(
-            "X",
-            Slot("depth_tensor", dispensable=True, value=True, doc="the number of classes, [1]; wins over depth"),
-        ),
         attrs=(
-            Attr("depth", "int", -1, doc="number of classes", tensors=("depth_tensor",)),
+            Attr("depth", "int", -1, doc="number of classes", tensors=(as_tensor("depth_tensor"),)),
             Attr("dtype", "dtype", "float32", doc="dtype of Out"),
             Attr("allow_out_of_range", "bool", False, doc="a class out of range makes zeros, and no error"),
         ),
-        dtypes={"X": INTS, "depth_tensor": INTS},
+        dtypes={"X": INTS},
         source=f"Fluid {type}_op.cc",
         doc=f"Out[..., j] = (X[...{', 0' if column else ''}] == j); a class outside 0 <= j < depth is an "
         "OutOfRangeError",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL_FLOATS, FLOATS, INTS
+from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.expr.declare import operator
 from fluidlite.geometry.resampling import METHODS, SIZES
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation
 
 _ATTRS = (
@@ -17,7 +17,13 @@ _ATTRS = (
         Attr(name, "int", 0, doc=f"{what} of Out, unless a scale or a tensor gives it")
         for name, what in zip(SIZES, ("depth", "height", "width"), strict=True)
     ),
-    Attr("scale", "float", 0.0, doc="above 0: Out is so many times as large as X, rounded down", tensors=("Scale",)),
+    Attr(
+        "scale",
+        "float",
+        0.0,
+        doc="above 0: Out is so many times as large as X, rounded down",
+        tensors=(as_tensor("Scale"),),
+    ),
     Attr(
         "interp_method",
         "str",
@@ -37,9 +43,8 @@ _ATTRS = (
 _SLOTS = (
     Slot("OutSize", dispensable=True, value=True, doc="the sizes, [spatial dims]; they win over attributes and Scale"),
     Slot("SizeTensor", duplicable=True, dispensable=True, value=True, doc="the sizes, [1] each; they win over all"),
-    Slot("Scale", dispensable=True, value=True, doc="the scale, [1]; it wins over the attribute"),
 )
-_VALUES = {"OutSize": INTS, "SizeTensor": INTS, "Scale": FLOATS}
+_VALUES = {"OutSize": INTS, "SizeTensor": INTS}
 _LARGE = 2**31
 """No image has so many rows or columns."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS, is_float
+from fluidlite.base.dtypes import ALL, is_float
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.expr.gradients import infer_gradient
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, grad_like, like, number_fits
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, Infer, Slot
+from fluidlite.program.opdef import GRAD, Attr, Infer, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
 
 _VALUE = Attr("pad_value", "float", 0.0, static=True, doc="what stands around; it is converted to the dtype")
@@ -89,8 +89,6 @@ def pad_constant_like_grad(y: e.Tensor, dout: e.Tensor) -> e.Tensor:
 
 # pad2d -------------------------------------------------------------------------------------------------------------
 
-_PADDINGS = Slot("Paddings", dispensable=True, value=True, doc="the paddings, as a tensor")
-
 
 def _infer_pad2d(call: Call) -> Inferred:
     """Until it is known how many paddings there are, nothing is known of the padded dims."""
@@ -155,7 +153,7 @@ _ATTRS = (
         "ints",
         minimum=0,
         doc="rows above, rows below, columns left, columns right; unless Paddings is",
-        tensors=("Paddings",),
+        tensors=(as_tensor("Paddings"),),
     ),
     Attr(
         "mode",
@@ -172,9 +170,9 @@ _ATTRS = (
 @operator(
     "pad2d",
     Inference(_infer_pad2d),
-    inputs=[Slot("X", doc="[batch, channels, height, width], or with the channels last"), _PADDINGS],
+    inputs=[Slot("X", doc="[batch, channels, height, width], or with the channels last")],
     attrs=_ATTRS,
-    dtypes={"X": ALL, "Paddings": INTS},
+    dtypes={"X": ALL},
     doc="Out = each image of X with a border around it",
     source="Fluid pad2d_op.cc",
 )

@@ -11,7 +11,7 @@ import numpy as np
 from fluidlite.base.dtypes import ALL_FLOATS, INTS
 from fluidlite.codegen.philox import CENTRAL
 from fluidlite.expr import cast, erf, floor, gaussian, log, mod, uniform
-from fluidlite.operators.creation import LIKE_ATTRS, SHAPE, SHAPE_SLOTS, infer_like, infer_shape
+from fluidlite.operators.creation import LIKE_ATTRS, SHAPE, infer_like, infer_shape
 from fluidlite.operators.inference import Inferred, like, number_fits, size
 from fluidlite.operators.scalar_op import Elementwise, scalar_op
 from fluidlite.program.op_call import Call
@@ -103,9 +103,7 @@ _with_diagonal(
         _uniform,
         Inference(_infer_uniform),
         Execution(random=True),
-        Elementwise(slots=SHAPE_SLOTS),
         attrs=(SHAPE, *_LIMITS, _FLOAT, *_DIAGONAL),
-        dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
         doc="Out = random numbers, uniform in [min, max); a diagonal takes temporary memory of three times Out",
         source="Fluid uniform_random_op.cc",
     )
@@ -129,9 +127,7 @@ scalar_op(
     _normal,
     Inference(infer_shape),
     Execution(random=True),
-    Elementwise(slots=SHAPE_SLOTS),
     attrs=(SHAPE, *_MOMENTS, _FLOAT),
-    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     doc="Out = random numbers, normal with mean and standard deviation std",
     source="Fluid gaussian_random_op.cc",
 )
@@ -196,8 +192,6 @@ scalar_op(
     _randint,
     Inference(_infer_randint),
     Execution(random=True),
-    Elementwise(slots=SHAPE_SLOTS),
-    dtypes={"ShapeTensor": INTS, "ShapeTensorList": INTS},
     attrs=(
         SHAPE,
         Attr("low", "int", doc="the least"),

@@ -15,7 +15,7 @@ from typing import Any, Union
 from fluidlite.codegen.expr import parameters, slots_of, snake
 from fluidlite.expr.declare import camel
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import GRAD, Attr, Infer, OpDef, Slot
+from fluidlite.program.opdef import GRAD, Attr, Infer, OpDef, Slot, tensor_dtypes, tensor_slots
 from fluidlite.program.operator_options import (
     Aliasing,
     Differentiation,
@@ -113,8 +113,8 @@ def scalar_op(
     special, outputs = {slot.name: slot for slot in own.slots}, own.outputs
     inputs = tuple(special.get(camel(name), Slot(camel(name))) for name in names)
     extra = tuple(slot for name, slot in special.items() if name not in outputs and slot not in inputs)
-    inputs += extra
     attrs = tuple(attrs)
+    inputs += (*extra, *tensor_slots(attrs).values())
     if aliasing is None:
         plain = inference.infer is None and not own.out_dtype and bool(names)
         aliasing = Aliasing(may={outputs[0]: inputs[0].name} if plain else {})
@@ -125,6 +125,7 @@ def scalar_op(
     rule: Any = grad
     if callable(grad) and not isinstance(grad, GradRule) and parameters(grad)[0] != ("maker",):
         rule = _grad_rule(type, grad, inputs, slots_out, differentiable, own.broadcasts, differentiation.only_for)
+    stated = dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else {}
     op = register_op(
         type,
         replace(inference, infer=inference.infer or _same(inputs, outputs, own.out_dtype)),
@@ -136,7 +137,7 @@ def scalar_op(
         inputs=inputs,
         outputs=slots_out,
         attrs=attrs,
-        dtypes=dtypes if isinstance(dtypes, Mapping) else {slot.name: dtypes for slot in inputs} if dtypes else None,
+        dtypes={**stated, **tensor_dtypes(attrs)},
         doc=doc,
         source=source,
     )

@@ -13,7 +13,7 @@ from fluidlite.geometry.numbers import number_of
 from fluidlite.operators.inference import Inferred, agree
 from fluidlite.operators.sequence_rows import Rows, need_lod, need_sequences, rows_of, spec_with_lod, starts_of
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -145,16 +145,13 @@ def _infer_mask(call: Call) -> Inferred:
 @operator(
     "sequence_mask",
     Inference(_infer_mask),
-    inputs=(
-        Slot("X", doc="int32 or int64: lengths"),
-        Slot("MaxLenTensor", dispensable=True, value=True, doc="stands for maxlen"),
-    ),
+    inputs={"X": "int32 or int64: lengths"},
     outputs=("Y",),
     attrs=(
-        Attr("maxlen", "int", -1, minimum=-1, doc="the last dim of Y", tensors=("MaxLenTensor",)),
+        Attr("maxlen", "int", -1, minimum=-1, doc="the last dim of Y", tensors=(as_tensor("MaxLenTensor"),)),
         Attr("out_dtype", "dtype", "int64", choices=ALL, doc="dtype of Y"),
     ),
-    dtypes={"X": INTS, "MaxLenTensor": INTS},
+    dtypes={"X": INTS},
     source="Fluid sequence_mask_op.h",
     doc="Y[..., j] = 1 where j < X[...], else 0",
 )

@@ -13,13 +13,13 @@ from math import prod
 from typing import Any
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.base.dtypes import ALL
 from fluidlite.expr.calls import infer
 from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import Number, numbers_of
 from fluidlite.operators.inference import Inferred, all_agree, like, size
 from fluidlite.program.op_call import Call, standing_for
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, Slot, as_tensor, as_tensors
 from fluidlite.program.operator_options import Aliasing, Inference
 from fluidlite.tensor.tensor_spec import Dims, Spec
 
@@ -41,7 +41,6 @@ def register_pair(
     doc: str,
     grad_doc: str,
     source: str,
-    slots: tuple[Slot, ...] = (),
     view: bool = True,
 ) -> None:
     """Declare ``type`` and ``type`` + "2", with their gradient operators.
@@ -50,13 +49,11 @@ def register_pair(
     ----------
     type : str
     function : callable
-        Out, of X and the other inputs.
+        Out, of X.
     back : callable
         ``back(dout, dims, **attrs)``: X@GRAD, of the dims of X.
     out : callable
         ``out(call)``: the spec of Out.
-    slots : tuple of Slot
-        Inputs beside X, of integers.
     view : bool
         Whether Out has the bytes of X.
     attrs, doc, grad_doc, source
@@ -64,8 +61,8 @@ def register_pair(
     """
 
     @functools.wraps(function)
-    def shaped(x: e.Tensor, *others: Any, **values: Any) -> tuple[e.Tensor, e.Tensor]:
-        return function(x, *others, **values), e.full((0, *x.dims), 0, "float32")
+    def shaped(x: e.Tensor, **values: Any) -> tuple[e.Tensor, e.Tensor]:
+        return function(x, **values), e.full((0, *x.dims), 0, "float32")
 
     def inferred(call: Call) -> Inferred:
         x, found = call.spec("X"), {"Out": out(call)}
@@ -78,14 +75,11 @@ def register_pair(
         return back(dout, xshape.dims[1:], **values)
 
     seen, shared = ("Out", "X") if view else None, ("X@GRAD", "Out@GRAD") if view else None
-    dtypes = {"X": ALL, **dict.fromkeys((slot.name for slot in slots), INTS)}
     told = (Inference(inferred), Aliasing(view=seen))
-    common: dict[str, Any] = {"attrs": attrs, "dtypes": dtypes, "doc": doc}
-    first = operator(type, *told, inputs=("X", *slots), source=source, **common)(function)
+    common: dict[str, Any] = {"attrs": attrs, "dtypes": {"X": ALL}, "doc": doc}
+    first = operator(type, *told, source=source, **common)(function)
     gradient(first, Aliasing(view=shared), metadata=("X",), doc=grad_doc)(_taking(back, from_x))
-    second = operator(f"{type}2", *told, inputs=("X", *slots), outputs=("Out", _X_SHAPE), source=source, **common)(
-        shaped
-    )
+    second = operator(f"{type}2", *told, outputs=("Out", _X_SHAPE), source=source, **common)(shaped)
     gradient(second, Inference(_infer_from_x_shape), Aliasing(view=shared), metadata=("XShape",), doc=grad_doc)(
         _taking(back, from_shape)
     )
@@ -169,10 +163,6 @@ register_pair(
     with_other_dims,
     e.reshape,
     lambda call: with_dims(call.spec("X"), _reshape_dims(call)),
-    slots=(
-        Slot("Shape", dispensable=True, value=True, doc="the dims of Out, as a tensor"),
-        Slot("ShapeTensor", duplicable=True, dispensable=True, value=True, doc="the dims of Out, a tensor each"),
-    ),
     attrs=(
         Attr(
             "shape",
@@ -181,7 +171,7 @@ register_pair(
             minimum=-1,
             doc="dims of Out; 0: as in X; one may be -1: what remains. Beside a tensor of dims, "
             "0 and -1 say nothing, and the others must be its",
-            tensors=("ShapeTensor", "Shape"),
+            tensors=(as_tensors("ShapeTensor"), as_tensor("Shape")),
         ),
     ),
     doc="Out = X with other dims; the bytes are the same",

@@ -6,36 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluidlite import expr as e
-from fluidlite.base.dtypes import ALL, INTS
+from fluidlite.base.dtypes import ALL
 from fluidlite.expr.declare import operator
 from fluidlite.expr.number import number as as_number
 from fluidlite.geometry.boxes import slice_window
 from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import Inferred, agree, like, normal_axis
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, as_tensor, as_tensors
 from fluidlite.program.operator_options import Differentiation, Inference
 from fluidlite.tensor.tensor_spec import Spec
 
 # slice and strided_slice -------------------------------------------------------------------------------------------
 
 
-def _bound_slots(*names: str) -> tuple[Slot, ...]:
-    """Return slots that say the bounds as one tensor, and as a tensor each."""
-    whole = [Slot(f"{name}Tensor", dispensable=True, value=True, doc=f"{name.lower()}, as a tensor") for name in names]
-    each = [
-        Slot(f"{name}TensorList", duplicable=True, dispensable=True, value=True, doc=f"{name.lower()}, a tensor each")
-        for name in names
-    ]
-    return (*whole, *each)
-
-
 def _bound(name: str, doc: str) -> Attr:
-    return Attr(name.lower(), "ints", (), doc=doc, tensors=(f"{name}TensorList", f"{name}Tensor"))
+    return Attr(
+        name.lower(), "ints", (), doc=doc, tensors=(as_tensors(f"{name}TensorList"), as_tensor(f"{name}Tensor"))
+    )
 
-
-_SLICE_SLOTS = _bound_slots("Starts", "Ends")
-_STRIDED_SLOTS = _bound_slots("Starts", "Ends", "Strides")
 
 _SLICE_ATTRS = (
     Attr("axes", "ints", doc="the dims that are cut"),
@@ -108,9 +97,8 @@ def _cut(
     "slice",
     Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
     Inference(_infer_slice),
-    inputs=["Input", *_SLICE_SLOTS],
     attrs=_SLICE_ATTRS,
-    dtypes={"Input": ALL, **{slot.name: INTS for slot in _SLICE_SLOTS}},
+    dtypes={"Input": ALL},
     doc="Out = Input[..., start:end, ...] in each of axes",
     source="Fluid slice_op.cc",
 )
@@ -128,9 +116,8 @@ def _bounds(x: e.Tensor, axes: tuple[int, ...], starts: Numbers, steps: Numbers 
     "strided_slice",
     Differentiation(reads=(), doc="Input@GRAD = Out@GRAD where Input was kept, else 0"),
     Inference(_infer_slice),
-    inputs=["Input", *_STRIDED_SLOTS],
     attrs=_STRIDED_ATTRS,
-    dtypes={"Input": ALL, **{slot.name: INTS for slot in _STRIDED_SLOTS}},
+    dtypes={"Input": ALL},
     doc="Out = Input[..., start:end:stride, ...] in each of axes",
     source="Fluid strided_slice_op.cc",
 )

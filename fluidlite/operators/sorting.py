@@ -10,7 +10,7 @@ from fluidlite.expr.declare import gradient, operator
 from fluidlite.geometry.numbers import number_of
 from fluidlite.operators.inference import Inferred, like, normal_axis
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, as_tensor
 from fluidlite.program.operator_options import Execution, Inference
 from fluidlite.program.registry import register_op
 
@@ -76,9 +76,9 @@ _top_k = register_op(
     "top_k",
     Inference(_infer_top_k, kernel_dtype="X"),
     Execution(memory="where arrays compute, a copy of X in which what was found is hidden"),
-    inputs=("X", Slot("K", dispensable=True, value=True, doc="how many of the largest, [1]; wins over k")),
+    inputs=("X", as_tensor("K")),
     outputs=("Out", "Indices"),
-    attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest", tensors=("K",)),),
+    attrs=(Attr("k", "int", 1, minimum=1, doc="how many of the largest", tensors=(as_tensor("K"),)),),
     dtypes={"X": NUMBERS, "K": INTS},
     doc="Out = the k largest of each row of X, largest first; Indices = where they are (of equal ones, the first)",
     source="Fluid top_k_op.cc",

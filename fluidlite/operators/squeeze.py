@@ -7,7 +7,7 @@ from fluidlite.geometry.numbers import numbers_of
 from fluidlite.operators.inference import agree, normal_axis, size
 from fluidlite.operators.shape import register_pair, with_dims, with_other_dims
 from fluidlite.program.op_call import Call
-from fluidlite.program.opdef import Attr, Slot
+from fluidlite.program.opdef import Attr, as_tensor, as_tensors
 from fluidlite.tensor.tensor_spec import Spec
 
 # squeeze -----------------------------------------------------------------------------------------------------------
@@ -60,17 +60,13 @@ register_pair(
     with_other_dims,
     e.reshape,
     _unsqueezed,
-    slots=(
-        Slot("AxesTensor", dispensable=True, value=True, doc="the axes, as a tensor"),
-        Slot("AxesTensorList", duplicable=True, dispensable=True, value=True, doc="the axes, a tensor each"),
-    ),
     attrs=(
         Attr(
             "axes",
             "ints",
             (),
             doc="where dims of 1 are put in, one after the other; negative: from the end",
-            tensors=("AxesTensorList", "AxesTensor"),
+            tensors=(as_tensors("AxesTensorList"), as_tensor("AxesTensor")),
         ),
     ),
     doc="Out = X with dims of 1 put in",

@@ -247,7 +247,7 @@ class Call:
 def standing_for(call: Call, name: str) -> str | None:
     """The input slot whose numbers stand in place of an attribute; None if its own value counts."""
     attr = call.op.attr(name)
-    return next((slot for slot in attr.tensors if call.has(slot)), None) if attr is not None else None
+    return next((slot.name for slot in attr.tensors if call.has(slot.name)), None) if attr is not None else None
 
 
 def once(ask: Callable[[Call], Result]) -> Callable[[Call], Result]:

@@ -6,15 +6,15 @@ an optional decomposition. HOW it computes is in kernels; samples and references
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.dtypes import is_float
+from fluidlite.base.dtypes import FLOATS, INTS, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, FluidError, RegistryError
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Attr:
     ``"dtype"`` (kept as its canonical text; Fluid's numbers are taken too) or ``"block"`` (an index).
     ``minimum`` and ``maximum`` are inclusive; ``choices`` is the closed list. ``default`` None means required,
     unless ``optional``. A ``static`` float is a constant of generated kernels, which may branch on it; others are
-    their arguments. ``tensors`` are input slots whose numbers stand in place of an attribute of ints: those of the
-    first that is given. A duplicable one has a number in each tensor, any other all of them in one.
+    their arguments. ``tensors`` are input slots whose numbers stand in place of the attribute: those of the first that
+    is given. A duplicable one has a number in each tensor, any other all of them in one.
     """
 
     name: str
@@ -115,12 +115,16 @@ class Attr:
     optional: bool = False
     doc: str = ""
     static: bool = False
-    tensors: tuple[str, ...] = ()
+    tensors: tuple[Slot, ...] = ()
 
     def __post_init__(self) -> None:
         if self.type not in _TYPES_OF_ATTRS:
             raise RegistryError(
                 f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_TYPES_OF_ATTRS)}"
+            )
+        if not all(isinstance(slot, Slot) and slot.value and slot.dispensable for slot in self.tensors):
+            raise RegistryError(
+                f"attribute {self.name!r} has tensors={self.tensors!r}; expected dispensable slots of values"
             )
 
     @property
@@ -189,6 +193,31 @@ class Attr:
 
     def _bad(self, value: Any, expected: str) -> AttributeValueError:
         return AttributeValueError(f"attribute {self.name!r} is {value!r}; expected {expected}")
+
+
+def as_tensor(name: str) -> Slot:
+    """An input of one tensor, whose numbers may stand in place of an attribute."""
+    return Slot(name, dispensable=True, value=True)
+
+
+def as_tensors(name: str) -> Slot:
+    """An input of a tensor for each number that may stand in place of an attribute."""
+    return Slot(name, duplicable=True, dispensable=True, value=True)
+
+
+def tensor_slots(attrs: Iterable[Attr]) -> dict[str, Slot]:
+    """The input slots whose numbers may stand in place of attributes, with what there is to say of them."""
+    told = {True: "a tensor each", False: "as a tensor"}
+    return {
+        slot.name: replace(slot, doc=slot.doc or f"{attr.name}, {told[slot.duplicable]}; wins over the attribute")
+        for attr in attrs
+        for slot in attr.tensors
+    }
+
+
+def tensor_dtypes(attrs: Iterable[Attr]) -> dict[str, tuple[str, ...]]:
+    """The dtypes of these slots."""
+    return {slot.name: FLOATS if "float" in attr.type else INTS for attr in attrs for slot in attr.tensors}
 
 
 Infer = Callable[["Call"], "Mapping[str, Spec | Sequence[Spec]]"]

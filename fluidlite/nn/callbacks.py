@@ -57,22 +57,6 @@ class Callback:
         """Take what :meth:`state` gave."""
 
 
-def _more_is_better(monitor: str, highest: bool | None) -> bool:
-    """Whether a number is the better the higher it is: what a user says, else of what is no loss or error."""
-    return not monitor.endswith(("loss", "error")) if highest is None else highest
-
-
-def _goodness(callback: EarlyStop | Checkpoint, logs: Logs) -> float:
-    """The number that a callback looks at, with the sign that makes more better."""
-    monitor = callback.monitor or "loss"
-    if monitor not in logs:
-        raise NetworkError(
-            f"{type(callback).__name__} looks at {monitor!r}; the training has {', '.join(logs)}"
-            "\n  Do: pass validation= for validation_loss, or monitor another number"
-        )
-    return logs[monitor] if callback.highest else -logs[monitor]
-
-
 class EarlyStop(Callback):
     """End the training when a number has not become better for some epochs.
 
@@ -96,7 +80,7 @@ class EarlyStop(Callback):
         if patience < 1:
             raise NetworkError(f"EarlyStop: patience is {patience!r}; expected 1 or more")
         self.monitor, self.patience, self.min_delta = monitor, patience, float(min_delta)
-        self.highest = _more_is_better(monitor, highest)
+        self.highest = not monitor.endswith(("loss", "error")) if highest is None else highest
         self.best: float | None = None
         self.waited = 0
 
@@ -107,7 +91,12 @@ class EarlyStop(Callback):
 
     def on_epoch_end(self, network: Network, logs: Logs) -> None:
         """Compare the epoch with the best so far."""
-        value = _goodness(self, logs)
+        if self.monitor not in logs:
+            raise NetworkError(
+                f"EarlyStop looks at {self.monitor!r}; the training has {', '.join(logs)}"
+                "\n  Do: pass validation= for validation_loss, or monitor another number"
+            )
+        value = logs[self.monitor] if self.highest else -logs[self.monitor]
         if self.best is None or value > self.best + self.min_delta:
             self.best, self.waited = value, 0
         else:
@@ -154,7 +143,7 @@ class Checkpoint(Callback):
             raise NetworkError(f"Checkpoint: every {every_epochs} epochs and {every_batches} batches; expected one > 0")
         self.folder, self.every_epochs, self.every_batches = folder, every_epochs, every_batches
         self.monitor = monitor
-        self.highest = _more_is_better(monitor or "loss", highest)
+        self.highest = highest if highest is not None else not (monitor or "loss").endswith(("loss", "error"))
         self.best = -math.inf
 
     @property
@@ -172,7 +161,9 @@ class Checkpoint(Callback):
         if not self.every_epochs or network.state.epoch % self.every_epochs:
             return
         if self.monitor is not None:
-            value = _goodness(self, logs)
+            if self.monitor not in logs:
+                raise NetworkError(f"Checkpoint looks at {self.monitor!r}; the training has {', '.join(logs)}")
+            value = logs[self.monitor] if self.highest else -logs[self.monitor]
             if not value > self.best:
                 return
             self.best = value

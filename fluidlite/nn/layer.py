@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from fluidlite.base.dtypes import ITEMSIZE, is_float
+from fluidlite.base.dtypes import ITEMSIZE
 from fluidlite.base.errors import NetworkError, ProgramError
 from fluidlite.param_attr import ParamAttr
 from fluidlite.platform.context import Context
@@ -192,13 +192,6 @@ class Layer:
     def __repr__(self) -> str:
         text = ", ".join(f"{name}={value!r}" for name, value in self.config().items() if value is not None)
         return f"{type(self).__name__}({text})"
-
-
-def images(spec: Spec) -> str | None:
-    """What a layer of images expects; None if that is what it gets."""
-    if len(spec.dims) != 4 or not is_float(spec.dtype):
-        return "images, [rows, channels, height, width], a floating-point type"
-    return None
 
 
 def _nbytes(variables: Sequence[Variable]) -> int:

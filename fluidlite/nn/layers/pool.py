@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fluidlite.base.dtypes import is_float
 from fluidlite.layers import pool2d
-from fluidlite.nn.layer import Layer, images
+from fluidlite.nn.layer import Layer
 from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 
@@ -35,7 +36,9 @@ class Pool2D(Layer):
 
     def expects(self, spec: Spec) -> str | None:
         """Images."""
-        return images(spec)
+        if len(spec.dims) != 4 or not is_float(spec.dtype):
+            return "images, [rows, channels, height, width], a floating-point type"
+        return None
 
     def build(self, x: Variable) -> Variable:
         """Append the pooling."""

@@ -8,8 +8,9 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.geometry.convolving import EPILOGUE, RELU_BEFORE
+from fluidlite.geometry.convolving import RELU_BEFORE
 from fluidlite.operators.conv_common import (
+    FUSED,
     WORKSPACE,
     activated,
     check_bias,
@@ -29,12 +30,9 @@ from fluidlite.program.opdef import Attr, Slot
 from fluidlite.program.operator_options import Differentiation, Execution, Lowering
 
 _FUSED = (
-    Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
+    *FUSED,
     Attr("fuse_brelu", "bool", False, doc="Output = relu6 of the result"),
     Attr("fuse_brelu_threshold", "float", 6.0, doc="the bound of fuse_brelu"),
-    Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"),
-    Attr("fuse_alpha", "float", 0.0, doc="first parameter of fuse_activation: a slope, a bound, a factor"),
-    Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
     Attr("fuse_residual_connection", "bool", False, doc="ResidualData is added where given; of no effect"),
 )
 """What Fluid's passes fuse into a convolution."""
@@ -45,7 +43,6 @@ _IGNORED = (
         for name in ("Scale_in", "Scale_out", "Scale_in_eltwise")
     ),
     Attr("Scale_weights", "floats", (1.0,), doc="of Fluid's int8 kernels; of no effect"),
-    Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
     Attr("use_addto", "bool", False, doc="taken for Fluid's sake; of no effect"),
 )
 

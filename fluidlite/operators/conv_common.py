@@ -32,6 +32,15 @@ def window_attrs(spatial: int) -> tuple[Attr, ...]:
     )
 
 
+FUSED = (
+    Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
+    Attr("fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"),
+    Attr("fuse_alpha", "float", 0.0, doc="first parameter of fuse_activation: a slope, a bound, a factor"),
+    Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
+    Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
+)
+"""Activations that Fluid's passes fuse into a convolution, or a transposed one."""
+
 WORKSPACE = (
     "in a kernel language, a few images padded with zeros, 8 MB or one image of them, and Filter in tiles; where "
     "arrays compute, Input padded with zeros, and 4 MB of windows"

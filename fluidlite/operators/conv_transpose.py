@@ -8,8 +8,8 @@ from typing import Any
 from fluidlite import expr as e
 from fluidlite.base.dtypes import ALL_FLOATS
 from fluidlite.expr.declare import operator
-from fluidlite.geometry.convolving import EPILOGUE
 from fluidlite.operators.conv_common import (
+    FUSED,
     GRAD_WORKSPACE,
     activated,
     check_bias,
@@ -87,13 +87,7 @@ def _register(type: str, spatial: int, depthwise: bool = False) -> None:
         *window_attrs(spatial),
         Attr("output_size", "ints", (), minimum=1, doc="spatial dims of Output; none: the least that has all windows"),
         Attr("output_padding", "ints", (), minimum=0, doc="by how much Output is larger than the least, at its end"),
-        Attr("fuse_relu", "bool", False, doc="Output = relu of the result"),
-        Attr(
-            "fuse_activation", "str", "", choices=("", *sorted(EPILOGUE)), doc="Output = that activation of the result"
-        ),
-        Attr("fuse_alpha", "float", 0.0, doc="parameter of fuse_activation"),
-        Attr("fuse_beta", "float", 0.0, doc="taken for Fluid's sake; of no effect"),
-        Attr("force_fp32_output", "bool", False, doc="of Fluid's int8 kernels; of no effect"),
+        *FUSED,
     )
     what = "one filter or more for each channel: " if depthwise else ""
     op = operator(

@@ -125,17 +125,9 @@ def _cut(x: e.Tensor, offset: e.Tensor, length: e.Tensor, rows: e.Numeric) -> e.
     Inference(_infer_slice),
     inputs=(
         Slot("X", doc="with one level of LoD"),
-        Slot(
-            "Offset",
-            value=True,
-            table=True,
-            doc="int32 or int64, [sequences, 1]; what is taken lies within the sequence",
-        ),
-        Slot(
-            "Length",
-            value=True,
-            table=True,
-            doc="int32 or int64, [sequences, 1]; what is taken lies within the sequence",
+        *(
+            Slot(name, value=True, table=True, doc="[sequences, 1]; what is taken lies within the sequence")
+            for name in ("Offset", "Length")
         ),
     ),
     dtypes={"X": (*ALL_FLOATS, *INTS), "Offset": INTS, "Length": INTS},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ class Typed:
     @property
     def key(self) -> tuple[Any, ...]:
         """What code of it depends on; 0, 0.0, -0.0 and False are not one constant."""
-        values = tuple([repr(instr.value) for instr in self.instrs])
+        values = tuple(map(repr, map(attrgetter("value"), self.instrs)))
         return self.instrs, values, tuple(self.inputs.items()), self.outputs
 
     def values(self, attrs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -150,7 +151,7 @@ class Instructions:
         spans: Mapping[str, tuple[str, ...]],
     ) -> Typed:
         """The expression of (output slot, storage dtype, value) each; what none of them needs is left out."""
-        instrs, index = live(self.instrs, [value for _, _, value in results])
+        instrs, index = live(self.instrs, list(map(itemgetter(2), results)))
         read = {instr.value: inputs[instr.value] for instr in instrs if instr.op == "input"}
         stored = tuple([(slot, dtype, index[value]) for slot, dtype, value in results])
         return Typed(instrs, read, stored, tuple(self.scalars), spans)

@@ -122,7 +122,9 @@ class Attr:
             raise RegistryError(
                 f"attribute {self.name!r} is of type {self.type!r}; expected one of {', '.join(_TYPES_OF_ATTRS)}"
             )
-        if not all(isinstance(slot, Slot) and slot.value and slot.dispensable for slot in self.tensors):
+        if self.tensors and not all(
+            isinstance(slot, Slot) and slot.value and slot.dispensable for slot in self.tensors
+        ):
             raise RegistryError(
                 f"attribute {self.name!r} has tensors={self.tensors!r}; expected dispensable slots of values"
             )

@@ -23,8 +23,9 @@ class Written:
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         ranges = sorted([_range(tensor.allocation) for tensor in tensors if tensor.allocation is not None])
-        self._begins = [begin for begin, _ in ranges]
-        self._ends = list(accumulate([end for _, end in ranges], max))  # of all up to this one
+        begins, ends = zip(*ranges, strict=True) if ranges else ((), ())
+        self._begins = begins
+        self._ends = tuple(accumulate(ends, max))  # of all up to this one
 
     def __bool__(self) -> bool:
         return bool(self._begins)

@@ -235,6 +235,7 @@ assert memory.stats(place).live <= now.live
 
 ACROSS = """
 memory.set_strategy(place, strategy)
+sys.modules["fluidlite.memory.strategies"].PATIENCE = 2.0  # a queue is idle, and on a busy machine slow to say so
 mine, other = get_context(place), new_context(place)
 before, same = memory.reserved(place), 0
 for turn in range(3):
@@ -254,7 +255,7 @@ for turn in range(3):
         if strategy == "stream":
             assert (target == turn + 1).all()  # the copy in came before
         memory.free(again)
-assert same == 6 or (strategy == "pool" and same > 0), same  # a slow queue may not be idle yet
+assert same == 6, same
 assert memory.reserved(place) - before <= (4 << 20) * (1 if strategy == "stream" else 2), memory.reserved(place)
 """
 

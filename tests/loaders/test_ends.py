@@ -214,7 +214,7 @@ import gc, multiprocessing, threading
 used = fluid.memory.used({place!r})
 try:
     for number, batch in enumerate(loader):
-        if number == 3:
+        if number == 4:
             print("going", flush=True)
 except KeyboardInterrupt:
     print("interrupted", number > 3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fluidlite.base.dtypes import NUMPY, is_float
 from fluidlite.base.errors import AttributeValueError, DtypeError, ProgramError
+from fluidlite.compiler.executable.arguments import holds
 from fluidlite.compiler.ir.node import Action, Node
 from fluidlite.program.block import Block
 from fluidlite.program.program import default_main_program
@@ -18,7 +19,6 @@ from fluidlite.program.variable import Variable
 from fluidlite.tensor.tensor_spec import Spec
 from fluidlite.tensor.var_type import dtype_of
 
-Number = Union[bool, int, float]
 Like = Any
 """A value, a number, or an array_like: what functions of values take."""
 
@@ -155,13 +155,18 @@ def as_value(variable: Variable) -> Value:
     return duplicate
 
 
-def scalar(number: Number, dtype: str, beside: Variable | None = None) -> Value:
-    """A number as a value of shape ()."""
-    whole = not is_float(dtype)
-    if whole and (not np.isfinite(number) or int(number) != number):
-        raise DtypeError(f"{number!r} beside values of dtype {dtype}: no {dtype} is {number!r}")
-    attrs = {"shape": [], "value": float(number), "dtype": dtype}
-    return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
+def need_held(item: Any, dtype: str) -> None:
+    """Raise DtypeError unless a dtype has a number, or the numbers of a list; floats are rounded."""
+    try:
+        given = np.asarray(item, np.float64 if is_float(dtype) else None)
+        held = is_float(dtype) or holds(dtype, given)
+    except OverflowError:
+        held = False
+    if not held:
+        raise DtypeError(
+            f"{item!r:.60} beside values of dtype {dtype}: no {dtype} is {item!r:.60}\n"
+            f"  Do: give numbers of {dtype}, or cast the values with cast"
+        )
 
 
 def stored(array: np.ndarray[Any, Any], beside: Variable | None = None) -> Value:
@@ -182,13 +187,18 @@ def value_like(item: Like, dtype: str = "float32", beside: Variable | None = Non
         number = item.item() if isinstance(item, (np.generic, np.ndarray)) else item
         if not isinstance(number, (bool, int, float)):
             raise ProgramError(f"{item!r} is no number of a graph")
-        if is_float(dtype) or abs(number) <= 2**53:
-            return scalar(number, dtype, beside)
-        return stored(np.array(number, dtype), beside)
+        need_held(number, dtype)
+        attrs = {"shape": [], "value": float(number), "dtype": dtype}
+        if not is_float(dtype) and abs(number) > 2**53:  # a float is none of these
+            attrs["str_value"] = str(int(number))
+        return emit("fill_constant", {}, attrs, fixed=True, beside=beside)
     array = as_array(item)
     if array.dtype == object or array.dtype.kind in "USMmc":
         raise ProgramError(f"{type(item).__name__} {item!r} is no value; expected a value, a number or an array")
-    return stored(array if isinstance(item, np.ndarray) else array.astype(NUMPY[dtype]), beside)
+    if isinstance(item, np.ndarray):
+        return stored(array, beside)
+    need_held(item, dtype)
+    return stored(array.astype(NUMPY[dtype]), beside)
 
 
 def as_array(item: Any) -> np.ndarray[Any, Any]:

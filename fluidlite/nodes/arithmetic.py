@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fluidlite import graph as ng
+from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import NodeError
-from fluidlite.graph.value import Value, emit
+from fluidlite.graph.value import Value, emit, need_held
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node
@@ -21,11 +22,23 @@ def _add(*terms: Value) -> Value:
 
 
 def _scaled(x: Value, scale: float, bias: float) -> Value:
-    return emit("scale", {"X": x}, {"scale": scale, "bias": bias})
+    if not is_float(x.dtype):
+        return ng.add(ng.multiply(x, scale), bias)  # which take whole numbers alone, as they are
+    need_held(scale, x.dtype)
+    need_held(bias, x.dtype)
+    return emit("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
+
+
+def _from(x: Value, number: float) -> Value:
+    return _scaled(x, -1, number) if is_float(x.dtype) else ng.subtract(number, x)
+
+
+def _divided(x: Value, number: float) -> Value:
+    return _scaled(x, 1 / number, 0) if is_float(x.dtype) else ng.divide(x, number)
 
 
 def _over(x: Value, number: float) -> Value:
-    return emit("scale", {"X": ng.reciprocal(x)}, {"scale": number, "bias": 0.0})
+    return _scaled(ng.reciprocal(x), number, 0) if is_float(x.dtype) else ng.divide(number, x)
 
 
 def _prod_add(x: Value, y: Value, z: Value) -> Value:
@@ -39,17 +52,18 @@ CWISE_DIV = Kind("CwiseDiv", ng.divide, (0, 1))
 CWISE_MAX = Kind("CwiseMax", ng.maximum, (0, 1))
 CWISE_PROD_ADD = Kind("CwiseProdAdd", _prod_add, (2, 0, 1))
 ADD_SCALAR = Kind("AddScalar", _scaled, (0,))
-SUBTRACT_SCALAR = Kind("SubtractScalar", _scaled, (0,))
+SUBTRACT_SCALAR = Kind("SubtractScalar", _from, (0,))
 PROD_SCALAR = Kind("ProdScalar", _scaled, (0,))
-DIV_SCALAR = Kind("DivScalar", _scaled, (0,))
+DIV_SCALAR = Kind("DivScalar", _divided, (0,))
 SCALAR_DIV = Kind("ScalarDiv", _over)
-_SAME, _NO_BIAS = ("scale", 1.0), ("bias", 0.0)
+_SAME, _NO_BIAS = ("scale", 1), ("bias", 0)
 
 
 def _number(what: str, item: Any) -> float:
     if not is_number(item):
         raise NodeError(f"{what} takes a number, got {item!r:.60}")
-    return float(item)
+    number: float = item
+    return number
 
 
 def _scale(kind: Kind, x: Node, scale: float, bias: float, asked: bool = False) -> OperatorNode:
@@ -66,12 +80,12 @@ InPlaceAdd = binary(ADD, "``a + b``, written over ``a``.", inplace=True)
 
 def AddScalar(x: Node, number: float) -> OperatorNode:
     """``x + number``."""
-    return _scale(ADD_SCALAR, x, 1.0, _number("AddScalar", number))
+    return _scale(ADD_SCALAR, x, 1, _number("AddScalar", number))
 
 
 def InPlaceAddScalar(x: Node, number: float) -> OperatorNode:
     """``x + number``, written over ``x``."""
-    return _scale(ADD_SCALAR, x, 1.0, _number("InPlaceAddScalar", number), True)
+    return _scale(ADD_SCALAR, x, 1, _number("InPlaceAddScalar", number), True)
 
 
 Subtract = binary(SUBTRACT, "``a - b``.")
@@ -80,17 +94,17 @@ InPlaceSubtract = binary(SUBTRACT, "``a - b``, written over ``a``.", inplace=Tru
 
 def SubtractScalar(number: float, x: Node) -> OperatorNode:
     """``number - x``."""
-    return _scale(SUBTRACT_SCALAR, x, -1.0, _number("SubtractScalar", number))
+    return operator_node(SUBTRACT_SCALAR, (x,), (("number", _number("SubtractScalar", number)),))
 
 
 def ProdScalar(x: Node, number: float) -> OperatorNode:
     """``x * number``."""
-    return _scale(PROD_SCALAR, x, _number("ProdScalar", number), 0.0)
+    return _scale(PROD_SCALAR, x, _number("ProdScalar", number), 0)
 
 
 def InPlaceProdScalar(x: Node, number: float) -> OperatorNode:
     """``x * number``, written over ``x``."""
-    return _scale(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0.0, True)
+    return _scale(PROD_SCALAR, x, _number("InPlaceProdScalar", number), 0, True)
 
 
 CwiseProd = binary(CWISE_PROD, "``a * b``, element by element; broadcast as NumPy does.")
@@ -119,21 +133,21 @@ def CwiseMax(first: Node, second: Node, *others: Node) -> OperatorNode:
 def add(left: Node, right: Any) -> OperatorNode:
     """``a + b``."""
     if type(right) is not OperatorNode and is_number(right):
-        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", float(right))))
+        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", right)))
     return operator_node(ADD, (left, right))
 
 
 def subtract(left: Node, right: Any) -> OperatorNode:
     """``a - b``."""
     if type(right) is not OperatorNode and is_number(right):
-        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", -float(right))))
+        return operator_node(ADD_SCALAR, (left,), (_SAME, ("bias", -right)))
     return operator_node(SUBTRACT, (left, right))
 
 
 def multiply(left: Node, right: Any) -> OperatorNode:
     """``a * b``."""
     if type(right) is not OperatorNode and is_number(right):
-        return operator_node(PROD_SCALAR, (left,), (("scale", float(right)), _NO_BIAS))
+        return operator_node(PROD_SCALAR, (left,), (("scale", right), _NO_BIAS))
     return operator_node(CWISE_PROD, (left, right))
 
 
@@ -142,7 +156,7 @@ def divide(left: Node, right: Any) -> OperatorNode:
     if is_number(right):
         if right == 0:
             raise NodeError(f"{left} is divided by the number 0")
-        return _scale(DIV_SCALAR, left, 1.0 / right, 0.0)
+        return operator_node(DIV_SCALAR, (left,), (("number", right),))
     return operator_node(CWISE_DIV, (left, right))
 
 
@@ -158,7 +172,7 @@ def subtract_from(right: Node, left: Any) -> OperatorNode:
 
 def negative(x: Node) -> OperatorNode:
     """``-a``."""
-    return ProdScalar(x, -1.0)
+    return ProdScalar(x, -1)
 
 
 for _name, _function in {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from fluidlite import graph as ng
-from fluidlite.graph.value import Value, emit
+from fluidlite.graph.value import Value, emit, need_held
 from fluidlite.nodes.node import Node, is_number
 from fluidlite.nodes.node_program import Kind
 from fluidlite.nodes.operator_node import OperatorNode, binary, operator_node, unary
@@ -27,6 +27,7 @@ def _select(condition: Value, x: Value, y: Value) -> Value:
 
 
 def _mask(x: Value, mask: Value, number: float) -> Value:
+    need_held(number, x.dtype)
     attrs = {"shape": list(x.shape), "value": number, "dtype": x.dtype}
     filled = emit("fill_constant", {}, attrs, fixed=True, beside=x)
     return ng.where(ng.broadcast(_condition(mask), x.shape), x, filled)
@@ -84,13 +85,13 @@ LessThan = binary(Kind("LessThan", ng.less), "Whether ``a < b``, as bool; it has
 
 def _less(left: Node, right: Any) -> Node:
     if is_number(right):
-        return operator_node(LESS_SCALAR, (left,), (("number", float(right)),))
+        return operator_node(LESS_SCALAR, (left,), (("number", right),))
     return LessThan(left, right)
 
 
 def _greater(left: Node, right: Any) -> Node:
     if is_number(right):
-        return operator_node(GREATER_SCALAR, (left,), (("number", float(right)),))
+        return operator_node(GREATER_SCALAR, (left,), (("number", right),))
     return LessThan(right, left)
 
 

@@ -70,11 +70,13 @@ class Variable(VariableMetadata):
             number = float(value)
         except OverflowError:
             raise ProgramError(f"{type} of {self.name!r} ({self.dtype}) and a number beyond all dtypes") from None
-        if self.dtype == "bool" or is_float(self.dtype) or number.is_integer():
+        truth = self.dtype == "bool"
+        if is_float(self.dtype) or (number in (0, 1) if truth else number.is_integer()):
             return value
+        kind, give = ("bool", "True or False") if truth else ("integer", "a whole number")
         raise ProgramError(
-            f"{type} of {self.name!r} ({self.dtype}) and {value}: no integer is {value}\n"
-            f"  Do: {self.name}.astype('float32'), if the fraction is to count; else give a whole number"
+            f"{type} of {self.name!r} ({self.dtype}) and {value}: no {kind} is {value}\n"
+            f"  Do: {self.name}.astype('float32'), if the number is to count; else give {give}"
         )
 
     def _binary(self, type: str, other: Any, reverse: bool = False) -> Any:

@@ -45,3 +45,13 @@ def test_what_has_no_values_yet_says_so() -> None:
         i = layers.data("i", [3], dtype="int64")
         with pytest.raises(ProgramError, match="no integer is nan"):
             i * float("nan")
+
+
+def test_numbers_that_truth_values_are_not() -> None:
+    """Half was taken for True, and so no truth value was greater."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        truth = layers.data("truth", [3], dtype="bool")
+        for compared in (lambda: truth > 0.5, lambda: truth < 2, lambda: truth >= float("nan")):
+            with pytest.raises(ProgramError, match="no bool is"):
+                compared()
+        assert (truth > 0).dtype == (truth <= True).dtype == "bool"

@@ -5,6 +5,7 @@ What a node is depends on no dtype; operators have samples of all, on every plac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,37 @@ def test_every_node_of_the_package_has_a_case() -> None:
         and not name.startswith(("InPlace", "Fixed"))
     }
     assert not kinds - made
+
+
+_OF_NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "x + n": (lambda x: x + (2**53 + 1), lambda i: i + (2**53 + 1)),
+    "x - n": (lambda x: x - 3, lambda i: i - 3),
+    "n - x": (lambda x: 3 - x, lambda i: 3 - i),
+    "x * n": (lambda x: x * 3, lambda i: i * 3),
+    "x / n": (lambda x: x / 2, lambda i: np.trunc(i / 2).astype("int64")),
+    "n / x": (lambda x: 9 / x, lambda i: np.trunc(9 / i).astype("int64")),
+    "-x": (lambda x: -x, lambda i: -i),
+    "x < n": (lambda x: x < 2**53 + 1, lambda i: i < 2**53 + 1),
+    "x > n": (lambda x: x > 2**53, lambda i: i > 2**53),
+}
+
+
+@pytest.mark.parametrize("case", _OF_NUMBERS)
+def test_integers_and_a_number(place: str, case: str) -> None:
+    """The number is none of another dtype before it is one of theirs: half of a sum was nothing, and so all of it."""
+    integers = np.array([-7, -2, 1, 5, 2**53, 2**53 + 1])
+    make, exact = _OF_NUMBERS[case]
+    np.testing.assert_array_equal(gn.Graph(make(gn.Data(place, integers))).forward().numpy(), exact(integers))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x + 0.5, lambda x: x - 0.5, lambda x: 0.5 - x, lambda x: x * 0.5, lambda x: x / 0.5,
+        lambda x: 0.5 / x, lambda x: x < 0.5, lambda x: x > 0.5, lambda x: x + 2**70, lambda x: gn.Mask(x, x, 0.5),
+    ],
+)  # fmt: skip
+def test_a_number_that_integers_are_not(make: Callable[[Any], Any], dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"no {dtype} is"):
+        make(gn.Data("cpu", np.array([1, 2], dtype)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluidlite.base.arguments import number, whole
+from fluidlite.base.arguments import number, whole, whole_text
 from fluidlite.base.dtypes import is_float
 from fluidlite.base.errors import DtypeError, ProgramError
 
@@ -106,11 +106,14 @@ class ConstantInitializer(Initializer):
     """
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
-        self._value, self._force_cpu = number("initializer.Constant: value", value), bool(force_cpu)
+        rounded = number("initializer.Constant: value", value)
+        self._value, self._force_cpu = value if whole_text(value) else rounded, bool(force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        hints = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
-        return _append(self, "fill_constant", var, block, value=self._value, **hints)
+        more: dict[str, Any] = {"force_cpu": True} if self._force_cpu or force_init_on_cpu() else {}
+        if text := whole_text(self._value):
+            more["str_value"] = text
+        return _append(self, "fill_constant", var, block, value=float(self._value), **more)
 
 
 class UniformInitializer(Initializer):

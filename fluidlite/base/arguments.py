@@ -42,6 +42,12 @@ def as_number(value: Any) -> float | None:
         return None
 
 
+def whole_text(value: Any) -> str:
+    """The digits of a whole number that no float is; else nothing."""
+    found = as_whole(value)
+    return str(found) if found is not None and as_number(found) != found else ""
+
+
 def whole(what: str, value: Any, error: type[FluidError] = ProgramError) -> int:
     """Return ``value`` as an int if it is one, or raise ``error``."""
     found = as_whole(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.base.arguments import whole_text
 from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     LayerHelper,
@@ -80,7 +81,8 @@ def create_global_var(
     var = helper.create_global_variable(
         persistable, name=name, shape=check_ints("shape", shape), dtype=dtype_of(dtype), stop_gradient=True
     )
-    helper.set_variable_initializer(var, Constant(check_float("value", value)))
+    check_float("value", value)
+    helper.set_variable_initializer(var, Constant(value))
     return var
 
 
@@ -130,8 +132,7 @@ def fill_constant(
     if isinstance(value, Variable):
         return also(ValueTensor=value)
     number = check_float("value", int(value) if isinstance(value, bool) and dtype == "bool" else value)
-    exact = isinstance(value, int) and number != value  # more digits than a float has
-    return also(value=number, str_value=str(value) if exact else None)
+    return also(value=number, str_value=whole_text(value) or None)
 
 
 @layer("fill_constant_batch_size_like", {"force_cpu": Unused("kernels are chosen by the place")}, stop_gradient=True)

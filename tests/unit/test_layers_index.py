@@ -263,8 +263,12 @@ def test_dims_and_values_may_be_variables() -> None:
     assert (found[0] == 1.5).all() and (found[1] == 7).all() and (found[3] >= 0).all()
 
 
-def test_constants_of_many_digits() -> None:
-    assert run(layers.fill_constant([1], "int64", 2**53 + 1))[0].tolist() == [2**53 + 1]
+@pytest.mark.parametrize("number", [2**53 + 1, np.int64(2**53 + 1), -(2**63)])
+def test_constants_of_many_digits(number: int) -> None:
+    given = layers.create_parameter([1], "int64", default_initializer=fluid.initializer.Constant(number))
+    state = layers.create_global_var([1], number, "int64", persistable=True)
+    for found in run([layers.fill_constant([1], "int64", number), layers.assign(given), layers.assign(state)]):
+        assert found.tolist() == [number]
 
 
 def test_random_numbers_take_their_batch_from_an_input() -> None:
